@@ -1,0 +1,44 @@
+# Everything a newcomer needs; each target works alone, from nothing.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help install demo test lint format bench clean
+
+help:
+	@echo "make demo    run the suite 'quick' on this machine and write the report"
+	@echo "make test    run all tests"
+	@echo "make lint    ruff, ruff format --check, mypy --strict"
+	@echo "make format  let ruff reformat the source"
+	@echo "make bench   measure parabench's own costs against torchrun"
+	@echo "make clean   remove the virtual environment and caches"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/parabench run quick --out parabench-results/demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.launch_cost
+	$(BIN)/python -m benchmarks.step_truth
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks

@@ -1,0 +1,132 @@
+"""What is recorded: samples, launches, findings; metrics and their units, declared once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from parabench.case import Case
+from parabench.errors import UsageError
+
+MIB = 2**20
+
+# Names of runs end in file names, addresses and HTML.
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Phase(StrEnum):
+    """Which part of a launch a sample belongs to; never pooled."""
+
+    WARMUP = "warmup"
+    MEASURE = "measure"
+    INSTRUMENT = "instrument"
+
+
+class Status(StrEnum):
+    """How a launch ended."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    OOM = "oom"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One observable: SI unit and meaning."""
+
+    unit: str
+    meaning: str
+
+
+METRICS: dict[str, Metric] = {
+    "step_s": Metric("s", "one training step: data, forward, backward, optimizer"),
+    "data_s": Metric("s", "waiting for the step's batch"),
+    "forward_s": Metric("s", "forward pass and loss"),
+    "backward_s": Metric("s", "backward pass, with the communication that it waits for"),
+    "optimizer_s": Metric("s", "optimizer step and clearing of gradients"),
+    "loss": Metric("nat", "mean next-token loss of this rank's part of the batch"),
+    "grad_norm": Metric("1", "L2 norm of the whole gradient, at the first step"),
+    "peak_rss_bytes": Metric("B", "peak resident set of the rank's process"),
+    "peak_allocated_bytes": Metric("B", "peak memory in torch's CUDA tensors"),
+    "peak_reserved_bytes": Metric("B", "peak memory that torch's CUDA allocator held"),
+    "used_bytes": Metric("B", "memory in use on the device, as NVML reports it"),
+}
+
+
+class Sample(NamedTuple):
+    """One observed number. `step` is None for what belongs to the whole launch."""
+
+    rank: int
+    step: int | None
+    phase: str
+    metric: str
+    value: float | None
+
+
+class DeviceSample(NamedTuple):
+    """One NVML reading, `t_s` seconds after the launch began."""
+
+    device: int
+    t_s: float
+    metric: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A doubt about a result, as data. `case_id` is None when it concerns the whole session."""
+
+    code: str
+    message: str
+    advice: str
+    case_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a launch did not end well: the first rank that failed, its signal or its traceback."""
+
+    message: str
+    rank: int | None = None
+    signal: str | None = None
+    traceback: str | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.rank is None else f"rank {self.rank}: "
+        return where + self.message
+
+
+@dataclass(slots=True)
+class Launch:
+    """One fresh group of processes that ran one case once. `block` is -1 for a session's reference launch.
+
+    `facts` holds what ranks report about how the case really ran (bucket sizes, the algorithm per operation).
+    """
+
+    case: Case
+    status: Status
+    started_utc: str
+    wall_s: float
+    block: int = 0
+    position: int = 0
+    failure: Failure | None = None
+    samples: list[Sample] = field(default_factory=list)
+    device_samples: list[DeviceSample] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+REFERENCE_BLOCK = -1
+
+
+def check_label(text: str) -> str:
+    """`text` if it may name a session, else UsageError."""
+    if not _LABEL.fullmatch(text):
+        raise UsageError(f"label {text!r}: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter or digit")
+    return text

@@ -1,0 +1,55 @@
+"""Names to code: our own entries, a user's `package.module:name`, or an installed package's entry point.
+
+Nothing is imported before `load` is called, so names can be listed and checked without torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parabench.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Where a strategy, algorithm or model lives (`module:name`), and what it is in a few words."""
+
+    target: str
+    summary: str
+
+
+def find(table: Mapping[str, Entry], kind: str, name: str) -> Entry | None:
+    """The entry called `name`; None for a user's own, which is then named by its target alone.
+
+    Raises UsageError for an unknown name, with the nearest known one.
+    """
+    if name in table:
+        return table[name]
+    if ":" in name or _entry_point(kind, name) is not None:
+        return None
+    near = difflib.get_close_matches(name, table, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(table)}, or package.module:name")
+
+
+def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
+    """The object that `name` stands for, imported now. Raises UsageError when it cannot be had."""
+    entry = find(table, kind, name)
+    point = None if entry or ":" in name else _entry_point(kind, name)
+    target = entry.target if entry else point.value if point else name
+    module_name, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{kind} {name!r} cannot be loaded: {error}") from error
+
+
+def _entry_point(kind: str, name: str) -> importlib.metadata.EntryPoint | None:
+    """`name` in the entry point group `parabench.strategy`, `parabench.algorithm` or `parabench.model`."""
+    points = importlib.metadata.entry_points(group=f"parabench.{kind}", name=name)
+    return next(iter(points), None)

@@ -1,0 +1,285 @@
+"""The store: one SQLite file. A launch is appended in one transaction; reading gives tidy DataFrames."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parabench import __version__
+from parabench.errors import UsageError
+from parabench.record import Finding, Launch, Status
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
+
+_SCHEMA = """
+CREATE TABLE session(
+    id INTEGER PRIMARY KEY, label TEXT, suite TEXT NOT NULL, argv TEXT NOT NULL, seed INTEGER NOT NULL,
+    started_utc TEXT NOT NULL, finished_utc TEXT, parabench_version TEXT NOT NULL, environment TEXT NOT NULL,
+    question TEXT NOT NULL, plan TEXT NOT NULL);
+CREATE TABLE launch(
+    id INTEGER PRIMARY KEY, session_id INTEGER NOT NULL REFERENCES session(id), case_id TEXT NOT NULL,
+    case_json TEXT NOT NULL, strategy TEXT NOT NULL, algorithm TEXT NOT NULL, model TEXT NOT NULL,
+    world_size INTEGER NOT NULL, bucket_mib REAL, block INTEGER NOT NULL, position INTEGER NOT NULL,
+    status TEXT NOT NULL, error TEXT, started_utc TEXT NOT NULL, wall_s REAL NOT NULL,
+    failed_rank INTEGER, failed_signal TEXT, traceback TEXT, facts TEXT NOT NULL);
+CREATE INDEX launch_by_session ON launch(session_id, case_id);
+CREATE TABLE sample(
+    launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, step INTEGER,
+    phase TEXT NOT NULL, metric TEXT NOT NULL, value REAL);
+CREATE INDEX sample_by_launch ON sample(launch_id, metric);
+CREATE TABLE collective(
+    launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, step INTEGER, seq INTEGER,
+    op TEXT NOT NULL, algorithm TEXT NOT NULL, group_size INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    start_s REAL, duration_s REAL);
+CREATE INDEX collective_by_launch ON collective(launch_id);
+CREATE TABLE device_sample(
+    launch_id INTEGER NOT NULL REFERENCES launch(id), device INTEGER NOT NULL, t_s REAL NOT NULL,
+    metric TEXT NOT NULL, value REAL);
+CREATE INDEX device_sample_by_launch ON device_sample(launch_id);
+CREATE TABLE finding(
+    session_id INTEGER NOT NULL REFERENCES session(id), launch_id INTEGER REFERENCES launch(id), case_id TEXT,
+    code TEXT NOT NULL, message TEXT NOT NULL, advice TEXT NOT NULL);
+"""
+
+
+def utc_now() -> str:
+    """The time now as ISO 8601 in UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True)
+class SessionRow:
+    """A session as it was planned: enough to continue it."""
+
+    id: int
+    label: str | None
+    suite: str
+    seed: int
+    finished: bool
+    plan: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Results:
+    """All of a store as DataFrames named like its tables. `environment`, `plan` and `facts` stay JSON text."""
+
+    path: Path
+    session: pd.DataFrame
+    launch: pd.DataFrame
+    sample: pd.DataFrame
+    collective: pd.DataFrame
+    device_sample: pd.DataFrame
+    finding: pd.DataFrame
+
+
+class Store:
+    """An open store. Use `Store.open_or_create` to write, `load` to read."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._db = connection
+
+    @classmethod
+    def open_or_create(cls, path: Path) -> Store:
+        """The store at `path`, made if it is not there. Raises UsageError when it is no store or cannot be written."""
+        fresh = not path.exists() or path.stat().st_size == 0
+        try:
+            db = sqlite3.connect(path, isolation_level=None)
+            if fresh:
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            _check(db, path)
+            # Readers (a live report) never block the run; one file is left when the store is closed.
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute("PRAGMA foreign_keys = ON")
+        except sqlite3.Error as error:
+            raise UsageError(f"{path} cannot be used as a store: {error}; give another --out") from error
+        return cls(path, db)
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the one file that people copy."""
+        with contextlib.suppress(sqlite3.OperationalError):  # a reader is still there: the log stays beside it
+            self._db.execute("PRAGMA journal_mode = DELETE")
+        self._db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def begin_session(
+        self,
+        *,
+        label: str | None,
+        suite: str,
+        argv: list[str],
+        seed: int,
+        environment: dict[str, Any],
+        question: str,
+        plan: dict[str, Any],
+    ) -> int:
+        """Record a session before its first launch; returns its id."""
+        cursor = self._db.execute(
+            "INSERT INTO session VALUES (NULL, ?, ?, ?, ?, ?, NULL, ?, ?, ?, ?)",
+            (
+                label,
+                suite,
+                json.dumps(argv),
+                seed,
+                utc_now(),
+                __version__,
+                json.dumps(environment),
+                question,
+                json.dumps(plan),
+            ),
+        )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def finish_session(self, session_id: int) -> None:
+        """Mark a session as complete: every planned launch is there."""
+        self._db.execute("UPDATE session SET finished_utc = ? WHERE id = ?", (utc_now(), session_id))
+
+    def last_session(self) -> SessionRow | None:
+        """The newest session, or None in an empty store."""
+        row = self._db.execute(
+            "SELECT id, label, suite, seed, finished_utc, plan FROM session ORDER BY id DESC LIMIT 1"
+        ).fetchone()
+        if row is None:
+            return None
+        return SessionRow(row[0], row[1], row[2], row[3], row[4] is not None, json.loads(row[5]))
+
+    def launches_done(self, session_id: int) -> list[tuple[str, int]]:
+        """(case id, block) of every launch of a session that need not be run again."""
+        rows = self._db.execute(
+            "SELECT case_id, block FROM launch WHERE session_id = ? AND status != ?",
+            (session_id, Status.INTERRUPTED),
+        )
+        return [(case_id, block) for case_id, block in rows]
+
+    def losses(self, session_id: int, case_id: str, block: int) -> dict[str, dict[int, float]]:
+        """{"loss": {step: value}, "grad_norm": {step: value}} of rank 0 of one ok launch; empty when not there."""
+        rows = self._db.execute(
+            "SELECT metric, step, value FROM sample JOIN launch ON launch.id = launch_id WHERE session_id = ? AND case_id = ?"
+            " AND block = ? AND status = 'ok' AND rank = 0 AND metric IN ('loss', 'grad_norm')",
+            (session_id, case_id, block),
+        )
+        out: dict[str, dict[int, float]] = {}
+        for metric, step, value in rows:
+            out.setdefault(metric, {})[step] = value
+        return out
+
+    def append(self, session_id: int, launch: Launch) -> int:
+        """Append one launch with all its rows, in one transaction; returns its id."""
+        case, failure = launch.case, launch.failure
+        with self._transaction():
+            cursor = self._db.execute(
+                "INSERT INTO launch VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    session_id,
+                    case.id,
+                    json.dumps(case.to_dict()),
+                    case.strategy,
+                    case.algorithm,
+                    case.model,
+                    case.world_size,
+                    case.bucket_mib,
+                    launch.block,
+                    launch.position,
+                    launch.status,
+                    str(failure) if failure else None,
+                    launch.started_utc,
+                    launch.wall_s,
+                    failure.rank if failure else None,
+                    failure.signal if failure else None,
+                    failure.traceback if failure else None,
+                    json.dumps(launch.facts),
+                ),
+            )
+            launch_id = cursor.lastrowid
+            assert launch_id is not None
+            self._db.executemany(
+                "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?)", ((launch_id, *sample) for sample in launch.samples)
+            )
+            self._db.executemany(
+                "INSERT INTO device_sample VALUES (?, ?, ?, ?, ?)",
+                ((launch_id, *sample) for sample in launch.device_samples),
+            )
+            for finding in launch.findings:
+                self._add_finding(session_id, launch_id, finding)
+        return launch_id
+
+    def add_finding(self, session_id: int, finding: Finding) -> None:
+        """Record a doubt that concerns the session or a case, not one launch."""
+        self._add_finding(session_id, None, finding)
+
+    def _add_finding(self, session_id: int, launch_id: int | None, finding: Finding) -> None:
+        f = asdict(finding)
+        self._db.execute(
+            "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?)",
+            (session_id, launch_id, f["case_id"], f["code"], f["message"], f["advice"]),
+        )
+
+
+def _check(db: sqlite3.Connection, path: Path) -> None:
+    try:
+        application_id = db.execute("PRAGMA application_id").fetchone()[0]
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
+    if application_id != APPLICATION_ID:
+        raise UsageError(f"{path} is not a parabench store; give the results.db of a run")
+    if version > SCHEMA_VERSION:
+        raise UsageError(
+            f"{path} has schema {version}, newer than this parabench {__version__} knows ({SCHEMA_VERSION}); "
+            "upgrade parabench"
+        )
+
+
+def load(path: Path) -> Results:
+    """Read a whole store. Raises UsageError when `path` is missing, no store, or of a newer schema."""
+    import pandas as pd
+
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist; give the results.db of a run")
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+            _check(db, path)
+
+            def table(name: str) -> pd.DataFrame:
+                order = " ORDER BY id" if name in ("session", "launch") else " ORDER BY rowid"
+                return pd.read_sql_query(f"SELECT * FROM {name}{order}", db)
+
+            return Results(
+                path=path,
+                session=table("session"),
+                launch=table("launch"),
+                sample=table("sample"),
+                collective=table("collective"),
+                device_sample=table("device_sample"),
+                finding=table("finding"),
+            )
+    except (sqlite3.Error, pd.errors.DatabaseError) as error:
+        raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error

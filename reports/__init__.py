@@ -1,0 +1,1 @@
+"""The answers: page templates, style and script of the report."""

@@ -1,0 +1,1 @@
+"""The questions: each file declares the cases that answer one."""
