@@ -1,0 +1,67 @@
+"""How numbers are said: sensible digits, one unit per quantity. None and NaN are "unknown", never 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from parabench.record import MIB
+
+UNKNOWN = "unknown"
+
+
+def known(value: float | None) -> bool:
+    """Whether there is a number at all."""
+    return value is not None and math.isfinite(value)
+
+
+def number_or_none(value: float | None) -> float | None:
+    """`value` as JSON can hold it: NaN and infinity become None."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def digits(value: float, significant: int = 3) -> str:
+    """`value` with that many significant digits, whole above that: 0.0123, 41.2, 1,234."""
+    if value == 0:
+        return "0"
+    decimals = max(0, significant - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A latency: '41.2 ms'."""
+    return f"{digits(seconds * 1e3)} ms" if seconds is not None and math.isfinite(seconds) else UNKNOWN
+
+
+def percent(fraction: float | None) -> str:
+    """A share or a difference: '9 %', '0.4 %'."""
+    if fraction is None or not math.isfinite(fraction):
+        return UNKNOWN
+    size = abs(fraction) * 100
+    return f"{fraction * 100:,.0f} %" if size >= 9.95 else f"{fraction * 100:.1f} %"
+
+
+def mebibytes(count: float | None) -> str:
+    """Memory: '1,024 MiB'."""
+    return f"{digits(count / MIB)} MiB" if count is not None and math.isfinite(count) else UNKNOWN
+
+
+def throughput(tokens_per_s: float | None) -> str:
+    """Rounded to three digits: '12,400 tokens/s'."""
+    if tokens_per_s is None or not math.isfinite(tokens_per_s) or tokens_per_s <= 0:
+        return UNKNOWN
+    step = 10.0 ** max(0, math.floor(math.log10(tokens_per_s)) - 2)
+    return f"{digits(round(tokens_per_s / step) * step)} tokens/s"
+
+
+def count(n: int, thing: str) -> str:
+    """'1 launch', '3 launches'."""
+    plural = thing + ("es" if thing.endswith(("ch", "sh", "s", "x")) else "s")
+    return f"{n:,} {thing if n == 1 else plural}"
+
+
+def listed(items: Iterable[str], most: int = 6) -> str:
+    """'a; b; c', and how many more there are beyond `most`. Semicolons, because labels hold commas."""
+    items = list(items)
+    shown = "; ".join(items[:most])
+    return shown if len(items) <= most else f"{shown}; and {len(items) - most} more"

@@ -1,0 +1,242 @@
+"""The process group that routes a strategy's reductions through one of our algorithms.
+
+It is a `ProcessGroup` in Python around the real backend. DDP, FSDP2 and tensor parallel call it as they call any
+other; what is no all-reduce, all-gather or reduce-scatter goes to the backend unchanged.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup, Work
+
+from parabench.collectives.lane import StreamLane, ThreadLane
+from parabench.collectives.wire import Algorithm, Wire, reduction
+
+BACKEND = "parabench"
+
+_groups: list[AlgorithmGroup] = []
+
+
+class AlgorithmGroup(ProcessGroup):
+    """All-reduce, all-gather and reduce-scatter by `algorithm`; everything else by `inner`.
+
+    Every method of the inner backend is delegated by name: one that fell through to C++ would run with the
+    interpreter's lock held and could deadlock against the backend's own threads.
+    """
+
+    def __init__(
+        self, inner: Any, backend_type: ProcessGroup.BackendType, rank: int, size: int, algorithm: Algorithm, timeout: timedelta
+    ) -> None:
+        super().__init__(rank, size)
+        self.algorithm = algorithm
+        self.calls: dict[str, dict[str, Any]] = {}
+        self._inner = inner
+        self._is_nccl = backend_type == ProcessGroup.BackendType.NCCL
+        for device in ("cuda",) if self._is_nccl else ("cpu", "cuda"):
+            self._register_backend(torch.device(device), backend_type, inner)
+        self._set_default_backend(backend_type)
+        # NCCL's own watchdog ends what is late; a timeout on its waits would block the host.
+        self._wire = Wire(inner, range(size), rank, None if self._is_nccl else timeout, grouped=self._is_nccl)
+        self._lane = StreamLane() if self._is_nccl else ThreadLane(f"parabench {algorithm.name}")
+        _groups.append(self)
+
+    # -- the reductions ------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
+        """Reduce each tensor over all ranks, in place."""
+        op = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM, self.size())
+
+        def job() -> None:
+            for tensor in tensors:
+                with _Staged(self._wire, _flat(tensor), self._is_nccl) as flat:
+                    self.algorithm.all_reduce(self._wire, flat, op)
+
+        return self._run("all_reduce", job, tensors, tensors)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
+        """The same for several tensors at once."""
+        return self.allreduce(tensors, opts)
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
+        """Each output becomes the inputs of all ranks, one after the other."""
+
+        def job() -> None:
+            for output, part in zip(outputs, inputs, strict=True):
+                with _Staged(self._wire, _flat(output), self._is_nccl) as flat:
+                    self.algorithm.all_gather(self._wire, flat, _flat(part))
+
+        return self._run("all_gather", job, outputs, [*outputs, *inputs])
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        """The same for one tensor."""
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
+        """The same into a list of tensors, one a rank."""
+
+        def job() -> None:
+            for outputs, part in zip(output_lists, inputs, strict=True):
+                flat = self._wire.scratch("lists", part, part.numel() * self.size())
+                with _Staged(self._wire, flat, self._is_nccl) as staged:
+                    self.algorithm.all_gather(self._wire, staged, _flat(part))
+                for output, each in zip(outputs, flat.chunk(self.size()) if flat.numel() else outputs, strict=True):
+                    output.copy_(each.view_as(output))
+
+        results = [tensor for outputs in output_lists for tensor in outputs]
+        return self._run("all_gather", job, results, inputs)
+
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
+        """Rank r's output becomes the reduced r-th part of each input."""
+        op = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM, self.size())
+
+        def job() -> None:
+            for output, whole in zip(outputs, inputs, strict=True):
+                # The algorithm works in place; the caller's input stays as it is.
+                flat = self._wire.scratch("input", whole, whole.numel())
+                flat.copy_(_flat(whole))
+                with _Staged(self._wire, flat, self._is_nccl) as staged, _Staged(self._wire, _flat(output), self._is_nccl, "out") as out:
+                    self.algorithm.reduce_scatter(self._wire, out, staged, op)
+
+        return self._run("reduce_scatter", job, outputs, [*outputs, *inputs])
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
+        """The same for one tensor."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Work:
+        """The same from a list of tensors, one a rank."""
+        return self.reduce_scatter_single_coalesced(
+            outputs, [torch.cat([_flat(t) for t in tensors]) for tensors in input_lists], opts
+        )
+
+    # torch 2.11 and older call them by these names.
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _run(self, op: str, job: Callable[[], None], results: list[Tensor], tensors: list[Tensor]) -> Work:
+        for tensor in tensors:
+            if not tensor.is_contiguous():
+                raise ValueError(
+                    f"{self.algorithm.name} {op} needs contiguous tensors, got one of shape {tuple(tensor.shape)} "
+                    f"with strides {tensor.stride()}; call .contiguous() first"
+                )
+        count = self.calls.setdefault(op, {"algorithm": self.algorithm.name, "calls": 0, "bytes": 0})
+        count["calls"] += 1
+        count["bytes"] += sum(tensor.nbytes for tensor in results)
+        return self._lane.run(job, results, f"{self.algorithm.name} {op} on rank {self.rank()} of {self.size()}")
+
+    # -- everything else, by the backend -------------------------------------------------------------------------
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:  # noqa: D102
+        return self._inner.broadcast(tensors, opts)
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> Work:  # noqa: D102
+        return self._inner.reduce(tensors, opts)
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:  # noqa: D102
+        return self._inner.gather(outputs, inputs, opts)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:  # noqa: D102
+        return self._inner.scatter(outputs, inputs, opts)
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:  # noqa: D102
+        return self._inner.alltoall(outputs, inputs, opts)
+
+    def alltoall_base(self, output: Tensor, input: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any) -> Work:  # noqa: D102
+        return self._inner.alltoall_base(output, input, output_sizes, input_sizes, opts)
+
+    all_to_all_single = alltoall_base
+
+    def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:  # noqa: D102
+        return self._inner.allgather_coalesced(output_lists, inputs, opts)
+
+    def send(self, tensors: list[Tensor], dst: int, tag: int) -> Work:  # noqa: D102
+        return self._inner.send(tensors, dst, tag)
+
+    def recv(self, tensors: list[Tensor], src: int, tag: int) -> Work:  # noqa: D102
+        return self._inner.recv(tensors, src, tag)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:  # noqa: D102
+        return self._inner.recv_anysource(tensors, tag)
+
+    def barrier(self, opts: Any = None) -> Work:  # noqa: D102
+        return self._inner.barrier(opts) if opts is not None else self._inner.barrier()
+
+    def getBackendName(self) -> str:  # noqa: D102, N802 - c10d's name
+        return BACKEND
+
+    def shutdown(self) -> None:
+        """Stop the lane, then the backend."""
+        self._lane.stop()
+        self._inner.shutdown()
+
+    def abort(self) -> None:
+        """End the backend's connections, so that whoever waits fails."""
+        self._inner.abort()
+
+
+class _Staged:
+    """A flat tensor the wire can carry. gloo sends from host memory only: CUDA tensors pass through a host buffer."""
+
+    def __init__(self, wire: Wire, flat: Tensor, carries_cuda: bool, purpose: str = "host") -> None:
+        self._flat = flat
+        if carries_cuda or flat.device.type == "cpu":
+            self._staged = flat
+        else:
+            self._staged = wire.scratch(purpose, torch.empty(0, dtype=flat.dtype), flat.numel())
+
+    def __enter__(self) -> Tensor:
+        if self._staged is not self._flat:
+            self._staged.copy_(self._flat)
+        return self._staged
+
+    def __exit__(self, *exc: object) -> None:
+        if self._staged is not self._flat:
+            self._flat.copy_(self._staged)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.view(-1)
+
+
+def register(algorithm: Algorithm, inner: str) -> None:
+    """Make `algorithm` over backend `inner` the one behind backend "parabench" in this process."""
+
+    def create(options: Any, _: object) -> AlgorithmGroup:
+        rank, size, timeout = options.group_rank, options.group_size, options.timeout
+        if inner == "nccl":
+            nccl = dist.ProcessGroupNCCL(options.store, rank, size, dist.ProcessGroupNCCL.Options())
+            return AlgorithmGroup(nccl, ProcessGroup.BackendType.NCCL, rank, size, algorithm, timeout)
+        gloo = dist.ProcessGroupGloo(options.store, rank, size, timeout)
+        return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, size, algorithm, timeout)
+
+    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def calls() -> dict[str, dict[str, Any]]:
+    """What this process' groups did: {op: {"algorithm", "calls", "bytes"}}."""
+    total: dict[str, dict[str, Any]] = {}
+    for group in _groups:
+        for op, count in group.calls.items():
+            sums = total.setdefault(op, {"algorithm": count["algorithm"], "calls": 0, "bytes": 0})
+            sums["calls"] += count["calls"]
+            sums["bytes"] += count["bytes"]
+    return total
+
+
+def leave() -> None:
+    """Destroy the process groups and everything that would still use them; without it the process aborts at exit."""
+    for group in _groups:
+        group._lane.stop()
+    _groups.clear()
+    dist.destroy_process_group()
+    gc.collect()

@@ -1,0 +1,1 @@
+"""Training data: tokens, and how each global batch is split between ranks."""
