@@ -177,7 +177,9 @@ def _answer(work: dict[str, Any], own: pd.DataFrame) -> Answer:
     if good.empty:
         counts = own["status"].value_counts(sort=False)
         how = ", ".join(f"{n} {status}" for status, n in counts.items())
-        return _nothing(work, own, f"No launch ended well with a latency, so there is no fastest configuration ({how}).")
+        return _nothing(
+            work, own, f"No launch ended well with a latency, so there is no fastest configuration ({how})."
+        )
     effects = fit(good)
     cases = case_table(own).set_index("case_id")
     order = sorted(effects.cases, key=lambda case: effects.means[case])
@@ -189,7 +191,11 @@ def _answer(work: dict[str, Any], own: pd.DataFrame) -> Answer:
     slower = tuple(candidates[case] for case in order if case not in near)
     half_width, more = None, None
     if not why_not:
-        widths = [effects.half_width(case, first, CONFIDENCE) for case in (near if equals else order) if case != first]
+        widths = [
+            effects.half_width(case, first, CONFIDENCE)
+            for case in (near if equals else order)
+            if case != first
+        ]
         widest = max(widths)
         half_width = words.number_or_none(math.expm1(widest))
         if equals and (half_width is None or half_width > SHARP_ENOUGH):

@@ -63,7 +63,8 @@ class Effects:
         near = [
             other
             for other in self.cases
-            if abs(self.means[other] - self.means[case]) <= self.half_width(other, case, confidence) + _ROUNDING
+            if abs(self.means[other] - self.means[case])
+            <= self.half_width(other, case, confidence) + _ROUNDING
         ]
         return sorted(near, key=lambda other: (self.means[other], other != case))
 

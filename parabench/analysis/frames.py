@@ -62,8 +62,10 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
         if chosen.empty:
             chosen = table[table["label"] == str(session)]
     if chosen.empty:
-        there = ", ".join(f"{i} ({label})" if isinstance(label, str) else str(i)
-                          for i, label in zip(table["id"], table["label"], strict=True))
+        there = ", ".join(
+            f"{i} ({label})" if isinstance(label, str) else str(i)
+            for i, label in zip(table["id"], table["label"], strict=True)
+        )
         raise UsageError(f"session {session!r} is not in {results.path}; it holds {there}")
     row: dict[str, Any] = chosen.sort_values("id").iloc[-1].to_dict()
     return Session(
@@ -135,7 +137,17 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
                 "tokens_per_s": case.global_batch * case.seq_len / number if number > 0 else np.nan,
             }
         )
-    columns = [*_KEPT, *Case().to_dict(), "label", "statistic", "number_s", "p90_s", "drift", "n_steps", "tokens_per_s"]
+    columns = [
+        *_KEPT,
+        *Case().to_dict(),
+        "label",
+        "statistic",
+        "number_s",
+        "p90_s",
+        "drift",
+        "n_steps",
+        "tokens_per_s",
+    ]
     table = pd.DataFrame(rows, columns=columns)
     return table.join(parts, on="launch_id").join(memory, on="launch_id")
 
@@ -190,7 +202,9 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     )  # fmt: skip
     table = pd.DataFrame(rows, columns=list(columns))
     table["tokens_per_s"] = table["global_batch"] * table["seq_len"] / table["latency_s"]
-    table["peak_memory_bytes"] = table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
+    table["peak_memory_bytes"] = table["peak_rss_bytes"].where(
+        table["device"] == "cpu", table["peak_allocated_bytes"]
+    )
     return table.sort_values("latency_s", na_position="last", kind="stable").reset_index(drop=True)
 
 
@@ -250,7 +264,9 @@ def _labels(cases: dict[str, Case]) -> dict[str, str]:
     for label in set(labels.values()):
         same = {key: cases[key].to_dict() for key, other in labels.items() if other == label}
         if len(same) > 1:
-            differing = [name for name in Case().to_dict() if len({values[name] for values in same.values()}) > 1]
+            differing = [
+                name for name in Case().to_dict() if len({values[name] for values in same.values()}) > 1
+            ]
             for key, values in same.items():
                 labels[key] = f"{label} ({', '.join(_field(name, values[name]) for name in differing)})"
     return labels

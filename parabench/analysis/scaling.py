@@ -26,7 +26,9 @@ def scaling(cases: pd.DataFrame) -> pd.DataFrame:
     measured = cases[cases["tokens_per_s"].notna()]
     for work, group in same_work(measured):
         single = group[group["strategy"] == "single"]
-        for key, curve in group[group["strategy"] != "single"].groupby(list(_CURVE), dropna=False, sort=False):
+        for key, curve in group[group["strategy"] != "single"].groupby(
+            list(_CURVE), dropna=False, sort=False
+        ):
             own = _fastest(curve)
             base = _fastest(single).iloc[0] if len(single) else own.iloc[0]
             points = own if not len(single) else _with_base(own, base)

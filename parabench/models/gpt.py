@@ -99,6 +99,7 @@ def gpt(shape: GPTShape) -> Model:
     return Model(
         module=module,
         loss=next_token_loss,
+        vocabulary=shape.vocabulary,
         blocks=list(module.blocks),
         tensor_parallel={
             "attention.qkv": ColwiseParallel(),

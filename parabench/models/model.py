@@ -14,10 +14,11 @@ class Model:
     """A module and how to train it.
 
     `loss(output, targets)` is the mean over the batch. `blocks` are the repeated parts in order: what FSDP shards
-    as units. `tensor_parallel` maps names inside a block to their style; empty when the model has no such plan.
+    as units. `vocabulary` bounds synthetic tokens. `tensor_parallel` maps names inside a block to their style; empty when the model has no such plan.
     """
 
     module: nn.Module
     loss: Callable[[Tensor, Tensor], Tensor]
+    vocabulary: int
     blocks: Sequence[nn.Module] = ()
     tensor_parallel: Mapping[str, ParallelStyle] = field(default_factory=dict)

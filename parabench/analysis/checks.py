@@ -1,0 +1,131 @@
+"""Doubts about a session's numbers, computed from the data and said with advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.frames import Session, case_table, launch_table, ranked, select_session
+from parabench.record import Finding, Phase
+from parabench.store import Results
+
+# Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's 9.7 %, and a
+# third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated GPU is quieter.
+DRIFTS = {"cpu": 0.10, "cuda": 0.05}
+# Twice the A/A spread of a shared CPU's launch number; a dedicated GPU's clocks stay within about 1-2 %.
+NOISY = {"cpu": 0.05, "cuda": 0.03}
+# With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
+FEW_LAUNCHES = 3
+# One rank's forward pass communicates nothing under these strategies, so ranks differ only by their hardware and luck.
+LOCAL_FORWARD = ("ddp",)
+# Above scheduler noise; the other ranks wait for it in every all-reduce.
+SLOW_RANK = 1.25
+
+
+def check(results: Results, session: str | int | None = None) -> list[Finding]:
+    """All computed findings of a session (default: the newest), the broadest first."""
+    chosen = select_session(results, session)
+    launches = launch_table(results, chosen)
+    return check_launches(launches, results.sample, chosen)
+
+
+def check_launches(launches: pd.DataFrame, samples: pd.DataFrame, session: Session) -> list[Finding]:
+    """The same from a launch table and the store's samples."""
+    good, cases = ranked(launches), case_table(launches)
+    return [
+        *_few_launches(cases),
+        *_failing(cases),
+        *_oversubscribed(cases, session),
+        *_noisy(cases),
+        *_drifting(good),
+        *_slow_ranks(good, samples),
+    ]
+
+
+def _few_launches(cases: pd.DataFrame) -> Iterator[Finding]:
+    few = cases[(cases["n_ok"] < FEW_LAUNCHES) & (cases["n_ok"] > 0)]
+    if len(few):
+        which = "Every case" if len(few) == len(cases) else words.listed(few["label"], most=3)
+        yield Finding(
+            code="few_launches",
+            message=f"{which}: fewer than {FEW_LAUNCHES} good launches, so the spread between launches is hardly known.",
+            advice=f"Run {FEW_LAUNCHES} launches or more (--launches).",
+        )
+
+
+def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
+    for case in cases[(cases["n_ok"] > 0) & (cases["n_ok"] < cases["n_launches"])].to_dict("records"):
+        yield Finding(
+            code="fails_sometimes",
+            message=f"{case['label']}: {case['status']} of {words.count(case['n_launches'], 'launch')}; "
+            "only the good ones are ranked.",
+            advice="Read the launch's error before you choose this configuration.",
+            case_id=case["case_id"],
+        )
+
+
+def _oversubscribed(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
+    cores = session.environment.get("cores")
+    on_cpu = cases[cases["device"] == "cpu"]
+    if not isinstance(cores, int) or on_cpu.empty:
+        return
+    wanted = on_cpu["world_size"] * on_cpu["threads"]
+    over = on_cpu[wanted > cores]
+    if len(over):
+        yield Finding(
+            code="oversubscribed",
+            message=f"{words.listed(over['label'], most=3)}: up to {int(wanted.max())} computing threads on "
+            f"{words.count(cores, 'core')}, so ranks take turns and scaling cannot be read from this.",
+            advice=f"Keep world_size x threads at {cores} or below, or use a machine with more cores.",
+        )
+
+
+def _noisy(cases: pd.DataFrame) -> Iterator[Finding]:
+    for case in cases[cases["spread"] > cases["device"].map(NOISY)].to_dict("records"):
+        yield Finding(
+            code="noisy",
+            message=f"{case['label']}: launches differ by {words.percent(case['spread'])} "
+            f"({words.milliseconds(case['low_s'])} to {words.milliseconds(case['high_s'])}).",
+            advice="Stop what else runs on the machine, or run more launches.",
+            case_id=case["case_id"],
+        )
+
+
+def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
+    for case_id, group in good.groupby("case_id", sort=False):
+        drifting = group[group["drift"].abs() > group["device"].map(DRIFTS)]
+        if len(drifting):
+            largest = drifting.loc[drifting["drift"].abs().idxmax(), "drift"]
+            yield Finding(
+                code="drift",
+                message=f"{group['label'].iloc[0]}: in {len(drifting)} of {words.count(len(group), 'launch')} the last third "
+                f"of the steps was {'slower' if largest > 0 else 'faster'} than the first, by up to "
+                f"{words.percent(abs(largest))}.",
+                advice="Warm up for longer (--warmup); if it gets slower, look at clocks and temperature.",
+                case_id=str(case_id),
+            )
+
+
+def _slow_ranks(good: pd.DataFrame, samples: pd.DataFrame) -> Iterator[Finding]:
+    local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
+    rows = samples[(samples["metric"] == "forward_s") & (samples["phase"] == Phase.MEASURE)]
+    rows = rows[rows["launch_id"].isin(local["launch_id"])]
+    medians = pd.to_numeric(rows["value"]).groupby([rows["launch_id"], rows["rank"]]).median().unstack("rank")
+    for case_id, group in local.groupby("case_id", sort=False):
+        own = medians.reindex(group["launch_id"]).dropna(axis="columns", how="all")
+        if own.empty or own.isna().any(axis=None) or own.shape[1] < 2:
+            continue
+        slowest = own.idxmax(axis="columns")
+        rank = slowest.iloc[0]
+        others = own.drop(columns=rank).median(axis="columns")
+        ratio = (own[rank] / others).min()
+        if (slowest == rank).all() and ratio > SLOW_RANK:
+            yield Finding(
+                code="slow_rank",
+                message=f"{group['label'].iloc[0]}: rank {rank} computes its forward pass at least {words.percent(ratio - 1)} "
+                "slower than the others in every launch; all ranks wait for it.",
+                advice="Look at that rank's device, its clocks, and what else runs there.",
+                case_id=str(case_id),
+            )

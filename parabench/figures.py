@@ -1,0 +1,269 @@
+"""Plotly figures from analysed tables. Nothing is computed here but positions on the page.
+
+Colours of text, grid and background are left out: the page sets them for light, dark and print.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from parabench.analysis import words
+from parabench.analysis.frames import MEMORY, PARTS
+from parabench.record import MIB
+
+# Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
+_PALETTE = ("#E69F00", "#56B4E9", "#999999", "#F0E442")
+ALGORITHM = {"native": "#0072B2", "ring": "#D55E00", "tree": "#009E73", "two_level": "#CC79A7"}
+STRATEGY = {"single": "#999999", "ddp": "#0072B2", "fsdp": "#D55E00", "tp": "#009E73", "hsdp": "#CC79A7"}
+PART = {"data_s": "#56B4E9", "forward_s": "#0072B2", "backward_s": "#D55E00", "optimizer_s": "#009E73"}
+PEAK = {
+    "peak_rss_bytes": ("#0072B2", "resident set of a rank"),
+    "peak_allocated_bytes": ("#0072B2", "torch tensors of a rank"),
+    "peak_reserved_bytes": ("#56B4E9", "torch's allocator, of a rank"),
+    "used_bytes": ("#E69F00", "whole device (NVML)"),
+}
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up")
+# More bars than this are a wall, not a figure; the table below holds every case.
+MOST_BARS = 24
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure, its heading within the section, and the height it needs in pixels."""
+
+    title: str
+    figure: go.Figure
+    height: int = 380
+
+
+def latency_by_bucket(cases: pd.DataFrame) -> list[Panel]:
+    """Step latency against bucket size, a line per algorithm; a panel for each strategy and world size with two buckets."""
+    panels = []
+    for (strategy, world_size), group in _measured(cases).groupby(["strategy", "world_size"], sort=False):
+        buckets = sorted(group["bucket_mib"].dropna().unique())
+        if group["bucket_mib"].nunique(dropna=False) < 2 or not buckets:
+            continue
+        place = {bucket: math.log2(bucket) for bucket in buckets}
+        default = max(place.values()) + max(1.0, (max(place.values()) - min(place.values())) / 5)
+        figure = go.Figure()
+        algorithms = sorted(group["algorithm"].unique(), key=_native_first)
+        for i, algorithm in enumerate(algorithms):
+            own = group[group["algorithm"] == algorithm].sort_values("bucket_mib")
+            aside = (i - (len(algorithms) - 1) / 2) * 0.06  # so that error bars do not hide each other
+            numbered, unset = own[own["bucket_mib"].notna()], own[own["bucket_mib"].isna()]
+            style: dict[str, Any] = {"name": algorithm, "legendgroup": algorithm}
+            style["marker"] = {"color": _colour(ALGORITHM, algorithm), "size": 8, "symbol": _SYMBOLS[i % len(_SYMBOLS)]}
+            for part, x in ((numbered, [place[b] + aside for b in numbered["bucket_mib"]]), (unset, [default + aside] * len(unset))):
+                if len(part):
+                    shown = part is numbered or numbered.empty
+                    mode = "lines+markers" if part is numbered else "markers"
+                    figure.add_scatter(x=x, **_with_spread(part), mode=mode, showlegend=shown, **style)
+        ticks = [*place.values(), *([default] if group["bucket_mib"].isna().any() else [])]
+        texts = [*(f"{bucket:g}" for bucket in place), *(["default"] if len(ticks) > len(place) else [])]
+        _layout(figure, "bucket size (MiB)", "step latency (ms)")
+        figure.update_xaxes(tickvals=ticks, ticktext=texts, zeroline=False)
+        panels.append(Panel(f"{strategy}, {words.count(int(world_size), 'rank')}", figure))
+    return panels
+
+
+def heat_map(cases: pd.DataFrame) -> list[Panel]:
+    """Algorithm against bucket, for the strategy and world size with the most points; [] without two of each."""
+    best: tuple[int, str, pd.DataFrame] | None = None
+    for (strategy, world_size), group in _measured(cases).groupby(["strategy", "world_size"], sort=False):
+        grid = group.assign(bucket=group["bucket_mib"].fillna(math.inf)).pivot_table(
+            index="algorithm", columns="bucket", values="latency_s", aggfunc="min"
+        )
+        points = int(grid.notna().sum().sum())
+        if min(grid.shape) >= 2 and (best is None or points > best[0]):
+            best = points, f"{strategy}, {words.count(int(world_size), 'rank')}", grid
+    if best is None:
+        return []
+    _, title, grid = best
+    grid = grid.loc[sorted(grid.index, key=_native_first, reverse=True)] * 1e3
+    text = [["" if math.isnan(v) else words.digits(v) for v in row] for row in grid.to_numpy(dtype=float)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=_listed(grid),
+            x=["default" if math.isinf(bucket) else f"{bucket:g}" for bucket in grid.columns],
+            y=list(grid.index),
+            text=text,
+            texttemplate="%{text}",
+            hovertemplate="%{y}, %{x} MiB: %{z:.3~f} ms<extra></extra>",
+            colorscale="Cividis",
+            reversescale=True,
+            xgap=2,
+            ygap=2,
+            colorbar={"title": {"text": "ms"}, "thickness": 12, "outlinewidth": 0},
+        )
+    )
+    _layout(figure, "bucket size (MiB)", "")
+    figure.update_xaxes(type="category", showgrid=False)
+    figure.update_yaxes(type="category", showgrid=False)
+    return [Panel(title, figure, 130 + 56 * len(grid))]
+
+
+def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
+    """Throughput and efficiency against the world size, one curve per strategy and algorithm: its best bucket."""
+    if curves.empty:
+        return []
+    throughput, efficiency = go.Figure(), go.Figure()
+    sizes = sorted(int(size) for size in curves["world_size"].unique())
+    base = curves.iloc[0]
+    rate = float(base["base_tokens_per_s"]) / float(base["base_world_size"])
+    ideal: dict[str, Any] = {"mode": "lines", "name": "ideal", "line": {"color": "#999999", "dash": "dot", "width": 1.5}}
+    single = len(curves.drop_duplicates(["base", "base_world_size", "base_tokens_per_s"])) == 1
+    if single:
+        throughput.add_scatter(x=sizes, y=[rate * size for size in sizes], hoverinfo="skip", **ideal)
+    efficiency.add_scatter(x=sizes, y=[100.0 for _ in sizes], hoverinfo="skip", **ideal)
+    strategies = list(curves["strategy"].unique())
+    for (strategy, algorithm), group in curves.groupby(["strategy", "algorithm"], sort=False):
+        curve = _best_bucket(group)
+        bucket = curve["bucket_mib"].iloc[0]
+        i = strategies.index(strategy)
+        # One strategy: its algorithms have the colours. Several: the strategies do, and algorithms differ in dash.
+        colour = _colour(ALGORITHM, str(algorithm)) if len(strategies) == 1 else _colour(STRATEGY, str(strategy))
+        dash = "solid" if len(strategies) == 1 else _DASHES[sorted(group["algorithm"].unique(), key=_native_first).index(algorithm)]
+        if len(strategies) > 1:
+            dash = _DASHES[list(ALGORITHM).index(algorithm) % 4 if algorithm in ALGORITHM else 3]
+        name = f"{strategy} {algorithm}" + ("" if pd.isna(bucket) else f" {bucket:g} MiB")
+        style: dict[str, Any] = {
+            "mode": "lines+markers",
+            "name": _plain(name),
+            "line": {"color": colour, "dash": dash},
+            "marker": {"size": 8, "symbol": _SYMBOLS[i % len(_SYMBOLS)]},
+            "x": list(curve["world_size"]),
+        }
+        throughput.add_scatter(
+            y=list(curve["tokens_per_s"]), hovertemplate="%{x} ranks: %{y:,.3s} tokens/s<extra>%{fullData.name}</extra>", **style
+        )
+        efficiency.add_scatter(
+            y=[100 * value for value in curve["efficiency"]],
+            hovertemplate="%{x} ranks: %{y:.0f} %<extra>%{fullData.name}</extra>",
+            **style,
+        )
+    _layout(throughput, "world size (ranks)", "throughput (tokens/s)")
+    _layout(efficiency, "world size (ranks)", "efficiency (%)")
+    for figure in (throughput, efficiency):
+        figure.update_xaxes(type="log", tickvals=sizes, ticktext=[str(size) for size in sizes])
+        figure.update_yaxes(rangemode="tozero")
+    return [Panel("Throughput", throughput), Panel("Efficiency", efficiency)]
+
+
+def step_parts(cases: pd.DataFrame) -> list[Panel]:
+    """Where a step's time goes, stacked, the fastest cases on top."""
+    rows = _measured(cases).dropna(subset=list(PARTS), how="all").head(MOST_BARS)
+    if rows.empty:
+        return []
+    figure = go.Figure()
+    for part in PARTS:
+        figure.add_bar(
+            y=_two_lines(rows["label"]),
+            x=_listed(rows[part] * 1e3),
+            name=part.removesuffix("_s"),
+            orientation="h",
+            marker={"color": PART[part], "line": {"width": 0}},
+            hovertemplate="%{x:.3~f} ms<extra>%{fullData.name}</extra>",
+        )
+    _layout(figure, "median time of a step (ms)", "")
+    figure.update_layout(barmode="stack", bargap=0.35, legend_traceorder="normal")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return [Panel("", figure, 130 + 40 * len(rows))]
+
+
+def peak_memory(cases: pd.DataFrame) -> list[Panel]:
+    """Peak memory of each case, a bar for each thing that was observed: on a GPU torch's and NVML's, else the process's."""
+    on_gpu = (cases["device"] == "cuda").any()
+    wanted = [name for name in MEMORY if (name != "peak_rss_bytes") == bool(on_gpu)]
+    rows = _measured(cases).dropna(subset=wanted, how="all").head(MOST_BARS)
+    seen = [name for name in wanted if rows[name].notna().any()]
+    if rows.empty or not seen:
+        return []
+    figure = go.Figure()
+    for name in seen:
+        colour, meaning = PEAK[name]
+        figure.add_bar(
+            y=_two_lines(rows["label"]),
+            x=_listed(rows[name] / MIB),
+            name=meaning,
+            orientation="h",
+            marker={"color": colour, "line": {"width": 0}},
+            hovertemplate="%{x:,.0f} MiB<extra>%{fullData.name}</extra>",
+        )
+    _layout(figure, "peak memory (MiB)", "")
+    figure.update_layout(barmode="group", bargap=0.35, legend_traceorder="normal", showlegend=True)
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return [Panel("", figure, 130 + (26 + 14 * len(seen)) * len(rows))]
+
+
+def _measured(cases: pd.DataFrame) -> pd.DataFrame:
+    return cases[cases["latency_s"].notna()]
+
+
+def _with_spread(rows: pd.DataFrame) -> dict[str, Any]:
+    """y in ms, with the slowest and fastest launch as error bars."""
+    return {
+        "y": _listed(rows["latency_s"] * 1e3),
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": _listed((rows["high_s"] - rows["latency_s"]) * 1e3),
+            "arrayminus": _listed((rows["latency_s"] - rows["low_s"]) * 1e3),
+            "thickness": 1.2,
+            "width": 4,
+        },
+        "customdata": [_plain(label) for label in rows["label"]],
+        "hovertemplate": "%{customdata}: %{y:.3~f} ms<extra></extra>",
+    }
+
+
+def _best_bucket(group: pd.DataFrame) -> pd.DataFrame:
+    """The curve of the bucket with most world sizes; among equals, the fastest at the largest."""
+    curves = [curve.sort_values("world_size") for _, curve in group.groupby("bucket_mib", dropna=False, sort=False)]
+    return max(curves, key=lambda curve: (len(curve), float(curve["tokens_per_s"].iloc[-1])))
+
+
+def _layout(figure: go.Figure, x: str, y: str) -> None:
+    figure.update_layout(
+        template=None,
+        margin={"l": 8, "r": 12, "t": 8, "b": 8},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hovermode="closest",
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+        font={"size": 13},
+    )
+    figure.update_xaxes(title={"text": x, "standoff": 10}, automargin=True)
+    figure.update_yaxes(title={"text": y, "standoff": 10} if y else None, automargin=True)
+
+
+def _colour(colours: dict[str, str], name: str) -> str:
+    return colours.get(name) or _PALETTE[sum(name.encode()) % len(_PALETTE)]
+
+
+def _native_first(algorithm: str) -> tuple[int, str]:
+    known = list(ALGORITHM)
+    return (known.index(algorithm) if algorithm in known else len(known), algorithm)
+
+
+def _two_lines(labels: pd.Series[str]) -> list[str]:
+    """'ddp ring 4 MiB, 2 ranks' broken at the comma, so that a phone keeps room for the bars."""
+    return [_plain(label).replace(", ", "<br>", 1) for label in labels]
+
+
+def _plain(text: str) -> str:
+    """Plotly reads a few HTML tags in text; these must not be any."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _listed(values: Any) -> Any:
+    """Nested lists with None for NaN, which JSON can hold."""
+    items = values.to_numpy(dtype=float).tolist()
+    if items and isinstance(items[0], list):
+        return [[words.number_or_none(v) for v in row] for row in items]
+    return [words.number_or_none(v) for v in items]

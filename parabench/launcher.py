@@ -1,0 +1,112 @@
+"""launch(case) -> Launch: one fresh group of processes, and the whole truth about how it ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from parabench.case import Case, Protocol
+from parabench.probes.nvml import DeviceSampler
+from parabench.probes.steps import PARTS, read_marks
+from parabench.ranks import Ended, Interrupted, log_tail, run_ranks, shared_memory_folder
+from parabench.record import Failure, Launch, Phase, Sample, Status
+from parabench.store import utc_now
+from parabench.worker import Job, run
+
+# All traffic of a single-node run stays on loopback.
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
+    """Run `case` once: warm-up, then measured steps. Never raises for what happens inside the ranks.
+
+    Raises Interrupted when the driver is asked to stop.
+    """
+    started, begin = utc_now(), time.perf_counter()
+    steps = protocol.warmup + protocol.steps
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parabench-", dir=shared_memory_folder(), ignore_cleanup_errors=True)))
+        sampler = stack.enter_context(DeviceSampler()) if case.device == "cuda" else None
+        # The group's own timeout only backs up the deadline, which says more.
+        job = Job(case, steps, folder, timeout_s=deadline_s + 60, environment=LOOPBACK)
+        ended = run_ranks(run, (job,), size=case.world_size, deadline_s=deadline_s, logs=folder / "logs")
+        results = [_result(folder, rank) for rank in range(case.world_size)]
+        marks = [read_marks(folder / f"marks{rank}.f64", steps) for rank in range(case.world_size)]
+        status, failure = judge(ended, results, marks, folder / "logs", deadline_s)
+    return Launch(
+        case=case,
+        status=status,
+        started_utc=started,
+        wall_s=time.perf_counter() - begin,
+        failure=failure,
+        samples=[s for rank in range(case.world_size) for s in samples(rank, marks[rank], results[rank], protocol.warmup)],
+        device_samples=sampler.samples if sampler else [],
+        facts=next((r["facts"] for r in results if "facts" in r), {}),
+    )
+
+
+def samples(rank: int, marks: Any, result: Mapping[str, Any], warmup: int) -> Iterator[Sample]:
+    """One rank's samples: the parts of every step it finished, its losses, and its memory."""
+
+    def phase(step: int) -> Phase:
+        return Phase.WARMUP if step < warmup else Phase.MEASURE
+
+    for step, row in enumerate(marks):
+        if math.isnan(row[-1]):
+            break
+        yield Sample(rank, step, phase(step), "step_s", float(row[-1] - row[0]))
+        for part, duration in zip(PARTS, np.diff(row), strict=True):
+            yield Sample(rank, step, phase(step), part, float(duration))
+    for step, loss in enumerate(result.get("loss", [])):
+        yield Sample(rank, step, phase(step), "loss", loss if math.isfinite(loss) else None)
+    if result.get("grad_norm") is not None:
+        norm = result["grad_norm"]
+        yield Sample(rank, 0, Phase.WARMUP, "grad_norm", norm if math.isfinite(norm) else None)
+    for metric, value in result.get("memory", {}).items():
+        yield Sample(rank, None, Phase.MEASURE, metric, value)
+
+
+def judge(
+    ended: Ended, results: Sequence[Mapping[str, Any]], marks: Sequence[Any], logs: Path, deadline_s: float
+) -> tuple[Status, Failure | None]:
+    """The status of a launch and, unless it is ok, its first cause."""
+    if ended.ok:
+        return Status.OK, None
+    if ended.hung:
+        # Whoever came least far is what the others waited for.
+        reached = [int(np.count_nonzero(~np.isnan(m))) for m in marks]
+        rank = reached.index(min(reached))
+        step = reached[rank] // marks[rank].shape[1]
+        message = f"no end after {deadline_s:.0f} s; rank {rank} came least far, to step {step}"
+        return Status.HUNG, Failure(message, rank=rank, traceback=log_tail(logs, rank))
+    errors = [r for r in results if "error" in r]
+    # A rank that a signal ended left no result; its peers' errors are only the echo.
+    if ended.signal is not None or not errors:
+        name = ended.signal or "without a trace"
+        hint = " (the kernel's out-of-memory killer does this too)" if name == "SIGKILL" else ""
+        rank = -1 if ended.rank is None else ended.rank
+        return Status.CRASHED, Failure(f"ended by {name}{hint}", rank, ended.signal, log_tail(logs, rank))
+    first = min(errors, key=lambda r: r["error"]["at"])
+    error = first["error"]
+    status = Status.OOM if error["oom"] else Status.FAILED
+    return status, Failure(error["message"], first["rank"], None, error["traceback"])
+
+
+def _result(folder: Path, rank: int) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads((folder / f"rank{rank}.json").read_text())
+    except FileNotFoundError:
+        return {"rank": rank}
+    return result
+
+
+__all__ = ["Interrupted", "launch"]

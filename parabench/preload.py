@@ -1,0 +1,30 @@
+"""What the fork server imports once, so that a launch's ranks import nothing. It must not initialise CUDA.
+
+Some of torch is imported on first use (the optimizer pulls in dynamo, DDP and DTensor their own parts); it is
+named here because each rank would otherwise pay for it again.
+"""
+
+import gc
+
+import torch._dynamo
+import torch.distributed._composable.replicate
+import torch.distributed.fsdp
+import torch.distributed.tensor.parallel
+import torch.optim
+
+import parabench.cli
+import parabench.collectives.ring
+import parabench.collectives.tree
+import parabench.collectives.two_level
+import parabench.models.gpt
+import parabench.strategies.ddp
+import parabench.strategies.fsdp
+import parabench.strategies.single
+import parabench.strategies.tp
+import parabench.worker
+
+__all__: list[str] = []
+
+# Collected and frozen here, these objects are never visited by a rank's collector, and their pages stay shared.
+gc.collect()
+gc.freeze()

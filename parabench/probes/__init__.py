@@ -1,0 +1,1 @@
+"""Instruments: one file each. Only the step clock runs inside timed steps."""

@@ -1,0 +1,17 @@
+"""Peak memory of a rank, read once, after the last step."""
+
+from __future__ import annotations
+
+import resource
+
+import torch
+
+
+def peak_memory(device: torch.device) -> dict[str, float]:
+    """{metric: bytes}: the process' peak resident set, and on CUDA what torch's allocator gave out and held."""
+    # Linux counts ru_maxrss in KiB.
+    peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
+    if device.type == "cuda":
+        peaks["peak_allocated_bytes"] = float(torch.cuda.max_memory_allocated(device))
+        peaks["peak_reserved_bytes"] = float(torch.cuda.max_memory_reserved(device))
+    return peaks

@@ -1,0 +1,56 @@
+"""The step clock: when each part of each step began, on the clock that all processes of a host share.
+
+The marks live in memory that outlives the rank, so that what a rank measured before it was killed is kept, and
+a hang shows which rank stopped first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+# A step is five marks: its four parts lie between them.
+PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s")
+MARKS = len(PARTS) + 1
+
+
+class StepClock:
+    """Five marks a step. On the CPU a mark is one clock read; on CUDA it also records an event.
+
+    GPU work runs behind the host, so there the events are what counts: `finish` reads them, after the last step.
+    """
+
+    def __init__(self, path: Path, steps: int, device: torch.device) -> None:
+        self._marks = np.memmap(path, dtype=np.float64, mode="w+", shape=(steps * MARKS,))
+        self._marks[:] = np.nan
+        self._at = 0
+        self._cuda = device.type == "cuda"
+        self._events: list[torch.cuda.Event] = []
+        if self._cuda:
+            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(steps * MARKS)]
+
+    def mark(self) -> None:
+        """The next of the five moments of a step is now."""
+        if self._cuda:
+            self._events[self._at].record()
+        self._marks[self._at] = perf_counter()
+        self._at += 1
+
+    def finish(self) -> None:
+        """On CUDA, replace host times by the device's: seconds since the first mark, on the host's clock."""
+        if self._cuda and self._at:
+            torch.cuda.synchronize()
+            begin, first = self._marks[0], self._events[0]
+            for i in range(self._at):
+                self._marks[i] = begin + first.elapsed_time(self._events[i]) / 1e3
+
+
+def read_marks(path: Path, steps: int) -> npt.NDArray[np.float64]:
+    """A rank's marks, shape (steps, 5), in seconds; NaN where the rank never came. All NaN when it never began."""
+    if not path.exists() or path.stat().st_size != steps * MARKS * 8:
+        return np.full((steps, MARKS), np.nan)
+    return np.fromfile(path, dtype=np.float64).reshape(steps, MARKS)

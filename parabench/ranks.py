@@ -1,0 +1,197 @@
+"""Fresh groups of processes, on torch elastic with a fork server: the one seam through which anything is launched.
+
+The fork server imports torch once; each launch forks its ranks from it, which is what makes a launch cheap.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from torch.distributed import HashStore
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+PRELOAD = "parabench.preload"
+
+# How often torch elastic looks at its ranks; on average half of it is added to a launch.
+MONITOR_INTERVAL_S = 0.01
+
+# What a hanging rank gets to write down its stack before it is ended.
+STACK_GRACE_S = 0.5
+
+
+class OneNode(RendezvousHandler):
+    """A rendezvous with nobody: one agent, an in-memory store, nothing that listens."""
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        self._run_id = parameters.run_id
+
+    def get_backend(self) -> str:  # noqa: D102 - RendezvousHandler's
+        return "parabench-one-node"
+
+    @property
+    def use_agent_store(self) -> bool:  # noqa: D102
+        return False
+
+    def next_rendezvous(self) -> RendezvousInfo:  # noqa: D102
+        return RendezvousInfo(HashStore(), 0, 1, RendezvousStoreInfo("127.0.0.1", 0))
+
+    def is_closed(self) -> bool:  # noqa: D102
+        return False
+
+    def set_closed(self) -> None:  # noqa: D102
+        pass
+
+    def num_nodes_waiting(self) -> int:  # noqa: D102
+        return 0
+
+    def get_run_id(self) -> str:  # noqa: D102
+        return self._run_id
+
+    def shutdown(self) -> bool:  # noqa: D102
+        return True
+
+
+class Interrupted(Exception):
+    """The driver was asked to stop (Ctrl-C, SIGTERM) while ranks ran; they are gone."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal.Signals(signal_number).name)
+        self.signal_number = signal_number
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a group of ranks ended. `rank` and `signal` tell of the first that torch elastic saw fail."""
+
+    ok: bool
+    hung: bool = False
+    rank: int | None = None
+    signal: str | None = None
+
+
+def start_server() -> None:
+    """Start the fork server, once per driver. It imports while the driver goes on."""
+    if "parabench-one-node" not in rendezvous_handler_registry._registry:
+        rendezvous_handler_registry.register("parabench-one-node", OneNode)
+        # Its messages are for people who run torchrun; what they say of a failure is in our record.
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        multiprocessing.set_forkserver_preload([PRELOAD])
+    multiprocessing.forkserver.ensure_running()
+
+
+def run_ranks(entry: Callable[..., Any], args: tuple[Any, ...], *, size: int, deadline_s: float, logs: Path) -> Ended:
+    """Run `entry(*args)` in `size` fresh processes and wait for all of them, at most `deadline_s`.
+
+    Their output goes below `logs`. Raises Interrupted when the driver is asked to stop; no rank is left then.
+    """
+    start_server()
+    others = {child.pid for child in psutil.Process().children(recursive=True)}
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=size,
+        run_id="parabench",
+        rdzv_backend="parabench-one-node",
+        max_restarts=0,
+        monitor_interval=MONITOR_INTERVAL_S,
+        start_method="forkserver",
+        logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
+    )
+    with _signals_restored(), _Deadline(deadline_s, others) as deadline:
+        try:
+            elastic_launch(config, entry)(*args)
+        except ChildFailedError as error:
+            rank, failure = next(iter(error.failures.items()))
+            name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
+            if name == "SIGINT":  # the terminal's Ctrl-C reached the rank before the driver
+                raise Interrupted(signal.SIGINT) from None
+            return Ended(ok=False, hung=deadline.passed, rank=rank, signal=name)
+        except SignalException as stop:
+            raise Interrupted(int(stop.sigval)) from None
+        except KeyboardInterrupt:
+            raise Interrupted(signal.SIGINT) from None
+        finally:
+            for process in _ranks(others):
+                _kill(process, signal.SIGKILL)
+    return Ended(ok=True)
+
+
+def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
+    """The last lines that a rank wrote to stderr: what the interpreter said as it went down."""
+    found = sorted(logs.glob(f"**/{rank}/stderr.log"))
+    return "\n".join(found[-1].read_text(errors="replace").splitlines()[-lines:]) if found else ""
+
+
+class _Deadline:
+    """Ends the ranks of a launch that takes too long, from outside: a stopped or deadlocked rank can't end itself."""
+
+    def __init__(self, seconds: float, others: set[int]) -> None:
+        self.passed = False
+        self._others = others
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        self.passed = True
+        ranks = _ranks(self._others)
+        for process in ranks:
+            _kill(process, signal.SIGUSR1)
+        psutil.wait_procs(ranks, timeout=STACK_GRACE_S)
+        for process in ranks:
+            _kill(process, signal.SIGKILL)
+
+
+def _ranks(others: set[int]) -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if child.pid not in others]
+
+
+def _kill(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass
+
+
+@contextmanager
+def _signals_restored() -> Iterator[None]:
+    """torch elastic leaves its own handlers behind."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def shared_memory_folder() -> str | None:
+    """A folder in memory for what ranks leave behind, so that no timed step waits for a disk; None: the usual one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,0 +1,166 @@
+"""One rank of a launch: tie its life to the driver's, join the group, build, train, hand over what it saw."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import multiprocessing.forkserver
+import os
+import signal
+import sys
+import time
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from parabench.case import Case
+from parabench.collectives import ALGORITHMS, group
+from parabench.collectives.wire import Algorithm
+from parabench.data.batches import Split, batches, tokens
+from parabench.models import MODELS
+from parabench.models.model import Model
+from parabench.probes.memory import peak_memory
+from parabench.probes.steps import StepClock
+from parabench.registry import find, load
+from parabench.strategies import STRATEGIES
+from parabench.strategies.recipe import Context, Parallel, Place
+from parabench.trainer import Training, make_optimizer, train
+
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the driver sends to every rank. `folder` is where ranks meet and leave their results."""
+
+    case: Case
+    steps: int
+    folder: Path
+    timeout_s: float
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def run(job: Job) -> None:
+    """The entry of a rank, called in a fresh process with torch elastic's environment (RANK, WORLD_SIZE, ...)."""
+    tie_to_driver()
+    rank = int(os.environ["RANK"])
+    # Ranks inherit what the fork server's environment was when it started; a launch's own travels with its job.
+    os.environ.update(job.environment)
+    result: dict[str, Any] = {"rank": rank}
+    try:
+        result |= measure(job, rank)
+    except BaseException as error:
+        result["error"] = {
+            "at": time.perf_counter(),
+            "message": f"{type(error).__name__}: {error}",
+            "traceback": traceback.format_exc(),
+            "oom": is_out_of_memory(error),
+        }
+    _write(job.folder / f"rank{rank}.json", result)
+    if "error" in result:
+        # When a rank dies, its peers fail a moment later: let the driver see the first cause first.
+        time.sleep(0.25)
+        sys.exit(1)
+
+
+def tie_to_driver() -> None:
+    """Make this rank die with the driver, however that ends; a stopped rank too.
+
+    Every rank inherits the descriptor that keeps the fork server alive; closing it lets the server see that the
+    driver is gone. The server's end then is this process' death signal.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A hanging rank is asked for its stack before it is ended.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    server = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+    alive = getattr(server, "_forkserver_alive_fd", None)
+    if alive is not None:
+        os.close(alive)
+        server._forkserver_alive_fd = None
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent or parent == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def measure(job: Job, rank: int) -> dict[str, Any]:
+    """Build the case, train, and return losses, memory and facts."""
+    case = job.case
+    torch.set_num_threads(case.threads)
+    device = torch.device(case.device, rank % max(1, torch.cuda.device_count())) if case.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    with ExitStack() as stack:
+        if case.strategy != "single":
+            join_group(job, rank)
+            stack.callback(group.leave)
+        training, parallel = build(case, Place(rank, case.world_size, device))
+        clock = StepClock(job.folder / f"marks{rank}.f64", job.steps, device)
+        train(training, clock, job.steps)
+        clock.finish()
+        return {
+            "loss": [float(loss) for loss in training.losses],
+            "grad_norm": training.grad_norm,
+            "memory": peak_memory(device),
+            "facts": {**parallel.facts(), "collectives": group.calls()},
+        }
+
+
+def join_group(job: Job, rank: int) -> None:
+    """Join the other ranks through a file: nothing listens but the backend, and that on loopback only."""
+    case = job.case
+    name = case.backend
+    if case.algorithm != "native":
+        algorithm = load(ALGORITHMS, "algorithm", case.algorithm)
+        if not isinstance(algorithm, Algorithm):
+            algorithm = algorithm(case.ranks_per_node)
+        group.register(algorithm, case.backend)
+        name = group.BACKEND
+    dist.init_process_group(
+        name,
+        init_method=f"file://{job.folder / 'store'}",
+        rank=rank,
+        world_size=case.world_size,
+        timeout=timedelta(seconds=job.timeout_s),
+    )
+
+
+def build(case: Case, place: Place) -> tuple[Training, Parallel]:
+    """The case's model made parallel, with its optimizer and data. The same seed on every rank: one same model."""
+    torch.manual_seed(case.seed)
+    entry = find(MODELS, "model", case.model)
+    factory = load(MODELS, "model", case.model)
+    with place.device:
+        model: Model = factory(entry) if entry else factory()
+    parallel: Parallel = load(STRATEGIES, "strategy", case.strategy)(model, Context(case, place))
+    stream = tokens(case, model.vocabulary)
+    training = Training(
+        model=model,
+        module=parallel.module,
+        optimizer=make_optimizer(parallel.module),
+        batches=batches(case, stream, Split(parallel.data_rank, parallel.data_ranks), place.device),
+        autocast=torch.autocast(place.device.type, torch.bfloat16, enabled=case.dtype == "bfloat16"),
+        losses=[],
+    )
+    return training, parallel
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the rank ran out of memory, on the device or the host."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(result))
+    part.replace(path)

@@ -1,0 +1,175 @@
+"""Stores with a known truth, written through the real Store."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parabench.case import Case
+from parabench.record import MIB, DeviceSample, Failure, Finding, Launch, Sample, Status
+from parabench.store import Results, Store, load, utc_now
+
+ENVIRONMENT: dict[str, Any] = {
+    "host": "lab",
+    "os": "Linux 6.1",
+    "python": "3.11.2",
+    "cpu": "Some CPU",
+    "cores": 8,
+    "memory_bytes": 16 * 2**30,
+    "gpus": [],
+    "nvml": {"available": False, "reason": "no NVIDIA driver"},
+    "versions": {"torch": "2.13.0", "numpy": "2.4.6"},
+    "env": {"OMP_NUM_THREADS": "1"},
+    "container": {"kind": None},
+}
+
+
+def case(**fields: Any) -> Case:
+    return Case(**({"device": "cpu", "world_size": 2} | fields))
+
+
+def samples(
+    steps: Iterable[float], world_size: int = 1, *, peak_bytes: float | None = 100 * MIB, device: str = "cpu"
+) -> list[Sample]:
+    """Measured steps of those lengths in seconds; rank 0 is the slowest by 1 %. Warm-up is ten times as long."""
+    peak = "peak_rss_bytes" if device == "cpu" else "peak_allocated_bytes"
+    rows = []
+    steps = list(steps)
+    for rank in range(world_size):
+        share = 1.0 if rank == 0 else 1 / 1.01
+        for step, (phase, seconds) in enumerate([("warmup", 10 * steps[0])] * 2 + [("measure", s) for s in steps]):
+            rows.append(Sample(rank, step, phase, "step_s", seconds * share))
+            for part, of in (("data_s", 0.05), ("forward_s", 0.3), ("backward_s", 0.55), ("optimizer_s", 0.1)):
+                rows.append(Sample(rank, step, phase, part, seconds * share * of))
+            rows.append(Sample(rank, step, phase, "loss", 3.0))
+        rows.append(Sample(rank, None, "measure", peak, None if peak_bytes is None else peak_bytes + rank * MIB))
+    return rows
+
+
+def launch(
+    of: Case,
+    step_s: float | Iterable[float] = 0.04,
+    *,
+    block: int = 0,
+    status: Status = Status.OK,
+    failure: Failure | None = None,
+    steps: int = 20,
+    **more: Any,
+) -> Launch:
+    """One launch; a failed one has no samples."""
+    lengths = [step_s] * steps if isinstance(step_s, float) else list(step_s)
+    peak = {"peak_bytes": more.pop("peak_bytes")} if "peak_bytes" in more else {}
+    return Launch(
+        case=of,
+        status=status,
+        started_utc=utc_now(),
+        wall_s=1.5,
+        block=block,
+        failure=failure,
+        samples=samples(lengths, of.world_size, device=of.device, **peak) if status == Status.OK else [],
+        **more,
+    )
+
+
+def write(
+    path: Path,
+    launches: Iterable[Launch],
+    *,
+    label: str | None = "fake",
+    question: str = "Which bucket size is fastest here?",
+    environment: dict[str, Any] | None = None,
+    argv: list[str] | None = None,
+    skipped: Iterable[tuple[Case, str]] = (),
+    findings: Iterable[Finding] = (),
+    finished: bool = True,
+) -> Results:
+    """Append a session to the store at `path` and load it."""
+    launches = list(launches)
+    cases = {launch.case.id: launch.case for launch in launches}
+    with Store.open_or_create(path) as store:
+        session = store.begin_session(
+            label=label,
+            suite="quick",
+            argv=argv or ["parabench", "run", "quick"],
+            seed=1,
+            environment=ENVIRONMENT if environment is None else environment,
+            question=question,
+            plan={
+                "cases": [one.to_dict() for one in cases.values()],
+                "skipped": [{"case": one.to_dict(), "reason": reason} for one, reason in skipped],
+                "protocol": {"warmup": 5, "steps": 20, "launches": 3, "deadline_s": None},
+            },
+        )
+        for one in launches:
+            store.append(session, one)
+        for finding in findings:
+            store.add_finding(session, finding)
+        if finished:
+            store.finish_session(session)
+    return load(path)
+
+
+def sweep(
+    cases: Iterable[Case],
+    truth: Callable[[Case], float],
+    *,
+    blocks: int = 3,
+    noise: float = 0.0,
+    drift: float = 0.0,
+    seed: int = 0,
+) -> list[Launch]:
+    """Every case once per block: log-normal noise per launch (not per step), and `drift` per block common to all."""
+    random = np.random.default_rng(seed)
+    return [
+        launch(one, float(truth(one) * np.exp(noise * random.standard_normal() + drift * block)), block=block)
+        for block, one in itertools.product(range(blocks), list(cases))
+    ]
+
+
+def rich(path: Path, *, gpu: bool = False) -> Results:
+    """Strategies, algorithms, buckets and world sizes, failures and skips: what a real sweep looks like."""
+    device = "cuda" if gpu else "cpu"
+    cases = [case(strategy="single", world_size=1, device=device)]
+    for world_size, algorithm, bucket in itertools.product(
+        (2, 4), ("native", "ring", "tree"), (1.0, 4.0, 25.0, None)
+    ):
+        cases.append(case(algorithm=algorithm, bucket_mib=bucket, world_size=world_size, device=device))
+    cases += [case(strategy="fsdp", world_size=n, device=device) for n in (2, 4)]
+
+    def truth(one: Case) -> float:
+        seconds = 0.080 / one.world_size + 0.004 * (one.world_size > 1)
+        seconds *= {"native": 1.0, "ring": 0.92, "tree": 1.10}[one.algorithm]
+        seconds *= 1.25 if one.strategy == "fsdp" else 1.0
+        return seconds * {1.0: 1.15, 4.0: 1.03, 25.0: 1.0, None: 1.06}[one.bucket_mib]
+
+    launches = [launch(cases[0], 0.08, block=-1), *sweep(cases, truth, noise=0.01)]
+    for one in launches:
+        one.facts["bucket_bytes"] = [MIB, 25 * MIB]
+        if gpu:
+            one.device_samples += [DeviceSample(0, 0.1 * i, "used_bytes", 1e9 + 1e7 * i) for i in range(5)]
+    killed = case(strategy="fsdp", algorithm="ring", world_size=4, device=device)
+    text = "Traceback (most recent call last):\n  File \"worker.py\", line 3, in step\nRuntimeError: peer closed"
+    launches += [
+        launch(
+            killed,
+            block=block,
+            status=Status.CRASHED,
+            failure=Failure("killed by SIGKILL", rank=2, signal="SIGKILL", traceback=text),
+        )
+        for block in range(3)
+    ]
+    return write(
+        path,
+        launches,
+        label="nightly",
+        question="Which algorithm and bucket size is fastest for DDP here?",
+        environment=ENVIRONMENT
+        | ({"gpus": [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9}] * 4} if gpu else {}),
+        skipped=[(case(strategy="tp", world_size=8), "world_size 8 needs 8 cores; this machine has 4")],
+        argv=["parabench", "run", "quick", "--label", "nightly", "--set", "bucket_mib=1,4,25,default"],
+        findings=[Finding("power", "The CPU governor is powersave.", "Set it to performance.")],
+    )
