@@ -60,12 +60,8 @@ class Case:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.bucket_mib is not None and not 0 < self.bucket_mib < 1 << 20:
             raise UsageError(f"bucket_mib is {self.bucket_mib}; give MiB above 0, or 'default'")
-        if self.ranks_per_node is not None and (
-            self.ranks_per_node < 1 or self.world_size % self.ranks_per_node
-        ):
-            raise UsageError(
-                f"ranks_per_node is {self.ranks_per_node}; it must divide world_size {self.world_size}"
-            )
+        if self.ranks_per_node is not None and (self.ranks_per_node < 1 or self.world_size % self.ranks_per_node):
+            raise UsageError(f"ranks_per_node is {self.ranks_per_node}; it must divide world_size {self.world_size}")
         if not 0 <= self.seed < 1 << 32:
             raise UsageError(f"seed is {self.seed}; give a whole number from 0 to {(1 << 32) - 1}")
         for name, allowed in (("dtype", DTYPES), ("device", DEVICES), ("backend", BACKENDS)):
@@ -101,7 +97,6 @@ class Case:
             bucket_mib=None,
             world_size=1,
             ranks_per_node=None,
-            backend="auto",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,7 +149,7 @@ def _optional_integer(text: str) -> int | None:
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "bucket_mib": _bucket,
     "ranks_per_node": _optional_integer,
-    **{name: _integer for name in ("world_size", "global_batch", "seq_len", "threads", "seed")},
+    **dict.fromkeys(("world_size", "global_batch", "seq_len", "threads", "seed"), _integer),
 }
 
 AXES = tuple(f.name for f in fields(Case) if f.default is not MISSING)

@@ -22,15 +22,15 @@ ALGORITHM = {"native": "#0072B2", "ring": "#D55E00", "tree": "#009E73", "two_lev
 STRATEGY = {"single": "#999999", "ddp": "#0072B2", "fsdp": "#D55E00", "tp": "#009E73", "hsdp": "#CC79A7"}
 PART = {"data_s": "#56B4E9", "forward_s": "#0072B2", "backward_s": "#D55E00", "optimizer_s": "#009E73"}
 PEAK = {
-    "peak_rss_bytes": ("#0072B2", "resident set of a rank"),
-    "peak_allocated_bytes": ("#0072B2", "torch tensors of a rank"),
-    "peak_reserved_bytes": ("#56B4E9", "torch's allocator, of a rank"),
-    "used_bytes": ("#E69F00", "whole device (NVML)"),
+    "peak_rss_bytes": ("#0072B2", "resident set"),
+    "peak_allocated_bytes": ("#0072B2", "torch tensors"),
+    "peak_reserved_bytes": ("#56B4E9", "torch's allocator"),
+    "used_bytes": ("#E69F00", "device (NVML)"),
 }
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up")
 # More bars than this are a wall, not a figure; the table below holds every case.
-MOST_BARS = 24
+MOST_BARS = 16
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Panel:
 
 
 def latency_by_bucket(cases: pd.DataFrame) -> list[Panel]:
-    """Step latency against bucket size, a line per algorithm; a panel for each strategy and world size with two buckets."""
+    """A line per algorithm, a panel for each strategy and world size that has two buckets or more."""
     panels = []
-    for (strategy, world_size), group in _measured(cases).groupby(["strategy", "world_size"], sort=False):
+    for title, group in _by_world(cases):
         buckets = sorted(group["bucket_mib"].dropna().unique())
         if group["bucket_mib"].nunique(dropna=False) < 2 or not buckets:
             continue
@@ -54,12 +54,20 @@ def latency_by_bucket(cases: pd.DataFrame) -> list[Panel]:
         figure = go.Figure()
         algorithms = sorted(group["algorithm"].unique(), key=_native_first)
         for i, algorithm in enumerate(algorithms):
-            own = group[group["algorithm"] == algorithm].sort_values("bucket_mib")
+            own = group[group["algorithm"] == algorithm].sort_values("latency_s").drop_duplicates("bucket_mib")
+            own = own.sort_values("bucket_mib")
             aside = (i - (len(algorithms) - 1) / 2) * 0.06  # so that error bars do not hide each other
             numbered, unset = own[own["bucket_mib"].notna()], own[own["bucket_mib"].isna()]
             style: dict[str, Any] = {"name": algorithm, "legendgroup": algorithm}
-            style["marker"] = {"color": _colour(ALGORITHM, algorithm), "size": 8, "symbol": _SYMBOLS[i % len(_SYMBOLS)]}
-            for part, x in ((numbered, [place[b] + aside for b in numbered["bucket_mib"]]), (unset, [default + aside] * len(unset))):
+            style["marker"] = {
+                "color": _colour(ALGORITHM, algorithm),
+                "size": 8,
+                "symbol": _SYMBOLS[i % len(_SYMBOLS)],
+            }
+            for part, x in (
+                (numbered, [place[b] + aside for b in numbered["bucket_mib"]]),
+                (unset, [default + aside] * len(unset)),
+            ):
                 if len(part):
                     shown = part is numbered or numbered.empty
                     mode = "lines+markers" if part is numbered else "markers"
@@ -68,20 +76,20 @@ def latency_by_bucket(cases: pd.DataFrame) -> list[Panel]:
         texts = [*(f"{bucket:g}" for bucket in place), *(["default"] if len(ticks) > len(place) else [])]
         _layout(figure, "bucket size (MiB)", "step latency (ms)")
         figure.update_xaxes(tickvals=ticks, ticktext=texts, zeroline=False)
-        panels.append(Panel(f"{strategy}, {words.count(int(world_size), 'rank')}", figure))
+        panels.append(Panel(title, figure))
     return panels
 
 
 def heat_map(cases: pd.DataFrame) -> list[Panel]:
-    """Algorithm against bucket, for the strategy and world size with the most points; [] without two of each."""
+    """Algorithm against bucket, where most points are; nothing without two of each."""
     best: tuple[int, str, pd.DataFrame] | None = None
-    for (strategy, world_size), group in _measured(cases).groupby(["strategy", "world_size"], sort=False):
+    for title, group in _by_world(cases):
         grid = group.assign(bucket=group["bucket_mib"].fillna(math.inf)).pivot_table(
             index="algorithm", columns="bucket", values="latency_s", aggfunc="min"
         )
         points = int(grid.notna().sum().sum())
         if min(grid.shape) >= 2 and (best is None or points > best[0]):
-            best = points, f"{strategy}, {words.count(int(world_size), 'rank')}", grid
+            best = points, title, grid
     if best is None:
         return []
     _, title, grid = best
@@ -90,16 +98,17 @@ def heat_map(cases: pd.DataFrame) -> list[Panel]:
     figure = go.Figure(
         go.Heatmap(
             z=_listed(grid),
-            x=["default" if math.isinf(bucket) else f"{bucket:g}" for bucket in grid.columns],
+            x=["default" if math.isinf(bucket) else f"{bucket:g}" for bucket in map(float, grid.columns)],
             y=list(grid.index),
             text=text,
             texttemplate="%{text}",
             hovertemplate="%{y}, %{x} MiB: %{z:.3~f} ms<extra></extra>",
-            colorscale="Cividis",
-            reversescale=True,
+            # Light enough throughout for black text, in light and dark pages alike.
+            colorscale=[[0, "#4FA8DD"], [1, "#F4F8FB"]],
+            textfont={"color": "#111111"},
             xgap=2,
             ygap=2,
-            colorbar={"title": {"text": "ms"}, "thickness": 12, "outlinewidth": 0},
+            colorbar={"title": {"text": "ms", "font": {"size": 13}}, "thickness": 12, "outlinewidth": 0},
         )
     )
     _layout(figure, "bucket size (MiB)", "")
@@ -109,38 +118,45 @@ def heat_map(cases: pd.DataFrame) -> list[Panel]:
 
 
 def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
-    """Throughput and efficiency against the world size, one curve per strategy and algorithm: its best bucket."""
+    """A curve per strategy and algorithm, with its best bucket, against the world size."""
     if curves.empty:
         return []
     throughput, efficiency = go.Figure(), go.Figure()
     sizes = sorted(int(size) for size in curves["world_size"].unique())
     base = curves.iloc[0]
     rate = float(base["base_tokens_per_s"]) / float(base["base_world_size"])
-    ideal: dict[str, Any] = {"mode": "lines", "name": "ideal", "line": {"color": "#999999", "dash": "dot", "width": 1.5}}
+    ideal: dict[str, Any] = {
+        "mode": "lines",
+        "name": "ideal",
+        "line": {"color": "#999999", "dash": "dot", "width": 1.5},
+    }
     single = len(curves.drop_duplicates(["base", "base_world_size", "base_tokens_per_s"])) == 1
     if single:
         throughput.add_scatter(x=sizes, y=[rate * size for size in sizes], hoverinfo="skip", **ideal)
     efficiency.add_scatter(x=sizes, y=[100.0 for _ in sizes], hoverinfo="skip", **ideal)
     strategies = list(curves["strategy"].unique())
+    algorithms = sorted(curves["algorithm"].unique(), key=_native_first)
     for (strategy, algorithm), group in curves.groupby(["strategy", "algorithm"], sort=False):
         curve = _best_bucket(group)
         bucket = curve["bucket_mib"].iloc[0]
-        i = strategies.index(strategy)
-        # One strategy: its algorithms have the colours. Several: the strategies do, and algorithms differ in dash.
-        colour = _colour(ALGORITHM, str(algorithm)) if len(strategies) == 1 else _colour(STRATEGY, str(strategy))
-        dash = "solid" if len(strategies) == 1 else _DASHES[sorted(group["algorithm"].unique(), key=_native_first).index(algorithm)]
-        if len(strategies) > 1:
-            dash = _DASHES[list(ALGORITHM).index(algorithm) % 4 if algorithm in ALGORITHM else 3]
+        i, j = strategies.index(strategy), algorithms.index(algorithm)
+        # One strategy: its algorithms have the colours. Several: the strategies do, and algorithms differ in
+        # dash.
+        several = len(strategies) > 1
+        colour = _colour(STRATEGY, str(strategy)) if several else _colour(ALGORITHM, str(algorithm))
+        dash = _DASHES[j % len(_DASHES)] if several else "solid"
         name = f"{strategy} {algorithm}" + ("" if pd.isna(bucket) else f" {bucket:g} MiB")
         style: dict[str, Any] = {
             "mode": "lines+markers",
             "name": _plain(name),
             "line": {"color": colour, "dash": dash},
-            "marker": {"size": 8, "symbol": _SYMBOLS[i % len(_SYMBOLS)]},
+            "marker": {"size": 8, "symbol": _SYMBOLS[(i if several else j) % len(_SYMBOLS)]},
             "x": list(curve["world_size"]),
         }
         throughput.add_scatter(
-            y=list(curve["tokens_per_s"]), hovertemplate="%{x} ranks: %{y:,.3s} tokens/s<extra>%{fullData.name}</extra>", **style
+            y=list(curve["tokens_per_s"]),
+            hovertemplate="%{x} ranks: %{y:,.3s} tokens/s<extra>%{fullData.name}</extra>",
+            **style,
         )
         efficiency.add_scatter(
             y=[100 * value for value in curve["efficiency"]],
@@ -149,9 +165,12 @@ def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
         )
     _layout(throughput, "world size (ranks)", "throughput (tokens/s)")
     _layout(efficiency, "world size (ranks)", "efficiency (%)")
+    wide = sizes[-1] > 16 * sizes[0]  # a straight axis would crowd the small sizes; in log-log "ideal" stays straight
     for figure in (throughput, efficiency):
-        figure.update_xaxes(type="log", tickvals=sizes, ticktext=[str(size) for size in sizes])
+        figure.update_xaxes(type="log" if wide else "linear", tickvals=sizes, ticktext=[str(size) for size in sizes])
         figure.update_yaxes(rangemode="tozero")
+    if wide:
+        throughput.update_yaxes(type="log")
     return [Panel("Throughput", throughput), Panel("Efficiency", efficiency)]
 
 
@@ -177,7 +196,7 @@ def step_parts(cases: pd.DataFrame) -> list[Panel]:
 
 
 def peak_memory(cases: pd.DataFrame) -> list[Panel]:
-    """Peak memory of each case, a bar for each thing that was observed: on a GPU torch's and NVML's, else the process's."""
+    """A bar per case for each thing that was observed: on a GPU torch's and NVML's, else the process's."""
     on_gpu = (cases["device"] == "cuda").any()
     wanted = [name for name in MEMORY if (name != "peak_rss_bytes") == bool(on_gpu)]
     rows = _measured(cases).dropna(subset=wanted, how="all").head(MOST_BARS)
@@ -195,14 +214,27 @@ def peak_memory(cases: pd.DataFrame) -> list[Panel]:
             marker={"color": colour, "line": {"width": 0}},
             hovertemplate="%{x:,.0f} MiB<extra>%{fullData.name}</extra>",
         )
-    _layout(figure, "peak memory (MiB)", "")
-    figure.update_layout(barmode="group", bargap=0.35, legend_traceorder="normal", showlegend=True)
+    _layout(figure, f"peak {PEAK[seen[0]][1]} of a rank (MiB)" if len(seen) == 1 else "peak memory (MiB)", "")
+    figure.update_layout(barmode="group", bargap=0.35, legend_traceorder="normal", showlegend=len(seen) > 1)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return [Panel("", figure, 130 + (26 + 14 * len(seen)) * len(rows))]
 
 
 def _measured(cases: pd.DataFrame) -> pd.DataFrame:
     return cases[cases["latency_s"].notna()]
+
+
+def _by_world(cases: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The measured cases of each strategy and world size, with what a person would call them."""
+    measured = _measured(cases)
+    keys = measured[["strategy", "world_size"]].drop_duplicates().sort_values(["strategy", "world_size"])
+    return [
+        (
+            f"{strategy}, {words.count(world_size, 'rank')}",
+            measured[(measured["strategy"] == strategy) & (measured["world_size"] == world_size)],
+        )
+        for strategy, world_size in zip(keys["strategy"], keys["world_size"], strict=True)
+    ]
 
 
 def _with_spread(rows: pd.DataFrame) -> dict[str, Any]:
@@ -235,11 +267,18 @@ def _layout(figure: go.Figure, x: str, y: str) -> None:
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hovermode="closest",
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xref": "container",
+            "xanchor": "left",
+            "y": 1.02,
+            "yanchor": "bottom",
+        },
         font={"size": 13},
     )
-    figure.update_xaxes(title={"text": x, "standoff": 10}, automargin=True)
-    figure.update_yaxes(title={"text": y, "standoff": 10} if y else None, automargin=True)
+    figure.update_xaxes(title={"text": x, "standoff": 10, "font": {"size": 13}}, automargin=True)
+    figure.update_yaxes(title={"text": y, "standoff": 10, "font": {"size": 13}} if y else None, automargin=True)
 
 
 def _colour(colours: dict[str, str], name: str) -> str:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from parabench.case import Case, Protocol
 from parabench.probes.nvml import DeviceSampler
 from parabench.probes.steps import PARTS, read_marks
-from parabench.ranks import Ended, Interrupted, log_tail, run_ranks, shared_memory_folder
+from parabench.ranks import Ended, log_tail, run_ranks, shared_memory_folder
 from parabench.record import Failure, Launch, Phase, Sample, Status
 from parabench.store import utc_now
 from parabench.worker import Job, run
@@ -34,7 +33,11 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
     started, begin = utc_now(), time.perf_counter()
     steps = protocol.warmup + protocol.steps
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parabench-", dir=shared_memory_folder(), ignore_cleanup_errors=True)))
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="parabench-", dir=shared_memory_folder(), ignore_cleanup_errors=True)
+            )
+        )
         sampler = stack.enter_context(DeviceSampler()) if case.device == "cuda" else None
         # The group's own timeout only backs up the deadline, which says more.
         job = Job(case, steps, folder, timeout_s=deadline_s + 60, environment=LOOPBACK)
@@ -48,7 +51,9 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
         started_utc=started,
         wall_s=time.perf_counter() - begin,
         failure=failure,
-        samples=[s for rank in range(case.world_size) for s in samples(rank, marks[rank], results[rank], protocol.warmup)],
+        samples=[
+            s for rank in range(case.world_size) for s in samples(rank, marks[rank], results[rank], protocol.warmup)
+        ],
         device_samples=sampler.samples if sampler else [],
         facts=next((r["facts"] for r in results if "facts" in r), {}),
     )
@@ -107,6 +112,3 @@ def _result(folder: Path, rank: int) -> dict[str, Any]:
     except FileNotFoundError:
         return {"rank": rank}
     return result
-
-
-__all__ = ["Interrupted", "launch"]

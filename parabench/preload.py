@@ -10,7 +10,6 @@ import torch._dynamo
 import torch.distributed._composable.replicate
 import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
-import torch.optim
 
 import parabench.cli
 import parabench.collectives.ring
@@ -23,7 +22,7 @@ import parabench.strategies.single
 import parabench.strategies.tp
 import parabench.worker
 
-__all__: list[str] = []
+__all__ = ["parabench", "torch"]
 
 # Collected and frozen here, these objects are never visited by a rank's collector, and their pages stay shared.
 gc.collect()

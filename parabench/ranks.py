@@ -5,20 +5,20 @@ The fork server imports torch once; each launch forks its ranks from it, which i
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-from torch.distributed import HashStore
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
@@ -30,10 +30,15 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from parabench.interrupt import Interrupted, signals_restored
+
 PRELOAD = "parabench.preload"
 
 # How often torch elastic looks at its ranks; on average half of it is added to a launch.
 MONITOR_INTERVAL_S = 0.01
+
+# Ranks that are told to stop do so at once; torch elastic would give a stopped one 30 s before it is killed.
+SHUTDOWN_TIMEOUT_S = 2
 
 # What a hanging rank gets to write down its stack before it is ended.
 STACK_GRACE_S = 0.5
@@ -71,14 +76,6 @@ class OneNode(RendezvousHandler):
         return True
 
 
-class Interrupted(Exception):
-    """The driver was asked to stop (Ctrl-C, SIGTERM) while ranks ran; they are gone."""
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal.Signals(signal_number).name)
-        self.signal_number = signal_number
-
-
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a group of ranks ended. `rank` and `signal` tell of the first that torch elastic saw fail."""
@@ -95,6 +92,7 @@ def start_server() -> None:
         rendezvous_handler_registry.register("parabench-one-node", OneNode)
         # Its messages are for people who run torchrun; what they say of a failure is in our record.
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
         multiprocessing.set_forkserver_preload([PRELOAD])
     multiprocessing.forkserver.ensure_running()
 
@@ -117,7 +115,7 @@ def run_ranks(entry: Callable[..., Any], args: tuple[Any, ...], *, size: int, de
         start_method="forkserver",
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
     )
-    with _signals_restored(), _Deadline(deadline_s, others) as deadline:
+    with signals_restored(), _Deadline(deadline_s, others) as deadline:
         try:
             elastic_launch(config, entry)(*args)
         except ChildFailedError as error:
@@ -128,8 +126,6 @@ def run_ranks(entry: Callable[..., Any], args: tuple[Any, ...], *, size: int, de
             return Ended(ok=False, hung=deadline.passed, rank=rank, signal=name)
         except SignalException as stop:
             raise Interrupted(int(stop.sigval)) from None
-        except KeyboardInterrupt:
-            raise Interrupted(signal.SIGINT) from None
         finally:
             for process in _ranks(others):
                 _kill(process, signal.SIGKILL)
@@ -173,23 +169,8 @@ def _ranks(others: set[int]) -> list[psutil.Process]:
 
 
 def _kill(process: psutil.Process, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass
-
-
-@contextmanager
-def _signals_restored() -> Iterator[None]:
-    """torch elastic leaves its own handlers behind."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def shared_memory_folder() -> str | None:

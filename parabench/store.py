@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.record import Finding, Launch, Status
+from parabench.record import REFERENCE_BLOCK, Finding, Launch, Status
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +62,8 @@ class SessionRow:
     """A session as it was planned: enough to continue it."""
 
     id: int
-    label: str | None
     suite: str
-    seed: int
+    argv: list[str]
     finished: bool
     plan: dict[str, Any]
 
@@ -165,31 +164,31 @@ class Store:
     def last_session(self) -> SessionRow | None:
         """The newest session, or None in an empty store."""
         row = self._db.execute(
-            "SELECT id, label, suite, seed, finished_utc, plan FROM session ORDER BY id DESC LIMIT 1"
+            "SELECT id, suite, argv, finished_utc, plan FROM session ORDER BY id DESC LIMIT 1"
         ).fetchone()
         if row is None:
             return None
-        return SessionRow(row[0], row[1], row[2], row[3], row[4] is not None, json.loads(row[5]))
+        return SessionRow(row[0], row[1], json.loads(row[2]), row[3] is not None, json.loads(row[4]))
 
-    def launches_done(self, session_id: int) -> list[tuple[str, int]]:
+    def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
         rows = self._db.execute(
             "SELECT case_id, block FROM launch WHERE session_id = ? AND status != ?",
             (session_id, Status.INTERRUPTED),
         )
-        return [(case_id, block) for case_id, block in rows]
+        return {(case_id, block) for case_id, block in rows}
 
-    def losses(self, session_id: int, case_id: str, block: int) -> dict[str, dict[int, float]]:
-        """{"loss": {step: value}, "grad_norm": {step: value}} of rank 0 of one ok launch; empty when not there."""
+    def reference_values(self, session_id: int) -> dict[str, dict[str, dict[int, float | None]]]:
+        """{case id: {"loss" or "grad_norm": {step: value}}} of a session's ok reference launches."""
         rows = self._db.execute(
-            "SELECT metric, step, value FROM sample JOIN launch ON launch.id = launch_id WHERE session_id = ? AND case_id = ?"
-            " AND block = ? AND status = 'ok' AND rank = 0 AND metric IN ('loss', 'grad_norm')",
-            (session_id, case_id, block),
+            "SELECT case_id, metric, step, value FROM sample JOIN launch ON launch.id = launch_id"
+            " WHERE session_id = ? AND block = ? AND status = ? AND metric IN ('loss', 'grad_norm')",
+            (session_id, REFERENCE_BLOCK, Status.OK),
         )
-        out: dict[str, dict[int, float]] = {}
-        for metric, step, value in rows:
-            out.setdefault(metric, {})[step] = value
-        return out
+        found: dict[str, dict[str, dict[int, float | None]]] = {}
+        for case_id, metric, step, value in rows:
+            found.setdefault(case_id, {}).setdefault(metric, {})[step] = value
+        return found
 
     def append(self, session_id: int, launch: Launch) -> int:
         """Append one launch with all its rows, in one transaction; returns its id."""
@@ -221,7 +220,8 @@ class Store:
             launch_id = cursor.lastrowid
             assert launch_id is not None
             self._db.executemany(
-                "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?)", ((launch_id, *sample) for sample in launch.samples)
+                "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?)",
+                ((launch_id, *sample) for sample in launch.samples),
             )
             self._db.executemany(
                 "INSERT INTO device_sample VALUES (?, ?, ?, ?, ?)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ def gradient_norm(module: nn.Module) -> float:
         if gradient is not None:
             whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
             squares += float(whole.double().square().sum())
-    return squares**0.5
+    return math.sqrt(squares)
 
 
 def make_optimizer(module: nn.Module) -> torch.optim.Optimizer:

@@ -80,7 +80,7 @@ def tie_to_driver() -> None:
     # A hanging rank is asked for its stack before it is ended.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    server = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = multiprocessing.forkserver._forkserver
     alive = getattr(server, "_forkserver_alive_fd", None)
     if alive is not None:
         os.close(alive)
@@ -95,7 +95,11 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     """Build the case, train, and return losses, memory and facts."""
     case = job.case
     torch.set_num_threads(case.threads)
-    device = torch.device(case.device, rank % max(1, torch.cuda.device_count())) if case.device == "cuda" else torch.device("cpu")
+    device = (
+        torch.device(case.device, rank % max(1, torch.cuda.device_count()))
+        if case.device == "cuda"
+        else torch.device("cpu")
+    )
     if device.type == "cuda":
         torch.cuda.set_device(device)
     with ExitStack() as stack:

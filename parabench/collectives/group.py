@@ -24,6 +24,16 @@ BACKEND = "parabench"
 _groups: list[AlgorithmGroup] = []
 
 
+def _delegated(name: str) -> Callable[..., Any]:
+    """A method that calls the inner backend's of that name."""
+
+    def method(self: AlgorithmGroup, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._inner, name)(*args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
 class AlgorithmGroup(ProcessGroup):
     """All-reduce, all-gather and reduce-scatter by `algorithm`; everything else by `inner`.
 
@@ -32,9 +42,15 @@ class AlgorithmGroup(ProcessGroup):
     """
 
     def __init__(
-        self, inner: Any, backend_type: ProcessGroup.BackendType, rank: int, size: int, algorithm: Algorithm, timeout: timedelta
+        self,
+        inner: Any,
+        backend_type: ProcessGroup.BackendType,
+        rank: int,
+        size: int,
+        algorithm: Algorithm,
+        timeout: timedelta,
     ) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]  # the form that can be subclassed
         self.algorithm = algorithm
         self.calls: dict[str, dict[str, Any]] = {}
         self._inner = inner
@@ -49,7 +65,8 @@ class AlgorithmGroup(ProcessGroup):
 
     # -- the reductions ------------------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
+    # torch's stubs give these three overloads; c10d calls them in this form only.
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         """Reduce each tensor over all ranks, in place."""
         op = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM, self.size())
 
@@ -78,7 +95,9 @@ class AlgorithmGroup(ProcessGroup):
         """The same for one tensor."""
         return self.all_gather_single_coalesced([output], [input], opts)
 
-    def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
+    def allgather(  # type: ignore[override]
+        self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> Work:
         """The same into a list of tensors, one a rank."""
 
         def job() -> None:
@@ -101,7 +120,10 @@ class AlgorithmGroup(ProcessGroup):
                 # The algorithm works in place; the caller's input stays as it is.
                 flat = self._wire.scratch("input", whole, whole.numel())
                 flat.copy_(_flat(whole))
-                with _Staged(self._wire, flat, self._is_nccl) as staged, _Staged(self._wire, _flat(output), self._is_nccl, "out") as out:
+                with (
+                    _Staged(self._wire, flat, self._is_nccl) as staged,
+                    _Staged(self._wire, _flat(output), self._is_nccl, "out") as out,
+                ):
                     self.algorithm.reduce_scatter(self._wire, out, staged, op)
 
         return self._run("reduce_scatter", job, outputs, [*outputs, *inputs])
@@ -110,17 +132,19 @@ class AlgorithmGroup(ProcessGroup):
         """The same for one tensor."""
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
-    def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Work:
+    def reduce_scatter(  # type: ignore[override]
+        self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None
+    ) -> Work:
         """The same from a list of tensors, one a rank."""
         return self.reduce_scatter_single_coalesced(
             outputs, [torch.cat([_flat(t) for t in tensors]) for tensors in input_lists], opts
         )
 
     # torch 2.11 and older call them by these names.
-    _allgather_base = all_gather_single
-    _reduce_scatter_base = reduce_scatter_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _allgather_base: Any = all_gather_single
+    _reduce_scatter_base: Any = reduce_scatter_single
+    allgather_into_tensor_coalesced: Any = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced: Any = reduce_scatter_single_coalesced
 
     def _run(self, op: str, job: Callable[[], None], results: list[Tensor], tensors: list[Tensor]) -> Work:
         for tensor in tensors:
@@ -136,40 +160,19 @@ class AlgorithmGroup(ProcessGroup):
 
     # -- everything else, by the backend -------------------------------------------------------------------------
 
-    def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:  # noqa: D102
-        return self._inner.broadcast(tensors, opts)
-
-    def reduce(self, tensors: list[Tensor], opts: Any) -> Work:  # noqa: D102
-        return self._inner.reduce(tensors, opts)
-
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:  # noqa: D102
-        return self._inner.gather(outputs, inputs, opts)
-
-    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:  # noqa: D102
-        return self._inner.scatter(outputs, inputs, opts)
-
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:  # noqa: D102
-        return self._inner.alltoall(outputs, inputs, opts)
-
-    def alltoall_base(self, output: Tensor, input: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any) -> Work:  # noqa: D102
-        return self._inner.alltoall_base(output, input, output_sizes, input_sizes, opts)
-
-    all_to_all_single = alltoall_base
-
-    def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:  # noqa: D102
-        return self._inner.allgather_coalesced(output_lists, inputs, opts)
-
-    def send(self, tensors: list[Tensor], dst: int, tag: int) -> Work:  # noqa: D102
-        return self._inner.send(tensors, dst, tag)
-
-    def recv(self, tensors: list[Tensor], src: int, tag: int) -> Work:  # noqa: D102
-        return self._inner.recv(tensors, src, tag)
-
-    def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:  # noqa: D102
-        return self._inner.recv_anysource(tensors, tag)
-
-    def barrier(self, opts: Any = None) -> Work:  # noqa: D102
-        return self._inner.barrier(opts) if opts is not None else self._inner.barrier()
+    broadcast: Any = _delegated("broadcast")
+    reduce: Any = _delegated("reduce")
+    gather: Any = _delegated("gather")
+    scatter: Any = _delegated("scatter")
+    alltoall: Any = _delegated("alltoall")
+    alltoall_base: Any = _delegated("alltoall_base")
+    all_to_all_single: Any = _delegated("alltoall_base")
+    allgather_coalesced: Any = _delegated("allgather_coalesced")
+    send: Any = _delegated("send")
+    recv: Any = _delegated("recv")
+    recv_anysource: Any = _delegated("recv_anysource")
+    barrier: Any = _delegated("barrier")
+    monitored_barrier: Any = _delegated("monitored_barrier")
 
     def getBackendName(self) -> str:  # noqa: D102, N802 - c10d's name
         return BACKEND

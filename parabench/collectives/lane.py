@@ -5,17 +5,16 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-_create_work_from_future: Callable[[Future[list[Tensor]]], Work] = getattr(
-    torch._C._distributed_c10d, "_create_work_from_future"  # noqa: B009 - absent from torch's stubs
-)
+_c10d: Any = torch._C._distributed_c10d  # its stub lacks what is used here
 
-Job = tuple[Callable[[], None], Future[list[Tensor]], list[Tensor], str]
+Job = tuple[Callable[[], None], Future[Any], list[Tensor], str]
 
 
 class ThreadLane:
@@ -33,12 +32,13 @@ class ThreadLane:
         """Queue `job`, which finishes `tensors`; a failure names `what`."""
         device = tensors[0].device
         if device.type == "cpu":
-            future: Future[list[Tensor]] = Future()
+            future: Future[Any] = Future()
             self._jobs.put((job, future, list(tensors), what))
         else:
             future = Future(devices=[device])
             self._jobs.put((_after_current_stream(job, device), future, list(tensors), what))
-        return _create_work_from_future(future)
+        work: Work = _c10d._create_work_from_future(future)
+        return work
 
     def stop(self) -> None:
         """Finish what is queued and end the thread."""
@@ -72,7 +72,7 @@ class StreamLane:
         if stream is None:
             stream = self._streams[device] = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        future: Future[list[Tensor]] = Future(devices=[device])
+        future: Future[Any] = Future(devices=[device])
         with torch.cuda.stream(stream), torch.no_grad():
             try:
                 job()
@@ -82,7 +82,8 @@ class StreamLane:
                 for tensor in tensors:
                     tensor.record_stream(stream)
                 future.set_result(list(tensors))
-        return _create_work_from_future(future)
+        work: Work = _c10d._create_work_from_future(future)
+        return work
 
     def stop(self) -> None:
         """Nothing to end: the streams go with the process."""

@@ -92,7 +92,7 @@ def _finish(sends: Sequence[Pending]) -> None:
 
 
 def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
-    """Reduce `flat` over all ranks, in place. Every rank walks the same order of pieces and trees: no cycle of waits."""
+    """Reduce `flat` over all ranks, in place. All walk the same order of pieces and trees: no cycle of waits."""
     trees = double_tree(wire.size)
     work = [
         (nodes[wire.rank], piece)

@@ -72,6 +72,4 @@ def two_level(ranks_per_node: int) -> Algorithm:
         ring.gather(at.inner, shards)
         output.view(shape).copy_(by_place.view(shape[1], shape[0], shape[2]).transpose(0, 1))
 
-    return Algorithm(
-        name="two_level", all_reduce=all_reduce, reduce_scatter=reduce_scatter, all_gather=all_gather
-    )
+    return Algorithm(name="two_level", all_reduce=all_reduce, reduce_scatter=reduce_scatter, all_gather=all_gather)

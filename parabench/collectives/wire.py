@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -74,9 +75,7 @@ class Wire:
             scratch=self._scratch,
         )
 
-    def exchange(
-        self, sends: Sequence[tuple[Tensor, int]] = (), recvs: Sequence[tuple[Tensor, int]] = ()
-    ) -> Pending:
+    def exchange(self, sends: Sequence[tuple[Tensor, int]] = (), recvs: Sequence[tuple[Tensor, int]] = ()) -> Pending:
         """Start sending and receiving `(tensor, peer)` pairs at once. Tensors are flat, contiguous views.
 
         Messages between two ranks arrive in the order in which they were started.
@@ -131,7 +130,7 @@ def reduction(op: ReduceOp | ReduceOp.RedOpType, size: int) -> Reduction:
 def split(flat: Tensor, parts: int) -> list[Tensor]:
     """`flat` in `parts` views whose sizes differ by at most one element; some are empty when it is short."""
     bounds = [flat.numel() * i // parts for i in range(parts + 1)]
-    return [flat[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [flat[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 def pieces(flat: Tensor) -> list[Tensor]:

@@ -31,9 +31,7 @@ class Attention(nn.Module):
         batch, time, _ = x.shape
         # Under tensor parallel this rank holds some of the heads, hence -1.
         q, k, v = self.qkv(x).view(batch, time, -1, 3, self.head_width).unbind(3)
-        y = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
-        )
+        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
         out: Tensor = self.out(y.transpose(1, 2).reshape(batch, time, -1))
         return out
 

@@ -13,8 +13,9 @@ from torch.distributed.tensor.parallel import ParallelStyle
 class Model:
     """A module and how to train it.
 
-    `loss(output, targets)` is the mean over the batch. `blocks` are the repeated parts in order: what FSDP shards
-    as units. `vocabulary` bounds synthetic tokens. `tensor_parallel` maps names inside a block to their style; empty when the model has no such plan.
+    `loss(output, targets)` is the mean over the batch. `vocabulary` bounds synthetic tokens. `blocks` are the
+    repeated parts in order: what FSDP shards as units. `tensor_parallel` maps names inside a block to their style;
+    empty when the model has no such plan.
     """
 
     module: nn.Module

@@ -51,9 +51,7 @@ class DeviceSampler:
             handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
             while True:
                 for device, handle in enumerate(handles):
-                    self.samples.append(
-                        DeviceSample(device, time.perf_counter() - begin, "used_bytes", _used(handle))
-                    )
+                    self.samples.append(DeviceSample(device, time.perf_counter() - begin, "used_bytes", _used(handle)))
                 if self._stop.wait(PERIOD_S):
                     return
         finally:

@@ -17,11 +17,11 @@ def ddp(model: Model, context: Context) -> Parallel:
         model.module,
         device_ids=[place.device] if place.device.type == "cuda" else None,
         # PyTorch calls it MB and multiplies by 2^20.
-        bucket_cap_mb=context.case.bucket_mib,  # type: ignore[arg-type]  # a fraction is fine, its stub says int
+        bucket_cap_mb=context.case.bucket_mib,
     )
 
     def facts() -> dict[str, Any]:
-        logged = module._get_ddp_logging_data()
+        logged: dict[str, Any] = module._get_ddp_logging_data()
         sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""
         # A cap is no size: these are the buckets that DDP really made, in bytes.
         return {"bucket_bytes": [int(size) for size in str(sizes).split(",") if size.strip()]}

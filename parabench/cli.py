@@ -1,0 +1,170 @@
+"""The command line. Commands import what they need when they run, so that reading stays quick and free of torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from parabench import __version__
+from parabench.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DEFAULT_OUT = Path("parabench-results")
+
+# 0: all is well; 1: a regression, or a launch that is not ok; 2: wrong usage; 130: interrupted.
+REGRESSION, USAGE = 1, 2
+
+
+class Commands(click.Group):
+    """A group that prints a UsageError as one line and exits with 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: D102 - click's
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            click.echo(f"parabench: {' '.join(str(error).split())}", err=True)
+            ctx.exit(USAGE)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__)
+def main() -> None:
+    """Measure distributed PyTorch training: what is fastest here, did it get slower, how do machines compare."""
+    # A user's own strategy or model, package.module:name, is found where the user stands, as with python -m.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+@main.command()
+@click.argument("suite", required=False)
+@click.option("--set", "axes", multiple=True, metavar="AXIS=V1,V2", help="Values for an axis, instead of the suite's.")
+@click.option("--launches", type=int, help="Launches of every case: one a block.")
+@click.option("--steps", type=int, help="Measured steps a launch.")
+@click.option("--warmup", type=int, help="Steps before them that are kept apart.")
+@click.option("--data", help="text, text:PATH or synthetic; the same as --set data=...")
+@click.option("--model", help="The same as --set model=...")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    help="Seed of the order in which cases are launched.",
+)
+@click.option(
+    "--deadline",
+    type=float,
+    metavar="SECONDS",
+    help="When a launch counts as hung. [default: 10 x expected, 60 at least]",
+)
+@click.option("--label", help="A name for this session.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_OUT,
+    show_default=True,
+    help="Folder for results.db and report.html.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the interrupted session in --out; nothing that is done runs again.",
+)
+def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str | None, **options: Any) -> None:
+    """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
+    from parabench.run import Request, run_suite
+
+    given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value]
+    request = Request(suite=suite, axes=tuple(given), argv=_command(), **options)
+    console = _console()
+    raise SystemExit(run_suite(request, console))
+
+
+@main.command()
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
+@click.option("--session", help="Id or label; the newest when not given.")
+def report(store: Path, output: Path, session: str | None) -> None:
+    """Write the HTML report of STORE."""
+    from parabench.report import write_report
+    from parabench.store import load
+
+    click.echo(write_report(load(store), output, session))
+
+
+@main.command()
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option("--session", help="Id or label; the newest when not given.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def best(store: Path, session: str | None, as_json: bool) -> None:
+    """Say what was fastest in STORE, and how sure that is."""
+    from parabench.analysis.best import sweet_spots
+    from parabench.store import load
+
+    answers = sweet_spots(load(store), session)
+    if as_json:
+        click.echo(json.dumps([answer.to_dict() for answer in answers], indent=2))
+    else:
+        for answer in answers:
+            click.echo(answer.sentence())
+
+
+@main.command()
+@click.argument("base", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    default=0.02,
+    show_default=True,
+    help="Slower by less than this is no regression.",
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 0.5, min_open=True),
+    default=0.01,
+    show_default=True,
+    help="Accepted rate of false alarms.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare(base: Path, new: Path, tolerance: float, alpha: float, as_json: bool) -> None:
+    """Did NEW get slower than BASE? Exits with 1 when a case did."""
+    from parabench.analysis.compare import compare as compare_results
+    from parabench.store import load
+
+    outcome = compare_results(load(base), load(new), tolerance=tolerance, alpha=alpha)
+    click.echo(json.dumps(outcome.to_dict(), indent=2) if as_json else outcome.sentence())
+    raise SystemExit(REGRESSION if outcome.regressed else 0)
+
+
+@main.command("list")
+def list_all() -> None:
+    """Show suites, strategies, algorithms and models, and what this machine can run."""
+    from parabench.listing import lines
+
+    for line in lines():
+        click.echo(line)
+
+
+@main.command()
+def doctor() -> None:
+    """Look at devices, versions and backends, and at what would make numbers untrustworthy."""
+    from parabench.doctor import examine
+
+    raise SystemExit(examine(_console()))
+
+
+def _command() -> list[str]:
+    """The command that reproduces this session, without what only continues it."""
+    return ["parabench", *(argument for argument in sys.argv[1:] if argument != "--resume")]
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()

@@ -1,0 +1,95 @@
+"""`parabench doctor`: devices, versions, backends, and what would make numbers untrustworthy here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from parabench.machine import environment, this_machine
+from parabench.record import Finding
+
+# A benchmark shares its cores with whatever else runs; below this share of them nothing is noticed.
+BUSY_SHARE = 0.25
+
+# Samples of CPU use are taken over this long.
+LOOK_S = 0.5
+
+
+def examine(console: Console) -> int:
+    """Print what is here and what is doubtful; returns 1 when nothing could be launched at all."""
+    import torch.distributed as dist
+
+    facts = environment()
+    console.print(f"host      {facts['host']}, {facts['os']}, Python {facts['python']}", highlight=False)
+    console.print(
+        f"cpu       {facts['cpu']}, {facts['cores']} core(s), {facts['memory_bytes'] / 1e9:.1f} GB",
+        highlight=False,
+    )
+    gpus = [f"{gpu['name']}" for gpu in facts["gpus"]]
+    console.print(f"gpus      {', '.join(gpus) or 'none: ' + str(facts['nvml']['reason'])}", highlight=False)
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
+    console.print(f"versions  {versions}", highlight=False)
+    backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
+    told = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in backends.items())
+    console.print(f"backends  {told}", highlight=False)
+    findings = list(doubts())
+    if not findings:
+        console.print("nothing here speaks against trusting the numbers", highlight=False)
+    for finding in findings:
+        console.print(f"- {finding.code}: {finding.message}; {finding.advice}", highlight=False, markup=False)
+    if not any(backends.values()):
+        console.print("no backend: nothing can be launched; install a torch built with gloo or NCCL")
+        return 1
+    return 0
+
+
+def doubts() -> Iterator[Finding]:
+    """What would disturb a measurement on this machine now."""
+    machine = this_machine()
+    if not machine.gpus:
+        yield Finding(
+            "shared-cpu",
+            "ranks run on CPU cores, which other processes share",
+            "latency is taken as the 10th percentile of a launch's steps, not the median; use more launches",
+        )
+    busy = psutil.cpu_percent(interval=LOOK_S) / 100
+    if busy > BUSY_SHARE:
+        yield Finding(
+            "busy",
+            f"{busy:.0%} of the cores are in use by something else",
+            "end it, or measure when the machine is idle",
+        )
+    if machine.cores < 2:
+        yield Finding("one-core", "there is one core", "several ranks will take turns; compare cases, not times")
+    if machine.cores < (os.cpu_count() or 1):
+        yield Finding(
+            "limited-cores",
+            f"this process may use {machine.cores} of {os.cpu_count()} cores",
+            "neighbours on the others can still disturb caches and memory",
+        )
+    governors = {
+        path.read_text().strip() for path in Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
+    }
+    if governors - {"performance"}:
+        yield Finding(
+            "governor",
+            f"the CPU frequency governor is {', '.join(sorted(governors))}",
+            "set it to performance, so that clocks don't move while measuring",
+        )
+    memory = psutil.virtual_memory()
+    if memory.available < 2e9:
+        yield Finding(
+            "little-memory",
+            f"{memory.available / 1e9:.1f} GB of memory are free",
+            "a model that swaps measures the disk; use a smaller one",
+        )
+    if not os.access("/dev/shm", os.W_OK):
+        yield Finding(
+            "no-shared-memory",
+            "/dev/shm cannot be written, so ranks keep their marks on disk",
+            "mount it, or expect a little disk traffic during steps",
+        )

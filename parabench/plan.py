@@ -1,0 +1,191 @@
+"""The plan: a suite's sweeps become checked cases, what this machine can't run is set aside, blocks get an order."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from parabench.case import Case, Protocol
+from parabench.collectives import ALGORITHMS
+from parabench.data import source
+from parabench.errors import UsageError
+from parabench.machine import RANKS_PER_CORE, Machine
+from parabench.models import MODELS
+from parabench.registry import find
+from parabench.strategies import STRATEGIES, USERS_OWN, StrategyEntry
+from parabench.suite import Suite, Sweep
+
+# The axes that not every strategy has.
+_OPTIONAL_AXES = ("algorithm", "bucket_mib")
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A case that this machine cannot run at all, and why."""
+
+    case: Case
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One launch to come: `case` in `block`, at `position` of it."""
+
+    block: int
+    position: int
+    case: Case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a session will do, decided before anything is launched."""
+
+    cases: tuple[Case, ...]
+    skipped: tuple[Skipped, ...]
+    protocol: Protocol
+    seed: int
+
+    def turns(self) -> list[Turn]:
+        """Every case once a block, each block in its own seeded random order, so that drift hits all cases alike."""
+        shuffle = random.Random(self.seed)
+        turns = []
+        for block in range(self.protocol.launches):
+            cases = list(self.cases)
+            shuffle.shuffle(cases)
+            turns += [Turn(block, position, case) for position, case in enumerate(cases)]
+        return turns
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "cases": [case.to_dict() for case in self.cases],
+            "skipped": [{"case": s.case.to_dict(), "reason": s.reason} for s in self.skipped],
+            "protocol": asdict(self.protocol),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """The reverse of `to_dict`."""
+        return cls(
+            cases=tuple(Case.from_dict(case) for case in values["cases"]),
+            skipped=tuple(Skipped(Case.from_dict(s["case"]), s["reason"]) for s in values["skipped"]),
+            protocol=Protocol(**values["protocol"]),
+            seed=values["seed"],
+        )
+
+
+def make_plan(
+    suite: Suite, overrides: Mapping[str, tuple[Any, ...]], protocol: Protocol, machine: Machine, seed: int
+) -> Plan:
+    """Expand, check and sort out. Raises UsageError for what is wrong on any machine, for what the user asked for
+    by `overrides` and this machine lacks, and when nothing is left to run."""
+    cases: list[Case] = []
+    skipped: list[Skipped] = []
+    for case in dict.fromkeys(_cases(suite.override(overrides).sweeps, machine)):
+        check(case)
+        reason = refusal(case, machine)
+        if reason is None:
+            cases.append(case)
+        elif "world_size" in overrides or "device" in overrides:
+            raise UsageError(reason)
+        else:
+            skipped.append(Skipped(case, reason))
+    if not cases:
+        raise UsageError(f"suite {suite.name}: nothing to run; {skipped[0].reason if skipped else 'no cases'}")
+    return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)
+
+
+def strategy_entry(case: Case) -> StrategyEntry:
+    """What is known of the case's strategy; a user's own counts as data-parallel."""
+    entry = find(STRATEGIES, "strategy", case.strategy)
+    return entry if isinstance(entry, StrategyEntry) else USERS_OWN
+
+
+def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[Case]:
+    for each in sweeps:
+        axes = dict(each.axes)
+        names = list(axes)
+        for values in itertools.product(*axes.values()):
+            chosen = dict(zip(names, values, strict=True))
+            sizes = [chosen.pop("world_size", Case.__dataclass_fields__["world_size"].default)]
+            if sizes == ["auto"]:
+                sizes = _powers_of_two(chosen, machine)
+            for size in sizes:
+                yield settle(Case(**chosen, world_size=size), machine)
+
+
+def _powers_of_two(chosen: Mapping[str, Any], machine: Machine) -> list[int]:
+    """1, 2, 4, ... up to the devices, or on the CPU to the cores."""
+    on_cuda = chosen.get("device", "auto") == "cuda" or (chosen.get("device", "auto") == "auto" and machine.gpus)
+    most = len(machine.gpus) if on_cuda else machine.cores
+    return [2**i for i in range(max(1, most).bit_length())]
+
+
+def settle(case: Case, machine: Machine) -> Case:
+    """`case` with everything automatic decided and every axis dropped that its strategy does not have."""
+    entry = strategy_entry(case)
+    device = case.device if case.device != "auto" else "cuda" if machine.gpus else "cpu"
+    backend = case.backend if case.backend != "auto" else "nccl" if device == "cuda" else "gloo"
+    changes: dict[str, Any] = {"device": device, "backend": backend}
+    if "algorithm" not in entry.axes:
+        changes["algorithm"] = "native"
+    if "bucket_mib" not in entry.axes:
+        changes["bucket_mib"] = None
+    if entry.one_rank_only:
+        changes["world_size"] = 1
+    if changes.get("algorithm", case.algorithm) != "two_level":
+        changes["ranks_per_node"] = None
+    elif case.ranks_per_node is None:
+        # One machine has no nodes; the largest proper divisor makes two of them where it can.
+        size = case.world_size
+        changes["ranks_per_node"] = max((d for d in range(1, size) if size % d == 0), default=1)
+    if changes.get("world_size", case.world_size) == 1:
+        changes["algorithm"], changes["ranks_per_node"] = "native", None
+    return replace(case, **changes)
+
+
+def check(case: Case) -> None:
+    """Raise UsageError for a case that makes sense nowhere: unknown names, a batch or heads that don't divide."""
+    entry = strategy_entry(case)
+    find(ALGORITHMS, "algorithm", case.algorithm)
+    shape = MODELS.get(case.model)
+    if shape is None:
+        find(MODELS, "model", case.model)
+    if entry.splits_batch and case.global_batch % case.world_size:
+        raise UsageError(
+            f"global_batch {case.global_batch} does not divide by world_size {case.world_size} "
+            f"for {case.strategy}; give a multiple"
+        )
+    if shape is not None and entry.splits_heads and shape.heads % case.world_size:
+        raise UsageError(
+            f"world_size {case.world_size} does not divide the {shape.heads} heads of {case.model} "
+            f"for {case.strategy}; use a divisor"
+        )
+    if shape is not None and case.seq_len > shape.context:
+        raise UsageError(f"seq_len {case.seq_len} is longer than the context of {case.model}, {shape.context}")
+    if shape is not None and case.data != "synthetic" and shape.vocabulary < source.BYTES_VOCABULARY:
+        raise UsageError(f"model {case.model} knows fewer than 256 tokens; use data synthetic")
+    if case.device == "cpu" and case.backend == "nccl":
+        raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
+    source.check(case.data, case.global_batch * case.seq_len + 1)
+
+
+def refusal(case: Case, machine: Machine) -> str | None:
+    """Why this machine cannot run the case, or None when it can."""
+    if case.device == "cuda" and not machine.gpus:
+        return f"device cuda is not here: {machine.gpus_reason}; use device cpu"
+    if case.device == "cuda" and case.backend == "gloo":
+        return None  # gloo lets several ranks share a device
+    most = machine.ranks(case.device)
+    if case.world_size <= most:
+        return None
+    if case.device == "cuda":
+        return f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer"
+    return (
+        f"world_size {case.world_size} is larger than {most}, {RANKS_PER_CORE} ranks on each of the "
+        f"{machine.cores} core(s) here; use {most} or fewer"
+    )

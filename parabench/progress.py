@@ -1,0 +1,117 @@
+"""How a run tells how far it is: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import statistics
+from types import TracebackType
+from typing import Protocol as Interface
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from parabench.case import Case
+from parabench.record import REFERENCE_BLOCK, Launch, Phase, Status
+
+
+class RunProgress(Interface):
+    """A progress display, open while the session runs."""
+
+    def __enter__(self) -> RunProgress: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def launching(self, case: Case, block: int) -> None: ...  # noqa: D102
+    def launched(self, launch: Launch) -> None: ...  # noqa: D102
+
+
+def make_progress(console: Console, total: int, blocks: int) -> RunProgress:
+    """The display that fits `console`, for `total` launches in `blocks` blocks."""
+    return LiveProgress(console, total, blocks) if console.is_terminal else PlainProgress(console, total, blocks)
+
+
+class PlainProgress:
+    """One line a launch."""
+
+    def __init__(self, console: Console, total: int, blocks: int) -> None:
+        self._console, self._total, self._blocks, self._done = console, total, blocks, 0
+
+    def __enter__(self) -> PlainProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def launching(self, case: Case, block: int) -> None:
+        """Nothing: the line comes when there is a latency to tell."""
+
+    def launched(self, launch: Launch) -> None:
+        """Tell which launch of how many this was, and what came out."""
+        if launch.block == REFERENCE_BLOCK:
+            count = "reference"
+        else:
+            self._done += 1
+            count = f"{self._done}/{self._total}"
+        line = f"[{count}] {_block(launch.block, self._blocks)}{launch.case.label}: {outcome(launch)}"
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class LiveProgress:
+    """A bar with the case, block, count, time left and the last latency; launches that fail leave a line."""
+
+    def __init__(self, console: Console, total: int, blocks: int) -> None:
+        self._blocks = blocks
+        self._bar = Progress(
+            SpinnerColumn(),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+        )
+        self._task = self._bar.add_task("starting", total=total)
+        self._last = ""
+
+    def __enter__(self) -> LiveProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def launching(self, case: Case, block: int) -> None:
+        """Show what runs now."""
+        self._bar.update(self._task, description=f"{_block(block, self._blocks)}{case.label}{self._last}")
+
+    def launched(self, launch: Launch) -> None:
+        """Advance, and keep a line of what went wrong."""
+        self._last = f"  (last: {outcome(launch)})"
+        if launch.block != REFERENCE_BLOCK:
+            self._bar.advance(self._task)
+        if launch.status is not Status.OK:
+            self._bar.console.print(f"{launch.case.label}: {outcome(launch)}", highlight=False, markup=False)
+
+
+def outcome(launch: Launch) -> str:
+    """A launch in a few words: its median step latency over the slowest rank, or how it failed."""
+    if launch.status is not Status.OK:
+        return f"{launch.status}: {launch.failure}" if launch.failure else str(launch.status)
+    slowest: dict[int, float] = {}
+    for sample in launch.samples:
+        if sample.metric == "step_s" and sample.phase == Phase.MEASURE and sample.step is not None:
+            slowest[sample.step] = max(slowest.get(sample.step, 0.0), sample.value or 0.0)
+    return f"{statistics.median(slowest.values()) * 1e3:.1f} ms a step"
+
+
+def _block(block: int, blocks: int) -> str:
+    return "reference, " if block == REFERENCE_BLOCK else f"block {block + 1} of {blocks}, "

@@ -1,0 +1,225 @@
+"""`parabench run`: from a request to a store and a report. What is wrong with a request is said before any launch."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from parabench.case import Protocol, parse_axis
+from parabench.errors import UsageError
+from parabench.interrupt import Interrupted, stop_signals
+from parabench.machine import Machine, environment, this_machine
+from parabench.plan import Plan, make_plan
+from parabench.progress import make_progress
+from parabench.record import Finding, Launch, Status, check_label
+from parabench.session import LaunchFunction, Session, turns_left
+from parabench.store import Store, load
+from parabench.suite import Suite, load_suite
+from parabench.verify import Reference
+
+STORE_NAME, REPORT_NAME = "results.db", "report.html"
+NOT_OK, STOPPED = 1, 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user asked for, unchecked. None leaves a value to the suite."""
+
+    suite: str | None
+    argv: list[str]
+    axes: tuple[str, ...] = ()
+    launches: int | None = None
+    steps: int | None = None
+    warmup: int | None = None
+    deadline: float | None = None
+    seed: int = 0
+    label: str | None = None
+    out: Path = Path("parabench-results")
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A session in the store, new or resumed, and what it already has."""
+
+    session_id: int
+    plan: Plan
+    argv: list[str]
+    done: set[tuple[str, int]] = field(default_factory=set)
+    references: Mapping[str, Reference] = field(default_factory=dict)
+
+
+def run_suite(request: Request, console: Console, launch: LaunchFunction | None = None) -> int:
+    """Run the request and return the exit code; `launch` stands in for real processes in tests.
+
+    Raises UsageError before anything is launched or recorded.
+    """
+    machine = this_machine()
+    if request.label is not None:
+        check_label(request.label)
+    if request.suite is None and not request.resume:
+        raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
+    suite = load_suite(request.suite) if request.suite is not None else None
+    plan = plan_request(request, suite, machine) if suite is not None else None
+    check_writable(request.out)
+    path = request.out / STORE_NAME
+    with Store.open_or_create(path) as store:
+        if request.resume:
+            opened = resume(store, plan)
+        else:
+            assert suite is not None
+            assert plan is not None
+            opened = begin(store, request, suite, plan, machine)
+        code = run_session(store, opened, console, launch)
+    if code != STOPPED:
+        conclude(path, opened.session_id, console)
+    return code
+
+
+def plan_request(request: Request, suite: Suite, machine: Machine) -> Plan:
+    """The plan that the request makes of the suite. Raises UsageError."""
+    overrides: dict[str, tuple[Any, ...]] = {}
+    for text in request.axes:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text!r}: give AXIS=VALUE, as in --set world_size=2")
+        overrides[name] = parse_axis(name, values)
+    given: dict[str, Any] = {
+        "launches": request.launches,
+        "steps": request.steps,
+        "warmup": request.warmup,
+        "deadline_s": request.deadline,
+    }
+    protocol: Protocol = replace(suite.protocol, **{k: v for k, v in given.items() if v is not None})
+    return make_plan(suite, overrides, protocol, machine, request.seed)
+
+
+def check_writable(folder: Path) -> None:
+    """Make `folder` and prove that a file can be written there, else UsageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"output folder {str(folder)!r} cannot be written: {error.strerror or error}; give another --out"
+        ) from error
+
+
+def begin(store: Store, request: Request, suite: Suite, plan: Plan, machine: Machine) -> Opened:
+    """A new session."""
+    session_id = store.begin_session(
+        label=request.label,
+        suite=suite.name,
+        argv=request.argv,
+        seed=request.seed,
+        environment=environment(),
+        question=suite.question,
+        plan=plan.to_dict(),
+    )
+    if machine.gpus_reason is not None:
+        store.add_finding(
+            session_id,
+            Finding(
+                "no-device-memory",
+                f"device memory and health are unknown: {machine.gpus_reason}",
+                "nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch",
+            ),
+        )
+    return Opened(session_id=session_id, plan=plan, argv=request.argv)
+
+
+def resume(store: Store, plan: Plan | None) -> Opened:
+    """The store's last session. Raises UsageError when there is none, or when `plan` is another one."""
+    last = store.last_session()
+    if last is None:
+        raise UsageError(f"{store.path} holds no session to resume; run without --resume")
+    stored = Plan.from_dict(last.plan)
+    if plan is not None and plan != stored:
+        raise UsageError(
+            f"the last session in {store.path} was planned otherwise; resume it with {resume_command(last.argv)!r}, "
+            "or start a new one without --resume"
+        )
+    references = {
+        case_id: Reference(values.get("loss", {}), values.get("grad_norm", {}))
+        for case_id, values in store.reference_values(last.id).items()
+    }
+    return Opened(
+        session_id=last.id,
+        plan=stored,
+        argv=last.argv,
+        done=store.launches_done(last.id),
+        references=references,
+    )
+
+
+def run_session(store: Store, opened: Opened, console: Console, launch: LaunchFunction | None) -> int:
+    """Launch what is left and store each launch as it ends; returns the exit code."""
+    plan = opened.plan
+    left = turns_left(plan, opened.done)
+    for skipped in plan.skipped:
+        console.print(f"skipped {skipped.case.label}: {skipped.reason}", highlight=False, markup=False)
+    if opened.done:
+        total = len(plan.cases) * plan.protocol.launches
+        console.print(f"resuming: {total - len(left)} of {total} launches are done", highlight=False)
+    statuses: list[Status] = []
+
+    def keep(finished: Launch) -> None:
+        store.append(opened.session_id, finished)
+        statuses.append(finished.status)
+
+    try:
+        with stop_signals(), make_progress(console, len(left), plan.protocol.launches) as progress:
+            session = Session(
+                plan=plan,
+                launch=launch if launch is not None else real_launch() if left else no_launch,
+                keep=keep,
+                progress=progress,
+                done=opened.done,
+                references=dict(opened.references),
+            )
+            session.run()
+    except Interrupted as stop:
+        console.print(f"stopped by {stop}; every finished launch is kept", highlight=False)
+        console.print(f"resume with: {resume_command(opened.argv)}", highlight=False, markup=False, soft_wrap=True)
+        return STOPPED
+    store.finish_session(opened.session_id)
+    return 0 if all(status is Status.OK for status in statuses) else NOT_OK
+
+
+def real_launch() -> LaunchFunction:
+    """The launcher, with its fork server started. Imported only now: it brings torch."""
+    from parabench.launcher import launch
+    from parabench.ranks import start_server
+
+    start_server()
+    return launch
+
+
+def no_launch(*args: Any, **options: Any) -> Launch:
+    """What stands where nothing is left to launch."""
+    raise AssertionError("nothing was left to launch")
+
+
+def conclude(path: Path, session_id: int, console: Console) -> None:
+    """Write the report, and say the verdict and where the report is."""
+    from parabench.analysis.best import sweet_spots
+    from parabench.report import write_report
+
+    results = load(path)
+    report = write_report(results, path.with_name(REPORT_NAME), str(session_id))
+    for answer in sweet_spots(results, str(session_id)):
+        console.print(answer.sentence(), highlight=False, markup=False, soft_wrap=True)
+    console.print(f"store:  {path}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+
+
+def resume_command(argv: list[str]) -> str:
+    """The command that continues a session begun with `argv`."""
+    return shlex.join([*argv, "--resume"])

@@ -1,0 +1,82 @@
+"""Suites: Python files that declare the cases which answer one question. Free of torch."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from parabench.case import AXES, Protocol
+from parabench.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Axes and their values; the cases are their product. `world_size` may be ("auto",)."""
+
+    axes: Mapping[str, tuple[Any, ...]]
+
+
+def sweep(**axes: Any) -> Sweep:
+    """The product of the given axes; a single value stands for one. Raises UsageError for an unknown axis.
+
+    >>> sweep(strategy="ddp", bucket_mib=(1, 25)).axes
+    {'strategy': ('ddp',), 'bucket_mib': (1, 25)}
+    """
+    for name in axes:
+        if name not in AXES:
+            raise UsageError(f"axis {name!r} is unknown; use one of {', '.join(AXES)}")
+    return Sweep({name: tuple(v) if isinstance(v, (list, tuple)) else (v,) for name, v in axes.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A question and the sweeps that answer it."""
+
+    name: str
+    path: Path
+    question: str
+    sweeps: tuple[Sweep, ...]
+    protocol: Protocol
+
+    def override(self, axes: Mapping[str, tuple[Any, ...]]) -> Suite:
+        """Every sweep with these axes instead of its own."""
+        return replace(self, sweeps=tuple(Sweep({**s.axes, **axes}) for s in self.sweeps))
+
+
+def shipped() -> dict[str, Path]:
+    """The suites that parabench ships: {name: file}."""
+    with as_file(files("parabench.suites")) as folder:
+        return {path.stem: path for path in sorted(folder.glob("*.py")) if path.stem != "__init__"}
+
+
+def load_suite(name: str) -> Suite:
+    """The suite of that name, or in the file of that path. Raises UsageError when it cannot be read."""
+    known = shipped()
+    path = known.get(name) or Path(name)
+    if not path.is_file():
+        raise UsageError(f"suite {name!r} is unknown; use one of {', '.join(known)}, or a path to a suite file")
+    try:
+        content = runpy.run_path(str(path))
+    except UsageError as error:
+        raise UsageError(f"suite {path}: {error}") from error
+    except Exception as error:
+        raise UsageError(f"suite {path} cannot be read: {type(error).__name__}: {error}") from error
+    return _suite(path, content)
+
+
+def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
+    cases = content.get("CASES")
+    sweeps = (cases,) if isinstance(cases, Sweep) else tuple(cases) if isinstance(cases, Iterable) else ()
+    if not sweeps or not all(isinstance(each, Sweep) for each in sweeps):
+        raise UsageError(f"suite {path} declares no CASES; give CASES = [sweep(strategy=..., ...), ...]")
+    question = (content.get("__doc__") or "").strip()
+    if not question:
+        raise UsageError(f"suite {path} has no docstring; begin it with the question that it answers")
+    protocol = content.get("PROTOCOL", Protocol())
+    if not isinstance(protocol, Protocol):
+        raise UsageError(f"suite {path}: PROTOCOL must be a Protocol(warmup=..., steps=..., launches=...)")
+    return Suite(name=path.stem, path=path, question=question, sweeps=sweeps, protocol=protocol)
