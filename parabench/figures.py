@@ -88,7 +88,7 @@ def heat_map(cases: pd.DataFrame) -> list[Panel]:
             index="algorithm", columns="bucket", values="latency_s", aggfunc="min"
         )
         points = int(grid.notna().sum().sum())
-        if min(grid.shape) >= 2 and (best is None or points > best[0]):
+        if min(grid.shape) >= 2 and (best is None or points >= best[0]):
             best = points, title, grid
     if best is None:
         return []
@@ -123,32 +123,25 @@ def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
         return []
     throughput, efficiency = go.Figure(), go.Figure()
     sizes = sorted(int(size) for size in curves["world_size"].unique())
-    base = curves.iloc[0]
-    rate = float(base["base_tokens_per_s"]) / float(base["base_world_size"])
-    ideal: dict[str, Any] = {
-        "mode": "lines",
-        "name": "ideal",
-        "line": {"color": "#999999", "dash": "dot", "width": 1.5},
-    }
-    single = len(curves.drop_duplicates(["base", "base_world_size", "base_tokens_per_s"])) == 1
-    if single:
-        throughput.add_scatter(x=sizes, y=[rate * size for size in sizes], hoverinfo="skip", **ideal)
+    drawn = [_best_bucket(group) for _, group in curves.groupby(["strategy", "algorithm"], sort=False)]
+    # Without one device as the common base, the best base is the ideal: no curve is flattered.
+    rate = max(float((curve["base_tokens_per_s"] / curve["base_world_size"]).iloc[0]) for curve in drawn)
+    ideal = {"mode": "lines", "name": "ideal", "line": {"color": "#999999", "dash": "dot", "width": 1.5}}
+    throughput.add_scatter(x=sizes, y=[rate * size for size in sizes], hoverinfo="skip", **ideal)
     efficiency.add_scatter(x=sizes, y=[100.0 for _ in sizes], hoverinfo="skip", **ideal)
     strategies = list(curves["strategy"].unique())
     algorithms = sorted(curves["algorithm"].unique(), key=_native_first)
-    for (strategy, algorithm), group in curves.groupby(["strategy", "algorithm"], sort=False):
-        curve = _best_bucket(group)
-        bucket = curve["bucket_mib"].iloc[0]
+    several = len(strategies) > 1
+    for curve in drawn:
+        strategy, algorithm, bucket = (curve[name].iloc[0] for name in ("strategy", "algorithm", "bucket_mib"))
         i, j = strategies.index(strategy), algorithms.index(algorithm)
-        # One strategy: its algorithms have the colours. Several: the strategies do, and algorithms differ in
-        # dash.
-        several = len(strategies) > 1
+        # One strategy: its algorithms have the colours. Several: the strategies do, and algorithms differ in dash.
         colour = _colour(STRATEGY, str(strategy)) if several else _colour(ALGORITHM, str(algorithm))
         dash = _DASHES[j % len(_DASHES)] if several else "solid"
         name = f"{strategy} {algorithm}" + ("" if pd.isna(bucket) else f" {bucket:g} MiB")
         style: dict[str, Any] = {
             "mode": "lines+markers",
-            "name": _plain(name),
+            "name": _plain(_short(name, 34)),
             "line": {"color": colour, "dash": dash},
             "marker": {"size": 8, "symbol": _SYMBOLS[(i if several else j) % len(_SYMBOLS)]},
             "x": list(curve["world_size"]),
@@ -182,16 +175,17 @@ def step_parts(cases: pd.DataFrame) -> list[Panel]:
     figure = go.Figure()
     for part in PARTS:
         figure.add_bar(
-            y=_two_lines(rows["label"]),
+            y=list(range(len(rows))),
+            customdata=[_plain(label) for label in rows["label"]],
             x=_listed(rows[part] * 1e3),
             name=part.removesuffix("_s"),
             orientation="h",
             marker={"color": PART[part], "line": {"width": 0}},
-            hovertemplate="%{x:.3~f} ms<extra>%{fullData.name}</extra>",
+            hovertemplate="%{customdata}: %{x:.3~f} ms<extra>%{fullData.name}</extra>",
         )
     _layout(figure, "median time of a step (ms)", "")
     figure.update_layout(barmode="stack", bargap=0.35, legend_traceorder="normal")
-    figure.update_yaxes(autorange="reversed", showgrid=False)
+    _name_bars(figure, rows)
     return [Panel("", figure, 130 + 40 * len(rows))]
 
 
@@ -207,16 +201,17 @@ def peak_memory(cases: pd.DataFrame) -> list[Panel]:
     for name in seen:
         colour, meaning = PEAK[name]
         figure.add_bar(
-            y=_two_lines(rows["label"]),
+            y=list(range(len(rows))),
+            customdata=[_plain(label) for label in rows["label"]],
             x=_listed(rows[name] / MIB),
             name=meaning,
             orientation="h",
             marker={"color": colour, "line": {"width": 0}},
-            hovertemplate="%{x:,.0f} MiB<extra>%{fullData.name}</extra>",
+            hovertemplate="%{customdata}: %{x:,.0f} MiB<extra>%{fullData.name}</extra>",
         )
     _layout(figure, f"peak {PEAK[seen[0]][1]} of a rank (MiB)" if len(seen) == 1 else "peak memory (MiB)", "")
     figure.update_layout(barmode="group", bargap=0.35, legend_traceorder="normal", showlegend=len(seen) > 1)
-    figure.update_yaxes(autorange="reversed", showgrid=False)
+    _name_bars(figure, rows)
     return [Panel("", figure, 130 + (26 + 14 * len(seen)) * len(rows))]
 
 
@@ -270,7 +265,6 @@ def _layout(figure: go.Figure, x: str, y: str) -> None:
         legend={
             "orientation": "h",
             "x": 0,
-            "xref": "container",
             "xanchor": "left",
             "y": 1.02,
             "yanchor": "bottom",
@@ -290,9 +284,16 @@ def _native_first(algorithm: str) -> tuple[int, str]:
     return (known.index(algorithm) if algorithm in known else len(known), algorithm)
 
 
-def _two_lines(labels: pd.Series[str]) -> list[str]:
-    """'ddp ring 4 MiB, 2 ranks' broken at the comma, so that a phone keeps room for the bars."""
-    return [_plain(label).replace(", ", "<br>", 1) for label in labels]
+def _name_bars(figure: go.Figure, rows: pd.DataFrame) -> None:
+    """Labels on the y axis, in two short lines so that a phone keeps room for the bars; hovering has the whole."""
+    names = ["<br>".join(_plain(_short(line)) for line in label.split(", ", 1)) for label in rows["label"]]
+    ticks = list(range(len(rows)))
+    figure.update_yaxes(tickvals=ticks, ticktext=names, showgrid=False, zeroline=False)
+    figure.update_yaxes(range=[len(rows) - 0.5, -0.5])  # the first on top
+
+
+def _short(text: str, most: int = 24) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _plain(text: str) -> str:

@@ -87,12 +87,13 @@ def judge(
     if ended.ok:
         return Status.OK, None
     if ended.hung:
-        # Whoever came least far is what the others waited for.
-        reached = [int(np.count_nonzero(~np.isnan(m))) for m in marks]
+        # Whoever came least far is what the others waited for; a rank that left its result came to the end.
+        reached = [(int(np.count_nonzero(~np.isnan(m))), len(r) > 1) for m, r in zip(marks, results, strict=True)]
         rank = reached.index(min(reached))
-        step = reached[rank] // marks[rank].shape[1]
-        message = f"no end after {deadline_s:.0f} s; rank {rank} came least far, to step {step}"
-        return Status.HUNG, Failure(message, rank=rank, traceback=log_tail(logs, rank))
+        step, part = divmod(reached[rank][0], marks[rank].shape[1])
+        message = f"no end after {deadline_s:.0f} s; it came least far, to step {step}, part {part}"
+        stacks = "\n".join(f"rank {r}:\n{log_tail(logs, r)}" for r in range(len(results)))
+        return Status.HUNG, Failure(message, rank=rank, traceback=stacks)
     errors = [r for r in results if "error" in r]
     # A rank that a signal ended left no result; its peers' errors are only the echo.
     if ended.signal is not None or not errors:

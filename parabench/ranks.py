@@ -87,14 +87,20 @@ class Ended:
 
 
 def start_server() -> None:
-    """Start the fork server, once per driver. It imports while the driver goes on."""
+    """Start the fork server, once per driver, and wait until it has imported: no launch's time includes that."""
     if "parabench-one-node" not in rendezvous_handler_registry._registry:
         rendezvous_handler_registry.register("parabench-one-node", OneNode)
         # Its messages are for people who run torchrun; what they say of a failure is in our record.
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
         multiprocessing.set_forkserver_preload([PRELOAD])
-    multiprocessing.forkserver.ensure_running()
+        first = multiprocessing.get_context("forkserver").Process(target=_nothing)
+        first.start()
+        first.join()
+
+
+def _nothing() -> None:
+    """What the first process does: its start says that the server is there."""
 
 
 def run_ranks(entry: Callable[..., Any], args: tuple[Any, ...], *, size: int, deadline_s: float, logs: Path) -> Ended:

@@ -184,6 +184,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     filters: dict[str, Callable[..., str]] = {
         "ms": _cell(lambda seconds: words.digits(seconds * 1e3)),

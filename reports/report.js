@@ -31,8 +31,13 @@
         // On a touch screen a drag must scroll the page, not the axes.
         if (/^[xy]axis\d*$/.test(key)) figure.layout[key].fixedrange = true;
       }
-      await Plotly.newPlot(plot, figure.data, { ...figure.layout, dragmode: false }, config);
-      await Plotly.relayout(plot, themed(figure.layout));
+      try {
+        await Plotly.newPlot(plot, figure.data, { ...figure.layout, dragmode: false }, config);
+        await Plotly.relayout(plot, themed(figure.layout));
+      } catch (error) {  // one bad figure must not take the others with it
+        plot.textContent = "This figure could not be drawn; the table of cases holds its numbers.";
+        console.error(plot.id, error);
+      }
     }
     document.documentElement.dataset.drawn = "yes";
   };

@@ -35,7 +35,7 @@ def case(**fields: Any) -> Case:
 def samples(
     steps: Iterable[float], world_size: int = 1, *, peak_bytes: float | None = 100 * MIB, device: str = "cpu"
 ) -> list[Sample]:
-    """Measured steps of those lengths in seconds; rank 0 is the slowest by 1 %. Warm-up is ten times as long."""
+    """Measured steps of those lengths (s); rank 0 is 1 % the slowest, warm-up is ten times as long."""
     peak = "peak_rss_bytes" if device == "cpu" else "peak_allocated_bytes"
     rows = []
     steps = list(steps)
@@ -43,7 +43,12 @@ def samples(
         share = 1.0 if rank == 0 else 1 / 1.01
         for step, (phase, seconds) in enumerate([("warmup", 10 * steps[0])] * 2 + [("measure", s) for s in steps]):
             rows.append(Sample(rank, step, phase, "step_s", seconds * share))
-            for part, of in (("data_s", 0.05), ("forward_s", 0.3), ("backward_s", 0.55), ("optimizer_s", 0.1)):
+            for part, of in (
+                ("data_s", 0.05),
+                ("forward_s", 0.3),
+                ("backward_s", 0.55),
+                ("optimizer_s", 0.1),
+            ):
                 rows.append(Sample(rank, step, phase, part, seconds * share * of))
             rows.append(Sample(rank, step, phase, "loss", 3.0))
         rows.append(Sample(rank, None, "measure", peak, None if peak_bytes is None else peak_bytes + rank * MIB))
@@ -122,7 +127,7 @@ def sweep(
     drift: float = 0.0,
     seed: int = 0,
 ) -> list[Launch]:
-    """Every case once per block: log-normal noise per launch (not per step), and `drift` per block common to all."""
+    """Every case once per block: log-normal noise per launch, not per step; `drift` per block is common."""
     random = np.random.default_rng(seed)
     return [
         launch(one, float(truth(one) * np.exp(noise * random.standard_normal() + drift * block)), block=block)
@@ -134,9 +139,7 @@ def rich(path: Path, *, gpu: bool = False) -> Results:
     """Strategies, algorithms, buckets and world sizes, failures and skips: what a real sweep looks like."""
     device = "cuda" if gpu else "cpu"
     cases = [case(strategy="single", world_size=1, device=device)]
-    for world_size, algorithm, bucket in itertools.product(
-        (2, 4), ("native", "ring", "tree"), (1.0, 4.0, 25.0, None)
-    ):
+    for world_size, algorithm, bucket in itertools.product((2, 4), ("native", "ring", "tree"), (1.0, 4.0, 25.0, None)):
         cases.append(case(algorithm=algorithm, bucket_mib=bucket, world_size=world_size, device=device))
     cases += [case(strategy="fsdp", world_size=n, device=device) for n in (2, 4)]
 
@@ -152,7 +155,7 @@ def rich(path: Path, *, gpu: bool = False) -> Results:
         if gpu:
             one.device_samples += [DeviceSample(0, 0.1 * i, "used_bytes", 1e9 + 1e7 * i) for i in range(5)]
     killed = case(strategy="fsdp", algorithm="ring", world_size=4, device=device)
-    text = "Traceback (most recent call last):\n  File \"worker.py\", line 3, in step\nRuntimeError: peer closed"
+    text = 'Traceback (most recent call last):\n  File "worker.py", line 3, in step\nRuntimeError: peer closed'
     launches += [
         launch(
             killed,
@@ -167,8 +170,7 @@ def rich(path: Path, *, gpu: bool = False) -> Results:
         launches,
         label="nightly",
         question="Which algorithm and bucket size is fastest for DDP here?",
-        environment=ENVIRONMENT
-        | ({"gpus": [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9}] * 4} if gpu else {}),
+        environment=ENVIRONMENT | ({"gpus": [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9}] * 4} if gpu else {}),
         skipped=[(case(strategy="tp", world_size=8), "world_size 8 needs 8 cores; this machine has 4")],
         argv=["parabench", "run", "quick", "--label", "nightly", "--set", "bucket_mib=1,4,25,default"],
         findings=[Finding("power", "The CPU governor is powersave.", "Set it to performance.")],

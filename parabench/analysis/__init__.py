@@ -1,1 +1,1 @@
-"""Pure functions from stored results to answers: DataFrames in, dataclasses or DataFrames out. No torch, no plots."""
+"""Pure functions from stored results to answers, on DataFrames. No torch, no plots."""

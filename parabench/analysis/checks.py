@@ -7,18 +7,21 @@ from collections.abc import Iterator
 import pandas as pd
 
 from parabench.analysis import words
-from parabench.analysis.frames import Session, case_table, launch_table, ranked, select_session
+from parabench.analysis.frames import case_table, launch_table, ranked
+from parabench.analysis.session import Session, select_session
 from parabench.record import Finding, Phase
 from parabench.store import Results
 
-# Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's 9.7 %, and a
-# third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated GPU is quieter.
+# Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
+# 9.7 %, and a third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated
+# GPU is quieter.
 DRIFTS = {"cpu": 0.10, "cuda": 0.05}
 # Twice the A/A spread of a shared CPU's launch number; a dedicated GPU's clocks stay within about 1-2 %.
 NOISY = {"cpu": 0.05, "cuda": 0.03}
 # With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
 FEW_LAUNCHES = 3
-# One rank's forward pass communicates nothing under these strategies, so ranks differ only by their hardware and luck.
+# One rank's forward pass communicates nothing under these strategies, so ranks differ only by their hardware
+# and luck.
 LOCAL_FORWARD = ("ddp",)
 # Above scheduler noise; the other ranks wait for it in every all-reduce.
 SLOW_RANK = 1.25
@@ -50,7 +53,8 @@ def _few_launches(cases: pd.DataFrame) -> Iterator[Finding]:
         which = "Every case" if len(few) == len(cases) else words.listed(few["label"], most=3)
         yield Finding(
             code="few_launches",
-            message=f"{which}: fewer than {FEW_LAUNCHES} good launches, so the spread between launches is hardly known.",
+            message=f"{which}: fewer than {FEW_LAUNCHES} good launches, "
+            "so the spread between launches is hardly known.",
             advice=f"Run {FEW_LAUNCHES} launches or more (--launches).",
         )
 
@@ -97,11 +101,13 @@ def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
     for case_id, group in good.groupby("case_id", sort=False):
         drifting = group[group["drift"].abs() > group["device"].map(DRIFTS)]
         if len(drifting):
-            largest = drifting.loc[drifting["drift"].abs().idxmax(), "drift"]
+            largest = max(drifting["drift"], key=abs)
             yield Finding(
                 code="drift",
-                message=f"{group['label'].iloc[0]}: in {len(drifting)} of {words.count(len(group), 'launch')} the last third "
-                f"of the steps was {'slower' if largest > 0 else 'faster'} than the first, by up to "
+                message=f"{group['label'].iloc[0]}: in {len(drifting)} of "
+                f"{words.count(len(group), 'launch')} "
+                f"the last third of the steps was {'slower' if largest > 0 else 'faster'} than the first, "
+                "by up to "
                 f"{words.percent(abs(largest))}.",
                 advice="Warm up for longer (--warmup); if it gets slower, look at clocks and temperature.",
                 case_id=str(case_id),
@@ -124,8 +130,8 @@ def _slow_ranks(good: pd.DataFrame, samples: pd.DataFrame) -> Iterator[Finding]:
         if (slowest == rank).all() and ratio > SLOW_RANK:
             yield Finding(
                 code="slow_rank",
-                message=f"{group['label'].iloc[0]}: rank {rank} computes its forward pass at least {words.percent(ratio - 1)} "
-                "slower than the others in every launch; all ranks wait for it.",
+                message=f"{group['label'].iloc[0]}: rank {rank} computes its forward pass at least "
+                f"{words.percent(ratio - 1)} slower than the others in every launch; all ranks wait for it.",
                 advice="Look at that rank's device, its clocks, and what else runs there.",
                 case_id=str(case_id),
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -10,16 +9,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from parabench.analysis import words
-from parabench.analysis.frames import Session, case_table, launch_table, ranked, select_session
+from parabench.analysis.frames import case_table, launch_table, ranked
+from parabench.analysis.session import Session, select_session
+from parabench.analysis.welch import holm, welch
+from parabench.case import Case
 from parabench.record import REFERENCE_BLOCK, Status
 from parabench.store import Results
 
 # Below two launches a side there is no spread to judge a difference against.
 FEWEST_LAUNCHES = 2
-CONFIDENCE = 0.95
 FAILURES = (Status.WRONG, Status.OOM, Status.CRASHED, Status.HUNG, Status.FAILED)
 
 
@@ -43,7 +43,7 @@ REGRESSIONS = (Outcome.SLOWER, Outcome.BROKE)
 
 @dataclass(frozen=True)
 class Row:
-    """One case. `ratio` is new / base; `low` and `high` its 95 % interval; `p_slower` is adjusted for all cases."""
+    """One case. `ratio` is new / base, `low` to `high` its 95 % interval; `p_slower` is adjusted by Holm."""
 
     case_id: str
     label: str
@@ -62,7 +62,8 @@ class Row:
         """The row as one line of text."""
         if self.ratio is None:
             return f"{self.outcome}: {self.label}: {self.note}"
-        change = f"{words.milliseconds(self.base_s)} -> {words.milliseconds(self.new_s)}, {_signed(self.ratio - 1)}"
+        change = f"{words.milliseconds(self.base_s)} -> {words.milliseconds(self.new_s)}"
+        change += f", {_signed(self.ratio - 1)}"
         if self.low is not None and self.high is not None:
             change += f" (95 %: {_signed(self.low - 1)} to {_signed(self.high - 1)})"
         return f"{self.outcome}: {self.label}: {change}{'; ' + self.note if self.note else ''}"
@@ -70,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All cases of both sides, regressions first; `warnings` are differences between the machines and the protocols."""
+    """All cases of both sides, regressions first; `warnings` say what else differs between the two."""
 
     base: str
     new: str
@@ -101,9 +102,7 @@ class Comparison:
             )
         if counts[Outcome.BROKE]:
             said.append(f"{words.count(counts[Outcome.BROKE], 'case')} that worked no longer ends well")
-        verdict = (
-            f"Regression: {' and '.join(said)}." if said else f"No regression found in {judged} judged cases."
-        )
+        verdict = f"Regression: {' and '.join(said)}." if said else f"No regression found in {judged} judged cases."
         if not judged and not said:
             verdict = "Nothing could be judged."
         rest = [
@@ -133,17 +132,17 @@ def compare(
 ) -> Comparison:
     """Compare the cases of two sessions (default: each store's newest) by their ids.
 
-    A case regressed when its launches are slower in a one-sided Welch t-test on log numbers, adjusted over cases by Holm,
-    at level `alpha`, and slower by more than `tolerance` (a fraction); or when it ended well before and now does not.
-    Every case of either side has a row. Raises UsageError for no such session.
+    A case regressed when its launches are slower in a one-sided Welch t-test on log numbers, adjusted over
+    cases by Holm, at level `alpha`, and slower by more than `tolerance` (a fraction); or when it ended well
+    before and now does not. Every case of either side has a row. Raises UsageError for no such session.
     """
     sides = select_session(base, base_session), select_session(new, new_session)
     tables = launch_table(base, sides[0]), launch_table(new, sides[1])
     cases = [case_table(table).set_index("case_id") for table in tables]
     rows = [_row(case, cases, tables, sides) for case in dict.fromkeys([*cases[0].index, *cases[1].index])]
     judged = [row for row in rows if row["p"] is not None]
-    slower = _holm([row["p"] for row in judged])
-    faster = _holm([1 - row["p"] for row in judged])
+    slower = holm([row["p"] for row in judged])
+    faster = holm([1 - row["p"] for row in judged])
     for row, p_slower, p_faster in zip(judged, slower, faster, strict=True):
         row["p_slower"] = p_slower
         if row["outcome"] is None:
@@ -168,8 +167,7 @@ def _row(
 ) -> dict[str, Any]:
     there = [table.loc[case] if case in table.index else None for table in cases]
     statuses = [
-        table.loc[(table["case_id"] == case) & (table["block"] != REFERENCE_BLOCK), "status"]
-        for table in tables
+        table.loc[(table["case_id"] == case) & (table["block"] != REFERENCE_BLOCK), "status"] for table in tables
     ]
     good = [ranked(table[table["case_id"] == case])["number_s"].to_numpy(dtype=float) for table in tables]
     row: dict[str, Any] = {
@@ -195,7 +193,7 @@ def _row(
     if row["base_s"] and row["new_s"]:
         row["ratio"] = row["new_s"] / row["base_s"]
     if min(len(side) for side in good) >= FEWEST_LAUNCHES:
-        row["low"], row["high"], row["p"] = _welch(*(np.log(side) for side in good))
+        row["low"], row["high"], row["p"] = welch(*(np.log(side) for side in good))
     failed = [status[status.isin(FAILURES)] for status in statuses]
     if len(failed[1]) and (not len(failed[0]) or (len(good[0]) and not len(good[1]))):
         row["outcome"] = Outcome.BROKE
@@ -208,7 +206,7 @@ def _row(
     elif row["p"] is None:
         row["outcome"] = Outcome.NOT_JUDGED
         row["note"] = (
-            f"{len(good[0])} good launches against {len(good[1])}; {FEWEST_LAUNCHES} a side are needed"
+            f"{words.count(len(good[0]), 'good launch')} against {len(good[1])}; {FEWEST_LAUNCHES} a side are needed"
         )
     return row
 
@@ -223,33 +221,6 @@ def _outcome(
     if row["ratio"] < 1 / (1 + tolerance) and p_faster <= alpha:
         return Outcome.FASTER, ""
     return Outcome.SAME, ""
-
-
-def _welch(base: np.ndarray, new: np.ndarray) -> tuple[float, float, float]:
-    """(low, high, p) of new / base from logs: the two-sided 95 % interval and the one-sided p of "slower".
-
-    Welch's t with Satterthwaite's degrees of freedom; launches that agree exactly leave no doubt either way.
-    """
-    variances = [float(side.var(ddof=1)) / len(side) for side in (base, new)]
-    difference = float(new.mean() - base.mean())
-    total = sum(variances)
-    if total < 1e-18:  # rounding of equal numbers
-        ratio = math.exp(difference)
-        return ratio, ratio, 0.0 if difference > 1e-9 else 1.0
-    df = total**2 / sum(v**2 / (len(side) - 1) for v, side in zip(variances, (base, new), strict=True))
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, df)) * math.sqrt(total)
-    p = float(stats.t.sf(difference / math.sqrt(total), df))
-    return _exp(difference - half), _exp(difference + half), p
-
-
-def _holm(p_values: list[float]) -> list[float]:
-    """Holm's step-down adjustment; keeps the family-wise error without assuming independence."""
-    adjusted = [1.0] * len(p_values)
-    highest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = highest
-    return adjusted
 
 
 def differences(base: Session, new: Session) -> Iterable[str]:
@@ -281,8 +252,6 @@ def _said(value: Any) -> str:
 
 
 def _skipped(session: Session, case: str) -> str:
-    from parabench.case import Case
-
     for entry in session.plan.get("skipped") or []:
         if Case.from_dict(entry["case"]).id == case:
             return f"skipped in {_name(session)}: {entry['reason']}"
@@ -299,10 +268,6 @@ def _error(error: object) -> str:
 
 def _log_mean(numbers: np.ndarray) -> float | None:
     return float(np.exp(np.log(numbers).mean())) if len(numbers) else None
-
-
-def _exp(value: float) -> float:
-    return math.exp(max(-50.0, min(50.0, value)))  # an interval from two wild launches must stay JSON-able
 
 
 def _signed(fraction: float) -> str:

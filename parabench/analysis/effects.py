@@ -1,8 +1,9 @@
 """The additive model log(number) = case + block: its fit, and Tukey's simultaneous comparison of cases.
 
-Blocks are every case launched once, interleaved, so what drifts between blocks (clocks, neighbours, temperature) cancels.
-With every case in every block this is "centre by block, then compare means with the studentized range"; the least
-squares form gives the same numbers there, and stays right when a launch is missing (Tukey-Kramer).
+Blocks are every case launched once, interleaved, so what drifts between blocks (clocks, neighbours,
+temperature) cancels. With every case in every block this is "centre by block, then compare means with the
+studentized range"; the least squares form gives the same numbers there, and stays right when a launch is
+missing (Tukey-Kramer).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def studentized_range(k: int, df: int, confidence: float) -> float:
 
 @dataclass(frozen=True)
 class Effects:
-    """A fitted model. `means` are case means on the log scale, adjusted for blocks and centred on the session's blocks."""
+    """A fitted model. `means` are case means on the log scale, as in the average block."""
 
     cases: tuple[str, ...]
     means: dict[str, float]
@@ -41,7 +42,7 @@ class Effects:
     _estimable: np.ndarray
 
     def half_width(self, case: str, other: str, confidence: float = 0.95) -> float:
-        """Half-width on the log scale of the simultaneous interval of case - other; infinite when not estimable."""
+        """Half-width (log scale) of the simultaneous interval of case - other; infinite when unknown."""
         if case == other:
             return 0.0
         contrast = np.zeros(len(self._inverse))
@@ -52,26 +53,26 @@ class Effects:
         return studentized_range(len(self.cases), self.df, confidence) * self.residual * scale
 
     def own_half_width(self, case: str, confidence: float = 0.95) -> float:
-        """Half-width on the log scale of this one mean's interval, from the pooled residual; infinite without one."""
+        """Half-width (log scale) of one mean's interval, from the pooled residual; infinite without one."""
         if self.df < 1:
             return math.inf
         t = float(stats.t.ppf((1 + confidence) / 2, self.df))
         return t * self.residual / math.sqrt(self.n[case])
 
     def indistinguishable(self, case: str, confidence: float = 0.95) -> list[str]:
-        """The cases whose simultaneous interval against `case` holds zero, fastest first; `case` is among them."""
+        """The cases whose simultaneous interval against `case` holds zero, fastest first, with `case`."""
         near = [
             other
             for other in self.cases
-            if abs(self.means[other] - self.means[case])
-            <= self.half_width(other, case, confidence) + _ROUNDING
+            if abs(self.means[other] - self.means[case]) <= self.half_width(other, case, confidence) + _ROUNDING
         ]
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
     def blocks_for(self, half_width: float, confidence: float = 0.95) -> int:
-        """The fewest blocks, every case in each, whose half-width is at most `half_width`; capped at MOST_BLOCKS + 1.
+        """The fewest blocks, all cases in each, for at most `half_width`; capped at MOST_BLOCKS + 1.
 
-        The half-width is q(k, (k-1)(blocks-1)) * residual / sqrt(blocks), so q is taken again for each number of blocks.
+        The half-width is q(k, (k-1)(blocks-1)) * residual / sqrt(blocks), so q is taken again for each number
+        of blocks.
         """
         k = len(self.cases)
 

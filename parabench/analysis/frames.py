@@ -1,20 +1,20 @@
 """From stored rows to tidy tables: one row per step, per launch, per case.
 
-The replication unit is the launch: steps become one number per launch before anything is averaged or compared.
+The replication unit is the launch: steps become one number per launch before anything is averaged or
+compared.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.session import Session
 from parabench.case import Case
-from parabench.errors import UsageError
 from parabench.record import REFERENCE_BLOCK, Phase, Status
 from parabench.store import Results
 
@@ -24,73 +24,18 @@ PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s")
 PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 MEMORY = (*PEAKS, "used_bytes")
 
-# Other tenants of a shared CPU only ever make a step slower, so a low quantile estimates the undisturbed step: its
-# A/A spread was 2.5 % where the median's was 9.7 %. A dedicated GPU is not disturbed, and there the median is robust.
+# Other tenants of a shared CPU only ever make a step slower, so a low quantile estimates the undisturbed
+# step: its A/A spread was 2.5 % where the median's was 9.7 %. A dedicated GPU is not disturbed, and there the
+# median is robust.
 QUANTILE = {"cuda": 0.5, "cpu": 0.1}
 STATISTIC = {"cuda": "median", "cpu": "10th percentile"}
-
-
-@dataclass(frozen=True)
-class Session:
-    """One `parabench run`, its JSON columns parsed."""
-
-    id: int
-    label: str | None
-    suite: str
-    question: str
-    argv: list[str]
-    seed: int
-    started_utc: str
-    finished_utc: str | None
-    version: str
-    environment: dict[str, Any]
-    plan: dict[str, Any]
-
-
-def select_session(results: Results, session: str | int | None = None) -> Session:
-    """The session with that id or label (the newest of that label), by default the newest of the store.
-
-    Raises UsageError when there is none, with those that are there.
-    """
-    table = results.session
-    if table.empty:
-        raise UsageError(f"{results.path} holds no session; give the results.db of a run")
-    if session is None:
-        chosen = table
-    else:
-        chosen = table[table["id"].astype(str) == str(session)]
-        if chosen.empty:
-            chosen = table[table["label"] == str(session)]
-    if chosen.empty:
-        there = ", ".join(
-            f"{i} ({label})" if isinstance(label, str) else str(i)
-            for i, label in zip(table["id"], table["label"], strict=True)
-        )
-        raise UsageError(f"session {session!r} is not in {results.path}; it holds {there}")
-    row: dict[str, Any] = chosen.sort_values("id").iloc[-1].to_dict()
-    return Session(
-        id=int(row["id"]),
-        label=_text(row["label"]),
-        suite=str(row["suite"]),
-        question=str(row["question"]),
-        argv=[str(word) for word in json.loads(row["argv"])],
-        seed=int(row["seed"]),
-        started_utc=str(row["started_utc"]),
-        finished_utc=_text(row["finished_utc"]),
-        version=str(row["parabench_version"]),
-        environment=json.loads(row["environment"]) or {},
-        plan=json.loads(row["plan"]) or {},
-    )
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def step_latencies(samples: pd.DataFrame) -> pd.DataFrame:
     """Columns `launch_id, step, step_s` of the measured steps, ordered.
 
-    A step takes as long as its slowest rank, so `step_s` is the maximum over ranks; NaN when a rank's is unknown.
+    A step takes as long as its slowest rank, so `step_s` is the maximum over ranks; NaN when a rank's is
+    unknown.
     """
     rows = samples[(samples["metric"] == "step_s") & (samples["phase"] == Phase.MEASURE)]
     rows = rows.assign(value=pd.to_numeric(rows["value"]))
@@ -102,10 +47,10 @@ def step_latencies(samples: pd.DataFrame) -> pd.DataFrame:
 def launch_table(results: Results, session: Session) -> pd.DataFrame:
     """One row per launch of the session, the reference launch included (`block` is -1).
 
-    Beside the stored columns and the case's fields: `label` (unique among cases), `statistic`, `number_s` (the launch's
-    one number), `p90_s`, `drift` (last third of the steps against the first, as a fraction), `n_steps`, `tokens_per_s`,
-    the step's parts in seconds (medians of the slowest rank), and the memory peaks in bytes (maximum over ranks or
-    devices). Unknown is NaN.
+    Beside the stored columns and the case's fields: `label` (unique among cases), `statistic`, `number_s`
+    (the launch's one number), `p90_s`, `drift` (last third of the steps against the first, as a fraction),
+    `n_steps`, `tokens_per_s`, the step's parts in seconds (medians of the slowest rank), and the memory peaks
+    in bytes (maximum over ranks or devices). Unknown is NaN.
     """
     launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
     ids = launches["launch_id"]
@@ -137,24 +82,14 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
                 "tokens_per_s": case.global_batch * case.seq_len / number if number > 0 else np.nan,
             }
         )
-    columns = [
-        *_KEPT,
-        *Case().to_dict(),
-        "label",
-        "statistic",
-        "number_s",
-        "p90_s",
-        "drift",
-        "n_steps",
-        "tokens_per_s",
-    ]
-    table = pd.DataFrame(rows, columns=columns)
+    added = ("label", "statistic", "number_s", "p90_s", "drift", "n_steps", "tokens_per_s")
+    table = pd.DataFrame(rows, columns=[*_KEPT, *Case().to_dict(), *added])
     return table.join(parts, on="launch_id").join(memory, on="launch_id")
 
 
 _KEPT = (
-    "launch_id", "case_id", "block", "position", "status", "error", "failed_rank", "failed_signal", "traceback",
-    "started_utc", "wall_s", "facts",
+    "launch_id", "case_id", "block", "position", "status", "error", "failed_rank", "failed_signal",
+    "traceback", "started_utc", "wall_s", "facts",
 )  # fmt: skip
 
 
@@ -167,9 +102,9 @@ def ranked(launches: pd.DataFrame) -> pd.DataFrame:
 def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     """One row per case, fastest first, those without a number last; the reference launch is left out.
 
-    `latency_s` is the mean on the log scale of the launches' numbers, `low_s` and `high_s` the extreme launches,
-    `spread` = high / low - 1 (NaN for fewer than two launches). `status` is 'ok' or a count such as '2 ok, 1 oom';
-    `error` the first error. Parts are medians over the launches that count, peaks maxima.
+    `latency_s` is the mean on the log scale of the launches' numbers, `low_s` and `high_s` the extreme
+    launches, `spread` = high / low - 1 (NaN for fewer than two launches). `status` is 'ok' or a count such as
+    '2 ok, 1 oom'; `error` the first error. Parts are medians over the launches that count, peaks maxima.
     """
     own = launches[launches["block"] != REFERENCE_BLOCK]
     rows = []
@@ -202,9 +137,7 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     )  # fmt: skip
     table = pd.DataFrame(rows, columns=list(columns))
     table["tokens_per_s"] = table["global_batch"] * table["seq_len"] / table["latency_s"]
-    table["peak_memory_bytes"] = table["peak_rss_bytes"].where(
-        table["device"] == "cpu", table["peak_allocated_bytes"]
-    )
+    table["peak_memory_bytes"] = table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
     return table.sort_values("latency_s", na_position="last", kind="stable").reset_index(drop=True)
 
 
@@ -248,7 +181,7 @@ def _parts(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def _peaks(samples: pd.DataFrame, device_samples: pd.DataFrame) -> pd.DataFrame:
-    """Per launch, the maximum over ranks of each peak (NaN when a rank's is unknown), and over devices of memory in use."""
+    """Each launch's peaks: the maximum over ranks (NaN when one is unknown), and over devices."""
     rows = samples[samples["metric"].isin(PEAKS) & (samples["phase"] != Phase.INSTRUMENT)]
     rows = rows.assign(value=pd.to_numeric(rows["value"]))
     groups = rows.groupby(["launch_id", "metric"])["value"]
@@ -264,9 +197,7 @@ def _labels(cases: dict[str, Case]) -> dict[str, str]:
     for label in set(labels.values()):
         same = {key: cases[key].to_dict() for key, other in labels.items() if other == label}
         if len(same) > 1:
-            differing = [
-                name for name in Case().to_dict() if len({values[name] for values in same.values()}) > 1
-            ]
+            differing = [name for name in Case().to_dict() if len({values[name] for values in same.values()}) > 1]
             for key, values in same.items():
                 labels[key] = f"{label} ({', '.join(_field(name, values[name]) for name in differing)})"
     return labels

@@ -16,19 +16,18 @@ _COLUMNS = (
 
 
 def scaling(cases: pd.DataFrame) -> pd.DataFrame:
-    """One row per point of each curve (strategy, algorithm, bucket) of the same work that has two world sizes or more.
+    """One row per point of each curve (strategy, algorithm, bucket) with two world sizes of the same work.
 
-    efficiency(n) = throughput(n) / (n / n0 * throughput(n0)), strong scaling: the global batch stays the same. n0 is the
-    smallest measured world size of strategy `single` if it was measured, else of the curve itself; `base` says which.
-    Where cases differ in another field (threads, ranks per node), the fastest at a world size stands for it.
+    efficiency(n) = throughput(n) / (n / n0 * throughput(n0)), strong scaling: the global batch stays the
+    same. n0 is the smallest measured world size of strategy `single` if it was measured, else of the curve
+    itself; `base` says which. Where cases differ in another field (threads, ranks per node), the fastest at a
+    world size stands for it.
     """
     rows: list[dict[str, Any]] = []
     measured = cases[cases["tokens_per_s"].notna()]
     for work, group in same_work(measured):
         single = group[group["strategy"] == "single"]
-        for key, curve in group[group["strategy"] != "single"].groupby(
-            list(_CURVE), dropna=False, sort=False
-        ):
+        for key, curve in group[group["strategy"] != "single"].groupby(list(_CURVE), dropna=False, sort=False):
             own = _fastest(curve)
             base = _fastest(single).iloc[0] if len(single) else own.iloc[0]
             points = own if not len(single) else _with_base(own, base)

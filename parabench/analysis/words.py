@@ -4,38 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from parabench.record import MIB
 
 UNKNOWN = "unknown"
 
 
-def known(value: float | None) -> bool:
+def known(value: float | None) -> TypeGuard[float]:
     """Whether there is a number at all."""
     return value is not None and math.isfinite(value)
 
 
 def number_or_none(value: float | None) -> float | None:
     """`value` as JSON can hold it: NaN and infinity become None."""
-    return float(value) if value is not None and math.isfinite(value) else None
+    return float(value) if known(value) else None
 
 
 def digits(value: float, significant: int = 3) -> str:
     """`value` with that many significant digits, whole above that: 0.0123, 41.2, 1,234."""
-    if value == 0:
-        return "0"
-    decimals = max(0, significant - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{decimals}f}"
+    return f"{value:,.{_decimals(value, significant)}f}"
+
+
+def _decimals(value: float, significant: int = 3) -> int:
+    exponent = int(f"{value:.{significant - 1}e}".partition("e")[2])  # of the rounded value: 9.999 is 10.0
+    return max(0, significant - 1 - exponent) if value else 0
 
 
 def milliseconds(seconds: float | None) -> str:
     """A latency: '41.2 ms'."""
-    return f"{digits(seconds * 1e3)} ms" if seconds is not None and math.isfinite(seconds) else UNKNOWN
+    return f"{digits(seconds * 1e3)} ms" if known(seconds) else UNKNOWN
+
+
+def margin(margin_s: float, of_s: float) -> str:
+    """The ± of a latency: '0.4 ms'. As many decimals as the latency has, or one digit where that shows 0."""
+    decimals = max(_decimals(of_s * 1e3), _decimals(margin_s * 1e3, 1))
+    return f"{margin_s * 1e3:,.{decimals}f} ms"
 
 
 def percent(fraction: float | None) -> str:
     """A share or a difference: '9 %', '0.4 %'."""
-    if fraction is None or not math.isfinite(fraction):
+    if not known(fraction):
         return UNKNOWN
     size = abs(fraction) * 100
     return f"{fraction * 100:,.0f} %" if size >= 9.95 else f"{fraction * 100:.1f} %"
@@ -43,12 +52,17 @@ def percent(fraction: float | None) -> str:
 
 def mebibytes(count: float | None) -> str:
     """Memory: '1,024 MiB'."""
-    return f"{digits(count / MIB)} MiB" if count is not None and math.isfinite(count) else UNKNOWN
+    return f"{digits(count / MIB)} MiB" if known(count) else UNKNOWN
+
+
+def gibibytes(count: float | None) -> str:
+    """A machine's memory: '16 GiB'."""
+    return f"{count / 1024 / MIB:,.0f} GiB" if known(count) else UNKNOWN
 
 
 def throughput(tokens_per_s: float | None) -> str:
     """Rounded to three digits: '12,400 tokens/s'."""
-    if tokens_per_s is None or not math.isfinite(tokens_per_s) or tokens_per_s <= 0:
+    if not known(tokens_per_s) or tokens_per_s <= 0:
         return UNKNOWN
     step = 10.0 ** max(0, math.floor(math.log10(tokens_per_s)) - 2)
     return f"{digits(round(tokens_per_s / step) * step)} tokens/s"

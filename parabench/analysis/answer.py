@@ -1,0 +1,133 @@
+"""The sweet spot as data, and how it is said."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from parabench.analysis import words
+from parabench.analysis.effects import MOST_BLOCKS
+
+# Differences below this are not worth another night of blocks: it is also what `compare` tolerates.
+SHARP_ENOUGH = 0.02
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration's place.
+
+    `slower` is against the fastest, as a fraction; `plus_minus_s` is the latency's 95 % half-width.
+    """
+
+    case_id: str
+    label: str
+    latency_s: float
+    plus_minus_s: float | None
+    tokens_per_s: float
+    slower: float
+    launches: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The sweet spot among the configurations that do one work.
+
+    `heading` sets this work apart from the session's others: 'global batch 16'; empty where there is one.
+    `equals` are those that cannot be told apart from `best`, which is not among them; `half_width` is the
+    widest simultaneous 95 % half-width against `best` that decides between them, as a fraction; None when
+    there is none. `decided` is False when the data cannot separate anything; `why_not` then says why.
+    """
+
+    heading: str
+    work: dict[str, Any]
+    statistic: str
+    blocks: int
+    launches: int
+    best: Candidate | None
+    equals: tuple[Candidate, ...]
+    slower: tuple[Candidate, ...]
+    default: Candidate | None
+    half_width: float | None
+    more_blocks: int | None
+    decided: bool
+    why_not: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it: unknown is null."""
+        return asdict(self) | {"sentence": self.sentence()}
+
+    def sentence(self) -> str:
+        """The answer as a person would say it, after its heading."""
+        return f"{self.heading}: {self.plain_sentence()}" if self.heading else self.plain_sentence()
+
+    def plain_sentence(self) -> str:
+        """The answer without its heading."""
+        if self.best is None:
+            return self.why_not or ""
+        best = self.best
+        number = words.milliseconds(best.latency_s) + " a step"
+        if best.plus_minus_s is not None:
+            number += f" (±{words.margin(best.plus_minus_s, best.latency_s)})"
+        number += f", {words.throughput(best.tokens_per_s)}"
+        if not self.decided:
+            place = "Fastest so far" if self.equals else "Measured"
+            return f"{self.why_not} {place}: {best.label}: {number}."
+        said = [*self._place(number), self._blocks(), self._default()]
+        return " ".join(sentence for sentence in said if sentence)
+
+    def _place(self, number: str) -> list[str]:
+        assert self.best is not None
+        blocks = words.count(self.blocks, "block")
+        if self.equals and not self.slower:
+            everything = words.count(len(self.equals) + 1, "configuration")
+            found = f"No difference was found between the {everything} with {blocks}"
+            if self._only_buckets():
+                found = f"The bucket size makes no difference that {blocks} could show ({everything})"
+            spread = max(candidate.slower for candidate in self.equals)
+            return [
+                f"{found}: the slowest is {words.percent(spread)} from the fastest.",
+                f"Nominally first: {self.best.label}: {number}.",
+            ]
+        said = [f"Fastest: {self.best.label}: {number}."]
+        if self.equals:
+            said.append(f"Cannot be told apart from it with {blocks}: {words.listed(c.label for c in self.equals)}.")
+        elif len(self.slower) == 1:
+            said.append(f"{self.slower[0].label} is {words.percent(self.slower[0].slower)} slower ({blocks}).")
+        else:
+            others = words.count(len(self.slower), "other configuration")
+            said.append(
+                f"It is faster than the {others} with {blocks}; "
+                f"the next is {self.slower[0].label}, {words.percent(self.slower[0].slower)} slower."
+            )
+        return said
+
+    def _only_buckets(self) -> bool:
+        """Whether labels differ in the bucket size alone."""
+        assert self.best is not None
+        labels = [self.best.label, *(candidate.label for candidate in self.equals)]
+        stems = {
+            (label.split(" MiB")[0].rpartition(" ")[0] if " MiB" in label else label.partition(",")[0])
+            + label.partition(",")[2]
+            for label in labels
+        }
+        return len(stems) == 1
+
+    def _blocks(self) -> str:
+        if self.more_blocks is None:
+            return ""
+        difference = f"a difference of {100 * SHARP_ENOUGH:g} %"
+        if self.blocks + self.more_blocks > MOST_BLOCKS:
+            return f"More than {MOST_BLOCKS} blocks would be needed to tell {difference}: too noisy."
+        return f"About {words.count(self.more_blocks, 'more block')} would tell {difference}."
+
+    def _default(self) -> str:
+        if self.default is None or self.best is None:
+            return ""
+        if self.default.case_id == self.best.case_id:
+            return "It is PyTorch's default."
+        if self.default.case_id in {candidate.case_id for candidate in self.equals}:
+            return f"PyTorch's default ({self.default.label}) is among those." if self.slower else ""
+        return (
+            f"PyTorch's default (ddp native, default bucket, same world size) is "
+            f"{words.percent(self.default.slower)} slower."
+        )

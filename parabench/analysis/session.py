@@ -1,0 +1,67 @@
+"""Which of a store's sessions is read, with its JSON columns parsed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from parabench.errors import UsageError
+from parabench.store import Results
+
+
+@dataclass(frozen=True)
+class Session:
+    """One `parabench run`, its JSON columns parsed."""
+
+    id: int
+    label: str | None
+    suite: str
+    question: str
+    argv: list[str]
+    seed: int
+    started_utc: str
+    finished_utc: str | None
+    version: str
+    environment: dict[str, Any]
+    plan: dict[str, Any]
+
+
+def select_session(results: Results, session: str | int | None = None) -> Session:
+    """The session with that id or label (the newest of that label), by default the newest of the store.
+
+    Raises UsageError when there is none, with those that are there.
+    """
+    table = results.session
+    if table.empty:
+        raise UsageError(f"{results.path} holds no session; give the results.db of a run")
+    if session is None:
+        chosen = table
+    else:
+        chosen = table[table["id"].astype(str) == str(session)]
+        if chosen.empty:
+            chosen = table[table["label"] == str(session)]
+    if chosen.empty:
+        there = ", ".join(
+            f"{i} ({label})" if isinstance(label, str) else str(i)
+            for i, label in zip(table["id"], table["label"], strict=True)
+        )
+        raise UsageError(f"session {session!r} is not in {results.path}; it holds {there}")
+    row: dict[Any, Any] = chosen.sort_values("id").iloc[-1].to_dict()
+    return Session(
+        id=int(row["id"]),
+        label=_text(row["label"]),
+        suite=str(row["suite"]),
+        question=str(row["question"]),
+        argv=[str(word) for word in json.loads(row["argv"])],
+        seed=int(row["seed"]),
+        started_utc=str(row["started_utc"]),
+        finished_utc=_text(row["finished_utc"]),
+        version=str(row["parabench_version"]),
+        environment=json.loads(row["environment"]) or {},
+        plan=json.loads(row["plan"]) or {},
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,118 @@
+"""What the report's tables and lists hold, as plain rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.answer import Answer
+from parabench.analysis.checks import check_launches
+from parabench.analysis.frames import ranked
+from parabench.analysis.session import Session
+from parabench.case import Case
+from parabench.record import Finding
+from parabench.store import Results
+
+
+def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
+    """The case table's rows, each with its `place` in the answers: 'fastest', 'as fast' or nothing."""
+    place = {}
+    for answer in answers:
+        if answer.best is not None and answer.decided:
+            place[answer.best.case_id] = "as fast" if answer.equals and not answer.slower else "fastest"
+            place.update({candidate.case_id: "as fast" for candidate in answer.equals})
+    return [
+        {str(k): v for k, v in row.items()} | {"place": place.get(row["case_id"], "")}
+        for row in cases.to_dict("records")
+    ]
+
+
+def skipped_rows(session: Session) -> list[tuple[str, str]]:
+    """(label, reason) of every case that was not launched."""
+    skipped = session.plan.get("skipped") or []
+    return [(Case.from_dict(entry["case"]).label, str(entry["reason"])) for entry in skipped]
+
+
+def finding_rows(
+    results: Results, session: Session, launches: pd.DataFrame, cases: pd.DataFrame
+) -> list[tuple[Finding, str]]:
+    """Stored and computed findings, each with the label of what it concerns; equal ones once."""
+    stored = results.finding[results.finding["session_id"] == session.id]
+    found = [
+        Finding(
+            code=str(row["code"]),
+            message=str(row["message"]),
+            advice=str(row["advice"]),
+            case_id=row["case_id"] if isinstance(row["case_id"], str) else None,
+        )
+        for row in stored.to_dict("records")
+    ]
+    labels = dict(zip(cases["case_id"], cases["label"], strict=True))
+    every = dict.fromkeys([*found, *check_launches(launches, results.sample, session)])
+    return [(finding, labels.get(finding.case_id, "")) for finding in every]
+
+
+def trust(own: pd.DataFrame) -> dict[str, int]:
+    """How much stands behind the answers: launches, good ones, cases, blocks, steps of a launch."""
+    good = ranked(own)
+    return {
+        "launches": len(own),
+        "good": len(good),
+        "cases": int(own["case_id"].nunique()),
+        "blocks": int(good["block"].nunique()),
+        "steps": int(good["n_steps"].median()) if len(good) else 0,
+    }
+
+
+def environment_rows(session: Session) -> list[tuple[str, str]]:
+    """(name, value) of what is known about the run, the protocol and the machine."""
+    rows = [
+        ("suite", session.suite),
+        ("seed", str(session.seed)),
+        ("parabench", session.version),
+        ("started", when(session.started_utc)),
+        ("finished", when(session.finished_utc) if session.finished_utc else "not finished"),
+    ]
+    known = dict(session.environment)
+    gpus = known.pop("gpus", None) or []
+    memory = known.pop("memory_bytes", None)
+    nvml = known.pop("nvml", None) or {}
+    groups = [
+        session.plan.get("protocol") or {},
+        *(known.pop(name, None) or {} for name in ("versions", "env")),
+    ]
+    rows += [(str(name), _said(value)) for group in groups for name, value in group.items() if value is not None]
+    container = known.pop("container", None) or {}
+    rows += [(f"container {name}", _said(value)) for name, value in container.items() if value is not None]
+    rows += [(name, _said(value)) for name, value in known.items()]
+    rows.append(("memory", words.gibibytes(memory)))
+    named = [f"{gpu.get('name')} ({words.gibibytes(gpu.get('memory_bytes'))})" for gpu in gpus]
+    counted = [f"{named.count(name)} × {name}" if named.count(name) > 1 else name for name in dict.fromkeys(named)]
+    rows.append(("GPUs", "; ".join(counted) or "none"))
+    if nvml.get("available") is not None:
+        why = nvml.get("reason") or words.UNKNOWN
+        rows.append(("NVML", "available" if nvml["available"] else f"not available: {why}"))
+    return rows
+
+
+def bucket_sizes(facts: object) -> str:
+    """The buckets that a launch really used: '3, largest 25.0 MiB'; empty when they were not recorded."""
+    sizes = json.loads(facts).get("bucket_bytes") if isinstance(facts, str) else None
+    if not isinstance(sizes, list) or not sizes:
+        return ""
+    return f"{len(sizes)}, largest {words.mebibytes(max(sizes))}"
+
+
+def when(utc: str) -> str:
+    """'2026-01-31 14:05 UTC' from ISO 8601."""
+    return f"{utc[:10]} {utc[11:16]} UTC" if len(utc) > 16 and utc[10] == "T" else utc
+
+
+def _said(value: object) -> str:
+    if value is None:
+        return words.UNKNOWN
+    return value if isinstance(value, str) else json.dumps(value)

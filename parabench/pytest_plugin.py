@@ -1,0 +1,175 @@
+"""Suites as pytest items: `pytest suites/ --benchmark-json=out.json`.
+
+A suite is a Python file that imports parabench and declares CASES. Its cases become items; all selected cases of
+a suite are launched, in interleaved blocks, when the first of them runs, and each item then hands its recorded step
+latencies to pytest-benchmark. In pedantic mode a round reads the timer exactly twice, so a timer that tells 0, t0,
+0, t1, ... makes them first-class results.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from parabench.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    from parabench.case import Case
+    from parabench.plan import Plan
+    from parabench.suite import Suite
+
+_SUITE = re.compile(r"^(?:from|import) parabench\b.*?^CASES\b", re.MULTILINE | re.DOTALL)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `parabench run` takes, for those who start from pytest."""
+    group = parser.getgroup("parabench", "distributed training suites")
+    group.addoption("--parabench-out", default="parabench-results", metavar="DIR", help="store and report go here")
+    group.addoption("--parabench-launches", type=int, metavar="N", help="launches of every case")
+    group.addoption("--parabench-steps", type=int, metavar="N", help="measured steps a launch")
+    group.addoption(
+        "--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis"
+    )
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect suite files; everything else is left alone."""
+    if file_path.suffix != ".py" or not _SUITE.search(file_path.read_text(encoding="utf-8", errors="replace")):
+        return None
+    collector: pytest.Collector = SuiteFile.from_parent(parent, path=file_path)
+    return collector
+
+
+class SuiteFile(pytest.File):
+    """One suite. Its selected cases are launched together, once."""
+
+    suite: Suite
+    plan: Plan
+    _latencies: dict[str, list[float]] | None = None
+    _failures: dict[str, str]
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """An item for each case, those that this machine cannot run included: they are skipped with the reason."""
+        from parabench.machine import this_machine
+        from parabench.run import plan_request
+        from parabench.suite import load_suite
+
+        try:
+            self.suite = load_suite(str(self.path))
+            self.plan = plan_request(self.request(), self.suite, this_machine())
+        except UsageError as error:
+            raise self.CollectError(f"parabench: {error}") from error
+        for case in self.plan.cases:
+            yield CaseItem.of(self, case, None)
+        for skipped in self.plan.skipped:
+            yield CaseItem.of(self, skipped.case, skipped.reason)
+
+    def request(self) -> Any:
+        """The options as a run's request."""
+        from parabench.run import Request
+
+        config = self.config
+        return Request(
+            suite=str(self.path),
+            argv=["pytest", *map(str, config.invocation_params.args)],
+            axes=tuple(config.getoption("--parabench-set")),
+            launches=config.getoption("--parabench-launches"),
+            steps=config.getoption("--parabench-steps"),
+            out=Path(config.getoption("--parabench-out")),
+        )
+
+    def latencies(self, case: Case) -> list[float]:
+        """The stored step latencies of `case`, in seconds; fails the test when one of its launches is not ok."""
+        if self._latencies is None:
+            self._run()
+        assert self._latencies is not None
+        if case.id in self._failures:
+            pytest.fail(self._failures[case.id], pytrace=False)
+        return self._latencies[case.id]
+
+    def _run(self) -> None:
+        from rich.console import Console
+
+        from parabench.machine import this_machine
+        from parabench.run import STORE_NAME, begin, check_writable, run_session
+        from parabench.store import Store
+
+        request = self.request()
+        selected = {item.case for item in self.session.items if isinstance(item, CaseItem) and item.parent is self}
+        plan = replace(self.plan, cases=tuple(case for case in self.plan.cases if case in selected))
+        check_writable(request.out)
+        store_path = request.out / STORE_NAME
+        with Store.open_or_create(store_path) as store:
+            opened = begin(store, request, self.suite, plan, this_machine())
+            run_session(store, opened, Console(), None)
+        self._latencies, self._failures = _read(store_path, opened.session_id)
+
+
+class CaseItem(pytest.Function):
+    """One case of a suite."""
+
+    case: Case
+    timer: RecordedTimer
+
+    @classmethod
+    def of(cls, parent: SuiteFile, case: Case, skipped: str | None) -> CaseItem:
+        """The item for `case`, skipped where there is a reason to."""
+        item: CaseItem = cls.from_parent(parent, name=case.id, callobj=step_latency)
+        item.case = case
+        item.timer = RecordedTimer()
+        item.add_marker(pytest.mark.benchmark(timer=item.timer), append=False)
+        if skipped is not None:
+            item.add_marker(pytest.mark.skip(reason=skipped))
+        return item
+
+
+class RecordedTimer:
+    """A clock that tells recorded durations: 0, t0, 0, t1, ..."""
+
+    def __init__(self) -> None:
+        self._readings: Iterator[float] = iter(())
+
+    def load(self, durations: list[float]) -> None:
+        """What the next rounds will have taken."""
+        self._readings = (reading for duration in durations for reading in (0.0, duration))
+
+    def __call__(self) -> float:
+        return next(self._readings)
+
+
+def step_latency(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> None:
+    """Step latency: the slowest rank's time, every measured step of every launch."""
+    item = request.node
+    assert isinstance(item, CaseItem)
+    assert isinstance(item.parent, SuiteFile)
+    durations = item.parent.latencies(item.case)
+    item.timer.load(durations)
+    benchmark.extra_info["case"] = item.case.to_dict()
+    benchmark.pedantic(_nothing, rounds=len(durations), iterations=1)
+
+
+def _nothing() -> None:
+    """What is timed: the work was done before, by the ranks."""
+
+
+def _read(store_path: Path, session_id: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """({case id: step latencies}, {case id: why it failed}) of a session."""
+    from parabench.analysis.frames import step_latencies
+    from parabench.record import REFERENCE_BLOCK, Status
+    from parabench.store import load
+
+    results = load(store_path)
+    launches = results.launch
+    launches = launches[(launches["session_id"] == session_id) & (launches["block"] != REFERENCE_BLOCK)]
+    failed = launches[launches["status"] != Status.OK]
+    steps = step_latencies(results.sample).merge(launches, left_on="launch_id", right_on="id")
+    latencies = {str(case): group["step_s"].tolist() for case, group in steps.groupby("case_id")}
+    failures = {str(row["case_id"]): f"{row['status']}: {row['error']}" for row in failed.to_dict("records")}
+    return latencies, failures
