@@ -15,6 +15,8 @@ DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
 
+_INTEGERS = ("world_size", "ranks_per_node", "global_batch", "seq_len", "threads", "seed")
+
 # A strategy, algorithm or model is a short name of ours or a user's own "package.module:name".
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?")
 
@@ -49,6 +51,18 @@ class Case:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in _INTEGERS:
+            value = getattr(self, name)
+            if type(value) is not int and not (value is None and name == "ranks_per_node"):
+                raise UsageError(f"{name} is {value!r}; it must be a whole number")
+        for name in ("strategy", "algorithm", "model", "data", "dtype", "device", "backend"):
+            if not isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a text")
+        if self.bucket_mib is not None:
+            if type(self.bucket_mib) not in (int, float):
+                raise UsageError(f"bucket_mib is {self.bucket_mib!r}; give MiB, or None for PyTorch's default")
+            # 4 and 4.0 are one case, so they must have one id.
+            object.__setattr__(self, "bucket_mib", float(self.bucket_mib))
         for name in ("strategy", "algorithm", "model"):
             if not _NAME.fullmatch(getattr(self, name)):
                 raise UsageError(
@@ -134,10 +148,6 @@ class Protocol:
             raise UsageError(f"deadline is {self.deadline_s} s; it must be above 0")
 
 
-def _integer(text: str) -> int:
-    return int(text)
-
-
 def _bucket(text: str) -> float | None:
     return None if text == "default" else float(text)
 
@@ -149,7 +159,7 @@ def _optional_integer(text: str) -> int | None:
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "bucket_mib": _bucket,
     "ranks_per_node": _optional_integer,
-    **dict.fromkeys(("world_size", "global_batch", "seq_len", "threads", "seed"), _integer),
+    **{name: int for name in _INTEGERS if name != "ranks_per_node"},
 }
 
 AXES = tuple(f.name for f in fields(Case) if f.default is not MISSING)

@@ -131,14 +131,16 @@ def best(store: Path, session: str | None, as_json: bool) -> None:
     show_default=True,
     help="Accepted rate of false alarms.",
 )
+@click.option("--base-session", metavar="SESSION", help="Id or label in BASE; the newest when not given.")
+@click.option("--new-session", metavar="SESSION", help="Id or label in NEW; the newest when not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def compare(base: Path, new: Path, tolerance: float, alpha: float, as_json: bool) -> None:
-    """Did NEW get slower than BASE? Exits with 1 when a case did."""
+def compare(base: Path, new: Path, as_json: bool, **options: Any) -> None:
+    """Did NEW get slower than BASE? Exits with 1 when a case did, or no longer ends well."""
     from parabench.analysis.compare import compare as compare_results
     from parabench.store import load
 
-    outcome = compare_results(load(base), load(new), tolerance=tolerance, alpha=alpha)
-    click.echo(json.dumps(outcome.to_dict(), indent=2) if as_json else outcome.sentence())
+    outcome = compare_results(load(base), load(new), **options)
+    click.echo(json.dumps(outcome.to_dict(), indent=2) if as_json else "\n".join(outcome.lines()))
     raise SystemExit(REGRESSION if outcome.regressed else 0)
 
 

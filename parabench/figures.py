@@ -27,7 +27,6 @@ PEAK = {
     "peak_reserved_bytes": ("#56B4E9", "torch's allocator"),
     "used_bytes": ("#E69F00", "device (NVML)"),
 }
-_DASHES = ("solid", "dash", "dot", "dashdot")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up")
 # More bars than this are a wall, not a figure; the table below holds every case.
 MOST_BARS = 16
@@ -118,12 +117,13 @@ def heat_map(cases: pd.DataFrame) -> list[Panel]:
 
 
 def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
-    """A curve per strategy and algorithm, with its best bucket, against the world size."""
+    """Against the world size: a curve per strategy, its best one; a curve per algorithm when there is one strategy."""
     if curves.empty:
         return []
     throughput, efficiency = go.Figure(), go.Figure()
     sizes = sorted(int(size) for size in curves["world_size"].unique())
-    drawn = [_best_bucket(group) for _, group in curves.groupby(["strategy", "algorithm"], sort=False)]
+    kind = "strategy" if curves["strategy"].nunique() > 1 else "algorithm"
+    drawn = [_best_curve(group) for _, group in curves.groupby(kind, sort=False)]
     # Without one device as the common base, the best base is the ideal: no curve is flattered.
     rate = max(float((curve["base_tokens_per_s"] / curve["base_world_size"]).iloc[0]) for curve in drawn)
     ideal = {"mode": "lines", "name": "ideal", "line": {"color": "#999999", "dash": "dot", "width": 1.5}}
@@ -135,14 +135,12 @@ def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
     for curve in drawn:
         strategy, algorithm, bucket = (curve[name].iloc[0] for name in ("strategy", "algorithm", "bucket_mib"))
         i, j = strategies.index(strategy), algorithms.index(algorithm)
-        # One strategy: its algorithms have the colours. Several: the strategies do, and algorithms differ in dash.
         colour = _colour(STRATEGY, str(strategy)) if several else _colour(ALGORITHM, str(algorithm))
-        dash = _DASHES[j % len(_DASHES)] if several else "solid"
         name = f"{strategy} {algorithm}" + ("" if pd.isna(bucket) else f" {bucket:g} MiB")
         style: dict[str, Any] = {
             "mode": "lines+markers",
             "name": _plain(_short(name, 34)),
-            "line": {"color": colour, "dash": dash},
+            "line": {"color": colour},
             "marker": {"size": 8, "symbol": _SYMBOLS[(i if several else j) % len(_SYMBOLS)]},
             "x": list(curve["world_size"]),
         }
@@ -249,9 +247,10 @@ def _with_spread(rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _best_bucket(group: pd.DataFrame) -> pd.DataFrame:
-    """The curve of the bucket with most world sizes; among equals, the fastest at the largest."""
-    curves = [curve.sort_values("world_size") for _, curve in group.groupby("bucket_mib", dropna=False, sort=False)]
+def _best_curve(group: pd.DataFrame) -> pd.DataFrame:
+    """The algorithm and bucket size with most world sizes; among equals, the fastest at the largest."""
+    keys = ["algorithm", "bucket_mib"]
+    curves = [curve.sort_values("world_size") for _, curve in group.groupby(keys, dropna=False, sort=False)]
     return max(curves, key=lambda curve: (len(curve), float(curve["tokens_per_s"].iloc[-1])))
 
 

@@ -1,6 +1,6 @@
 """Suites as pytest items: `pytest suites/ --benchmark-json=out.json`.
 
-A suite is a Python file that imports parabench and declares CASES. Its cases become items; all selected cases of
+A suite is a Python file that imports parabench.suite and declares CASES. Its cases become items; all selected cases of
 a suite are launched, in interleaved blocks, when the first of them runs, and each item then hands its recorded step
 latencies to pytest-benchmark. In pedantic mode a round reads the timer exactly twice, so a timer that tells 0, t0,
 0, t1, ... makes them first-class results.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from parabench.plan import Plan
     from parabench.suite import Suite
 
-_SUITE = re.compile(r"^(?:from|import) parabench\b.*?^CASES\b", re.MULTILINE | re.DOTALL)
+_SUITE = re.compile(r"^from parabench\.suite import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,13 +35,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--parabench-out", default="parabench-results", metavar="DIR", help="store and report go here")
     group.addoption("--parabench-launches", type=int, metavar="N", help="launches of every case")
     group.addoption("--parabench-steps", type=int, metavar="N", help="measured steps a launch")
-    group.addoption(
-        "--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis"
-    )
+    group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect suite files; everything else is left alone."""
+    """Collect suite files; everything else, ordinary test modules included, is left alone."""
+    if any(fnmatch(file_path.name, pattern) for pattern in parent.config.getini("python_files")):
+        return None
     if file_path.suffix != ".py" or not _SUITE.search(file_path.read_text(encoding="utf-8", errors="replace")):
         return None
     collector: pytest.Collector = SuiteFile.from_parent(parent, path=file_path)
@@ -140,7 +141,7 @@ class RecordedTimer:
         """What the next rounds will have taken."""
         self._readings = (reading for duration in durations for reading in (0.0, duration))
 
-    def __call__(self) -> float:
+    def __call__(self) -> float:  # noqa: D102 - the class says it
         return next(self._readings)
 
 

@@ -96,7 +96,7 @@ def render(results: Results, session: str | None = None) -> str:
             cases=tables.case_rows(cases, spots),
             skipped=tables.skipped_rows(chosen),
             statistics=sorted(set(cases["statistic"])),
-            findings=tables.finding_rows(results, chosen, launches, cases),
+            findings=tables.finding_groups(results, chosen, launches, cases),
             launches=launches.to_dict("records"),
             failed=launches[launches["status"] != Status.OK].to_dict("records"),
         )
@@ -138,7 +138,7 @@ def figure_sections(cases: pd.DataFrame) -> list[Section]:
             "More ranks",
             "The work of a step stays the same at every world size (strong scaling). Efficiency is "
             "throughput over that of one rank times the ranks; where one rank was not measured, the smallest "
-            "world size is the base. Each curve shows its best bucket size.",
+            "world size is the base. Of several curves, the one with most world sizes, then the fastest, is drawn.",
             each(lambda group: figures.scaling_panels(scaling(group))),
             nothing or "Only one world size was measured, so nothing can be said about scaling.",
         ),

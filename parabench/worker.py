@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import json
 import multiprocessing.forkserver
 import os
@@ -11,7 +12,6 @@ import signal
 import sys
 import time
 import traceback
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -92,30 +92,46 @@ def tie_to_driver() -> None:
 
 
 def measure(job: Job, rank: int) -> dict[str, Any]:
-    """Build the case, train, and return losses, memory and facts."""
+    """Join the group, train, leave the group; returns losses, memory and facts.
+
+    An error leaves the group as it is: its traceback keeps alive what uses the group, and the process ends anyway.
+    """
     case = job.case
     torch.set_num_threads(case.threads)
-    device = (
-        torch.device(case.device, rank % max(1, torch.cuda.device_count()))
-        if case.device == "cuda"
-        else torch.device("cpu")
-    )
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    with ExitStack() as stack:
-        if case.strategy != "single":
-            join_group(job, rank)
-            stack.callback(group.leave)
-        training, parallel = build(case, Place(rank, case.world_size, device))
-        clock = StepClock(job.folder / f"marks{rank}.f64", job.steps, device)
-        train(training, clock, job.steps)
-        clock.finish()
-        return {
-            "loss": [float(loss) for loss in training.losses],
-            "grad_norm": training.grad_norm,
-            "memory": peak_memory(device),
-            "facts": {**parallel.facts(), "collectives": group.calls()},
-        }
+    place = Place(rank, case.world_size, device_of(case, rank))
+    grouped = case.strategy != "single"
+    if grouped:
+        join_group(job, rank)
+    result = train_case(job, place)
+    # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
+    # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
+    gc.collect()
+    if grouped:
+        group.leave()
+    return result
+
+
+def device_of(case: Case, rank: int) -> torch.device:
+    """This rank's device, made the current one; with more ranks than devices (gloo) they share."""
+    if case.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def train_case(job: Job, place: Place) -> dict[str, Any]:
+    """Build, train and read what was seen."""
+    training, parallel = build(job.case, place)
+    clock = StepClock(job.folder / f"marks{place.rank}.f64", job.steps, place.device)
+    train(training, clock, job.steps)
+    clock.finish()
+    return {
+        "loss": [float(loss) for loss in training.losses],
+        "grad_norm": training.grad_norm,
+        "memory": peak_memory(place.device),
+        "facts": {**parallel.facts(), "collectives": group.calls()},
+    }
 
 
 def join_group(job: Job, rank: int) -> None:

@@ -15,6 +15,7 @@ from parabench.analysis.frames import case_table, launch_table, ranked
 from parabench.analysis.session import Session, select_session
 from parabench.analysis.welch import holm, welch
 from parabench.case import Case
+from parabench.errors import UsageError
 from parabench.record import REFERENCE_BLOCK, Status
 from parabench.store import Results
 
@@ -134,11 +135,16 @@ def compare(
 
     A case regressed when its launches are slower in a one-sided Welch t-test on log numbers, adjusted over
     cases by Holm, at level `alpha`, and slower by more than `tolerance` (a fraction); or when it ended well
-    before and now does not. Every case of either side has a row. Raises UsageError for no such session.
+    before and now does not. Every case of either side has a row. Raises UsageError for no such session, and when
+    the sides have no case in common: a gate that judges nothing must not pass.
     """
     sides = select_session(base, base_session), select_session(new, new_session)
     tables = launch_table(base, sides[0]), launch_table(new, sides[1])
     cases = [case_table(table).set_index("case_id") for table in tables]
+    if cases[0].index.intersection(cases[1].index).empty:
+        raise UsageError(
+            f"no case is in both {base.path} and {new.path}; measure the same suite with the same --set on both sides"
+        )
     rows = [_row(case, cases, tables, sides) for case in dict.fromkeys([*cases[0].index, *cases[1].index])]
     judged = [row for row in rows if row["p"] is not None]
     slower = holm([row["p"] for row in judged])

@@ -19,7 +19,7 @@ from scipy import stats
 # Below this, differences of log times are rounding, not measurement.
 _ROUNDING = 1e-9
 # A plan with more blocks than this is not a plan; the answer is then "more than".
-MOST_BLOCKS = 1000
+MOST_BLOCKS = 100
 
 
 @lru_cache(maxsize=256)

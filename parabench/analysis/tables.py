@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -37,10 +38,19 @@ def skipped_rows(session: Session) -> list[tuple[str, str]]:
     return [(Case.from_dict(entry["case"]).label, str(entry["reason"])) for entry in skipped]
 
 
-def finding_rows(
+@dataclass(frozen=True)
+class FindingGroup:
+    """Findings of one code and advice: what each says, beginning with the label of its case."""
+
+    code: str
+    advice: str
+    messages: tuple[str, ...]
+
+
+def finding_groups(
     results: Results, session: Session, launches: pd.DataFrame, cases: pd.DataFrame
-) -> list[tuple[Finding, str]]:
-    """Stored and computed findings, each with the label of what it concerns; equal ones once."""
+) -> list[FindingGroup]:
+    """Stored and computed findings, those of one code together; equal ones once."""
     stored = results.finding[results.finding["session_id"] == session.id]
     found = [
         Finding(
@@ -53,7 +63,12 @@ def finding_rows(
     ]
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     every = dict.fromkeys([*found, *check_launches(launches, results.sample, session)])
-    return [(finding, labels.get(finding.case_id, "")) for finding in every]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for finding in every:
+        label = labels.get(finding.case_id or "", "")
+        said = finding.message if label in finding.message else f"{label}: {finding.message}"
+        groups.setdefault((finding.code, finding.advice), []).append(said)
+    return [FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()]
 
 
 def trust(own: pd.DataFrame) -> dict[str, int]:

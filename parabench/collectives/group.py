@@ -137,7 +137,7 @@ class AlgorithmGroup(ProcessGroup):
     ) -> Work:
         """The same from a list of tensors, one a rank."""
         return self.reduce_scatter_single_coalesced(
-            outputs, [torch.cat([_flat(t) for t in tensors]) for tensors in input_lists], opts
+            outputs, [torch.cat([t.reshape(-1) for t in tensors]) for tensors in input_lists], opts
         )
 
     # torch 2.11 and older call them by these names.

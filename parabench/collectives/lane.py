@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -12,9 +13,29 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-_c10d: Any = torch._C._distributed_c10d  # its stub lacks what is used here
-
 Job = tuple[Callable[[], None], Future[Any], list[Tensor], str]
+
+
+class FutureWork(Work):
+    """A Work that ends with its future. Its `wait` raises when the job failed; c10d's own wrapper of a future would
+    return as if all were well, and training would go on with half a reduction."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return when the job is done; raises RuntimeError when it failed. The wire itself keeps the timeout."""
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the job is over, however it ended."""
+        return self._future.done()
+
+    def get_future(self) -> Future[Any]:
+        """What DDP chains its own work to."""
+        return self._future
 
 
 class ThreadLane:
@@ -37,8 +58,7 @@ class ThreadLane:
         else:
             future = Future(devices=[device])
             self._jobs.put((_after_current_stream(job, device), future, list(tensors), what))
-        work: Work = _c10d._create_work_from_future(future)
-        return work
+        return FutureWork(future)
 
     def stop(self) -> None:
         """Finish what is queued and end the thread."""
@@ -82,8 +102,7 @@ class StreamLane:
                 for tensor in tensors:
                     tensor.record_stream(stream)
                 future.set_result(list(tensors))
-        work: Work = _c10d._create_work_from_future(future)
-        return work
+        return FutureWork(future)
 
     def stop(self) -> None:
         """Nothing to end: the streams go with the process."""

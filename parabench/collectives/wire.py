@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -124,7 +124,8 @@ def reduction(op: ReduceOp | ReduceOp.RedOpType, size: int) -> Reduction:
         return Reduction(lambda into, other: torch.maximum(into, other, out=into), nothing)
     if op == ReduceOp.MIN:
         return Reduction(lambda into, other: torch.minimum(into, other, out=into), nothing)
-    raise ValueError(f"reduction {op} has no algorithm here; use sum, average, max or min, or algorithm native")
+    plain: Any = getattr(op, "op", op)  # what a ReduceOp holds
+    raise ValueError(f"reduction {plain.name} has no algorithm here; use SUM, AVG, MAX or MIN, or algorithm native")
 
 
 def split(flat: Tensor, parts: int) -> list[Tensor]:

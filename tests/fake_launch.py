@@ -1,0 +1,44 @@
+"""A launch without processes: what a case "takes" is given, and one device's numbers are computed right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parabench.case import Case, Protocol
+from parabench.interrupt import Interrupted
+from parabench.record import Failure, Launch, Phase, Sample, Status
+
+
+class FakeLauncher:
+    """Stands in for `launcher.launch`. `step_s` says what a step of a case takes; `calls` what was launched."""
+
+    def __init__(self, step_s: Callable[[Case], float] = lambda case: 0.010) -> None:
+        self.step_s = step_s
+        self.calls: list[Case] = []
+        self.deadlines: list[float] = []
+        self.interrupt_at: int | None = None
+        self.failing: dict[str, tuple[Status, Failure]] = {}
+        self.loss_of: Callable[[Case, int], float] = lambda case, step: 5.0 - 0.01 * step
+
+    def __call__(self, case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
+        if self.interrupt_at == len(self.calls):
+            raise Interrupted(2)
+        self.calls.append(case)
+        self.deadlines.append(deadline_s)
+        steps = protocol.warmup + protocol.steps
+        status, failure = self.failing.get(case.strategy, (Status.OK, None))
+        samples = []
+        for rank in range(case.world_size):
+            for step in range(steps):
+                phase = Phase.WARMUP if step < protocol.warmup else Phase.MEASURE
+                samples.append(Sample(rank, step, phase, "step_s", self.step_s(case) * (1 + rank / 100)))
+                samples.append(Sample(rank, step, phase, "loss", self.loss_of(case, step)))
+            samples.append(Sample(rank, 0, Phase.WARMUP, "grad_norm", 2.0))
+        return Launch(
+            case=case,
+            status=status,
+            started_utc="2026-01-01T00:00:00.000Z",
+            wall_s=self.step_s(case) * steps + 0.1,
+            failure=failure,
+            samples=samples,
+        )

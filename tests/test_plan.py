@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parabench.case import Case, Protocol
+from parabench.errors import UsageError
+from parabench.machine import Gpu, Machine
+from parabench.plan import Plan, make_plan
+from parabench.suite import Suite, load_suite, shipped, sweep
+
+
+def plan(machine, *sweeps, overrides=None, protocol=None, seed=0):
+    suite = Suite(name="s", path=None, question="q", sweeps=sweeps, protocol=Protocol())
+    return make_plan(suite, overrides or {}, protocol or Protocol(), machine, seed)
+
+
+def test_axes_that_a_strategy_lacks_collapse(machine):
+    cases = plan(
+        machine,
+        sweep(strategy=("single", "ddp", "tp"), algorithm=("native", "ring"), bucket_mib=(1, 4), world_size=2),
+    ).cases
+    assert [(c.strategy, c.algorithm, c.bucket_mib, c.world_size) for c in cases] == [
+        ("single", "native", None, 1),
+        ("ddp", "native", 1, 2),
+        ("ddp", "native", 4, 2),
+        ("ddp", "ring", 1, 2),
+        ("ddp", "ring", 4, 2),
+        ("tp", "native", None, 2),
+        ("tp", "ring", None, 2),
+    ]
+
+
+def test_automatic_values_are_settled(machine):
+    (case,) = plan(machine, sweep(strategy="ddp", algorithm="two_level", world_size=4)).cases
+    assert (case.device, case.backend, case.ranks_per_node) == ("cpu", "gloo", 2)
+    gpus = replace(machine, gpus=tuple(Gpu("a device", None) for _ in range(4)))
+    (case,) = plan(gpus, sweep(strategy="ddp", algorithm="ring", world_size=4)).cases
+    assert (case.device, case.backend, case.ranks_per_node) == ("cuda", "nccl", None)
+
+
+@pytest.mark.parametrize(("cores", "sizes"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4]), (8, [1, 2, 4, 8])])
+def test_auto_world_sizes_are_powers_of_two_up_to_the_cores(cores, sizes):
+    cases = plan(Machine(cores=cores), sweep(strategy="ddp", world_size="auto")).cases
+    assert [case.world_size for case in cases] == sizes
+
+
+def test_auto_counts_devices_where_there_are_any():
+    machine = Machine(cores=64, gpus=tuple(Gpu("a device", None) for _ in range(3)))
+    cases = plan(machine, sweep(strategy="ddp", world_size="auto")).cases
+    assert [case.world_size for case in cases] == [1, 2]
+
+
+def test_what_the_machine_lacks_is_skipped_with_its_reason(machine):
+    made = plan(machine, sweep(strategy="ddp", world_size=(2, 16), global_batch=16))
+    assert [case.world_size for case in made.cases] == [2]
+    assert [s.case.world_size for s in made.skipped] == [16]
+    assert "world_size 16 is larger than 8" in made.skipped[0].reason
+
+
+def test_asking_for_what_the_machine_lacks_is_an_error(machine):
+    with pytest.raises(UsageError, match="world_size 16 is larger than 8"):
+        plan(machine, sweep(strategy="ddp", global_batch=16), overrides={"world_size": (16,)})
+    with pytest.raises(UsageError, match="device cuda is not here: a test has none"):
+        plan(machine, sweep(strategy="ddp", world_size=2), overrides={"device": ("cuda",)})
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({"strategy": "dpp"}, "did you mean 'ddp'"),
+        ({"algorithm": "rings", "world_size": 2}, "did you mean 'ring'"),
+        ({"model": "gpt3"}, "model 'gpt3' is unknown"),
+        ({"world_size": 3}, "global_batch 8 does not divide by world_size 3"),
+        ({"strategy": "tp", "world_size": 3}, "does not divide the 4 heads of gpt-nano"),
+        ({"seq_len": 4096}, "longer than the context"),
+        ({"device": "cpu", "backend": "nccl"}, "nccl needs device cuda"),
+        ({"data": "text:/no/such/file"}, "'/no/such/file' cannot be read"),
+        ({"data": "csv"}, "data 'csv' is unknown"),
+        ({"global_batch": 4096}, "one batch needs"),
+    ],
+)
+def test_nonsense_is_refused_with_the_remedy(machine, axes, said):
+    with pytest.raises(UsageError, match=said):
+        plan(machine, sweep(**{"strategy": "ddp", **axes}))
+
+
+def test_a_short_text_is_refused_and_a_long_one_taken(machine, tmp_path):
+    text = tmp_path / "t.txt"
+    text.write_bytes(b"x" * 512)
+    with pytest.raises(UsageError, match="holds 512 bytes, one batch needs 513"):
+        plan(machine, sweep(strategy="single", data=f"text:{text}"))
+    text.write_bytes(b"x" * 513)
+    assert plan(machine, sweep(strategy="single", data=f"text:{text}")).cases
+
+
+def test_every_block_has_every_case_once_in_a_seeded_order(machine):
+    made = plan(machine, sweep(strategy="ddp", bucket_mib=tuple(range(1, 9)), world_size=2), seed=7)
+    turns = made.turns()
+    assert turns == made.turns()
+    assert turns != replace(made, seed=8).turns()
+    orders = []
+    for block in range(3):
+        own = [turn for turn in turns if turn.block == block]
+        assert [turn.position for turn in own] == list(range(8))
+        assert {turn.case for turn in own} == set(made.cases)
+        orders.append([turn.case for turn in own])
+    assert orders[0] != orders[1]
+
+
+def test_a_plan_survives_json(machine):
+    made = plan(machine, sweep(strategy="ddp", world_size=(2, 64), global_batch=64))
+    assert Plan.from_dict(made.to_dict()) == made
+
+
+def test_shipped_suites_make_plans(machine):
+    assert set(shipped()) == {"quick", "bucket_size", "algorithms", "scaling", "strategies"}
+    for name in shipped():
+        suite = load_suite(name)
+        assert suite.question.endswith((".", "?"))
+        assert make_plan(suite, {}, suite.protocol, machine, 0).cases
+
+
+def test_quick_has_what_it_promises(machine):
+    suite = load_suite("quick")
+    cases = make_plan(suite, {}, suite.protocol, machine, 0).cases
+    assert {c.world_size for c in cases} == {1, 2, 4}
+    assert len({c.bucket_mib for c in cases if c.strategy == "ddp"}) == 3
+    pairs = {(c.strategy, c.algorithm) for c in cases}
+    assert pairs >= {(s, a) for s in ("ddp", "fsdp", "tp") for a in ("native", "ring", "tree", "two_level")}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("", "declares no CASES"),
+        ('"""Q?"""\nCASES = [1]', "declares no CASES"),
+        ('from parabench.suite import sweep\nCASES = sweep(strategy="ddp")', "no docstring"),
+        ("def broken(:", "SyntaxError"),
+        ("1 / 0", "ZeroDivisionError"),
+        ('"""Q?"""\nfrom parabench.suite import sweep\nCASES = sweep(colour=1)', "axis 'colour' is unknown"),
+        ('"""Q?"""\nfrom parabench.suite import sweep\nCASES = sweep()\nPROTOCOL = 3', "PROTOCOL must be"),
+    ],
+)
+def test_an_unreadable_suite_is_named(tmp_path, source, said):
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    with pytest.raises(UsageError, match=said) as caught:
+        load_suite(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_a_users_own_names_pass_the_plan(machine):
+    (case,) = plan(machine, sweep(strategy="pkg.mod:mine", algorithm="pkg.mod:algo", world_size=2)).cases
+    assert (case.strategy, case.algorithm) == ("pkg.mod:mine", "pkg.mod:algo")
+    assert isinstance(case, Case)

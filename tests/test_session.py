@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import io
+import sqlite3
+
+import pytest
+from fake_launch import FakeLauncher
+from rich.console import Console
+
+from parabench.case import Case, Protocol
+from parabench.errors import UsageError
+from parabench.plan import Plan
+from parabench.record import REFERENCE_BLOCK, Failure, Launch, Phase, Sample, Status
+from parabench.run import Request, run_suite
+from parabench.session import Session
+from parabench.store import load
+from parabench.verify import TOLERANCES, reference_of, verify
+
+SUITE = '''"""Which is fastest?"""
+from parabench.suite import sweep
+CASES = sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2)
+'''
+
+
+class Silent:
+    def launching(self, case, block):
+        pass
+
+    def launched(self, launch):
+        pass
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SUITE)
+    return str(path)
+
+
+def request(suite, tmp_path, **more):
+    given = {"launches": 2, "steps": 5, "out": tmp_path / "out", "argv": ["parabench", "run", "mine.py"]}
+    return Request(suite=suite, **{**given, **more})
+
+
+def run(asked, launch):
+    console = Console(file=io.StringIO(), width=200)
+    code = run_suite(asked, console, launch)
+    return code, console.file.getvalue()
+
+
+def test_a_run_ends_in_a_store_a_report_and_a_verdict(suite, tmp_path):
+    fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.020)
+    code, said = run(request(suite, tmp_path), fake)
+    assert code == 0
+    assert "Fastest: ddp native 4 MiB, 2 ranks: 10.1 ms" in said
+    assert "[6/6] block 2 of 2" in said
+    assert (tmp_path / "out" / "report.html").stat().st_size > 1e6
+    results = load(tmp_path / "out" / "results.db")
+    assert list(results.launch["status"]) == ["ok"] * 7
+    assert list(results.launch["block"]) == [REFERENCE_BLOCK, 0, 0, 0, 1, 1, 1]
+    assert results.session["finished_utc"].notna().all()
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["report.html", "results.db"]
+
+
+def test_the_reference_runs_once(suite, tmp_path):
+    fake = FakeLauncher()
+    run(request(suite, tmp_path), fake)
+    assert [case.strategy for case in fake.calls].count("single") == 1
+
+
+def test_interrupted_then_resumed_runs_nothing_twice(suite, tmp_path):
+    first, second = FakeLauncher(), FakeLauncher()
+    first.interrupt_at = 4
+    code, said = run(request(suite, tmp_path), first)
+    assert code == 130
+    assert "resume with: parabench run mine.py --resume" in said
+    assert len(load(tmp_path / "out" / "results.db").launch) == 4
+    code, said = run(request(suite, tmp_path, resume=True), second)
+    assert code == 0
+    assert "3 of 6 launches are done" in said
+    assert len(second.calls) == 3  # and no second reference
+    results = load(tmp_path / "out" / "results.db")
+    assert len(results.session) == 1
+    assert results.launch.groupby("case_id").size().to_dict() == {
+        case_id: 1 if case_id.startswith("single") else 2 for case_id in results.launch["case_id"]
+    }
+
+
+def test_resume_needs_no_suite_and_of_a_finished_session_runs_nothing(suite, tmp_path):
+    run(request(suite, tmp_path), FakeLauncher())
+    again = FakeLauncher()
+    code, _ = run(request(None, tmp_path, resume=True), again)
+    assert (code, again.calls) == (0, [])
+
+
+def test_resume_refuses_another_plan_and_an_empty_store(suite, tmp_path):
+    with pytest.raises(UsageError, match="no session to resume"):
+        run(request(suite, tmp_path, resume=True), FakeLauncher())
+    run(request(suite, tmp_path), FakeLauncher())
+    with pytest.raises(UsageError, match="planned otherwise"):
+        run(request(suite, tmp_path, resume=True, steps=6), FakeLauncher())
+
+
+def test_a_failed_launch_is_recorded_and_the_sweep_goes_on(suite, tmp_path):
+    fake = FakeLauncher()
+    fake.failing = {"ddp": (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))}
+    code, said = run(request(suite, tmp_path), fake)
+    assert code == 1
+    assert said.count("crashed: rank 1: ended by SIGKILL") == 6
+    launches = load(tmp_path / "out" / "results.db").launch
+    assert set(launches[launches["block"] >= 0]["failed_signal"]) == {"SIGKILL"}
+
+
+def test_a_training_that_differs_from_one_device_is_wrong_and_not_ranked(suite, tmp_path):
+    fake = FakeLauncher(lambda case: 0.001 if case.bucket_mib == 25 else 0.010)
+    fake.loss_of = lambda case, step: 5.0 - 0.01 * step * (1.5 if case.bucket_mib == 25 else 1.0)
+    code, said = run(request(suite, tmp_path), fake)
+    assert code == 1
+    assert "wrong: loss at step 1 is 4.985, on one device 4.99" in said
+    assert "Fastest: ddp native 25" not in said
+
+
+def test_without_a_reference_launches_are_kept_and_doubted(suite, tmp_path):
+    fake = FakeLauncher()
+    fake.failing = {"single": (Status.OOM, Failure("out of memory", 0))}
+    run(request(suite, tmp_path), fake)
+    findings = load(tmp_path / "out" / "results.db").finding
+    assert (findings["code"] == "unverified").sum() == 6
+
+
+def test_nothing_is_written_when_the_request_is_wrong(suite, tmp_path):
+    for wrong in ({"axes": ("nope=1",)}, {"axes": ("world_size",)}, {"label": "a b"}, {"steps": 0}, {"warmup": 1}):
+        with pytest.raises(UsageError):
+            run(request(suite, tmp_path, **wrong), FakeLauncher())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_label_names_the_session_and_a_second_run_appends(suite, tmp_path):
+    run(request(suite, tmp_path, label="base"), FakeLauncher())
+    run(request(suite, tmp_path, label="new"), FakeLauncher())
+    assert list(load(tmp_path / "out" / "results.db").session["label"]) == ["base", "new"]
+
+
+def test_a_store_that_is_none_or_newer_is_refused(suite, tmp_path):
+    (tmp_path / "out").mkdir()
+    store = tmp_path / "out" / "results.db"
+    store.write_text("not a database at all, but long enough to be looked at" * 100)
+    with pytest.raises(UsageError, match="cannot be used as a store|not a parabench store"):
+        run(request(suite, tmp_path), FakeLauncher())
+    with pytest.raises(UsageError, match="not a parabench store"):
+        load(store)
+    store.unlink()
+    run(request(suite, tmp_path), FakeLauncher())
+    with sqlite3.connect(store) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    for use in (lambda: load(store), lambda: run(request(suite, tmp_path), FakeLauncher())):
+        with pytest.raises(UsageError, match="schema 99, newer than"):
+            use()
+
+
+def session(plan, launch):
+    return Session(plan=plan, launch=launch, keep=lambda launch: None, progress=Silent())
+
+
+def test_a_deadline_is_ten_times_what_is_expected_and_a_minute_at_least():
+    case = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")
+    slow = FakeLauncher(lambda case: 10.0 if case.strategy == "single" else 20.0)
+    plan = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=8, launches=2), seed=0)
+    session(plan, slow).run()
+    # The reference's deadline comes from its arithmetic, the first launch's from the reference, then its own.
+    assert slow.deadlines == pytest.approx([60.0, 1001.0, 2001.0])
+    quick = FakeLauncher(lambda case: 0.001)
+    session(plan, quick).run()
+    assert quick.deadlines == [60.0, 60.0, 60.0]
+    given = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=8, deadline_s=5.0), seed=0)
+    assert session(given, quick).deadline_s(case) == 5.0
+
+
+def launch_with(**losses):
+    case = Case(strategy="ddp", world_size=2, dtype=losses.pop("dtype", "float32"))
+    norm = losses.pop("grad_norm", 2.0)
+    samples = [
+        Sample(rank, step, Phase.MEASURE, "loss", value)
+        for rank, values in ((0, losses["a"]), (1, losses["b"]))
+        for step, value in enumerate(values)
+    ]
+    samples += [Sample(rank, 0, Phase.WARMUP, "grad_norm", norm) for rank in (0, 1)]
+    return Launch(case=case, status=Status.OK, started_utc="", wall_s=1.0, samples=samples)
+
+
+def verified(launch):
+    verify(launch, reference_of(launch_with(a=[3.0, 2.0], b=[3.0, 2.0])))
+    return launch.status
+
+
+@pytest.mark.parametrize("dtype", sorted(TOLERANCES))
+def test_verification_compares_the_mean_over_ranks_within_the_tolerance(dtype):
+    loss, norm = TOLERANCES[dtype].loss, TOLERANCES[dtype].grad_norm
+    assert verified(launch_with(a=[2.0, 1.0], b=[4.0, 3.0], dtype=dtype)) is Status.OK
+    assert verified(launch_with(a=[3.0, 2.0], b=[3.0, 2.0 * (1 + 1.9 * loss)], dtype=dtype)) is Status.OK
+    assert verified(launch_with(a=[3.0, 2.0], b=[3.0, 2.0 * (1 + 2.2 * loss)], dtype=dtype)) is Status.WRONG
+    for factor in (1 - 1.1 * norm, 0.5, 2.0):
+        launch = launch_with(a=[3.0, 2.0], b=[3.0, 2.0], grad_norm=2.0 * factor, dtype=dtype)
+        assert verified(launch) is Status.WRONG
+
+
+def test_what_is_not_finite_or_not_there_is_wrong():
+    assert verified(launch_with(a=[3.0, None], b=[3.0, 2.0])) is Status.WRONG
+    assert verified(launch_with(a=[], b=[])) is Status.WRONG
+    launch = launch_with(a=[3.0, 2.0, 1.0], b=[3.0, 2.0, 1.0])
+    assert verified(launch) is Status.WRONG
+    assert "on one device None" in str(launch.failure)
