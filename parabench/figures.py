@@ -13,8 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from parabench.analysis import words
-from parabench.analysis.frames import MEMORY, PARTS
-from parabench.record import MIB
+from parabench.analysis.frames import MEMORY
+from parabench.record import MIB, STEP_PARTS
 
 # Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
 _PALETTE = ("#E69F00", "#56B4E9", "#999999", "#F0E442")
@@ -167,11 +167,11 @@ def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
 
 def step_parts(cases: pd.DataFrame) -> list[Panel]:
     """Where a step's time goes, stacked, the fastest cases on top."""
-    rows = _measured(cases).dropna(subset=list(PARTS), how="all").head(MOST_BARS)
+    rows = _measured(cases).dropna(subset=list(STEP_PARTS), how="all").head(MOST_BARS)
     if rows.empty:
         return []
     figure = go.Figure()
-    for part in PARTS:
+    for part in STEP_PARTS:
         figure.add_bar(
             y=list(range(len(rows))),
             customdata=[_plain(label) for label in rows["label"]],

@@ -15,10 +15,9 @@ import numpy as np
 
 from parabench.case import Case, Protocol
 from parabench.probes.nvml import DeviceSampler
-from parabench.probes.steps import PARTS, read_marks
+from parabench.probes.steps import read_marks
 from parabench.ranks import Ended, log_tail, run_ranks, shared_memory_folder
-from parabench.record import Failure, Launch, Phase, Sample, Status
-from parabench.store import utc_now
+from parabench.record import STEP_PARTS, Failure, Launch, Phase, Sample, Status, utc_now
 from parabench.worker import Job, run
 
 # All traffic of a single-node run stays on loopback.
@@ -69,7 +68,7 @@ def samples(rank: int, marks: Any, result: Mapping[str, Any], warmup: int) -> It
         if math.isnan(row[-1]):
             break
         yield Sample(rank, step, phase(step), "step_s", float(row[-1] - row[0]))
-        for part, duration in zip(PARTS, np.diff(row), strict=True):
+        for part, duration in zip(STEP_PARTS, np.diff(row), strict=True):
             yield Sample(rank, step, phase(step), part, float(duration))
     for step, loss in enumerate(result.get("loss", [])):
         yield Sample(rank, step, phase(step), "loss", loss if math.isfinite(loss) else None)

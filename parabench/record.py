@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -123,6 +124,14 @@ class Launch:
 
 
 REFERENCE_BLOCK = -1
+
+# A step is these parts, one after the other.
+STEP_PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s")
+
+
+def utc_now() -> str:
+    """The time now as ISO 8601 in UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def check_label(text: str) -> str:

@@ -7,13 +7,12 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.record import REFERENCE_BLOCK, Finding, Launch, Status
+from parabench.record import REFERENCE_BLOCK, Finding, Launch, Status, utc_now
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,11 +49,6 @@ CREATE TABLE finding(
     session_id INTEGER NOT NULL REFERENCES session(id), launch_id INTEGER REFERENCES launch(id), case_id TEXT,
     code TEXT NOT NULL, message TEXT NOT NULL, advice TEXT NOT NULL);
 """
-
-
-def utc_now() -> str:
-    """The time now as ISO 8601 in UTC, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,10 @@ from parabench.models import MODELS
 def test_an_id_is_stable_and_tells_cases_apart():
     # A written-down id: if this fails, every stored result of the past stops matching.
     assert Case(strategy="ddp", algorithm="ring", bucket_mib=4, world_size=2).id == "ddp-ring-w2-4mib-d96fa40a"
-    assert len({Case(seed=s, seq_len=n, dtype=d).id for s in (0, 1) for n in (64, 65) for d in ("float32", "bfloat16")}) == 8
+    assert (
+        len({Case(seed=s, seq_len=n, dtype=d).id for s in (0, 1) for n in (64, 65) for d in ("float32", "bfloat16")})
+        == 8
+    )
 
 
 def test_a_whole_number_of_mib_is_the_same_case_however_it_is_written():
@@ -73,7 +76,9 @@ def test_axes_from_text():
     assert parse_axis("algorithm", "ring,tree") == ("ring", "tree")
 
 
-@pytest.mark.parametrize(("name", "text"), [("bucket_mib", "big"), ("world_size", "2,"), ("seed", "1.5"), ("nope", "1")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("bucket_mib", "big"), ("world_size", "2,"), ("seed", "1.5"), ("nope", "1")]
+)
 def test_bad_axes_are_named(name, text):
     with pytest.raises(UsageError, match=name):
         parse_axis(name, text)

@@ -145,7 +145,7 @@ def test_a_store_that_is_none_or_newer_is_refused(suite, tmp_path):
     (tmp_path / "out").mkdir()
     store = tmp_path / "out" / "results.db"
     store.write_text("not a database at all, but long enough to be looked at" * 100)
-    with pytest.raises(UsageError, match="cannot be used as a store|not a parabench store"):
+    with pytest.raises(UsageError, match="not a parabench store"):
         run(request(suite, tmp_path), FakeLauncher())
     with pytest.raises(UsageError, match="not a parabench store"):
         load(store)

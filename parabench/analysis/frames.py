@@ -15,12 +15,11 @@ import pandas as pd
 
 from parabench.analysis.session import Session
 from parabench.case import Case
-from parabench.record import REFERENCE_BLOCK, Phase, Status
+from parabench.record import REFERENCE_BLOCK, STEP_PARTS, Phase, Status
 from parabench.store import Results
 
 # Two cases do the same work, and may be ranked against each other, when these fields agree.
 WORK = ("model", "data", "global_batch", "seq_len", "dtype", "device")
-PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s")
 PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 MEMORY = (*PEAKS, "used_bytes")
 
@@ -128,12 +127,12 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
                 "spread": number.max() / number.min() - 1 if len(good) > 1 else np.nan,
                 "p90_s": _log_mean(good["p90_s"]),
             }
-            | {name: good[name].median() for name in PARTS}
+            | {name: good[name].median() for name in STEP_PARTS}
             | {name: good[name].max() for name in MEMORY}
         )
     columns = (
         "case_id", "label", *Case().to_dict(), "statistic", "status", "error", "n_ok", "n_launches",
-        "latency_s", "low_s", "high_s", "spread", "p90_s", *PARTS, *MEMORY,
+        "latency_s", "low_s", "high_s", "spread", "p90_s", *STEP_PARTS, *MEMORY,
     )  # fmt: skip
     table = pd.DataFrame(rows, columns=list(columns))
     table["tokens_per_s"] = table["global_batch"] * table["seq_len"] / table["latency_s"]
@@ -172,12 +171,12 @@ def _status(statuses: pd.Series[str]) -> str:
 
 def _parts(samples: pd.DataFrame) -> pd.DataFrame:
     """Per launch, the median of each part on the rank whose median step is longest."""
-    rows = samples[samples["metric"].isin(("step_s", *PARTS)) & (samples["phase"] == Phase.MEASURE)]
+    rows = samples[samples["metric"].isin(("step_s", *STEP_PARTS)) & (samples["phase"] == Phase.MEASURE)]
     rows = rows.assign(value=pd.to_numeric(rows["value"]))
     wide = rows.groupby(["launch_id", "rank", "metric"])["value"].median().unstack("metric")
-    wide = wide.reindex(columns=["step_s", *PARTS]).dropna(subset=["step_s"])
+    wide = wide.reindex(columns=["step_s", *STEP_PARTS]).dropna(subset=["step_s"])
     slowest = wide["step_s"].groupby("launch_id").idxmax()
-    return wide.loc[slowest.tolist(), list(PARTS)].droplevel("rank")
+    return wide.loc[slowest.tolist(), list(STEP_PARTS)].droplevel("rank")
 
 
 def _peaks(samples: pd.DataFrame, device_samples: pd.DataFrame) -> pd.DataFrame:

@@ -48,22 +48,28 @@ def tree(size: int, root: int = 0) -> tuple[Node, ...]:
 
 @cache
 def double_tree(size: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Two trees in which no rank is inner twice: the second is mirrored (even sizes) or turned by one (odd)."""
-    first = tree(size)
-    if size % 2:
-        return first, tree(size, size - 1)
+    """Two trees in which no rank is inner twice: the second mirrors the first. In an in-order tree the root has one
+    child only, so of an odd number of ranks the last one becomes a leaf of both roots."""
+    even = size - size % 2
+    if even == 0:
+        return tree(1), tree(1)
 
     def mirror(rank: int) -> int:
-        return size - 1 - rank
+        return even - 1 - rank
 
-    second = tuple(
+    first = list(tree(even))
+    second = [
         Node(
             None if (p := first[mirror(r)].parent) is None else mirror(p),
             tuple(map(mirror, first[mirror(r)].children)),
         )
-        for r in range(size)
-    )
-    return first, second
+        for r in range(even)
+    ]
+    if size % 2:
+        for nodes, root in ((first, 0), (second, mirror(0))):
+            nodes[root] = Node(None, (*nodes[root].children, even))
+            nodes.append(Node(root, ()))
+    return tuple(first), tuple(second)
 
 
 def _up(wire: Wire, node: Node, piece: Tensor, reduction: Reduction, sends: list[Pending]) -> None:

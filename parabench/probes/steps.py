@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from parabench.record import STEP_PARTS
+
 # A step is five marks: its four parts lie between them.
-PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s")
-MARKS = len(PARTS) + 1
+MARKS = len(STEP_PARTS) + 1
 
 
 class StepClock:

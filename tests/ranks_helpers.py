@@ -1,0 +1,543 @@
+"""What the tests' ranks run: entries that are called in fresh processes."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import Tensor
+from torch.distributed import ReduceOp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from parabench import worker
+from parabench.case import Case
+from parabench.collectives import group, wire
+from parabench.collectives.ring import RING
+from parabench.collectives.wire import Algorithm, Reduction, Wire
+from parabench.launcher import LOOPBACK
+from parabench.models.model import Model
+from parabench.strategies.ddp import ddp
+from parabench.strategies.recipe import Context, Parallel, Place
+
+Check = Callable[[int, int], Iterator[str]]
+
+GROUP_TIMEOUT_S = 60.0
+
+
+def in_group(check: Callable[..., Iterator[str]], case: Case, folder: Path, *args: Any) -> None:
+    """Join the case's group and leave in `folder` the complaints that `check(rank, size, *args)` yields."""
+    worker.tie_to_driver()
+    os.environ.update(LOOPBACK)
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    try:
+        worker.join_group(worker.Job(case, 0, folder, GROUP_TIMEOUT_S), rank)
+        complaints = list(check(rank, case.world_size, *args))
+    except BaseException:
+        complaints = [traceback.format_exc()]
+        raise
+    finally:
+        (folder / f"rank{rank}.json").write_text(json.dumps(complaints))
+    group.leave()
+
+
+# -- collectives against what torch computes from every rank's input ------------------------------------------------
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+OPS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "max": ReduceOp.MAX, "min": ReduceOp.MIN}
+
+# With this, a hundred float32 travel in a dozen pieces.
+SMALL_PIECE_BYTES = 32
+
+# Empty, fewer than the ranks, odd, prime, and larger than a piece.
+SIZES = (0, 1, 2, 3, 5, 7, 16, 31, 64, 97)
+
+
+def whole_numbers(rank: int, numel: int, dtype: torch.dtype) -> Tensor:
+    """Small whole numbers: every order of adding them is exact in every dtype, so results can be compared exactly."""
+    generator = torch.Generator().manual_seed(1000 * numel + rank)
+    return torch.randint(-8, 9, (numel,), generator=generator).to(dtype)
+
+
+def combined(op: str, contributions: list[Tensor]) -> Tensor:
+    stacked = torch.stack(contributions)
+    if op == "max":
+        return stacked.amax(0)
+    if op == "min":
+        return stacked.amin(0)
+    total = stacked.sum(0)
+    return total.div(len(contributions)) if op == "avg" else total
+
+
+def combinations() -> Iterator[tuple[torch.dtype, str]]:
+    yield from itertools.product(FLOATS, OPS)
+    yield from ((torch.int64, op) for op in OPS if op != "avg")
+
+
+def reductions_and_gathers(rank: int, size: int) -> Iterator[str]:
+    """all_reduce, reduce_scatter, all_gather in every form, dtype, op and size."""
+    wire.PIECE_BYTES = SMALL_PIECE_BYTES
+    for (dtype, op), numel in itertools.product(combinations(), SIZES):
+        what = f"{op} of {numel} {dtype} on rank {rank}"
+        mine = whole_numbers(rank, numel, dtype)
+        dist.all_reduce(mine, OPS[op])
+        if not torch.equal(mine, combined(op, [whole_numbers(r, numel, dtype) for r in range(size)])):
+            yield f"all_reduce {what}: {mine}"
+
+        whole = whole_numbers(rank, numel * size, dtype)
+        before = whole.clone()
+        expected = combined(op, [whole_numbers(r, numel * size, dtype) for r in range(size)])
+        part = torch.full((numel,), 99, dtype=dtype)
+        dist.reduce_scatter_single(part, whole, OPS[op])
+        if not torch.equal(part, expected.view(size, numel)[rank]):
+            yield f"reduce_scatter_single {what}: {part}"
+        listed = torch.full((numel,), 99, dtype=dtype)
+        dist.reduce_scatter(listed, list(whole.view(size, numel)), OPS[op])
+        if not torch.equal(listed, part):
+            yield f"reduce_scatter {what}: {listed}"
+        if not torch.equal(whole, before):
+            yield f"reduce_scatter {what} changed its input"
+
+    for dtype, numel in itertools.product((*FLOATS, torch.int64), SIZES):
+        what = f"{numel} {dtype} on rank {rank}"
+        parts = [whole_numbers(r, numel, dtype) for r in range(size)]
+        output = torch.full((numel * size,), 99, dtype=dtype)
+        dist.all_gather_single(output, parts[rank])
+        if not torch.equal(output, torch.cat(parts)):
+            yield f"all_gather_single of {what}: {output}"
+        outputs = [torch.full((numel,), 99, dtype=dtype) for _ in range(size)]
+        dist.all_gather(outputs, parts[rank])
+        if not torch.equal(torch.cat(outputs), torch.cat(parts)):
+            yield f"all_gather of {what}: {outputs}"
+
+
+def rounding(rank: int, size: int, folder: Path) -> Iterator[str]:
+    """A real tensor, larger than one real piece and of no round size: near the exact sum, and everywhere the same."""
+    numel = 3 * wire.PIECE_BYTES // 4 + 5
+    inputs = [torch.randn(numel, generator=torch.Generator().manual_seed(r)) for r in range(size)]
+    exact = torch.stack(inputs).double().sum(0)
+    mine = inputs[rank].clone()
+    dist.all_reduce(mine)
+    error = float((mine.double() - exact).abs().max())
+    if error > size * 4 * torch.finfo(torch.float32).eps:
+        yield f"all_reduce is {error} from the exact sum"
+    (folder / f"digest{rank}").write_text(hashlib.sha256(mine.numpy().tobytes()).hexdigest())
+
+
+def other_forms(rank: int, size: int) -> Iterator[str]:
+    """Shapes, functional collectives, several groups at once, and what else goes to the backend."""
+    wire.PIECE_BYTES = SMALL_PIECE_BYTES
+    shaped = torch.full((2, 3, 5), float(rank))
+    dist.all_reduce(shaped)
+    if not torch.equal(shaped, torch.full((2, 3, 5), sum(range(size)) * 1.0)):
+        yield f"all_reduce of three dimensions: {shaped}"
+    scalar = torch.tensor(rank + 1.0)
+    dist.all_reduce(scalar, ReduceOp.MAX)
+    if scalar.item() != size:
+        yield f"all_reduce of a scalar: {scalar}"
+
+    world = list(range(size))
+    mine = torch.arange(6.0).view(2, 3) + rank
+    total = torch.stack([torch.arange(6.0).view(2, 3) + r for r in world]).sum(0)
+    if not torch.equal(functional.all_reduce(mine, "sum", world).clone(), total):
+        yield "functional all_reduce"
+    gathered = functional.all_gather_tensor(mine, 0, world).clone()
+    if not torch.equal(gathered, torch.cat([torch.arange(6.0).view(2, 3) + r for r in world])):
+        yield f"functional all_gather_tensor: {gathered}"
+    wide = torch.arange(2.0 * size) * (rank + 1)
+    scattered = functional.reduce_scatter_tensor(wide, "sum", 0, world).clone()
+    if not torch.equal(scattered, (torch.arange(2.0 * size) * sum(r + 1 for r in world)).view(size, 2)[rank]):
+        yield f"functional reduce_scatter_tensor: {scattered}"
+
+    # Both groups' reductions are under way at the same time, and each rank waits for them in another order.
+    halves = [dist.new_group(list(range(0, size, 2))), dist.new_group(list(range(1, size, 2)) or [0])]
+    my_half = halves[rank % 2 if size > 1 else 0]
+    small, large = torch.full((97,), float(rank)), torch.full((97,), float(rank))
+    works = [dist.all_reduce(small, group=my_half, async_op=True), dist.all_reduce(large, async_op=True)]
+    for work in works if rank % 2 else reversed(works):
+        work.wait()
+    if not torch.equal(small, torch.full((97,), float(sum(range(rank % 2, size, 2))))):
+        yield f"all_reduce in a sub-group: {small[0]}"
+    if not torch.equal(large, torch.full((97,), float(sum(range(size))))):
+        yield f"all_reduce beside a sub-group: {large[0]}"
+
+    # A list's tensors are copied anyway, so they may lie as they like.
+    slanted = torch.arange(6.0).view(2, 3).t()
+    added = torch.zeros(3, 2)
+    dist.reduce_scatter(added, [slanted] * size)
+    if not torch.equal(added, slanted * size):
+        yield f"reduce_scatter of slanted tensors: {added}"
+
+    news = torch.tensor([rank])
+    dist.broadcast(news, size - 1)
+    if news.item() != size - 1:
+        yield f"broadcast: {news}"
+    dist.barrier()
+
+
+def mesh(rank: int, size: int) -> Iterator[str]:
+    """A 2-D mesh: each dimension is its own groups, all at work at once."""
+    grid = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+    peers = {"replicate": range(rank % 2, size, 2), "shard": range(rank // 2 * 2, rank // 2 * 2 + 2)}
+    tensors = {name: torch.full((33,), float(2**rank)) for name in peers}
+    works = [dist.all_reduce(t, group=grid.get_group(name), async_op=True) for name, t in tensors.items()]
+    for work in works:
+        work.wait()
+    for name, tensor in tensors.items():
+        if not torch.equal(tensor, torch.full((33,), float(sum(2**r for r in peers[name])))):
+            yield f"mesh dimension {name} on rank {rank}: {tensor[0]}"
+
+
+def refusals(rank: int, size: int) -> Iterator[str]:
+    """What an algorithm cannot do is refused in words, at the call, and the group goes on afterwards."""
+    slanted = torch.zeros(4, 6).t()
+    flat = torch.zeros(24)
+    for name, call in {
+        "all_reduce": lambda: dist.all_reduce(slanted),
+        "all_gather": lambda: dist.all_gather([torch.zeros(6, 4) for _ in range(size)], slanted),
+        "reduce_scatter": lambda: dist.reduce_scatter(slanted, [flat] * size),
+        "reduce_scatter_single": lambda: dist.reduce_scatter_single(torch.zeros(24 // size), flat.view(4, 6).t()),
+        "PRODUCT": lambda: dist.all_reduce(flat, ReduceOp.PRODUCT),
+    }.items():
+        wanted = "PRODUCT" if name == "PRODUCT" else "contiguous"
+        try:
+            call()
+        except ValueError as error:
+            if wanted not in str(error):
+                yield f"{name}: {error}"
+        except Exception as error:
+            yield f"{name} raised {type(error).__name__}: {error}"
+        else:
+            yield f"{name} was not refused"
+    total = torch.ones(3)
+    dist.all_reduce(total)
+    if not torch.equal(total, torch.full((3,), float(size))):
+        yield f"all_reduce after refusals: {total}"
+
+
+def recorded(rank: int, size: int, algorithm: str) -> Iterator[str]:
+    """group.calls() counts every call with its algorithm and the bytes of its result."""
+    dist.all_reduce(torch.zeros(10))
+    dist.all_reduce(torch.zeros(10))
+    dist.all_gather_single(torch.zeros(4 * size), torch.zeros(4))
+    dist.reduce_scatter_single(torch.zeros(4), torch.zeros(4 * size))
+    expected = {
+        "all_reduce": {"algorithm": algorithm, "calls": 2, "bytes": 80},
+        "all_gather": {"algorithm": algorithm, "calls": 1, "bytes": 16 * size},
+        "reduce_scatter": {"algorithm": algorithm, "calls": 1, "bytes": 16},
+    }
+    if group.calls() != expected:
+        yield f"calls are {group.calls()}"
+
+
+def unfinished(rank: int, size: int, pipe: Path) -> Iterator[str]:
+    """Rank 0's Work is unfinished as long as rank 1 has not come, and rank 1 comes only after rank 0 saw that."""
+    tensor = torch.full((9,), rank + 1.0)
+    if rank == 1:
+        pipe.read_text()  # returns when rank 0 has written
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank == 0:
+        if work.is_completed():
+            yield "the Work was finished before the peer had come"
+        pipe.write_text("go on")
+    work.wait()
+    if not work.is_completed():
+        yield "the Work was unfinished after wait()"
+    if not torch.equal(tensor, torch.full((9,), 3.0)):
+        yield f"the sum is {tensor}"
+
+
+def dying(rank: int, case: Case, folder: Path) -> None:
+    """The last rank is killed while it sends; the others write down what they are told. Not run by torch elastic,
+    which would end them first."""
+    os.environ.update(LOOPBACK)
+    worker.join_group(worker.Job(case, 0, folder, GROUP_TIMEOUT_S), rank)
+    dist.barrier()
+    wire.PIECE_BYTES = SMALL_PIECE_BYTES
+    if rank == case.world_size - 1:
+        calls = itertools.count()
+        exchange = Wire.exchange
+
+        def fatal(self: Wire, *args: Any, **kwargs: Any) -> Any:
+            if next(calls) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return exchange(self, *args, **kwargs)
+
+        Wire.exchange = fatal  # type: ignore[method-assign]
+    try:
+        dist.all_reduce(torch.zeros(1000))
+    except RuntimeError as error:
+        (folder / f"told{rank}").write_text(str(error))
+    os._exit(0)
+
+
+# -- algorithms that are wrong --------------------------------------------------------------------------------------
+
+
+def _forgetting(wire: Wire, flat: Tensor) -> Tensor:
+    return flat.zero_() if wire.rank == wire.size - 1 else flat
+
+
+def _all_reduce_forgetting(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
+    RING.all_reduce(wire, _forgetting(wire, flat), reduction)
+
+
+def _reduce_scatter_forgetting(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
+    RING.reduce_scatter(wire, output, _forgetting(wire, flat), reduction)
+
+
+def _all_reduce_doubling(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
+    RING.all_reduce(wire, flat, reduction)
+    flat.mul_(2)
+
+
+def _reduce_scatter_doubling(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
+    RING.reduce_scatter(wire, output, flat, reduction)
+    output.mul_(2)
+
+
+FORGETFUL = Algorithm(
+    name="forgetful",
+    all_reduce=_all_reduce_forgetting,
+    reduce_scatter=_reduce_scatter_forgetting,
+    all_gather=RING.all_gather,
+)
+DOUBLING = Algorithm(
+    name="doubling",
+    all_reduce=_all_reduce_doubling,
+    reduce_scatter=_reduce_scatter_doubling,
+    all_gather=RING.all_gather,
+)
+
+
+# -- a strategy's training against one device's ---------------------------------------------------------------------
+
+TRAINED_STEPS = 3
+
+
+def trained(case: Case, folder: Path, reference: Path | None) -> None:
+    """Train a few steps and compare with `reference`, or make it: losses, every gradient of the first step, every
+    parameter after the last.
+
+    Plain SGD: AdamW turns the rounding of a gradient that is zero (the keys' bias) into whole steps.
+    """
+    worker.tie_to_driver()
+    os.environ.update(LOOPBACK)
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    if case.strategy != "single":
+        worker.join_group(worker.Job(case, 0, folder, GROUP_TIMEOUT_S), rank)
+    outcome = train_visibly(case, rank)
+    if reference is None:
+        torch.save(outcome, folder / "reference.pt")
+    else:
+        expected = torch.load(reference, weights_only=True)
+        report = {
+            "loss": outcome["loss"],
+            "expected_loss": expected["loss"],
+            "gradients": differences(outcome["gradients"], expected["gradients"]),
+            "parameters": differences(outcome["parameters"], expected["parameters"]),
+        }
+        (folder / f"rank{rank}.json").write_text(json.dumps(report))
+    del outcome
+    gc.collect()
+    if case.strategy != "single":
+        group.leave()
+
+
+def train_visibly(case: Case, rank: int) -> dict[str, Any]:
+    training, _ = worker.build(case, Place(rank, case.world_size, torch.device("cpu")))
+    module = training.module
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    losses, gradients = [], {}
+    for step in range(TRAINED_STEPS):
+        inputs, targets = next(training.batches)
+        with training.autocast:
+            loss = training.model.loss(module(inputs), targets)
+        loss.backward()
+        if step == 0:
+            gradients = {plain(n): whole(p.grad) for n, p in module.named_parameters() if p.grad is not None}
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss))
+    return {
+        "loss": losses,
+        "gradients": gradients,
+        "parameters": {plain(n): whole(p.detach()) for n, p in module.named_parameters()},
+    }
+
+
+def plain(name: str) -> str:
+    return name.removeprefix("module.")
+
+
+def whole(tensor: Tensor) -> Tensor:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
+
+
+def differences(mine: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+    """The largest difference of each tensor, in units of the expected one's largest element."""
+    if mine.keys() != expected.keys():
+        raise AssertionError(f"{sorted(mine)} are not {sorted(expected)}")
+    largest = max(float(each.abs().max()) for each in expected.values())
+    # A tensor that is zero but for rounding is measured against the largest of all.
+    return {
+        name: float((mine[name] - each).abs().max()) / max(float(each.abs().max()), 1e-3 * largest)
+        for name, each in expected.items()
+    }
+
+
+# -- strategies with a fault on one rank, at one step ---------------------------------------------------------------
+
+FAULTY_RANK, FAULTY_STEP = 1, 3
+
+
+def _faulty(fault: Callable[[], object], *, backward: bool = False) -> Callable[[Model, Context], Parallel]:
+    """DDP in which rank 1 meets `fault` in the forward pass of step 3, or within its backward pass."""
+
+    def strategy(model: Model, context: Context) -> Parallel:
+        parallel = ddp(model, context)
+        if context.place.rank == FAULTY_RANK:
+            calls = itertools.count()
+
+            def hook(*_: object) -> None:
+                if next(calls) == FAULTY_STEP:
+                    fault()
+
+            if backward:
+                # The head's gradient is the first; the embeddings' bucket is not yet complete.
+                model.module.blocks[-1].register_full_backward_hook(hook)  # type: ignore[operator, union-attr]
+            else:
+                model.module.register_forward_pre_hook(hook)
+        return parallel
+
+    return strategy
+
+
+def _faulty_build(fault: Callable[[], object]) -> Callable[[Model, Context], Parallel]:
+    """DDP that rank 1 meets `fault` before building, while its peers already wait for it there."""
+
+    def strategy(model: Model, context: Context) -> Parallel:
+        if context.place.rank == FAULTY_RANK:
+            fault()
+        return ddp(model, context)
+
+    return strategy
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _signal(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def _wait_forever() -> None:
+    threading.Event().wait()
+
+
+raising = _faulty(lambda: _raise(RuntimeError("the dog ate it")))
+raising_in_backward = _faulty(lambda: _raise(RuntimeError("the dog ate it")), backward=True)
+raising_in_build = _faulty_build(lambda: _raise(RuntimeError("no such layer")))
+out_of_device_memory = _faulty(lambda: _raise(torch.OutOfMemoryError("CUDA out of memory")))
+out_of_memory = _faulty(lambda: _raise(MemoryError()))
+allocating_too_much = _faulty(lambda: torch.empty(1 << 60, dtype=torch.uint8))
+killed = _faulty(lambda: _signal(signal.SIGKILL))
+killed_in_backward = _faulty(lambda: _signal(signal.SIGKILL), backward=True)
+killed_in_build = _faulty_build(lambda: _signal(signal.SIGKILL))
+segfaulting = _faulty(lambda: _signal(signal.SIGSEGV))
+vanishing = _faulty(lambda: os._exit(3))
+vanishing_well = _faulty(lambda: os._exit(0))
+exiting = _faulty(lambda: sys.exit("enough"))
+waiting = _faulty(_wait_forever)
+waiting_in_build = _faulty_build(_wait_forever)
+stopping = _faulty(lambda: _signal(signal.SIGSTOP))
+stopping_in_backward = _faulty(lambda: _signal(signal.SIGSTOP), backward=True)
+stopping_in_build = _faulty_build(lambda: _signal(signal.SIGSTOP))
+
+
+def _fatal_algorithm(fault: Callable[[], object]) -> Callable[[int | None], Algorithm]:
+    """An algorithm's factory that rank 1 does not survive: the group never forms."""
+
+    def factory(ranks_per_node: int | None) -> Algorithm:
+        if int(os.environ["RANK"]) == FAULTY_RANK:
+            fault()
+        return RING
+
+    return factory
+
+
+killed_before_the_group = _fatal_algorithm(lambda: _signal(signal.SIGKILL))
+raising_before_the_group = _fatal_algorithm(lambda: _raise(RuntimeError("no such link")))
+
+
+# -- strategies that look around ------------------------------------------------------------------------------------
+
+
+def observing(model: Model, context: Context) -> Parallel:
+    """DDP whose facts are what this rank's process sees: environment, and who listens where."""
+    parallel = ddp(model, context)
+
+    def facts() -> dict[str, Any]:
+        me = psutil.Process()
+        server, driver = me.parents()[:2]
+        return {
+            "environment": dict(os.environ),
+            "listening": [
+                [who, connection.laddr.ip]
+                for who, process in (("rank", me), ("server", server), ("driver", driver))
+                for connection in process.net_connections(kind="inet")
+                if connection.status == psutil.CONN_LISTEN
+            ],
+        }
+
+    return replace(parallel, facts=facts)
+
+
+def leaving_traces(model: Model, context: Context) -> Parallel:
+    """DDP that sets an environment variable in its own process."""
+    os.environ["PARABENCH_TEST_TRACE"] = "1"
+    return ddp(model, context)
+
+
+# -- a strategy that the tests of the driver hold up ----------------------------------------------------------------
+
+
+def held_up(model: Model, context: Context) -> Parallel:
+    """DDP that notes each launch in $PARABENCH_TEST_FOLDER; there the second launch tells through a pipe that it has
+    come so far, and waits for ever. With a file `go` nothing is held up; with a file `stop` rank 1 stops itself."""
+    folder = Path(os.environ["PARABENCH_TEST_FOLDER"])
+    log = folder / "launches"
+    parallel = ddp(model, context)
+    if context.place.rank == 0:
+        with log.open("a") as file:
+            file.write(context.case.id + "\n")
+    dist.barrier()
+    if (folder / "go").exists() or len(log.read_text().splitlines()) != 2:
+        return parallel
+    if context.place.rank == 1 and (folder / "stop").exists():
+        dist.barrier()
+        _signal(signal.SIGSTOP)
+    elif context.place.rank == 0:
+        if (folder / "stop").exists():
+            dist.barrier()
+        (folder / "pipe").write_text("held up")
+    _wait_forever()
+    return parallel

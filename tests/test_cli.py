@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+import os
+
+import fake_results as fake
+import pytest
+from click.testing import CliRunner
+
+from parabench.cli import main
+from parabench.suite import shipped
+
+
+def parabench(*arguments: object):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("command", ["run", "report", "best", "compare", "list", "doctor"])
+def test_every_command_has_help(command):
+    result = parabench(command, "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+    assert command in parabench("--help").output
+
+
+def test_list_shows_all_that_there_is():
+    said = parabench("list").output
+    for name in (
+        *shipped(),
+        "single",
+        "ddp",
+        "fsdp",
+        "tp",
+        "native",
+        "ring",
+        "tree",
+        "two_level",
+        "gpt-nano",
+        "gpt2-xl",
+    ):
+        assert f"  {name} " in said
+    assert "this machine:" in said
+    assert "ranks" in said
+
+
+def test_doctor_names_devices_versions_and_doubts():
+    result = parabench("doctor")
+    assert result.exit_code == 0
+    for word in ("cpu ", "gpus ", "versions ", "torch 2.", "backends ", "gloo yes", "shared-cpu"):
+        assert word in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], "no suite is given"),
+        (["run", "qick"], "suite 'qick' is unknown; use one of"),
+        (["run", "no/such.py"], "suite 'no/such.py' is unknown"),
+        (["run", "quick", "--set", "bucket=1"], "axis 'bucket' is unknown; use one of strategy,"),
+        (["run", "quick", "--set", "bucket_mib"], "give AXIS=VALUE"),
+        (["run", "quick", "--set", "bucket_mib=big"], "'big' is not a value of bucket_mib"),
+        (["run", "quick", "--set", "strategy=dpp"], "did you mean 'ddp'"),
+        (["run", "quick", "--set", "algorithm=rung"], "did you mean 'ring'"),
+        (["run", "quick", "--model", "gpt9"], "model 'gpt9' is unknown"),
+        (
+            [
+                "run",
+                "quick",
+                "--data",
+                "synthetic",
+                "--set",
+                "strategy=ddp",
+                "--set",
+                "world_size=512",
+                "--set",
+                "global_batch=512",
+            ],
+            "world_size 512 is larger than",
+        ),
+        (["run", "quick", "--set", "global_batch=7"], "global_batch 7 does not divide by world_size 2"),
+        (["run", "quick", "--data", "text:/no/file"], "'/no/file' cannot be read"),
+        (["run", "quick", "--label", "../x"], "label '../x'"),
+        (["run", "quick", "--steps", "0"], "steps is 0"),
+        (["run", "quick", "--deadline", "0"], "deadline is 0.0"),
+        (["run", "quick", "--resume"], "holds no session to resume"),
+        (["report", "no.db"], "no.db does not exist"),
+        (["best", "no.db"], "no.db does not exist"),
+        (["compare", "no.db", "no.db"], "no.db does not exist"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = parabench(*arguments)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="/proc refuses to be written to by anybody, but as root only it says so")
+def test_an_output_folder_that_cannot_be_written_is_refused():
+    result = parabench("run", "quick", "--out", "/proc/parabench")
+    assert result.exit_code == 2
+    assert "output folder '/proc/parabench' cannot be written" in result.stderr
+
+
+def test_a_file_in_the_way_of_the_output_folder_is_refused(tmp_path):
+    (tmp_path / "out").touch()
+    result = parabench("run", "quick", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr
+
+
+@pytest.fixture
+def stores(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
+    for name, factor in (("base", 1.0), ("same", 1.001), ("slow", 1.5)):
+        launches = fake.sweep(
+            cases, lambda c, f=factor: f * (0.04 if c.bucket_mib == 4 else 0.05), noise=0.002, blocks=5
+        )
+        fake.write(tmp_path / f"{name}.db", launches)
+    return tmp_path
+
+
+def test_best_in_words_and_numbers(stores):
+    assert "Fastest: ddp native 4 MiB" in parabench("best", stores / "base.db").output
+    (answer,) = json.loads(parabench("best", stores / "base.db", "--json").output)
+    assert answer["best"]["latency_s"] == pytest.approx(0.04, rel=0.02)
+
+
+def test_compare_exits_with_0_or_1(stores):
+    same = parabench("compare", stores / "base.db", stores / "same.db")
+    assert (same.exit_code, same.output.splitlines()[0]) == (0, "No regression found in 2 judged cases.")
+    slow = parabench("compare", stores / "base.db", stores / "slow.db")
+    assert slow.exit_code == 1
+    assert slow.output.count("slower: ") == 2
+    told = json.loads(parabench("compare", stores / "base.db", stores / "slow.db", "--json").output)
+    assert told["regressed"] is True
+
+
+def test_compare_refuses_to_judge_nothing(stores, tmp_path):
+    fake.write(tmp_path / "other.db", fake.sweep([fake.case(bucket_mib=9.0)], lambda c: 0.04))
+    result = parabench("compare", stores / "base.db", tmp_path / "other.db")
+    assert result.exit_code == 2
+    assert "no case is in both" in result.stderr
+
+
+def test_report_writes_where_it_is_told(stores, tmp_path):
+    result = parabench("report", stores / "base.db", "-o", tmp_path / "deep.html")
+    assert result.output.strip() == str(tmp_path / "deep.html")
+    assert (tmp_path / "deep.html").read_text().startswith("<!doctype html>")
+
+
+def test_an_unknown_session_is_named(stores):
+    result = parabench("best", stores / "base.db", "--session", "nightly")
+    assert result.exit_code == 2
+    assert "nightly" in result.stderr

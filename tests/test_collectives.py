@@ -1,0 +1,211 @@
+"""Every algorithm, through the process group that a strategy uses, against what torch computes from all inputs."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks_helpers
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parabench.case import Case
+from parabench.collectives import wire
+from parabench.collectives.tree import Node, double_tree, tree
+from parabench.collectives.two_level import levels
+from parabench.collectives.wire import Wire, pieces, split
+from parabench.ranks import run_ranks, start_server
+
+DEADLINE_S = 120.0
+
+
+def case(size: int, algorithm: str, ranks_per_node: int | None = None) -> Case:
+    return Case(algorithm=algorithm, world_size=size, ranks_per_node=ranks_per_node, device="cpu", backend="gloo")
+
+
+def every(sizes: Sequence[int]) -> list[Case]:
+    """Every algorithm at these numbers of ranks, two_level with every size of node."""
+    return [
+        each
+        for size in sizes
+        for each in (
+            case(size, "ring"),
+            case(size, "tree"),
+            *(case(size, "two_level", node) for node in range(1, size + 1) if size % node == 0),
+        )
+    ]
+
+
+def name(each: object) -> str | None:
+    if not isinstance(each, Case):
+        return None
+    node = "" if each.ranks_per_node is None else f" by {each.ranks_per_node}"
+    return f"{each.algorithm}{node} of {each.world_size}"
+
+
+def assert_no_complaint(check: Callable[..., Iterator[str]], each: Case, folder: Path, *args: Any) -> None:
+    ended = run_ranks(
+        ranks_helpers.in_group,
+        (check, each, folder, *args),
+        size=each.world_size,
+        deadline_s=DEADLINE_S,
+        logs=folder / "logs",
+    )
+    complaints = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))}
+    assert complaints == {f"rank{rank}": [] for rank in range(each.world_size)}
+    assert ended.ok
+
+
+@pytest.mark.parametrize("each", every([1, 2, 3, 4, 5]), ids=name)
+def test_reductions_and_gathers_are_exact(each: Case, tmp_path: Path) -> None:
+    assert_no_complaint(ranks_helpers.reductions_and_gathers, each, tmp_path)
+
+
+@pytest.mark.parametrize("each", [*every([3, 4])], ids=name)
+def test_a_large_sum_is_near_the_exact_one_and_the_same_on_all_ranks(each: Case, tmp_path: Path) -> None:
+    assert_no_complaint(ranks_helpers.rounding, each, tmp_path, tmp_path)
+    digests = [path.read_text() for path in tmp_path.glob("digest*")]
+    assert len(digests) == each.world_size
+    assert len(set(digests)) == 1
+
+
+@pytest.mark.parametrize("each", every([2, 3, 4]), ids=name)
+def test_other_forms_of_the_collectives(each: Case, tmp_path: Path) -> None:
+    assert_no_complaint(ranks_helpers.other_forms, each, tmp_path)
+
+
+@pytest.mark.parametrize("each", every([4]), ids=name)
+def test_dimensions_of_a_mesh_reduce_at_the_same_time(each: Case, tmp_path: Path) -> None:
+    assert_no_complaint(ranks_helpers.mesh, each, tmp_path)
+
+
+@pytest.mark.parametrize("each", [case(2, "ring"), case(3, "tree"), case(2, "two_level", 2)], ids=name)
+def test_what_an_algorithm_cannot_do_is_refused_in_words(each: Case, tmp_path: Path) -> None:
+    assert_no_complaint(ranks_helpers.refusals, each, tmp_path)
+
+
+@pytest.mark.parametrize("each", [case(2, "ring"), case(2, "tree"), case(2, "two_level", 1)], ids=name)
+def test_calls_are_recorded_with_their_algorithm(each: Case, tmp_path: Path) -> None:
+    assert_no_complaint(ranks_helpers.recorded, each, tmp_path, each.algorithm)
+
+
+@pytest.mark.parametrize("each", [case(2, "ring"), case(2, "tree"), case(2, "two_level", 1)], ids=name)
+def test_a_reduction_returns_before_it_is_finished(each: Case, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert_no_complaint(ranks_helpers.unfinished, each, tmp_path, pipe)
+
+
+@pytest.mark.parametrize("each", [case(2, "ring"), case(4, "ring"), case(4, "tree"), case(4, "two_level", 2)], ids=name)
+def test_ranks_are_told_when_a_peer_dies_in_the_middle(each: Case, tmp_path: Path) -> None:
+    start_server()
+    fork = multiprocessing.get_context("forkserver")
+    ranks = [fork.Process(target=ranks_helpers.dying, args=(r, each, tmp_path)) for r in range(each.world_size)]
+    for process in ranks:
+        process.start()
+    try:
+        for process in ranks:
+            process.join(DEADLINE_S)
+        assert [process.exitcode for process in ranks] == [0] * (each.world_size - 1) + [-signal.SIGKILL]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    for rank in range(each.world_size - 1):
+        told = (tmp_path / f"told{rank}").read_text()
+        assert f"{each.algorithm} all_reduce on rank {rank} of {each.world_size}: " in told
+
+
+# -- pure functions -------------------------------------------------------------------------------------------------
+
+
+@given(numel=st.integers(0, 300), parts=st.integers(1, 40))
+def test_split_covers_in_order_with_parts_of_like_size(numel: int, parts: int) -> None:
+    flat = torch.arange(numel)
+    views = split(flat, parts)
+    assert len(views) == parts
+    assert torch.cat(views).tolist() == flat.tolist()
+    sizes = [view.numel() for view in views]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(view.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr() for view in views)
+
+
+@given(numel=st.integers(0, 3000), limit=st.integers(8, 4096))
+def test_pieces_cover_in_order_and_keep_the_limit(numel: int, limit: int) -> None:
+    flat = torch.arange(numel)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "PIECE_BYTES", limit)
+        views = pieces(flat)
+    assert torch.cat(views).tolist() == flat.tolist()
+    assert len(views) == max(1, -(-flat.nbytes // limit))
+    # Whole elements only: a limit that is none's multiple is kept to within one element.
+    assert all(view.nbytes <= limit + 7 for view in views)
+
+
+def assert_spans(nodes: tuple[Node, ...], root: int) -> None:
+    """One root, parents and children agree, and everybody is reached from the root."""
+    assert [rank for rank, node in enumerate(nodes) if node.parent is None] == [root]
+    reached, border = {root}, [root]
+    while border:
+        rank = border.pop()
+        for child in nodes[rank].children:
+            assert nodes[child].parent == rank
+            assert child not in reached
+            reached.add(child)
+            border.append(child)
+    assert reached == set(range(len(nodes)))
+
+
+def depth(nodes: tuple[Node, ...], rank: int) -> int:
+    parent = nodes[rank].parent
+    return 0 if parent is None else 1 + depth(nodes, parent)
+
+
+@given(size=st.integers(1, 64), data=st.data())
+def test_a_tree_spans_all_ranks_from_any_root_and_is_shallow(size: int, data: st.DataObject) -> None:
+    root = data.draw(st.integers(0, size - 1))
+    nodes = tree(size, root)
+    assert len(nodes) == size
+    assert_spans(nodes, root)
+    assert max(depth(nodes, rank) for rank in range(size)) <= size.bit_length()
+    assert all(len(node.children) <= 2 for rank, node in enumerate(nodes) if rank != root)
+
+
+@pytest.mark.parametrize("size", range(1, 65))
+def test_no_rank_is_inner_in_both_trees(size: int) -> None:
+    first, second = double_tree(size)
+    for nodes in (first, second):
+        assert_spans(nodes, next(rank for rank, node in enumerate(nodes) if node.parent is None))
+        assert all(len(node.children) <= 2 for node in nodes)
+    assert not [rank for rank in range(size) if first[rank].children and second[rank].children]
+
+
+class NoBackend:
+    """A wire that is only asked who is where needs none."""
+
+    def send(self, tensors: Any, dstRank: int, tag: int) -> Any:  # noqa: N803
+        raise AssertionError("nothing is sent")
+
+    def recv(self, tensors: Any, srcRank: int, tag: int) -> Any:  # noqa: N803
+        raise AssertionError("nothing is received")
+
+
+def test_two_levels_refuse_nodes_that_do_not_come_out_even() -> None:
+    with pytest.raises(ValueError, match="ranks_per_node is 2; it must divide the group's 3 ranks"):
+        levels(Wire(NoBackend(), range(3), 0, None), 2)
+
+
+@given(nodes=st.integers(1, 6), node=st.integers(1, 6))
+def test_two_levels_put_every_pair_of_a_node_and_of_a_place_on_one_wire(nodes: int, node: int) -> None:
+    at = [levels(Wire(NoBackend(), range(nodes * node), rank, None), node) for rank in range(nodes * node)]
+    assert [(each.outer.rank, each.inner.rank) for each in at] == [
+        (n, place) for n in range(nodes) for place in range(node)
+    ]
+    assert {(each.outer.size, each.inner.size) for each in at} == {(nodes, node)}

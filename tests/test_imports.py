@@ -1,0 +1,77 @@
+"""The import rule: the measuring and the reading wing never meet, and reading needs no torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import parabench
+
+ROOT = Path(parabench.__file__).parent
+EVERYONES = {"__init__", "case", "record", "errors", "interrupt"}
+READING = {"store", "analysis", "report", "figures"}
+MEASURING = {
+    "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "ranks", "preload",
+    "plan", "suite", "session", "verify", "machine", "registry",
+}  # fmt: skip
+SEE_BOTH = {"cli", "run", "pytest_plugin", "__main__", "doctor", "listing", "progress"}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        found |= {room(name) for name in names if name.split(".")[0] == "parabench" and "." in name}
+    return found
+
+
+def modules() -> dict[str, set[str]]:
+    rooms: dict[str, set[str]] = {}
+    for path in ROOT.rglob("*.py"):
+        relative = path.relative_to(ROOT)
+        rooms.setdefault(relative.parts[0].removesuffix(".py"), set()).update(imports(path))
+    return rooms
+
+
+def test_every_module_has_a_wing():
+    assert set(modules()) == EVERYONES | READING | MEASURING | SEE_BOTH
+
+
+def test_the_wings_never_import_each_other():
+    for module, used in modules().items():
+        # `preload` is no part of the flow: it names what the fork server imports.
+        if module in READING:
+            assert not used & (MEASURING | SEE_BOTH), module
+        if module in MEASURING - {"preload"}:
+            assert not used & (READING | SEE_BOTH), module
+        if module in EVERYONES:
+            assert used <= EVERYONES, module
+
+
+@pytest.mark.parametrize("command", [["--help"], ["list"], ["run", "--help"], ["best", "--help"], ["doctor", "--help"]])
+def test_reading_commands_import_no_torch(command):
+    code = (
+        "import sys\nfrom parabench.cli import main\n"
+        f"try:\n    main({command!r})\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "module", ["parabench.report", "parabench.analysis.compare", "parabench.store", "parabench.run"]
+)
+def test_reading_modules_import_no_torch(module):
+    subprocess.run([sys.executable, "-c", f"import sys, {module}; assert 'torch' not in sys.modules"], check=True)

@@ -1,0 +1,103 @@
+"""Machines that are not here: NVML is replaced at its functions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import threading
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from parabench import machine
+from parabench.probes import nvml
+
+GIB = 2**30
+
+
+@pytest.fixture
+def two_devices(monkeypatch):
+    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "2.11.0+cu130")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    lost = SimpleNamespace(memory=False)
+
+    def memory(handle):
+        if handle == 1 and lost.memory:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return SimpleNamespace(total=80 * GIB, used=(handle + 1) * GIB)
+
+    for name, function in {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetName": lambda handle: f"device {handle}",
+        "nvmlDeviceGetMemoryInfo": memory,
+    }.items():
+        monkeypatch.setattr(pynvml, name, function)
+    return lost
+
+
+def test_devices_are_what_nvml_shows(two_devices):
+    here = machine.this_machine()
+    assert here.gpus == (machine.Gpu("device 0", 80 * GIB), machine.Gpu("device 1", 80 * GIB))
+    assert (here.ranks("cuda"), here.gpus_reason) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"), [("1", ["device 1"]), ("", []), ("-1", []), ("1,0", ["device 1", "device 0"])]
+)
+def test_cuda_visible_devices_is_obeyed(two_devices, monkeypatch, visible, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    here = machine.this_machine()
+    assert [gpu.name for gpu in here.gpus] == names
+    assert (here.gpus_reason is None) == bool(names)
+
+
+def test_a_lost_device_has_unknown_memory_and_the_others_are_still_told(two_devices):
+    two_devices.memory = True
+    assert [gpu.memory_bytes for gpu in machine.this_machine().gpus] == [80 * GIB, None]
+
+
+def test_without_nvml_there_is_a_reason(monkeypatch):
+    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "2.11.0+cu130")
+
+    def missing():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", missing)
+    here = machine.this_machine()
+    assert here.gpus == ()
+    assert "NVML is not available" in str(here.gpus_reason)
+    with nvml.DeviceSampler() as sampler:
+        pass
+    assert sampler.samples == []
+
+
+def test_the_sampler_records_every_device_and_null_for_a_lost_one(two_devices, monkeypatch):
+    two_devices.memory = True
+    twice = threading.Event()
+    with nvml.DeviceSampler() as sampler:
+        original = sampler._stop.wait
+
+        def wait(seconds):
+            if len(sampler.samples) >= 4:
+                twice.set()
+            return original(0)
+
+        sampler._stop.wait = wait
+        assert twice.wait(30)
+    first = sampler.samples[:2]
+    assert [(s.device, s.metric, s.value) for s in first] == [(0, "used_bytes", GIB), (1, "used_bytes", None)]
+    times = [s.t_s for s in sampler.samples]
+    assert times == sorted(times)
+
+
+def test_the_environment_is_json_and_holds_no_secret(monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    seen = machine.environment()
+    assert seen["env"]["OMP_NUM_THREADS"] == "1"
+    assert "hush" not in str(seen)
+    assert seen["versions"]["torch"] == importlib.metadata.version("torch")
+    assert seen["cores"] >= 1
