@@ -23,6 +23,9 @@ from parabench.worker import Job, run
 # All traffic of a single-node run stays on loopback.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
+# What faulthandler writes above each thread's stack.
+STACK_HEAD = "(most recent call first)"
+
 
 def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
     """Run `case` once: warm-up, then measured steps. Never raises for what happens inside the ranks.
@@ -83,27 +86,39 @@ def judge(
     ended: Ended, results: Sequence[Mapping[str, Any]], marks: Sequence[Any], logs: Path, deadline_s: float
 ) -> tuple[Status, Failure | None]:
     """The status of a launch and, unless it is ok, its first cause."""
-    if ended.ok:
-        return Status.OK, None
     if ended.hung:
-        # Whoever came least far is what the others waited for; a rank that left its result came to the end.
-        reached = [(int(np.count_nonzero(~np.isnan(m))), len(r) > 1) for m, r in zip(marks, results, strict=True)]
-        rank = reached.index(min(reached))
-        step, part = divmod(reached[rank][0], marks[rank].shape[1])
-        message = f"no end after {deadline_s:.0f} s; it came least far, to step {step}, part {part}"
-        stacks = "\n".join(f"rank {r}:\n{log_tail(logs, r)}" for r in range(len(results)))
-        return Status.HUNG, Failure(message, rank=rank, traceback=stacks)
-    errors = [r for r in results if "error" in r]
-    # A rank that a signal ended left no result; its peers' errors are only the echo.
-    if ended.signal is not None or not errors:
-        name = ended.signal or "without a trace"
-        hint = " (the kernel's out-of-memory killer does this too)" if name == "SIGKILL" else ""
-        rank = -1 if ended.rank is None else ended.rank
-        return Status.CRASHED, Failure(f"ended by {name}{hint}", rank, ended.signal, log_tail(logs, rank))
-    first = min(errors, key=lambda r: r["error"]["at"])
+        return Status.HUNG, _hang(results, marks, logs, deadline_s)
+    # A rank may vanish with exit code 0, in the middle: then nobody failed, but its result is missing.
+    rank = next((r["rank"] for r in results if len(r) == 1), None) if ended.ok else ended.rank
+    if rank is None:
+        return Status.OK, None
+    # A rank that was killed or vanished left no error; its peers' are only the echo.
+    if "error" not in results[rank]:
+        how = f"by {ended.signal}" if ended.signal else "without a trace"
+        hint = " (the kernel's out-of-memory killer does this too)" if ended.signal == "SIGKILL" else ""
+        return Status.CRASHED, Failure(f"ended {how}{hint}", rank, ended.signal, log_tail(logs, rank))
+    first = min((r for r in results if "error" in r), key=lambda r: r["error"]["at"])
     error = first["error"]
     status = Status.OOM if error["oom"] else Status.FAILED
     return status, Failure(error["message"], first["rank"], None, error["traceback"])
+
+
+def _hang(results: Sequence[Mapping[str, Any]], marks: Sequence[Any], logs: Path, deadline_s: float) -> Failure:
+    """Whoever came least far is what the others waited for; a rank that left its result came to the end."""
+    reached = [(int(np.count_nonzero(~np.isnan(m))), len(r) > 1) for m, r in zip(marks, results, strict=True)]
+    least = [rank for rank, at in enumerate(reached) if at == min(reached)]
+    # Among equals, the one that could not write its stack down when it was asked to is stopped.
+    silent = [rank for rank in least if STACK_HEAD not in log_tail(logs, rank, lines=1000)]
+    if len(silent) == 1:
+        least = silent
+    step, part = divmod(min(reached)[0], marks[0].shape[1])
+    where = f"to step {step}, part {part}"
+    if len(least) == 1:
+        rank, message = least[0], f"it came least far, {where}"
+    else:
+        rank, message = None, f"{len(least)} ranks came equally far, {where}; their stacks say where each waits"
+    stacks = "\n".join(f"rank {r}:\n{log_tail(logs, r)}" for r in range(len(results)))
+    return Failure(f"no end after {deadline_s:g} s; {message}", rank=rank, traceback=stacks)
 
 
 def _result(folder: Path, rank: int) -> dict[str, Any]:

@@ -70,9 +70,10 @@ BFLOAT16 = [
     for algorithm in ("native", "tree")
 ]
 
-# Seen: differences of 3e-6 at most in float32 (summation order), and 1.5e-2 in bfloat16 (8 bits of mantissa).
-GRADIENT_TOLERANCE = {"float32": 2e-5, "bfloat16": 5e-2}
-LOSS_TOLERANCE = {"float32": 1e-6, "bfloat16": 2e-3}
+# Seen at most: gradients and parameters 1e-6 apart in float32 (another order of summation), 8e-3 in bfloat16 (8 bits
+# of mantissa); losses 9e-8 and 2e-5.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 4e-2}
+LOSS_TOLERANCE = {"float32": 1e-6, "bfloat16": 2e-4}
 
 
 @pytest.mark.parametrize("each", [*EVERY, *BFLOAT16], ids=name)
@@ -83,7 +84,7 @@ def test_training_is_what_one_device_computes(each: Case, references: dict[str, 
     assert len(expected) == ranks_helpers.TRAINED_STEPS
     means = [sum(losses) / each.world_size for losses in zip(*(r["loss"] for r in reports), strict=True)]
     assert means == pytest.approx(expected, rel=LOSS_TOLERANCE[each.dtype])
-    tolerance = GRADIENT_TOLERANCE[each.dtype]
+    tolerance = TOLERANCE[each.dtype]
     for rank, report in enumerate(reports):
         for kind in ("gradients", "parameters"):
             apart = {parameter: d for parameter, d in report[kind].items() if d > tolerance}
@@ -141,7 +142,7 @@ def test_units_of_fsdp_follow_the_bucket_and_hold_the_whole_model() -> None:
 
 @pytest.mark.parametrize(
     ("bucket_mib", "expected"),
-    [(None, [1, 1, 1, 1, 1]), (0.5, [1, 1, 1, 1, 1]), (2, [2, 1, 1, 1]), (3, [2, 1, 2]), (100, [5])],
+    [(None, [1, 1, 1, 1, 1]), (0.5, [1, 1, 1, 1, 1]), (2, [2, 1, 2]), (3, [2, 2, 1]), (100, [5])],
 )
 def test_blocks_are_grouped_as_they_fit(bucket_mib: float | None, expected: list[int]) -> None:
     mebibytes = (1, 1, 2, 1, 1)

@@ -1,0 +1,170 @@
+"""The whole command: interrupted, resumed, killed. Nothing is lost, nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+# How long what must come may take on a busy machine; nothing waits so long unless it is broken.
+PATIENCE_S = 120
+
+SUITE = '''\
+"""Which bucket size is held up?"""
+
+from parabench.case import Protocol
+from parabench.suite import sweep
+
+CASES = sweep(strategy="ranks_helpers:held_up", bucket_mib=(0.5, 1, 25), world_size=2, data="synthetic", seq_len=8)
+PROTOCOL = Protocol(warmup=2, steps=2, launches=1)
+'''
+
+
+class Driver:
+    """`parabench run` in a folder of its own, whose second launch is held up until the file `go` is there."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self._stack = stack
+        self.pipe = folder / "pipe"
+        os.mkfifo(self.pipe)
+        (folder / "mine.py").write_text(SUITE)
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        here = str(Path(__file__).parent)
+        path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "parabench", "run", "mine.py", "--out", "results", *options],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": path, "PARABENCH_TEST_FOLDER": str(self.folder), "CUDA_VISIBLE_DEVICES": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._stack.callback(end, process)
+        return process
+
+    def held_up(self) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+        """A driver in its second launch, and all its processes: fork server, resource tracker, ranks."""
+        process = self.start()
+        assert self.pipe.read_text() == "held up"
+        family = psutil.Process(process.pid).children(recursive=True)
+        self._stack.callback(end_all, family)
+        return process, family
+
+    def noted(self) -> list[str]:
+        """The cases that were launched, in their order."""
+        return (self.folder / "launches").read_text().splitlines()
+
+    def stored(self) -> list[tuple[str, str]]:
+        """(case id, status) of every launch in the store, in its order."""
+        with closing(sqlite3.connect(self.folder / "results" / "results.db")) as db:
+            return db.execute("SELECT case_id, status FROM launch ORDER BY id").fetchall()
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def end_all(family: list[psutil.Process]) -> None:
+    for each in family:
+        if each.is_running():
+            each.kill()
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    with ExitStack() as stack:
+        yield Driver(tmp_path, stack)
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    return process.communicate(timeout=PATIENCE_S)[0]
+
+
+def left_of(family: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run when all should have ended; a zombie that nobody reaps (in a container) is none."""
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S, callback=None)
+    return alive
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_a_stop_keeps_what_is_finished_and_resume_runs_only_the_rest(driver: Driver, number: signal.Signals) -> None:
+    process, family = driver.held_up()
+    process.send_signal(number)
+    output = output_of(process)
+    assert process.returncode == 130, output
+    assert f"stopped by {number.name}" in output
+    assert "parabench run mine.py --out results --resume" in output
+    assert "Traceback" not in output
+    assert left_of(family) == []
+    reference, first = driver.stored()
+    assert (reference[1], first[1]) == ("ok", "ok")
+    noted = driver.noted()
+    assert first[0] == noted[0]
+
+    (driver.folder / "go").touch()
+    resumed = driver.start("--resume")
+    output = output_of(resumed)
+    assert resumed.returncode == 0, output
+    assert "resuming: 1 of 3 launches are done" in output
+    # The finished launch and the reference ran once; the one that was interrupted ran again, from its start.
+    assert driver.noted()[:3] == [noted[0], noted[1], noted[1]]
+    assert len(driver.noted()) == 4
+    stored = driver.stored()
+    assert stored[:2] == [reference, first]
+    assert [each for each, _ in stored[1:]] == [noted[0], *driver.noted()[2:]]
+    assert {status for _, status in stored} == {"ok"}
+    assert len({each for each, _ in stored}) == len(stored) == 4
+    assert (driver.folder / "results" / "report.html").exists()
+
+    again = driver.start("--resume")
+    output = output_of(again)
+    assert again.returncode == 0, output
+    assert driver.stored() == stored
+    assert len(driver.noted()) == 4
+
+
+def test_an_impatient_user_gets_the_same(driver: Driver) -> None:
+    """Ctrl-C in a terminal reaches every process of the group, and some press it again and again."""
+    process, family = driver.held_up()
+    for _ in range(20):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+    output = output_of(process)
+    assert process.returncode == 130, output
+    assert "stopped by SIGINT" in output
+    assert "Traceback" not in output
+    assert left_of(family) == []
+    assert [status for _, status in driver.stored()] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["ranks wait", "a rank is stopped"])
+def test_nothing_outlives_a_killed_driver(driver: Driver, stopped: bool) -> None:
+    if stopped:
+        (driver.folder / "stop").touch()
+    process, family = driver.held_up()
+    assert len(family) >= 4  # two ranks, the fork server, the resource tracker
+    process.kill()
+    process.wait(PATIENCE_S)
+    assert left_of(family) == []
+    assert [status for _, status in driver.stored()] == ["ok", "ok"]
+
+
+def test_a_stopped_rank_does_not_keep_a_stop_waiting(driver: Driver) -> None:
+    (driver.folder / "stop").touch()
+    process, family = driver.held_up()
+    process.send_signal(signal.SIGINT)
+    output = output_of(process)
+    assert process.returncode == 130, output
+    assert left_of(family) == []

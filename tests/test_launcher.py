@@ -1,0 +1,228 @@
+"""launch() tells the truth about how ranks end, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from parabench import launcher
+from parabench.case import Case, Protocol
+from parabench.launcher import LOOPBACK, launch
+from parabench.ranks import run_ranks, start_server
+from parabench.record import Launch, Phase, Status
+from parabench.worker import Job, run
+
+FAULTY_RANK, FAULTY_STEP = 1, 3
+PROTOCOL = Protocol(warmup=2, steps=4)
+
+# Long enough for a launch to reach its fault on a busy machine; a hang waits as long as this.
+HANG_DEADLINE_S = 5.0
+DEADLINE_S = 120.0
+
+
+def case(strategy: str, **fields: Any) -> Case:
+    settled: dict[str, Any] = {"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 8}
+    own = strategy if strategy in ("single", "ddp") else f"ranks_helpers:{strategy}"
+    return Case(strategy=own, **(settled | {"world_size": 2} | fields))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every launch of this file, however it ends, leaves no process, no file and no semaphore."""
+    start_server()
+    memory = tmp_path / "shm"
+    memory.mkdir()
+    monkeypatch.setattr(launcher, "shared_memory_folder", lambda: str(memory))
+    prefix = f"/parabench-{uuid.uuid4().hex}"
+    monkeypatch.setitem(multiprocessing.current_process()._config, "semprefix", prefix)  # type: ignore[attr-defined]
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    environment = settings()
+    yield
+    after = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert after == []
+    assert list(memory.iterdir()) == []
+    assert list(Path("/dev/shm").glob(f"sem.{prefix[1:]}*")) == []
+    assert settings() == environment
+
+
+def settings() -> dict[str, str]:
+    """The driver's environment, less what pytest and torch elastic themselves note there."""
+    return {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST" and not k.startswith("TORCHELASTIC_")}
+
+
+def steps_kept(seen: Launch, rank: int) -> list[tuple[int | None, str]]:
+    return [(s.step, s.phase) for s in seen.samples if s.rank == rank and s.metric == "step_s"]
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
+@pytest.mark.parametrize("strategy", ["raising", "raising_in_backward"])
+def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algorithm: str) -> None:
+    seen = launch(case(strategy, algorithm=algorithm), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.FAILED
+    assert seen.failure is not None
+    assert seen.failure.rank == FAULTY_RANK
+    assert seen.failure.message == "RuntimeError: the dog ate it"
+    assert seen.failure.traceback is not None
+    assert "in _raise" in seen.failure.traceback
+    # What was measured before is kept: the whole steps, in their phases.
+    assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
+
+
+def test_a_rank_that_exits_by_itself_is_failed() -> None:
+    seen = launch(case("exiting"), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.FAILED
+    assert str(seen.failure) == "rank 1: SystemExit: enough"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("raising_in_build", "RuntimeError: no such layer"),
+        ("does_not_exist", "UsageError: strategy 'ranks_helpers:does_not_exist' cannot be loaded: "),
+    ],
+)
+def test_an_exception_in_building_ends_the_launch_while_peers_wait(strategy: str, message: str) -> None:
+    seen = launch(case(strategy), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.FAILED
+    assert seen.failure is not None
+    assert seen.failure.message.startswith(message)
+    assert seen.samples == []
+
+
+def test_an_exception_before_the_group_forms_ends_the_launch() -> None:
+    seen = launch(case("ddp", algorithm="ranks_helpers:raising_before_the_group"), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.FAILED
+    assert str(seen.failure) == "rank 1: RuntimeError: no such link"
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring", "tree"])
+@pytest.mark.parametrize(
+    ("strategy", "signal"),
+    [("killed", "SIGKILL"), ("killed_in_backward", "SIGKILL"), ("segfaulting", "SIGSEGV")],
+)
+def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm: str) -> None:
+    seen = launch(case(strategy, algorithm=algorithm, world_size=3, global_batch=9), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.CRASHED
+    assert seen.failure is not None
+    assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, signal)
+    assert signal in seen.failure.message
+    assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
+
+
+def test_a_segmentation_fault_says_where_it_was() -> None:
+    seen = launch(case("segfaulting"), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.failure is not None
+    assert seen.failure.traceback is not None
+    assert "Segmentation fault" in seen.failure.traceback
+    assert "in _signal" in seen.failure.traceback
+
+
+@pytest.mark.parametrize(
+    "each",
+    [case("killed_in_build"), case("ddp", algorithm="ranks_helpers:killed_before_the_group")],
+    ids=lambda each: f"{each.strategy} {each.algorithm}",
+)
+def test_a_signal_before_training_is_crashed_with_its_rank(each: Case) -> None:
+    seen = launch(each, PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.CRASHED
+    assert seen.failure is not None
+    assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, "SIGKILL")
+    assert seen.samples == []
+
+
+def test_a_rank_that_vanishes_is_crashed_whatever_its_peers_say() -> None:
+    seen = launch(case("vanishing"), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.CRASHED
+    assert str(seen.failure) == "rank 1: ended without a trace"
+
+
+def test_ranks_that_leave_in_the_middle_with_exit_code_0_are_no_success() -> None:
+    seen = launch(case("leaving_quietly"), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.CRASHED
+    assert str(seen.failure) == "rank 0: ended without a trace"
+
+
+@pytest.mark.parametrize("strategy", ["out_of_device_memory", "out_of_memory", "allocating_too_much"])
+def test_out_of_memory_is_said_so(strategy: str) -> None:
+    seen = launch(case(strategy), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.OOM, seen.failure
+    assert seen.failure is not None
+    assert seen.failure.rank == FAULTY_RANK
+    assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
+
+
+@pytest.mark.parametrize("strategy", ["waiting", "stopping", "stopping_in_backward", "stopping_in_build"])
+def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str) -> None:
+    seen = launch(case(strategy), PROTOCOL, deadline_s=HANG_DEADLINE_S)
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert seen.failure.rank == FAULTY_RANK
+    kept = [] if strategy == "stopping_in_build" else [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
+    assert steps_kept(seen, 0) == kept
+
+
+def test_a_hang_shows_where_each_rank_stands() -> None:
+    seen = launch(case("waiting"), PROTOCOL, deadline_s=HANG_DEADLINE_S)
+    assert seen.failure is not None
+    assert seen.failure.traceback is not None
+    assert "in _wait_forever" in seen.failure.traceback
+    assert "in backward" in seen.failure.traceback.partition("rank 1:")[0]
+
+
+def test_no_rank_is_blamed_for_a_hang_when_none_can_be_told_apart() -> None:
+    seen = launch(case("waiting_in_build"), PROTOCOL, deadline_s=HANG_DEADLINE_S)
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert seen.failure.rank is None
+    assert seen.failure.traceback is not None
+    assert "in _wait_forever" in seen.failure.traceback.partition("rank 1:")[2]
+
+
+def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Path) -> None:
+    job = Job(case("leaving_traces"), 2, tmp_path, DEADLINE_S, environment={**LOOPBACK, "PARABENCH_TEST_JOB": "1"})
+    assert run_ranks(run, (job,), size=2, deadline_s=DEADLINE_S, logs=tmp_path / "logs").ok
+    seen = launch(case("observing"), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.OK, seen.failure
+    environment = seen.facts["environment"]
+    assert environment.keys() >= LOOPBACK.keys()
+    assert not environment.keys() & {"PARABENCH_TEST_TRACE", "PARABENCH_TEST_JOB"}
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
+def test_ranks_listen_on_loopback_only_and_nobody_else_listens(algorithm: str) -> None:
+    seen = launch(case("observing", algorithm=algorithm), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.OK, seen.failure
+    listening = seen.facts["listening"]
+    assert listening
+    assert {tuple(each) for each in listening} == {("rank", "127.0.0.1")}
+
+
+def test_a_good_launch_has_every_sample_of_every_rank() -> None:
+    seen = launch(case("ddp"), PROTOCOL, deadline_s=DEADLINE_S)
+    assert (seen.status, seen.failure) == (Status.OK, None)
+    phases = [Phase.WARMUP] * PROTOCOL.warmup + [Phase.MEASURE] * PROTOCOL.steps
+    for rank in range(2):
+        assert steps_kept(seen, rank) == list(enumerate(phases))
+        parts: dict[int | None, float] = {}
+        for sample in seen.samples:
+            if sample.rank == rank and sample.metric in ("data_s", "forward_s", "backward_s", "optimizer_s"):
+                assert sample.value is not None
+                assert sample.value > 0
+                parts[sample.step] = parts.get(sample.step, 0.0) + sample.value
+        whole = {s.step: s.value for s in seen.samples if s.rank == rank and s.metric == "step_s"}
+        assert parts == pytest.approx(whole)
+    assert sum(value or 0 for value in whole.values()) < seen.wall_s
+
+
+def test_after_every_kind_of_end_a_launch_is_well() -> None:
+    """In the same driver, one after the other: nothing of a fault reaches the next launch."""
+    for strategy in ("raising", "killed", "ddp", "vanishing", "ddp"):
+        seen = launch(case(strategy), PROTOCOL, deadline_s=DEADLINE_S)
+        assert (seen.status is Status.OK) == (strategy == "ddp"), seen.failure
