@@ -158,7 +158,7 @@ def doctor() -> None:
     """Look at devices, versions and backends, and at what would make numbers untrustworthy."""
     from parabench.doctor import examine
 
-    raise SystemExit(examine(_console()))
+    raise SystemExit(examine(click.echo))
 
 
 def _command() -> list[str]:

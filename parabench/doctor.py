@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-from rich.console import Console
 
+from parabench import __version__
 from parabench.machine import environment, this_machine
 from parabench.record import Finding
 
@@ -19,30 +19,29 @@ BUSY_SHARE = 0.25
 LOOK_S = 0.5
 
 
-def examine(console: Console) -> int:
-    """Print what is here and what is doubtful; returns 1 when nothing could be launched at all."""
+def examine(tell: Callable[[str], None]) -> int:
+    """Tell, line by line, what is here and what is doubtful; returns 1 when nothing could be launched at all."""
     import torch.distributed as dist
 
     facts = environment()
-    console.print(f"host      {facts['host']}, {facts['os']}, Python {facts['python']}", highlight=False)
-    console.print(
-        f"cpu       {facts['cpu']}, {facts['cores']} core(s), {facts['memory_bytes'] / 1e9:.1f} GB",
-        highlight=False,
-    )
+    tell(f"host      {facts['host']}, {facts['os']}, Python {facts['python']}")
+    tell(f"cpu       {facts['cpu']}, {facts['cores']} core(s), {facts['memory_bytes'] / 1e9:.1f} GB")
     gpus = [f"{gpu['name']}" for gpu in facts["gpus"]]
-    console.print(f"gpus      {', '.join(gpus) or 'none: ' + str(facts['nvml']['reason'])}", highlight=False)
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
-    console.print(f"versions  {versions}", highlight=False)
+    tell(f"gpus      {', '.join(gpus) or 'none: ' + str(facts['nvml']['reason'])}")
+    versions = f"parabench {__version__}, " + ", ".join(
+        f"{name} {version}" for name, version in facts["versions"].items() if version
+    )
+    tell(f"versions  {versions}")
     backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
     told = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in backends.items())
-    console.print(f"backends  {told}", highlight=False)
+    tell(f"backends  {told}")
     findings = list(doubts())
     if not findings:
-        console.print("nothing here speaks against trusting the numbers", highlight=False)
+        tell("nothing here speaks against trusting the numbers")
     for finding in findings:
-        console.print(f"- {finding.code}: {finding.message}; {finding.advice}", highlight=False, markup=False)
+        tell(f"- {finding.code}: {finding.message}; {finding.advice}")
     if not any(backends.values()):
-        console.print("no backend: nothing can be launched; install a torch built with gloo or NCCL")
+        tell("no backend: nothing can be launched; install a torch built with gloo or NCCL")
         return 1
     return 0
 
@@ -52,7 +51,7 @@ def doubts() -> Iterator[Finding]:
     machine = this_machine()
     if not machine.gpus:
         yield Finding(
-            "shared-cpu",
+            "shared_cpu",
             "ranks run on CPU cores, which other processes share",
             "latency is taken as the 10th percentile of a launch's steps, not the median; use more launches",
         )
@@ -64,10 +63,10 @@ def doubts() -> Iterator[Finding]:
             "end it, or measure when the machine is idle",
         )
     if machine.cores < 2:
-        yield Finding("one-core", "there is one core", "several ranks will take turns; compare cases, not times")
+        yield Finding("one_core", "there is one core", "several ranks will take turns; compare cases, not times")
     if machine.cores < (os.cpu_count() or 1):
         yield Finding(
-            "limited-cores",
+            "limited_cores",
             f"this process may use {machine.cores} of {os.cpu_count()} cores",
             "neighbours on the others can still disturb caches and memory",
         )
@@ -83,13 +82,13 @@ def doubts() -> Iterator[Finding]:
     memory = psutil.virtual_memory()
     if memory.available < 2e9:
         yield Finding(
-            "little-memory",
+            "little_memory",
             f"{memory.available / 1e9:.1f} GB of memory are free",
             "a model that swaps measures the disk; use a smaller one",
         )
     if not os.access("/dev/shm", os.W_OK):
         yield Finding(
-            "no-shared-memory",
+            "no_shared_memory",
             "/dev/shm cannot be written, so ranks keep their marks on disk",
             "mount it, or expect a little disk traffic during steps",
         )

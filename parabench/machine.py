@@ -106,7 +106,7 @@ def environment() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": [asdict(gpu) for gpu in machine.gpus],
         "nvml": {"available": bool(machine.gpus), "reason": machine.gpus_reason},
-        "versions": {name: _version(name) for name in ("parabench", *VERSIONS)},
+        "versions": {name: _version(name) for name in VERSIONS},
         "env": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ},
     }
 

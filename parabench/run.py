@@ -127,9 +127,9 @@ def begin(store: Store, request: Request, suite: Suite, plan: Plan, machine: Mac
         store.add_finding(
             session_id,
             Finding(
-                "no-device-memory",
-                f"device memory and health are unknown: {machine.gpus_reason}",
-                "nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch",
+                "no_device_memory",
+                f"Device memory and health are unknown: {machine.gpus_reason}.",
+                "Nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch.",
             ),
         )
     return Opened(session_id=session_id, plan=plan, argv=request.argv)

@@ -62,8 +62,8 @@ class Session:
                 launch.findings.append(
                     Finding(
                         "unverified",
-                        "the single-device reference did not run, so this launch's losses were not compared",
-                        "make the model or the batch smaller, until one device can run it",
+                        "The single-device reference did not run, so this launch's losses were not compared.",
+                        "Make the model or the batch smaller, until one device can run it.",
                         turn.case.id,
                     )
                 )

@@ -279,12 +279,16 @@ def dying(rank: int, case: Case, folder: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return exchange(self, *args, **kwargs)
 
-        Wire.exchange = fatal  # type: ignore[method-assign]
+        Wire.exchange = fatal
     try:
         dist.all_reduce(torch.zeros(1000))
     except RuntimeError as error:
         (folder / f"told{rank}").write_text(str(error))
     os._exit(0)
+
+
+# Where the faults below strike.
+FAULTY_RANK, FAULTY_STEP = 1, 3
 
 
 # -- algorithms that are wrong --------------------------------------------------------------------------------------
@@ -312,6 +316,24 @@ def _reduce_scatter_doubling(wire: Wire, output: Tensor, flat: Tensor, reduction
     output.mul_(2)
 
 
+def _all_reduce_breaking(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
+    if wire.rank == FAULTY_RANK:
+        raise ValueError("the wire broke")
+    RING.all_reduce(wire, flat, reduction)
+
+
+def _reduce_scatter_breaking(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
+    if wire.rank == FAULTY_RANK:
+        raise ValueError("the wire broke")
+    RING.reduce_scatter(wire, output, flat, reduction)
+
+
+BREAKING = Algorithm(
+    name="breaking",
+    all_reduce=_all_reduce_breaking,
+    reduce_scatter=_reduce_scatter_breaking,
+    all_gather=RING.all_gather,
+)
 FORGETFUL = Algorithm(
     name="forgetful",
     all_reduce=_all_reduce_forgetting,
@@ -405,9 +427,6 @@ def differences(mine: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[st
 
 # -- strategies with a fault on one rank, at one step ---------------------------------------------------------------
 
-FAULTY_RANK, FAULTY_STEP = 1, 3
-
-
 def _faulty(fault: Callable[[], object], *, backward: bool = False) -> Callable[[Model, Context], Parallel]:
     """DDP in which rank 1 meets `fault` in the forward pass of step 3, or within its backward pass."""
 
@@ -422,7 +441,7 @@ def _faulty(fault: Callable[[], object], *, backward: bool = False) -> Callable[
 
             if backward:
                 # The head's gradient is the first; the embeddings' bucket is not yet complete.
-                model.module.blocks[-1].register_full_backward_hook(hook)  # type: ignore[operator, union-attr]
+                model.module.blocks[-1].register_full_backward_hook(hook)
             else:
                 model.module.register_forward_pre_hook(hook)
         return parallel
@@ -529,20 +548,23 @@ def held_up(model: Model, context: Context) -> Parallel:
     """DDP that notes each launch in $PARABENCH_TEST_FOLDER; there the second launch tells through a pipe that it has
     come so far, and waits for ever. With a file `go` nothing is held up; with a file `stop` rank 1 stops itself."""
     folder = Path(os.environ["PARABENCH_TEST_FOLDER"])
-    log = folder / "launches"
+    log, process_id = folder / "launches", folder / "rank1"
     parallel = ddp(model, context)
     if context.place.rank == 0:
         with log.open("a") as file:
             file.write(context.case.id + "\n")
+    else:
+        process_id.write_text(str(os.getpid()))
     dist.barrier()
     if (folder / "go").exists() or len(log.read_text().splitlines()) != 2:
         return parallel
-    if context.place.rank == 1 and (folder / "stop").exists():
-        dist.barrier()
-        _signal(signal.SIGSTOP)
-    elif context.place.rank == 0:
-        if (folder / "stop").exists():
-            dist.barrier()
+    stop = (folder / "stop").exists()
+    if context.place.rank == 0:
+        peer = psutil.Process(int(process_id.read_text()))
+        while stop and peer.status() != psutil.STATUS_STOPPED:
+            pass
         (folder / "pipe").write_text("held up")
+    elif stop:
+        _signal(signal.SIGSTOP)
     _wait_forever()
     return parallel

@@ -44,7 +44,12 @@ class Driver:
         process = subprocess.Popen(
             [sys.executable, "-m", "parabench", "run", "mine.py", "--out", "results", *options],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": path, "PARABENCH_TEST_FOLDER": str(self.folder), "CUDA_VISIBLE_DEVICES": ""},
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                "PARABENCH_TEST_FOLDER": str(self.folder),
+                "CUDA_VISIBLE_DEVICES": "",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

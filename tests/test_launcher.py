@@ -11,15 +11,16 @@ from typing import Any
 
 import psutil
 import pytest
+from ranks_helpers import FAULTY_RANK
 
 from parabench import launcher
 from parabench.case import Case, Protocol
 from parabench.launcher import LOOPBACK, launch
 from parabench.ranks import run_ranks, start_server
 from parabench.record import Launch, Phase, Status
+from parabench.strategies import STRATEGIES
 from parabench.worker import Job, run
 
-FAULTY_RANK, FAULTY_STEP = 1, 3
 PROTOCOL = Protocol(warmup=2, steps=4)
 
 # Long enough for a launch to reach its fault on a busy machine; a hang waits as long as this.
@@ -29,7 +30,7 @@ DEADLINE_S = 120.0
 
 def case(strategy: str, **fields: Any) -> Case:
     settled: dict[str, Any] = {"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 8}
-    own = strategy if strategy in ("single", "ddp") else f"ranks_helpers:{strategy}"
+    own = strategy if strategy in STRATEGIES else f"ranks_helpers:{strategy}"
     return Case(strategy=own, **(settled | {"world_size": 2} | fields))
 
 
@@ -73,6 +74,16 @@ def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algor
     assert "in _raise" in seen.failure.traceback
     # What was measured before is kept: the whole steps, in their phases.
     assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
+
+
+@pytest.mark.parametrize(("strategy", "op"), [("ddp", "all_reduce"), ("fsdp", "reduce_scatter"), ("tp", "all_reduce")])
+def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str) -> None:
+    """It breaks on the group's own thread: the strategy that waits for it must be told, in Python and in C++."""
+    seen = launch(case(strategy, algorithm="ranks_helpers:BREAKING"), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.FAILED, seen.failure
+    assert seen.failure is not None
+    assert seen.failure.rank == FAULTY_RANK
+    assert f"breaking {op} on rank 1 of 2: the wire broke" in seen.failure.message
 
 
 def test_a_rank_that_exits_by_itself_is_failed() -> None:

@@ -13,29 +13,44 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-Job = tuple[Callable[[], None], Future[Any], list[Tensor], str]
-
 
 class FutureWork(Work):
-    """A Work that ends with its future. Its `wait` raises when the job failed; c10d's own wrapper of a future would
-    return as if all were well, and training would go on with half a reduction."""
+    """A Work that ends when `finish` is called. c10d's own wrapper of a future is not enough: its `wait` returns as if
+    all were well when the job failed, and training would go on with half a reduction."""
 
-    def __init__(self, future: Future[Any]) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self._future = future
+        self._end: Future[Any] = Future(devices=[] if device.type == "cpu" else [device])
+        # Future.set_exception stores a value that only Python takes for an error; DDP, in C++, crashes on it. What a
+        # callback raises is an error to both.
+        self._outcome = self._end.then(_value_or_raise)
+
+    def finish(self, outcome: list[Tensor] | Exception) -> None:
+        """The job is over: with the tensors that it finished, or with what it raised."""
+        self._end.set_result(outcome)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when the job is done; raises RuntimeError when it failed. The wire itself keeps the timeout."""
-        self._future.wait()
+        self._outcome.wait()
         return True
 
     def is_completed(self) -> bool:
         """Whether the job is over, however it ended."""
-        return self._future.done()
+        return self._outcome.done()
 
     def get_future(self) -> Future[Any]:
         """What DDP chains its own work to."""
-        return self._future
+        return self._outcome
+
+
+def _value_or_raise(end: Future[Any]) -> Any:
+    value = end.value()
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+Job = tuple[Callable[[], None], FutureWork, list[Tensor], str]
 
 
 class ThreadLane:
@@ -52,13 +67,11 @@ class ThreadLane:
     def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str) -> Work:
         """Queue `job`, which finishes `tensors`; a failure names `what`."""
         device = tensors[0].device
-        if device.type == "cpu":
-            future: Future[Any] = Future()
-            self._jobs.put((job, future, list(tensors), what))
-        else:
-            future = Future(devices=[device])
-            self._jobs.put((_after_current_stream(job, device), future, list(tensors), what))
-        return FutureWork(future)
+        work = FutureWork(device)
+        if device.type != "cpu":
+            job = _after_current_stream(job, device)
+        self._jobs.put((job, work, list(tensors), what))
+        return work
 
     def stop(self) -> None:
         """Finish what is queued and end the thread."""
@@ -68,15 +81,15 @@ class ThreadLane:
     def _loop(self) -> None:
         with torch.no_grad():
             while (item := self._jobs.get()) is not None:
-                job, future, tensors, what = item
+                job, work, tensors, what = item
                 try:
                     job()
                 except Exception as error:
-                    future.set_exception(RuntimeError(f"{what}: {error}"))
+                    work.finish(RuntimeError(f"{what}: {error}"))
                 else:
-                    future.set_result(tensors)
+                    work.finish(tensors)
                 # Let go of tensors before the next wait, or one step's would live until the next.
-                del item, job, future, tensors, what
+                del item, job, work, tensors, what
 
 
 class StreamLane:
@@ -92,17 +105,17 @@ class StreamLane:
         if stream is None:
             stream = self._streams[device] = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        future: Future[Any] = Future(devices=[device])
+        work = FutureWork(device)
         with torch.cuda.stream(stream), torch.no_grad():
             try:
                 job()
             except Exception as error:
-                future.set_exception(RuntimeError(f"{what}: {error}"))
+                work.finish(RuntimeError(f"{what}: {error}"))
             else:
                 for tensor in tensors:
                     tensor.record_stream(stream)
-                future.set_result(list(tensors))
-        return FutureWork(future)
+                work.finish(list(tensors))
+        return work
 
     def stop(self) -> None:
         """Nothing to end: the streams go with the process."""
