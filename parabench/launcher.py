@@ -86,12 +86,12 @@ def judge(
     ended: Ended, results: Sequence[Mapping[str, Any]], marks: Sequence[Any], logs: Path, deadline_s: float
 ) -> tuple[Status, Failure | None]:
     """The status of a launch and, unless it is ok, its first cause."""
+    if ended.ok:
+        return Status.OK, None
     if ended.hung:
         return Status.HUNG, _hang(results, marks, logs, deadline_s)
-    # A rank may vanish with exit code 0, in the middle: then nobody failed, but its result is missing.
-    rank = next((r["rank"] for r in results if len(r) == 1), None) if ended.ok else ended.rank
-    if rank is None:
-        return Status.OK, None
+    rank = ended.rank
+    assert rank is not None
     # A rank that was killed or vanished left no error; its peers' are only the echo.
     if "error" not in results[rank]:
         how = f"by {ended.signal}" if ended.signal else "without a trace"

@@ -43,6 +43,13 @@ SHUTDOWN_TIMEOUT_S = 2
 # What a hanging rank gets to write down its stack before it is ended.
 STACK_GRACE_S = 0.5
 
+# Each sets its own level, so silencing a parent would not do.
+TALKATIVE = (
+    "torch.distributed.elastic.agent.server.api",
+    "torch.distributed.elastic.multiprocessing.api",
+    "torch.multiprocessing.spawn",
+)
+
 
 class OneNode(RendezvousHandler):
     """A rendezvous with nobody: one agent, an in-memory store, nothing that listens."""
@@ -90,10 +97,15 @@ def start_server() -> None:
     """Start the fork server, once per driver, and wait until it has imported: no launch's time includes that."""
     if "parabench-one-node" not in rendezvous_handler_registry._registry:
         rendezvous_handler_registry.register("parabench-one-node", OneNode)
-        # Its messages are for people who run torchrun; what they say of a failure is in our record.
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        # Their messages are for people who run torchrun; what they say of a failure is in our record.
+        for name in TALKATIVE:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
         multiprocessing.set_forkserver_preload([PRELOAD])
+        with signals_restored():
+            # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            multiprocessing.forkserver.ensure_running()
         first = multiprocessing.get_context("forkserver").Process(target=_nothing)
         first.start()
         first.join()

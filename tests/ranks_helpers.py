@@ -427,6 +427,7 @@ def differences(mine: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[st
 
 # -- strategies with a fault on one rank, at one step ---------------------------------------------------------------
 
+
 def _faulty(fault: Callable[[], object], *, backward: bool = False) -> Callable[[Model, Context], Parallel]:
     """DDP in which rank 1 meets `fault` in the forward pass of step 3, or within its backward pass."""
 
@@ -489,12 +490,6 @@ waiting_in_build = _faulty_build(_wait_forever)
 stopping = _faulty(lambda: _signal(signal.SIGSTOP))
 stopping_in_backward = _faulty(lambda: _signal(signal.SIGSTOP), backward=True)
 stopping_in_build = _faulty_build(lambda: _signal(signal.SIGSTOP))
-
-
-def leaving_quietly(model: Model, context: Context) -> Parallel:
-    """Every rank ends as if all were well, before the first step."""
-    dist.barrier()
-    os._exit(0)
 
 
 def _fatal_algorithm(fault: Callable[[], object]) -> Callable[[int | None], Algorithm]:

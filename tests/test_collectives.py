@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from parabench.case import Case
 from parabench.collectives import wire
+from parabench.collectives.lane import ThreadLane
 from parabench.collectives.tree import Node, double_tree, tree
 from parabench.collectives.two_level import levels
 from parabench.collectives.wire import Wire, pieces, split
@@ -121,6 +123,57 @@ def test_ranks_are_told_when_a_peer_dies_in_the_middle(each: Case, tmp_path: Pat
     for rank in range(each.world_size - 1):
         told = (tmp_path / f"told{rank}").read_text()
         assert f"{each.algorithm} all_reduce on rank {rank} of {each.world_size}: " in told
+
+
+# -- the group's own thread -----------------------------------------------------------------------------------------
+
+
+def test_work_of_a_lane_is_done_when_its_job_is() -> None:
+    lane, go_on = ThreadLane("test"), threading.Event()
+    tensor = torch.zeros(2)
+
+    def job() -> None:
+        go_on.wait()
+        tensor.add_(1)
+
+    work = lane.run(job, [tensor], "ring all_reduce")
+    assert not work.is_completed()
+    go_on.set()
+    assert work.wait()
+    assert work.is_completed()
+    assert tensor.tolist() == [1, 1]
+    lane.stop()
+
+
+def test_a_failed_job_raises_in_wait_and_in_what_is_chained_to_it() -> None:
+    lane = ThreadLane("test")
+
+    def job() -> None:
+        raise ValueError("no such peer")
+
+    work = lane.run(job, [torch.zeros(1)], "ring all_reduce on rank 0 of 2")
+    with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: no such peer"):
+        work.wait()
+    chained = work.get_future().then(lambda future: future.value())
+    with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: no such peer"):
+        chained.wait()
+    lane.stop()
+
+
+def test_nothing_is_sent_after_a_failure() -> None:
+    """The peers would take it for what they still wait for."""
+    lane, done = ThreadLane("test"), []
+
+    def fail() -> None:
+        raise ValueError("no such peer")
+
+    first = lane.run(fail, [torch.zeros(1)], "the first")
+    second = lane.run(lambda: done.append("second"), [torch.zeros(1)], "the second")
+    for work in (first, second):
+        with pytest.raises(RuntimeError, match="the first: no such peer"):
+            work.wait()
+    assert done == []
+    lane.stop()
 
 
 # -- pure functions -------------------------------------------------------------------------------------------------

@@ -56,7 +56,9 @@ Job = tuple[Callable[[], None], FutureWork, list[Tensor], str]
 class ThreadLane:
     """One thread that runs a group's reductions in the order they were called.
 
-    `run` returns an unfinished Work at once: that is what lets DDP go on with backward.
+    `run` returns an unfinished Work at once: that is what lets DDP go on with backward. After a failure this rank is
+    out of step with its peers, so whatever is queued behind it fails too, and sends nothing that they would take
+    for something else.
     """
 
     def __init__(self, name: str) -> None:
@@ -79,15 +81,16 @@ class ThreadLane:
         self._thread.join()
 
     def _loop(self) -> None:
+        failure: RuntimeError | None = None
         with torch.no_grad():
             while (item := self._jobs.get()) is not None:
                 job, work, tensors, what = item
-                try:
-                    job()
-                except Exception as error:
-                    work.finish(RuntimeError(f"{what}: {error}"))
-                else:
-                    work.finish(tensors)
+                if failure is None:
+                    try:
+                        job()
+                    except Exception as error:
+                        failure = RuntimeError(f"{what}: {error}")
+                work.finish(tensors if failure is None else failure)
                 # Let go of tensors before the next wait, or one step's would live until the next.
                 del item, job, work, tensors, what
 
