@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -19,17 +20,34 @@ class Interrupted(Exception):
 
 @contextmanager
 def stop_signals() -> Iterator[None]:
-    """Inside, a stop signal raises Interrupted; a second one is ignored while the first is cleaned up."""
+    """Inside, a stop signal raises Interrupted. From then on more of them are ignored: the process is ending."""
 
     def stop(number: int, _: FrameType | None) -> None:
-        for each in STOP_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        _ignore()
         raise Interrupted(number)
 
-    with signals_restored():
-        for each in STOP_SIGNALS:
-            signal.signal(each, stop)
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for each in STOP_SIGNALS:
+        signal.signal(each, stop)
+    try:
         yield
+    except Interrupted:
+        _ignore()
+        raise
+    except BaseException:
+        _restore(before)
+        raise
+    _restore(before)
+
+
+def _ignore() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _restore(handlers: dict[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @contextmanager
@@ -39,5 +57,4 @@ def signals_restored() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        _restore(before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,8 +15,9 @@ import numpy as np
 from parabench.case import Case, Protocol
 from parabench.probes.nvml import DeviceSampler
 from parabench.probes.steps import read_marks
-from parabench.ranks import Ended, log_tail, run_ranks, shared_memory_folder
+from parabench.ranks import Ended, log_tail, run_ranks
 from parabench.record import STEP_PARTS, Failure, Launch, Phase, Sample, Status, utc_now
+from parabench.scratch import launch_folder
 from parabench.worker import Job, run
 
 # All traffic of a single-node run stays on loopback.
@@ -35,11 +35,7 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
     started, begin = utc_now(), time.perf_counter()
     steps = protocol.warmup + protocol.steps
     with ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="parabench-", dir=shared_memory_folder(), ignore_cleanup_errors=True)
-            )
-        )
+        folder = stack.enter_context(launch_folder())
         sampler = stack.enter_context(DeviceSampler()) if case.device == "cuda" else None
         # The group's own timeout only backs up the deadline, which says more.
         job = Job(case, steps, folder, timeout_s=deadline_s + 60, environment=LOOPBACK)

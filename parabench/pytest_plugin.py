@@ -99,7 +99,7 @@ class SuiteFile(pytest.File):
         from rich.console import Console
 
         from parabench.machine import this_machine
-        from parabench.run import STORE_NAME, begin, check_writable, run_session
+        from parabench.run import STOPPED, STORE_NAME, begin, check_writable, run_session
         from parabench.store import Store
 
         request = self.request()
@@ -109,7 +109,8 @@ class SuiteFile(pytest.File):
         store_path = request.out / STORE_NAME
         with Store.open_or_create(store_path) as store:
             opened = begin(store, request, self.suite, plan, this_machine())
-            run_session(store, opened, Console(), None)
+            if run_session(store, opened, Console(), None) == STOPPED:
+                pytest.exit("interrupted; every finished launch is kept", returncode=STOPPED)
         self._latencies, self._failures = _read(store_path, opened.session_id)
 
 

@@ -143,6 +143,8 @@ def run_ranks(entry: Callable[..., Any], args: tuple[Any, ...], *, size: int, de
                 raise Interrupted(signal.SIGINT) from None
             return Ended(ok=False, hung=deadline.passed, rank=rank, signal=name)
         except SignalException as stop:
+            if deadline.forced:
+                return Ended(ok=False, hung=True)
             raise Interrupted(int(stop.sigval)) from None
         finally:
             for process in _ranks(others):
@@ -161,7 +163,9 @@ class _Deadline:
 
     def __init__(self, seconds: float, others: set[int]) -> None:
         self.passed = False
+        self.forced = False
         self._others = others
+        self._over = threading.Event()
         self._timer = threading.Timer(seconds, self._end)
         self._timer.daemon = True
 
@@ -170,6 +174,7 @@ class _Deadline:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._over.set()
         self._timer.cancel()
 
     def _end(self) -> None:
@@ -180,6 +185,10 @@ class _Deadline:
         psutil.wait_procs(ranks, timeout=STACK_GRACE_S)
         for process in ranks:
             _kill(process, signal.SIGKILL)
+        # Ranks that left with exit code 0 and no result are no failure to torch elastic: it would wait for ever.
+        if not self._over.wait(2 * SHUTDOWN_TIMEOUT_S):
+            self.forced = True
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def _ranks(others: set[int]) -> list[psutil.Process]:
@@ -189,8 +198,3 @@ def _ranks(others: set[int]) -> list[psutil.Process]:
 def _kill(process: psutil.Process, number: signal.Signals) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-
-
-def shared_memory_folder() -> str | None:
-    """A folder in memory for what ranks leave behind, so that no timed step waits for a disk; None: the usual one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

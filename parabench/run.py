@@ -197,7 +197,9 @@ def real_launch() -> LaunchFunction:
     """The launcher, with its fork server started. Imported only now: it brings torch."""
     from parabench.launcher import launch
     from parabench.ranks import start_server
+    from parabench.scratch import remove_abandoned
 
+    remove_abandoned()
     start_server()
     return launch
 

@@ -484,6 +484,13 @@ killed_in_backward = _faulty(lambda: _signal(signal.SIGKILL), backward=True)
 killed_in_build = _faulty_build(lambda: _signal(signal.SIGKILL))
 segfaulting = _faulty(lambda: _signal(signal.SIGSEGV))
 vanishing = _faulty(lambda: os._exit(3))
+
+
+def all_vanishing(model: Model, context: Context) -> Parallel:
+    """Every rank leaves with exit code 0 and without a result: no failure to whoever only looks at exit codes."""
+    os._exit(0)
+
+
 exiting = _faulty(lambda: sys.exit("enough"))
 waiting = _faulty(_wait_forever)
 waiting_in_build = _faulty_build(_wait_forever)

@@ -16,7 +16,7 @@ EVERYONES = {"__init__", "case", "record", "errors", "interrupt"}
 READING = {"store", "analysis", "report", "figures"}
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "ranks", "preload",
-    "plan", "suite", "session", "verify", "machine", "registry",
+    "scratch", "plan", "suite", "session", "verify", "machine", "registry",
 }  # fmt: skip
 SEE_BOTH = {"cli", "run", "pytest_plugin", "__main__", "doctor", "listing", "progress"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import psutil
 import pytest
 from ranks_helpers import FAULTY_RANK
 
-from parabench import launcher
+from parabench import scratch
 from parabench.case import Case, Protocol
 from parabench.launcher import LOOPBACK, launch
 from parabench.ranks import run_ranks, start_server
@@ -40,7 +41,7 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     start_server()
     memory = tmp_path / "shm"
     memory.mkdir()
-    monkeypatch.setattr(launcher, "shared_memory_folder", lambda: str(memory))
+    monkeypatch.setattr(scratch, "shared_memory_folder", lambda: str(memory))
     prefix = f"/parabench-{uuid.uuid4().hex}"
     monkeypatch.setitem(multiprocessing.current_process()._config, "semprefix", prefix)  # type: ignore[attr-defined]
     before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -152,6 +153,26 @@ def test_a_rank_that_vanishes_is_crashed_whatever_its_peers_say() -> None:
     seen = launch(case("vanishing"), PROTOCOL, deadline_s=DEADLINE_S)
     assert seen.status is Status.CRASHED
     assert str(seen.failure) == "rank 1: ended without a trace"
+
+
+def test_ranks_that_all_leave_quietly_are_hung_not_waited_for() -> None:
+    seen = launch(case("all_vanishing"), PROTOCOL, deadline_s=1.0)
+    assert seen.status is Status.HUNG
+    assert "no end after 1 s" in str(seen.failure)
+
+
+def test_folders_of_dead_drivers_are_removed_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "shared_memory_folder", lambda: str(tmp_path / "shm"))
+    dead = multiprocessing.get_context("forkserver").Process(target=int)
+    dead.start()
+    dead.join()
+    for name in (f"parabench-{dead.pid}-abc", f"parabench-{os.getpid()}-abc", "somebody-1-else"):
+        (tmp_path / "shm" / name / "logs").mkdir(parents=True)
+    scratch.remove_abandoned()
+    left = {path.name for path in (tmp_path / "shm").iterdir()}
+    assert left == {f"parabench-{os.getpid()}-abc", "somebody-1-else"}
+    for name in left:
+        shutil.rmtree(tmp_path / "shm" / name)
 
 
 @pytest.mark.parametrize("strategy", ["out_of_device_memory", "out_of_memory", "allocating_too_much"])

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from parabench.case import Case, Protocol
 from parabench.errors import UsageError
+from parabench.interrupt import signals_restored
 from parabench.plan import Plan
 from parabench.record import REFERENCE_BLOCK, Failure, Launch, Phase, Sample, Status
 from parabench.run import Request, run_suite
@@ -28,6 +29,13 @@ class Silent:
 
     def launched(self, launch):
         pass
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before():
+    """Once interrupted, a driver ignores further signals until it ends; the test run goes on."""
+    with signals_restored():
+        yield
 
 
 @pytest.fixture
