@@ -90,7 +90,8 @@ class Answer:
             ]
         said = [f"Fastest: {self.best.label}: {number}."]
         if self.equals:
-            said.append(f"Cannot be told apart from it with {blocks}: {words.listed(c.label for c in self.equals)}.")
+            equals = words.listed((candidate.label for candidate in self.equals), most=3)
+            said.append(f"Cannot be told apart from it with {blocks}: {equals}.")
         elif len(self.slower) == 1:
             said.append(f"{self.slower[0].label} is {words.percent(self.slower[0].slower)} slower ({blocks}).")
         else:
