@@ -15,6 +15,9 @@ DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
 
+# No CPU has more cores than this, and a pool of more threads cannot be made.
+MOST_THREADS = 1024
+
 _INTEGERS = ("world_size", "ranks_per_node", "global_batch", "seq_len", "threads", "seed")
 
 # A strategy, algorithm or model is a short name of ours or a user's own "package.module:name".
@@ -56,8 +59,8 @@ class Case:
             if type(value) is not int and not (value is None and name == "ranks_per_node"):
                 raise UsageError(f"{name} is {value!r}; it must be a whole number")
         for name in ("strategy", "algorithm", "model", "data", "dtype", "device", "backend"):
-            if not isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a text")
+            if not is_text(getattr(self, name)):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a text in UTF-8")
         if self.bucket_mib is not None:
             if type(self.bucket_mib) not in (int, float):
                 raise UsageError(f"bucket_mib is {self.bucket_mib!r}; give MiB, or None for PyTorch's default")
@@ -76,6 +79,8 @@ class Case:
             raise UsageError(f"bucket_mib is {self.bucket_mib}; give MiB above 0, or 'default'")
         if self.ranks_per_node is not None and (self.ranks_per_node < 1 or self.world_size % self.ranks_per_node):
             raise UsageError(f"ranks_per_node is {self.ranks_per_node}; it must divide world_size {self.world_size}")
+        if self.threads > MOST_THREADS:
+            raise UsageError(f"threads is {self.threads}; it must be {MOST_THREADS} or less")
         if not 0 <= self.seed < 1 << 32:
             raise UsageError(f"seed is {self.seed}; give a whole number from 0 to {(1 << 32) - 1}")
         for name, allowed in (("dtype", DTYPES), ("device", DEVICES), ("backend", BACKENDS)):
@@ -123,6 +128,10 @@ class Case:
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
 
 
+# A week: no launch is worth more, and a timer cannot wait for ever.
+LONGEST_DEADLINE_S = 7 * 86400.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
     """How each launch measures: unmeasured warm-up steps, then measured ones.
@@ -137,6 +146,9 @@ class Protocol:
     deadline_s: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("warmup", "steps", "launches"):
+            if type(getattr(self, name)) is not int:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a whole number")
         for name, least, why in (
             ("warmup", 2, " because DDP rebuilds its buckets after the first step"),
             ("steps", 1, ""),
@@ -144,8 +156,21 @@ class Protocol:
         ):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be {least} or more{why}")
-        if self.deadline_s is not None and not self.deadline_s > 0:
-            raise UsageError(f"deadline is {self.deadline_s} s; it must be above 0")
+        if self.deadline_s is not None and not 0 < self.deadline_s <= LONGEST_DEADLINE_S:
+            raise UsageError(
+                f"deadline is {self.deadline_s} s; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"
+            )
+
+
+def is_text(value: object) -> bool:
+    """Whether `value` is a text that files and pages can hold; bytes that are no UTF-8 come in as lone surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _bucket(text: str) -> float | None:

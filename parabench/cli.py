@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,15 +33,15 @@ class Commands(click.Group):
         except UsageError as error:
             click.echo(f"parabench: {' '.join(str(error).split())}", err=True)
             ctx.exit(USAGE)
+        except sqlite3.Error as error:
+            click.echo(f"parabench: the store cannot be used: {error}; give the results.db of a run", err=True)
+            ctx.exit(USAGE)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 def main() -> None:
     """Measure distributed PyTorch training: what is fastest here, did it get slower, how do machines compare."""
-    # A user's own strategy or model, package.module:name, is found where the user stands, as with python -m.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
 
 
 @main.command()
@@ -79,6 +81,10 @@ def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str |
     """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
     from parabench.run import Request, run_suite
 
+    # A user's own strategy or model, package.module:name, is found where the user stands. Last in line, so that no
+    # file there takes the place of a library's.
+    with contextlib.suppress(FileNotFoundError):
+        sys.path.append(os.getcwd())
     given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value]
     request = Request(suite=suite, axes=tuple(given), argv=_command(), **options)
     console = _console()
@@ -141,6 +147,8 @@ def compare(base: Path, new: Path, as_json: bool, **options: Any) -> None:
 
     outcome = compare_results(load(base), load(new), **options)
     click.echo(json.dumps(outcome.to_dict(), indent=2) if as_json else "\n".join(outcome.lines()))
+    if not outcome.judged and not outcome.regressed:
+        raise UsageError("nothing could be judged; give both sides two or more ok launches of the same cases")
     raise SystemExit(REGRESSION if outcome.regressed else 0)
 
 

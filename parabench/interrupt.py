@@ -26,8 +26,8 @@ def stop_signals() -> Iterator[None]:
         _ignore()
         raise Interrupted(number)
 
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    for each in STOP_SIGNALS:
+    before = {number: signal.getsignal(number) for number in watched()}
+    for each in before:
         signal.signal(each, stop)
     try:
         yield
@@ -38,6 +38,11 @@ def stop_signals() -> Iterator[None]:
         _restore(before)
         raise
     _restore(before)
+
+
+def watched() -> list[signal.Signals]:
+    """The stop signals that mean something here: nohup, for one, has SIGHUP ignored."""
+    return [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _ignore() -> None:

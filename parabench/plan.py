@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ from parabench.data import source
 from parabench.errors import UsageError
 from parabench.machine import RANKS_PER_CORE, Machine
 from parabench.models import MODELS
-from parabench.registry import find
+from parabench.registry import find, load
 from parabench.strategies import STRATEGIES, USERS_OWN, StrategyEntry
 from parabench.suite import Suite, Sweep
 
@@ -85,13 +86,21 @@ def make_plan(
     by `overrides` and this machine lacks, and when nothing is left to run."""
     cases: list[Case] = []
     skipped: list[Skipped] = []
-    for case in dict.fromkeys(_cases(suite.override(overrides).sweeps, machine)):
-        check(case)
+    for case, automatic in dict(_cases(suite.override(overrides).sweeps, machine)).items():
+        check_names(case)
         reason = refusal(case, machine)
+        if reason is not None and ("world_size" in overrides or "device" in overrides):
+            raise UsageError(reason)
+        if reason is None:
+            try:
+                check(case)
+            except UsageError as error:
+                # Nobody asked for a size that `auto` chose.
+                if not automatic:
+                    raise
+                reason = str(error)
         if reason is None:
             cases.append(case)
-        elif "world_size" in overrides or "device" in overrides:
-            raise UsageError(reason)
         else:
             skipped.append(Skipped(case, reason))
     if not cases:
@@ -105,17 +114,21 @@ def strategy_entry(case: Case) -> StrategyEntry:
     return entry if isinstance(entry, StrategyEntry) else USERS_OWN
 
 
-def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[Case]:
+def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[tuple[Case, bool]]:
+    """Every case of the sweeps, and whether its world size was chosen by `auto`."""
     for each in sweeps:
         axes = dict(each.axes)
         names = list(axes)
         for values in itertools.product(*axes.values()):
             chosen = dict(zip(names, values, strict=True))
-            sizes = [chosen.pop("world_size", Case.__dataclass_fields__["world_size"].default)]
-            if sizes == ["auto"]:
-                sizes = _powers_of_two(chosen, machine)
-            for size in sizes:
-                yield settle(Case(**chosen, world_size=size), machine)
+            size = chosen.pop("world_size", Case.__dataclass_fields__["world_size"].default)
+            ranks_per_node = chosen.pop("ranks_per_node", None)
+            automatic = size == "auto"
+            for world_size in _powers_of_two(chosen, machine) if automatic else [size]:
+                case = settle(Case(**chosen, world_size=world_size), machine)
+                if case.algorithm == "two_level" and ranks_per_node is not None:
+                    case = replace(case, ranks_per_node=ranks_per_node)
+                yield case, automatic
 
 
 def _powers_of_two(chosen: Mapping[str, Any], machine: Machine) -> list[int]:
@@ -142,19 +155,30 @@ def settle(case: Case, machine: Machine) -> Case:
     elif case.ranks_per_node is None:
         # One machine has no nodes; the largest proper divisor makes two of them where it can.
         size = case.world_size
-        changes["ranks_per_node"] = max((d for d in range(1, size) if size % d == 0), default=1)
+        changes["ranks_per_node"] = next((size // d for d in range(2, math.isqrt(size) + 1) if size % d == 0), 1)
     if changes.get("world_size", case.world_size) == 1:
         changes["algorithm"], changes["ranks_per_node"] = "native", None
     return replace(case, **changes)
 
 
+def check_names(case: Case) -> None:
+    """Raise UsageError for an unknown name. A user's own is imported: nothing else tells that it is there."""
+    tables = (
+        ("strategy", case.strategy, STRATEGIES),
+        ("algorithm", case.algorithm, ALGORITHMS),
+        ("model", case.model, MODELS),
+    )
+    for kind, name, table in tables:
+        if find(table, kind, name) is None:
+            own = load(table, kind, name)
+            if not callable(own) and not hasattr(own, "all_reduce"):
+                raise UsageError(f"{kind} {name!r} is {own!r}; it must be a function, or an Algorithm")
+
+
 def check(case: Case) -> None:
-    """Raise UsageError for a case that makes sense nowhere: unknown names, a batch or heads that don't divide."""
+    """Raise UsageError for a case that makes sense nowhere: a batch or heads that don't divide, data that is short."""
     entry = strategy_entry(case)
-    find(ALGORITHMS, "algorithm", case.algorithm)
     shape = MODELS.get(case.model)
-    if shape is None:
-        find(MODELS, "model", case.model)
     if entry.splits_batch and case.global_batch % case.world_size:
         raise UsageError(
             f"global_batch {case.global_batch} does not divide by world_size {case.world_size} "

@@ -32,7 +32,7 @@ _SUITE = re.compile(r"^from parabench\.suite import\b.*?^CASES\s*[:=]", re.MULTI
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What `parabench run` takes, for those who start from pytest."""
     group = parser.getgroup("parabench", "distributed training suites")
-    group.addoption("--parabench-out", default="parabench-results", metavar="DIR", help="store and report go here")
+    group.addoption("--parabench-out", default="parabench-results", metavar="DIR", help="for store and report")
     group.addoption("--parabench-launches", type=int, metavar="N", help="launches of every case")
     group.addoption("--parabench-steps", type=int, metavar="N", help="measured steps a launch")
     group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
@@ -89,7 +89,10 @@ class SuiteFile(pytest.File):
     def latencies(self, case: Case) -> list[float]:
         """The stored step latencies of `case`, in seconds; fails the test when one of its launches is not ok."""
         if self._latencies is None:
-            self._run()
+            try:
+                self._run()
+            except UsageError as error:
+                self._latencies, self._failures = {}, {each.id: f"parabench: {error}" for each in self.plan.cases}
         assert self._latencies is not None
         if case.id in self._failures:
             pytest.fail(self._failures[case.id], pytrace=False)
@@ -99,18 +102,29 @@ class SuiteFile(pytest.File):
         from rich.console import Console
 
         from parabench.machine import this_machine
-        from parabench.run import STOPPED, STORE_NAME, begin, check_writable, run_session
-        from parabench.store import Store
+        from parabench.report import write_report
+        from parabench.run import (
+            REPORT_NAME,
+            STOPPED,
+            STORE_NAME,
+            alone_in,
+            begin,
+            check_writable,
+            resume_command,
+            run_session,
+        )
+        from parabench.store import Store, load
 
         request = self.request()
         selected = {item.case for item in self.session.items if isinstance(item, CaseItem) and item.parent is self}
         plan = replace(self.plan, cases=tuple(case for case in self.plan.cases if case in selected))
         check_writable(request.out)
         store_path = request.out / STORE_NAME
-        with Store.open_or_create(store_path) as store:
+        with alone_in(request.out), Store.open_or_create(store_path) as store:
             opened = begin(store, request, self.suite, plan, this_machine())
             if run_session(store, opened, Console(), None) == STOPPED:
-                pytest.exit("interrupted; every finished launch is kept", returncode=STOPPED)
+                pytest.exit(f"every finished launch is kept; resume: {resume_command(store_path)}", returncode=STOPPED)
+        write_report(load(store_path), store_path.with_name(REPORT_NAME), str(opened.session_id))
         self._latencies, self._failures = _read(store_path, opened.session_id)
 
 

@@ -6,6 +6,7 @@ The fork server imports torch once; each launch forks its ranks from it, which i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import multiprocessing
 import multiprocessing.forkserver
@@ -30,9 +31,10 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from parabench.interrupt import Interrupted, signals_restored
+from parabench.interrupt import Interrupted, signals_restored, watched
 
 PRELOAD = "parabench.preload"
+PR_SET_CHILD_SUBREAPER = 36
 
 # How often torch elastic looks at its ranks; on average half of it is added to a launch.
 MONITOR_INTERVAL_S = 0.01
@@ -100,6 +102,8 @@ def start_server() -> None:
         # Their messages are for people who run torchrun; what they say of a failure is in our record.
         for name in TALKATIVE:
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        # What a rank starts and leaves behind becomes the driver's child, and is ended with the launch.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
         multiprocessing.set_forkserver_preload([PRELOAD])
         with signals_restored():
@@ -131,6 +135,7 @@ def run_ranks(entry: Callable[..., Any], args: tuple[Any, ...], *, size: int, de
         max_restarts=0,
         monitor_interval=MONITOR_INTERVAL_S,
         start_method="forkserver",
+        signals_to_handle=",".join(number.name for number in watched()),
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
     )
     with signals_restored(), _Deadline(deadline_s, others) as deadline:
@@ -147,8 +152,10 @@ def run_ranks(entry: Callable[..., Any], args: tuple[Any, ...], *, size: int, de
                 return Ended(ok=False, hung=True)
             raise Interrupted(int(stop.sigval)) from None
         finally:
-            for process in _ranks(others):
+            left = _ranks(others)
+            for process in left:
                 _kill(process, signal.SIGKILL)
+            psutil.wait_procs(left, timeout=SHUTDOWN_TIMEOUT_S)
     return Ended(ok=True)
 
 

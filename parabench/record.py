@@ -125,6 +125,9 @@ class Launch:
 
 REFERENCE_BLOCK = -1
 
+# The finding of a launch whose reference did not run: it computed something, nobody knows whether the right thing.
+UNVERIFIED = "unverified"
+
 # A step is these parts, one after the other.
 STEP_PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s")
 

@@ -45,8 +45,8 @@ def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
     module_name, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{kind} {name!r} cannot be loaded: {error}") from error
+    except Exception as error:  # whatever a user's module does when it is imported
+        raise UsageError(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def _entry_point(kind: str, name: str) -> importlib.metadata.EntryPoint | None:

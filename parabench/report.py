@@ -41,11 +41,19 @@ class Section:
     empty: str
 
 
+# How an SQLite file begins: a store must never be taken for an old report.
+SQLITE = b"SQLite format 3"
+
+
 def write_report(results: Results, out: Path, session: str | None = None) -> Path:
     """Write the report of a session (default: the newest) to the file `out`, whole or not at all.
 
     Raises UsageError for no such session, or when `out` cannot be written.
     """
+    if out.is_file():
+        with out.open("rb") as file:
+            if file.read(len(SQLITE)) == SQLITE:
+                raise UsageError(f"{out} is a database, not a page; give another file for the report")
     page = render(results, session)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

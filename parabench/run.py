@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shlex
+import sqlite3
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from parabench.interrupt import Interrupted, stop_signals
 from parabench.machine import Machine, environment, this_machine
 from parabench.plan import Plan, make_plan
 from parabench.progress import make_progress
-from parabench.record import Finding, Launch, Status, check_label
+from parabench.record import Finding, Launch, check_label
 from parabench.session import LaunchFunction, Session, turns_left
 from parabench.store import Store, load
 from parabench.suite import Suite, load_suite
@@ -50,7 +54,6 @@ class Opened:
 
     session_id: int
     plan: Plan
-    argv: list[str]
     done: set[tuple[str, int]] = field(default_factory=set)
     references: Mapping[str, Reference] = field(default_factory=dict)
 
@@ -63,13 +66,15 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
     machine = this_machine()
     if request.label is not None:
         check_label(request.label)
-    if request.suite is None and not request.resume:
-        raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
+    path = request.out / STORE_NAME
+    if request.suite is None:
+        check_bare_resume(request)
     suite = load_suite(request.suite) if request.suite is not None else None
     plan = plan_request(request, suite, machine) if suite is not None else None
+    if request.resume and not os.path.isfile(path):
+        raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
     check_writable(request.out)
-    path = request.out / STORE_NAME
-    with Store.open_or_create(path) as store:
+    with alone_in(request.out), Store.open_or_create(path) as store:
         if request.resume:
             opened = resume(store, plan)
         else:
@@ -82,6 +87,33 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
     return code
 
 
+def check_bare_resume(request: Request) -> None:
+    """Without a suite only a stored plan can be followed: raise UsageError when there is none, or more is asked."""
+    if not request.resume:
+        raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
+    given = {"--set": request.axes or None, "--label": request.label, "--deadline": request.deadline}
+    given |= {"--launches": request.launches, "--steps": request.steps, "--warmup": request.warmup}
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(f"{option} cannot change a session that is resumed as it was planned; drop it")
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this run: two at once would disturb one another's times and store. Raises UsageError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"output folder {str(folder)!r} is in use by another run; wait for it, or give another --out"
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
 def plan_request(request: Request, suite: Suite, machine: Machine) -> Plan:
     """The plan that the request makes of the suite. Raises UsageError."""
     overrides: dict[str, tuple[Any, ...]] = {}
@@ -89,6 +121,8 @@ def plan_request(request: Request, suite: Suite, machine: Machine) -> Plan:
         name, equals, values = text.partition("=")
         if not equals:
             raise UsageError(f"--set {text!r}: give AXIS=VALUE, as in --set world_size=2")
+        if name in overrides:
+            raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
         overrides[name] = parse_axis(name, values)
     given: dict[str, Any] = {
         "launches": request.launches,
@@ -132,7 +166,7 @@ def begin(store: Store, request: Request, suite: Suite, plan: Plan, machine: Mac
                 "Nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch.",
             ),
         )
-    return Opened(session_id=session_id, plan=plan, argv=request.argv)
+    return Opened(session_id=session_id, plan=plan)
 
 
 def resume(store: Store, plan: Plan | None) -> Opened:
@@ -143,7 +177,7 @@ def resume(store: Store, plan: Plan | None) -> Opened:
     stored = Plan.from_dict(last.plan)
     if plan is not None and plan != stored:
         raise UsageError(
-            f"the last session in {store.path} was planned otherwise; resume it with {resume_command(last.argv)!r}, "
+            f"the last session in {store.path} was planned otherwise; resume it with {resume_command(store.path)!r}, "
             "or start a new one without --resume"
         )
     references = {
@@ -153,7 +187,6 @@ def resume(store: Store, plan: Plan | None) -> Opened:
     return Opened(
         session_id=last.id,
         plan=stored,
-        argv=last.argv,
         done=store.launches_done(last.id),
         references=references,
     )
@@ -168,12 +201,11 @@ def run_session(store: Store, opened: Opened, console: Console, launch: LaunchFu
     if opened.done:
         total = len(plan.cases) * plan.protocol.launches
         console.print(f"resuming: {total - len(left)} of {total} launches are done", highlight=False)
-    statuses: list[Status] = []
 
     def keep(finished: Launch) -> None:
         store.append(opened.session_id, finished)
-        statuses.append(finished.status)
 
+    resume_with = f"every finished launch is kept; resume with: {resume_command(store.path)}"
     try:
         with stop_signals(), make_progress(console, len(left), plan.protocol.launches) as progress:
             session = Session(
@@ -186,11 +218,13 @@ def run_session(store: Store, opened: Opened, console: Console, launch: LaunchFu
             )
             session.run()
     except Interrupted as stop:
-        console.print(f"stopped by {stop}; every finished launch is kept", highlight=False)
-        console.print(f"resume with: {resume_command(opened.argv)}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"stopped by {stop}; {resume_with}", highlight=False, markup=False, soft_wrap=True)
         return STOPPED
+    except (OSError, sqlite3.Error) as error:
+        # The machine, not the case: a full disk or memory file system, or whoever read our output has left.
+        raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
     store.finish_session(opened.session_id)
-    return 0 if all(status is Status.OK for status in statuses) else NOT_OK
+    return 0 if store.all_ok(opened.session_id) else NOT_OK
 
 
 def real_launch() -> LaunchFunction:
@@ -222,6 +256,6 @@ def conclude(path: Path, session_id: int, console: Console) -> None:
     console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
 
 
-def resume_command(argv: list[str]) -> str:
-    """The command that continues a session begun with `argv`."""
-    return shlex.join([*argv, "--resume"])
+def resume_command(store: Path) -> str:
+    """The command that continues the last session of `store`, however that was begun."""
+    return shlex.join(["parabench", "run", "--resume", "--out", str(store.parent)])

@@ -9,12 +9,14 @@ from typing import Protocol as Interface
 from parabench.case import Case, Protocol
 from parabench.models import MODELS
 from parabench.plan import Plan, Turn
-from parabench.record import REFERENCE_BLOCK, Finding, Launch, Status
+from parabench.record import REFERENCE_BLOCK, UNVERIFIED, Finding, Launch, Status
 from parabench.verify import Reference, reference_of, verify
 
 # A launch is hung after ten times the time that is expected of it, and never before a minute.
 DEADLINE_FACTOR = 10.0
 LEAST_DEADLINE_S = 60.0
+
+REFERENCE_TRIES = 2
 
 # What a core surely computes: the guess for the very first launch of a model, before anything is known.
 SURE_FLOPS = 5e9
@@ -47,7 +49,8 @@ class Session:
     keep: Callable[[Launch], None]
     progress: Progress
     done: Collection[tuple[str, int]] = ()
-    references: dict[str, Reference | None] = field(default_factory=dict)
+    references: dict[str, Reference] = field(default_factory=dict)
+    _failed_references: dict[str, int] = field(default_factory=dict)
     _wall_s: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -61,7 +64,7 @@ class Session:
             else:
                 launch.findings.append(
                     Finding(
-                        "unverified",
+                        UNVERIFIED,
                         "The single-device reference did not run, so this launch's losses were not compared.",
                         "Make the model or the batch smaller, until one device can run it.",
                         turn.case.id,
@@ -72,12 +75,17 @@ class Session:
     def _reference(self, case: Case) -> Reference | None:
         """The single-device run of the same training: launched once a session, then reused."""
         single = case.reference()
-        if single.id not in self.references:
+        # What failed once may have been an accident: one more try, not one before every launch.
+        tries = self._failed_references.get(single.id, 0)
+        if self.references.get(single.id) is None and tries < REFERENCE_TRIES:
             launch = self._launch(single, REFERENCE_BLOCK)
             launch.block = REFERENCE_BLOCK
             self._finish(launch)
-            self.references[single.id] = reference_of(launch) if launch.status is Status.OK else None
-        return self.references[single.id]
+            if launch.status is Status.OK:
+                self.references[single.id] = reference_of(launch)
+            else:
+                self._failed_references[single.id] = tries + 1
+        return self.references.get(single.id)
 
     def _launch(self, case: Case, block: int) -> Launch:
         self.progress.launching(case, block)

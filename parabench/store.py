@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -56,9 +57,6 @@ class SessionRow:
     """A session as it was planned: enough to continue it."""
 
     id: int
-    suite: str
-    argv: list[str]
-    finished: bool
     plan: dict[str, Any]
 
 
@@ -89,8 +87,8 @@ class Store:
         try:
             db = sqlite3.connect(path, isolation_level=None)
             if fresh:
-                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+                marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+                db.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
             _check(db, path)
             # Readers (a live report) never block the run; one file is left when the store is closed.
             db.execute("PRAGMA journal_mode = WAL")
@@ -153,16 +151,24 @@ class Store:
 
     def finish_session(self, session_id: int) -> None:
         """Mark a session as complete: every planned launch is there."""
-        self._db.execute("UPDATE session SET finished_utc = ? WHERE id = ?", (utc_now(), session_id))
+        self._db.execute(
+            "UPDATE session SET finished_utc = ? WHERE id = ? AND finished_utc IS NULL", (utc_now(), session_id)
+        )
+
+    def all_ok(self, session_id: int) -> bool:
+        """Whether every launch of a session that ended by itself ended well."""
+        bad = self._db.execute(
+            "SELECT count(*) FROM launch WHERE session_id = ? AND status NOT IN (?, ?)",
+            (session_id, Status.OK, Status.INTERRUPTED),
+        ).fetchone()[0]
+        return bool(bad == 0)
 
     def last_session(self) -> SessionRow | None:
         """The newest session, or None in an empty store."""
-        row = self._db.execute(
-            "SELECT id, suite, argv, finished_utc, plan FROM session ORDER BY id DESC LIMIT 1"
-        ).fetchone()
+        row = self._db.execute("SELECT id, plan FROM session ORDER BY id DESC LIMIT 1").fetchone()
         if row is None:
             return None
-        return SessionRow(row[0], row[1], json.loads(row[2]), row[3] is not None, json.loads(row[4]))
+        return SessionRow(row[0], json.loads(row[1]))
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
@@ -245,6 +251,8 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
     if application_id != APPLICATION_ID:
         raise UsageError(f"{path} is not a parabench store; give the results.db of a run")
+    if db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')").fetchone()[0] < 3:
+        raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
     if version > SCHEMA_VERSION:
         raise UsageError(
             f"{path} has schema {version}, newer than this parabench {__version__} knows ({SCHEMA_VERSION}); "
@@ -256,7 +264,7 @@ def load(path: Path) -> Results:
     """Read a whole store. Raises UsageError when `path` is missing, no store, or of a newer schema."""
     import pandas as pd
 
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UsageError(f"{path} does not exist; give the results.db of a run")
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:

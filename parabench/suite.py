@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from parabench.case import AXES, Protocol
+from parabench.case import AXES, Protocol, is_text
 from parabench.errors import UsageError
 
 
@@ -57,26 +58,25 @@ def load_suite(name: str) -> Suite:
     """The suite of that name, or in the file of that path. Raises UsageError when it cannot be read."""
     known = shipped()
     path = known.get(name) or Path(name)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UsageError(f"suite {name!r} is unknown; use one of {', '.join(known)}, or a path to a suite file")
     try:
-        content = runpy.run_path(str(path))
+        return _suite(path, runpy.run_path(str(path)))
     except UsageError as error:
         raise UsageError(f"suite {path}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"suite {path} cannot be read: {type(error).__name__}: {error}") from error
-    return _suite(path, content)
 
 
 def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
     cases = content.get("CASES")
     sweeps = (cases,) if isinstance(cases, Sweep) else tuple(cases) if isinstance(cases, Iterable) else ()
     if not sweeps or not all(isinstance(each, Sweep) for each in sweeps):
-        raise UsageError(f"suite {path} declares no CASES; give CASES = [sweep(strategy=..., ...), ...]")
-    question = (content.get("__doc__") or "").strip()
-    if not question:
-        raise UsageError(f"suite {path} has no docstring; begin it with the question that it answers")
+        raise UsageError("it declares no CASES; give CASES = [sweep(strategy=..., ...), ...]")
+    question = content.get("__doc__")
+    if not is_text(question) or not str(question).strip():
+        raise UsageError("it has no docstring; begin it with the question that it answers")
     protocol = content.get("PROTOCOL", Protocol())
     if not isinstance(protocol, Protocol):
-        raise UsageError(f"suite {path}: PROTOCOL must be a Protocol(warmup=..., steps=..., launches=...)")
-    return Suite(name=path.stem, path=path, question=question, sweeps=sweeps, protocol=protocol)
+        raise UsageError("PROTOCOL must be a Protocol(warmup=..., steps=..., launches=...)")
+    return Suite(name=path.stem, path=path, question=str(question).strip(), sweeps=sweeps, protocol=protocol)

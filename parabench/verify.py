@@ -78,6 +78,7 @@ def _difference(
         if not math.isclose(mine, theirs, rel_tol=tolerance):
             return (
                 f"{metric} at step {step} is {mine:.6g}, on one device {theirs:.6g}: "
-                f"a relative difference of {abs(mine - theirs) / abs(theirs):.1e}, more than {tolerance:.0e}"
+                f"relative to the larger {abs(mine - theirs) / max(abs(mine), abs(theirs)):.1e} apart, "
+                f"more than {tolerance:.0e}"
             )
     return None

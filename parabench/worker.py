@@ -53,18 +53,20 @@ def run(job: Job) -> None:
     rank = int(os.environ["RANK"])
     # Ranks inherit what the fork server's environment was when it started; a launch's own travels with its job.
     os.environ.update(job.environment)
-    result: dict[str, Any] = {"rank": rank}
+    failed = False
     try:
-        result |= measure(job, rank)
+        text = json.dumps({"rank": rank, **measure(job, rank)})
     except BaseException as error:
-        result["error"] = {
+        failed = True
+        told = {
             "at": time.perf_counter(),
             "message": f"{type(error).__name__}: {error}",
             "traceback": traceback.format_exc(),
             "oom": is_out_of_memory(error),
         }
-    _write(job.folder / f"rank{rank}.json", result)
-    if "error" in result:
+        text = json.dumps({"rank": rank, "error": told})
+    _write(job.folder / f"rank{rank}.json", text)
+    if failed:
         # When a rank dies, its peers fail a moment later: let the driver see the first cause first.
         time.sleep(0.25)
         sys.exit(1)
@@ -180,7 +182,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
-def _write(path: Path, result: dict[str, Any]) -> None:
+def _write(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(result))
+    part.write_text(text)
     part.replace(path)

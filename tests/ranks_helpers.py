@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import traceback
@@ -484,6 +485,17 @@ killed_in_backward = _faulty(lambda: _signal(signal.SIGKILL), backward=True)
 killed_in_build = _faulty_build(lambda: _signal(signal.SIGKILL))
 segfaulting = _faulty(lambda: _signal(signal.SIGSEGV))
 vanishing = _faulty(lambda: os._exit(3))
+
+
+def leaving_a_child(model: Model, context: Context) -> Parallel:
+    """A rank that starts a process and forgets it, in a session of its own."""
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    return ddp(model, context)
+
+
+def telling_nonsense(model: Model, context: Context) -> Parallel:
+    """A strategy whose facts cannot be written down."""
+    return replace(ddp(model, context), facts=lambda: {"model": model})
 
 
 def all_vanishing(model: Model, context: Context) -> Parallel:

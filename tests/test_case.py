@@ -55,6 +55,8 @@ def test_a_case_survives_json(case):
         ({"global_batch": True}, "global_batch is True"),
         ({"bucket_mib": "4"}, "bucket_mib is '4'"),
         ({"model": 3}, "model is 3"),
+        ({"data": "text:\udcff"}, "must be a text in UTF-8"),
+        ({"threads": 1 << 32}, "threads is 4294967296"),
         ({"world_size": 4, "ranks_per_node": 3}, "must divide world_size 4"),
     ],
 )
@@ -63,7 +65,10 @@ def test_bad_values_are_named(values, said):
         Case(**values)
 
 
-@pytest.mark.parametrize("values", [{"warmup": 1}, {"steps": 0}, {"launches": 0}, {"deadline_s": 0.0}])
+@pytest.mark.parametrize(
+    "values",
+    [{"warmup": 1}, {"steps": 0}, {"launches": 0}, {"deadline_s": 0.0}, {"deadline_s": float("inf")}, {"steps": 2.5}],
+)
 def test_a_bad_protocol_is_refused(values):
     with pytest.raises(UsageError, match=next(iter(values)).removesuffix("_s")):
         Protocol(**values)

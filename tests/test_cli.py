@@ -151,6 +151,32 @@ def test_report_writes_where_it_is_told(stores, tmp_path):
     assert (tmp_path / "deep.html").read_text().startswith("<!doctype html>")
 
 
+def test_a_report_never_takes_the_place_of_a_store(stores):
+    before = (stores / "base.db").read_bytes()
+    result = parabench("report", stores / "base.db", "-o", stores / "base.db")
+    assert result.exit_code == 2
+    assert "is a database, not a page" in result.stderr
+    assert (stores / "base.db").read_bytes() == before
+
+
+def test_a_damaged_store_is_a_line(stores):
+    whole = (stores / "base.db").read_bytes()
+    (stores / "damaged.db").write_bytes(whole[:4096] + b"x" * (len(whole) - 4096))
+    (stores / "empty.db").touch()
+    for name in ("damaged.db", "empty.db", "x" * 300):
+        result = parabench("best", stores / name)
+        assert result.exit_code == 2, name
+        assert result.stderr.count("\n") == 1
+
+
+def test_a_gate_that_can_judge_nothing_does_not_pass(tmp_path):
+    for name in ("a", "b"):
+        fake.write(tmp_path / f"{name}.db", [fake.launch(fake.case(), 0.04)])
+    result = parabench("compare", tmp_path / "a.db", tmp_path / "b.db")
+    assert result.exit_code == 2
+    assert "nothing could be judged" in result.stderr
+
+
 def test_an_unknown_session_is_named(stores):
     result = parabench("best", stores / "base.db", "--session", "nightly")
     assert result.exit_code == 2

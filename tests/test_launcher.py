@@ -155,6 +155,17 @@ def test_a_rank_that_vanishes_is_crashed_whatever_its_peers_say() -> None:
     assert str(seen.failure) == "rank 1: ended without a trace"
 
 
+def test_what_a_rank_leaves_behind_is_ended_with_the_launch() -> None:
+    # The fixture looks for what is left.
+    assert launch(case("leaving_a_child"), PROTOCOL, deadline_s=DEADLINE_S).status is Status.OK
+
+
+def test_facts_that_are_no_json_fail_with_their_traceback() -> None:
+    seen = launch(case("telling_nonsense"), PROTOCOL, deadline_s=DEADLINE_S)
+    assert seen.status is Status.FAILED
+    assert "TypeError: Object of type" in str(seen.failure)
+
+
 def test_ranks_that_all_leave_quietly_are_hung_not_waited_for() -> None:
     seen = launch(case("all_vanishing"), PROTOCOL, deadline_s=1.0)
     assert seen.status is Status.HUNG

@@ -52,6 +52,29 @@ def test_auto_counts_devices_where_there_are_any():
     assert [case.world_size for case in cases] == [1, 2]
 
 
+def test_sizes_that_auto_chose_and_that_do_not_divide_are_skipped():
+    made = plan(Machine(cores=16), sweep(strategy=("ddp", "tp"), world_size="auto"))
+    assert [(c.strategy, c.world_size) for c in made.cases][-4:] == [("ddp", 8), ("tp", 1), ("tp", 2), ("tp", 4)]
+    assert {(s.case.strategy, s.case.world_size) for s in made.skipped} == {("ddp", 16), ("tp", 8), ("tp", 16)}
+    assert "does not divide the 4 heads" in made.skipped[-1].reason
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8, 16, 96])
+def test_every_shipped_suite_runs_on_every_machine(cores):
+    for name in shipped():
+        suite = load_suite(name)
+        machine = Machine(cores=cores)
+        assert make_plan(suite, {}, suite.protocol, machine, 0).cases
+        assert make_plan(suite, {"ranks_per_node": (1,)}, suite.protocol, machine, 0).cases
+
+
+def test_a_huge_world_size_is_refused_at_once(machine):
+    asked = {"world_size": (1_000_000_007,)}
+    for algorithm in ("ring", "two_level"):
+        with pytest.raises(UsageError, match="world_size 1000000007 is larger than 8"):
+            plan(machine, sweep(strategy="ddp", algorithm=algorithm), overrides=asked)
+
+
 def test_what_the_machine_lacks_is_skipped_with_its_reason(machine):
     made = plan(machine, sweep(strategy="ddp", world_size=(2, 16), global_batch=16))
     assert [case.world_size for case in made.cases] == [2]
@@ -135,6 +158,10 @@ def test_quick_has_what_it_promises(machine):
     ("source", "said"),
     [
         ("", "declares no CASES"),
+        ("import sys; sys.exit(3)", "SystemExit"),
+        ('"""Q?"""\nCASES = (1 / 0 for _ in range(3))', "ZeroDivisionError"),
+        ("from parabench.suite import sweep\n__doc__ = 5\nCASES = sweep()", "no docstring"),
+        ('"""Q?"""\nfrom parabench.case import Protocol\nPROTOCOL = Protocol(steps=2.5)', "steps is 2.5"),
         ('"""Q?"""\nCASES = [1]', "declares no CASES"),
         ('from parabench.suite import sweep\nCASES = sweep(strategy="ddp")', "no docstring"),
         ("def broken(:", "SyntaxError"),
@@ -151,7 +178,18 @@ def test_an_unreadable_suite_is_named(tmp_path, source, said):
     assert str(path) in str(caught.value)
 
 
-def test_a_users_own_names_pass_the_plan(machine):
-    (case,) = plan(machine, sweep(strategy="pkg.mod:mine", algorithm="pkg.mod:algo", world_size=2)).cases
-    assert (case.strategy, case.algorithm) == ("pkg.mod:mine", "pkg.mod:algo")
+def test_a_users_own_names_are_loaded_before_anything_runs(machine, tmp_path, monkeypatch):
+    (tmp_path / "their_own.py").write_text("def strategy(model, context): ...\nnumber = 3\n")
+    (tmp_path / "their_broken.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (case,) = plan(machine, sweep(strategy="their_own:strategy", world_size=2)).cases
     assert isinstance(case, Case)
+    for name, said in (
+        ("nope.mod:x", "No module named 'nope'"),
+        ("their_own:missing", "no attribute 'missing'"),
+        ("their_broken:x", "ZeroDivisionError"),
+        ("their_own:number", "must be a function"),
+    ):
+        for kind in ("strategy", "algorithm", "model"):
+            with pytest.raises(UsageError, match=said):
+                plan(machine, sweep(**{"strategy": "ddp", "world_size": 2, kind: name}))

@@ -81,7 +81,7 @@ def test_interrupted_then_resumed_runs_nothing_twice(suite, tmp_path):
     first.interrupt_at = 4
     code, said = run(request(suite, tmp_path), first)
     assert code == 130
-    assert "resume with: parabench run mine.py --resume" in said
+    assert f"resume with: parabench run --resume --out {tmp_path / 'out'}" in said
     assert len(load(tmp_path / "out" / "results.db").launch) == 4
     code, said = run(request(suite, tmp_path, resume=True), second)
     assert code == 0
@@ -94,16 +94,51 @@ def test_interrupted_then_resumed_runs_nothing_twice(suite, tmp_path):
     }
 
 
+def bare(tmp_path, **more):
+    return Request(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out", **more)
+
+
 def test_resume_needs_no_suite_and_of_a_finished_session_runs_nothing(suite, tmp_path):
     run(request(suite, tmp_path), FakeLauncher())
     again = FakeLauncher()
-    code, _ = run(request(None, tmp_path, resume=True), again)
+    code, _ = run(bare(tmp_path), again)
     assert (code, again.calls) == (0, [])
+    with pytest.raises(UsageError, match="--steps cannot change a session"):
+        run(bare(tmp_path, steps=9), again)
+
+
+def test_resuming_a_session_that_had_failures_still_says_so(suite, tmp_path):
+    fake = FakeLauncher()
+    fake.failing = {"ddp": (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))}
+    assert run(request(suite, tmp_path), fake)[0] == 1
+    assert run(bare(tmp_path), FakeLauncher())[0] == 1
+
+
+def test_a_full_disk_ends_in_a_line_with_the_way_on(suite, tmp_path):
+    def full(case, protocol, *, deadline_s):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UsageError, match="No space left on device; every finished launch is kept; resume with"):
+        run(request(suite, tmp_path), full)
+
+
+def test_a_second_run_into_the_same_folder_is_refused_while_the_first_goes_on(suite, tmp_path):
+    fake, seen = FakeLauncher(), []
+
+    def meddling(case, protocol, *, deadline_s):
+        with pytest.raises(UsageError, match="in use by another run"):
+            run(request(suite, tmp_path), fake)
+        seen.append(case)
+        return fake(case, protocol, deadline_s=deadline_s)
+
+    assert run(request(suite, tmp_path), meddling)[0] == 0
+    assert len(seen) == 7
 
 
 def test_resume_refuses_another_plan_and_an_empty_store(suite, tmp_path):
     with pytest.raises(UsageError, match="no session to resume"):
         run(request(suite, tmp_path, resume=True), FakeLauncher())
+    assert not (tmp_path / "out").exists()
     run(request(suite, tmp_path), FakeLauncher())
     with pytest.raises(UsageError, match="planned otherwise"):
         run(request(suite, tmp_path, resume=True, steps=6), FakeLauncher())
@@ -131,13 +166,23 @@ def test_a_training_that_differs_from_one_device_is_wrong_and_not_ranked(suite, 
 def test_without_a_reference_launches_are_kept_and_doubted(suite, tmp_path):
     fake = FakeLauncher()
     fake.failing = {"single": (Status.OOM, Failure("out of memory", 0))}
-    run(request(suite, tmp_path), fake)
+    _, said = run(request(suite, tmp_path), fake)
     findings = load(tmp_path / "out" / "results.db").finding
     assert (findings["code"] == "unverified").sum() == 6
+    # It may have been an accident: a second try, not one before every launch.
+    assert [case.strategy for case in fake.calls].count("single") == 2
+    assert "Not verified, because the run on one device failed: ddp native" in said
 
 
 def test_nothing_is_written_when_the_request_is_wrong(suite, tmp_path):
-    for wrong in ({"axes": ("nope=1",)}, {"axes": ("world_size",)}, {"label": "a b"}, {"steps": 0}, {"warmup": 1}):
+    for wrong in (
+        {"axes": ("nope=1",)},
+        {"axes": ("seed=1", "seed=2")},
+        {"axes": ("world_size",)},
+        {"label": "a b"},
+        {"steps": 0},
+        {"warmup": 1},
+    ):
         with pytest.raises(UsageError):
             run(request(suite, tmp_path, **wrong), FakeLauncher())
     assert not (tmp_path / "out").exists()
@@ -219,3 +264,9 @@ def test_what_is_not_finite_or_not_there_is_wrong():
     launch = launch_with(a=[3.0, 2.0, 1.0], b=[3.0, 2.0, 1.0])
     assert verified(launch) is Status.WRONG
     assert "on one device None" in str(launch.failure)
+
+
+def test_a_reference_of_zero_is_compared_too():
+    launch = launch_with(a=[1.0], b=[1.0])
+    verify(launch, reference_of(launch_with(a=[0.0], b=[0.0])))
+    assert launch.status is Status.WRONG

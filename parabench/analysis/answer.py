@@ -36,6 +36,7 @@ class Answer:
     `equals` are those that cannot be told apart from `best`, which is not among them; `half_width` is the
     widest simultaneous 95 % half-width against `best` that decides between them, as a fraction; None when
     there is none. `decided` is False when the data cannot separate anything; `why_not` then says why.
+    `unverified` are the labels whose training was not compared with one device's.
     """
 
     heading: str
@@ -51,6 +52,7 @@ class Answer:
     more_blocks: int | None
     decided: bool
     why_not: str | None
+    unverified: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it: unknown is null."""
@@ -71,8 +73,9 @@ class Answer:
         number += f", {words.throughput(best.tokens_per_s)}"
         if not self.decided:
             place = "Fastest so far" if self.equals else "Measured"
-            return f"{self.why_not} {place}: {best.label}: {number}."
-        said = [*self._place(number), self._blocks(), self._default()]
+            said = [f"{self.why_not} {place}: {best.label}: {number}.", self._unverified()]
+        else:
+            said = [*self._place(number), self._blocks(), self._default(), self._unverified()]
         return " ".join(sentence for sentence in said if sentence)
 
     def _place(self, number: str) -> list[str]:
@@ -120,6 +123,12 @@ class Answer:
         if self.blocks + self.more_blocks > MOST_BLOCKS:
             return f"More than {MOST_BLOCKS} blocks would be needed to tell {difference}: too noisy."
         return f"About {words.count(self.more_blocks, 'more block')} would tell {difference}."
+
+    def _unverified(self) -> str:
+        if not self.unverified:
+            return ""
+        labels = words.listed(self.unverified, most=3)
+        return f"Not verified, because the run on one device failed: {labels}."
 
     def _default(self) -> str:
         if self.default is None or self.best is None:

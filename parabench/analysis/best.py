@@ -34,7 +34,15 @@ def answers(launches: pd.DataFrame) -> tuple[Answer, ...]:
         return (_nothing({}, own, "No launch was recorded, so there is no fastest configuration."),)
     groups = same_work(own)
     works = [work for work, _ in groups]
-    return tuple(replace(_answer(work, group), heading=_heading(work, works)) for work, group in groups)
+    return tuple(
+        replace(_answer(work, group), heading=_heading(work, works), unverified=_unverified(group))
+        for work, group in groups
+    )
+
+
+def _unverified(own: pd.DataFrame) -> tuple[str, ...]:
+    good = ranked(own)
+    return tuple(dict.fromkeys(good.loc[~good["verified"].astype(bool), "label"]))
 
 
 def _heading(work: dict[str, Any], works: list[dict[str, Any]]) -> str:

@@ -86,6 +86,11 @@ class Comparison:
         """Whether a gate should fail."""
         return any(row.outcome in REGRESSIONS for row in self.rows)
 
+    @property
+    def judged(self) -> int:
+        """How many cases could be tested at all."""
+        return sum(row.p_slower is not None for row in self.rows)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it: unknown is null."""
         return asdict(self) | {"regressed": self.regressed, "sentence": self.sentence()}
@@ -93,7 +98,7 @@ class Comparison:
     def sentence(self) -> str:
         """The verdict as a person would say it."""
         counts = {outcome: sum(row.outcome == outcome for row in self.rows) for outcome in Outcome}
-        judged = sum(row.p_slower is not None for row in self.rows)
+        judged = self.judged
         said = []
         if counts[Outcome.SLOWER]:
             slowest = max(row.ratio or 0 for row in self.rows if row.outcome == Outcome.SLOWER)

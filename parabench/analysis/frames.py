@@ -15,7 +15,7 @@ import pandas as pd
 
 from parabench.analysis.session import Session
 from parabench.case import Case
-from parabench.record import REFERENCE_BLOCK, STEP_PARTS, Phase, Status
+from parabench.record import REFERENCE_BLOCK, STEP_PARTS, UNVERIFIED, Phase, Status
 from parabench.store import Results
 
 # Two cases do the same work, and may be ranked against each other, when these fields agree.
@@ -46,10 +46,10 @@ def step_latencies(samples: pd.DataFrame) -> pd.DataFrame:
 def launch_table(results: Results, session: Session) -> pd.DataFrame:
     """One row per launch of the session, the reference launch included (`block` is -1).
 
-    Beside the stored columns and the case's fields: `label` (unique among cases), `statistic`, `number_s`
-    (the launch's one number), `p90_s`, `drift` (last third of the steps against the first, as a fraction),
-    `n_steps`, `tokens_per_s`, the step's parts in seconds (medians of the slowest rank), and the memory peaks
-    in bytes (maximum over ranks or devices). Unknown is NaN.
+    Beside the stored columns and the case's fields: `label` (unique among cases), `verified` (its losses were
+    compared with one device's), `statistic`, `number_s` (the launch's one number), `p90_s`, `drift` (last third of
+    the steps against the first, as a fraction), `n_steps`, `tokens_per_s`, the step's parts in seconds (medians of
+    the slowest rank), and the memory peaks in bytes (maximum over ranks or devices). Unknown is NaN.
     """
     launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
     ids = launches["launch_id"]
@@ -61,6 +61,7 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     cases = {str(text): Case.from_dict(json.loads(text)) for text in launches["case_json"].unique()}
     labels = _labels({case.id: case for case in cases.values()})
     gpus = bool(session.environment.get("gpus"))
+    doubted = set(results.finding.loc[results.finding["code"] == UNVERIFIED, "launch_id"].dropna())
     rows: list[dict[str, Any]] = []
     for launch in launches.to_dict("records"):
         case = cases[launch["case_json"]]
@@ -74,6 +75,7 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
                 "device": device,
                 "label": labels[case.id],
                 "statistic": STATISTIC[device],
+                "verified": launch["launch_id"] not in doubted,
                 "number_s": number,
                 "p90_s": _quantile(seconds, 0.9),
                 "drift": _drift(seconds, QUANTILE[device]),
@@ -81,7 +83,7 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
                 "tokens_per_s": case.global_batch * case.seq_len / number if number > 0 else np.nan,
             }
         )
-    added = ("label", "statistic", "number_s", "p90_s", "drift", "n_steps", "tokens_per_s")
+    added = ("label", "statistic", "verified", "number_s", "p90_s", "drift", "n_steps", "tokens_per_s")
     table = pd.DataFrame(rows, columns=[*_KEPT, *Case().to_dict(), *added])
     return table.join(parts, on="launch_id").join(memory, on="launch_id")
 

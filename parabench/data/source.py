@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def check(data: str, needed: int) -> None:
 def read_bytes(data: str) -> bytes:
     """The bytes behind `text` or `text:PATH`. Raises UsageError when the file cannot be read."""
     path = data.partition(":")[2]
+    if path and not os.path.isfile(path):
+        raise UsageError(f"data file {path!r} cannot be read: there is no such file")
     try:
         return Path(path).read_bytes() if path else files("parabench.data").joinpath("sample.txt").read_bytes()
     except OSError as error:
