@@ -52,6 +52,8 @@ class Driver:
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            # Whoever runs the tests may have these ignored (a job in the background, nohup), and it would be inherited.
+            preexec_fn=signals_as_usual,
             text=True,
             start_new_session=True,
         )
@@ -74,6 +76,11 @@ class Driver:
         """(case id, status) of every launch in the store, in its order."""
         with closing(sqlite3.connect(self.folder / "results" / "results.db")) as db:
             return db.execute("SELECT case_id, status FROM launch ORDER BY id").fetchall()
+
+
+def signals_as_usual() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -110,7 +117,7 @@ def test_a_stop_keeps_what_is_finished_and_resume_runs_only_the_rest(driver: Dri
     output = output_of(process)
     assert process.returncode == 130, output
     assert f"stopped by {number.name}" in output
-    assert "parabench run mine.py --out results --resume" in output
+    assert "resume with: parabench run --resume --out results" in output
     assert "Traceback" not in output
     assert left_of(family) == []
     reference, first = driver.stored()
