@@ -175,6 +175,6 @@ def _command() -> list[str]:
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from parabench.progress import PatientConsole
 
-    return Console()
+    return PatientConsole()

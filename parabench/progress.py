@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 from types import TracebackType
 from typing import Protocol as Interface
 
@@ -18,6 +20,15 @@ from rich.progress import (
 
 from parabench.case import Case
 from parabench.record import REFERENCE_BLOCK, Launch, Phase, Status
+
+
+class PatientConsole(Console):
+    """A console that outlives its reader: `parabench run ... | head` measures to the end, for the store's sake."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more, instead of ending the process."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class RunProgress(Interface):

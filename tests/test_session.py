@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 from fake_launch import FakeLauncher
@@ -270,3 +272,17 @@ def test_a_reference_of_zero_is_compared_too():
     launch = launch_with(a=[1.0], b=[1.0])
     verify(launch, reference_of(launch_with(a=[0.0], b=[0.0])))
     assert launch.status is Status.WRONG
+
+
+def test_a_console_outlives_its_reader():
+    talk = "for number in range(100_000): console.print(number)"
+    code = f"import sys\nfrom parabench.progress import PatientConsole\nconsole = PatientConsole()\n{talk}\n"
+    code += "sys.stderr.write('to the end')"
+    talker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert talker.stdout is not None
+    assert talker.stderr is not None
+    assert talker.stdout.readline() == "0\n"
+    talker.stdout.close()
+    assert talker.stderr.read() == "to the end"
+    talker.stderr.close()
+    assert talker.wait() == 0
