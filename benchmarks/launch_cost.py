@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
 
 from parabench.case import Case, Protocol
@@ -38,11 +37,7 @@ def torchrun_s(script: Path) -> float:
 def beyond_steps_s() -> float:
     done = launch(CASE, PROTOCOL, deadline_s=120)
     assert done.status == "ok", done.failure
-    slowest: dict[int, float] = defaultdict(float)
-    for sample in done.samples:
-        if sample.metric == "step_s" and sample.step is not None and sample.value is not None:
-            slowest[sample.step] = max(slowest[sample.step], sample.value)
-    return done.wall_s - sum(slowest.values())
+    return done.wall_s - sum(done.step_latencies())
 
 
 def main() -> None:

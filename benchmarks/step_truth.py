@@ -22,6 +22,7 @@ from scipy import stats
 from parabench.case import Case, Protocol
 from parabench.launcher import launch
 from parabench.ranks import start_server
+from parabench.record import Phase
 
 CASE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo", seq_len=64)
 PROTOCOL = Protocol(warmup=5, steps=60)
@@ -45,11 +46,7 @@ def bare_s(folder: Path) -> float:
 def ours_s() -> float:
     done = launch(CASE, PROTOCOL, deadline_s=120)
     assert done.status == "ok", done.failure
-    times = np.zeros((CASE.world_size, PROTOCOL.warmup + PROTOCOL.steps))
-    for sample in done.samples:
-        if sample.metric == "step_s" and sample.step is not None and sample.value is not None:
-            times[sample.rank, sample.step] = sample.value
-    return float(np.percentile(times.max(axis=0)[PROTOCOL.warmup :], PERCENTILE))
+    return float(np.percentile(done.step_latencies(Phase.MEASURE), PERCENTILE))
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from parabench.errors import UsageError
@@ -187,7 +187,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     **{name: int for name in _INTEGERS if name != "ranks_per_node"},
 }
 
-AXES = tuple(f.name for f in fields(Case) if f.default is not MISSING)
+AXES = tuple(f.name for f in fields(Case))
 
 
 def parse_axis(name: str, text: str) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from parabench import __version__
-from parabench.machine import environment, this_machine
+from parabench.machine import Machine, environment, this_machine
 from parabench.record import Finding
 
 # A benchmark shares its cores with whatever else runs; below this share of them nothing is noticed.
@@ -23,7 +23,8 @@ def examine(tell: Callable[[str], None]) -> int:
     """Tell, line by line, what is here and what is doubtful; returns 1 when nothing could be launched at all."""
     import torch.distributed as dist
 
-    facts = environment()
+    machine = this_machine()
+    facts = environment(machine)
     tell(f"host      {facts['host']}, {facts['os']}, Python {facts['python']}")
     tell(f"cpu       {facts['cpu']}, {facts['cores']} core(s), {facts['memory_bytes'] / 1e9:.1f} GB")
     gpus = [f"{gpu['name']}" for gpu in facts["gpus"]]
@@ -35,7 +36,7 @@ def examine(tell: Callable[[str], None]) -> int:
     backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
     told = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in backends.items())
     tell(f"backends  {told}")
-    findings = list(doubts())
+    findings = list(doubts(machine))
     if not findings:
         tell("nothing here speaks against trusting the numbers")
     for finding in findings:
@@ -46,9 +47,8 @@ def examine(tell: Callable[[str], None]) -> int:
     return 0
 
 
-def doubts() -> Iterator[Finding]:
+def doubts(machine: Machine) -> Iterator[Finding]:
     """What would disturb a measurement on this machine now."""
-    machine = this_machine()
     if not machine.gpus:
         yield Finding(
             "shared_cpu",

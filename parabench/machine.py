@@ -94,9 +94,8 @@ def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
     return tuple(found), None if found else "no CUDA device is visible"
 
 
-def environment() -> dict[str, Any]:
-    """What is recorded of the machine with a session; JSON-able. Unknown is None with a reason beside it."""
-    machine = this_machine()
+def environment(machine: Machine) -> dict[str, Any]:
+    """What is recorded of `machine`, this one, with a session; JSON-able. Unknown is None with a reason beside it."""
     return {
         "host": socket.gethostname(),
         "os": platform.platform(),

@@ -19,9 +19,6 @@ from parabench.registry import find, load
 from parabench.strategies import STRATEGIES, USERS_OWN, StrategyEntry
 from parabench.suite import Suite, Sweep
 
-# The axes that not every strategy has.
-_OPTIONAL_AXES = ("algorithm", "bucket_mib")
-
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -121,7 +118,7 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[tuple[Case, 
         names = list(axes)
         for values in itertools.product(*axes.values()):
             chosen = dict(zip(names, values, strict=True))
-            size = chosen.pop("world_size", Case.__dataclass_fields__["world_size"].default)
+            size = chosen.pop("world_size", Case().world_size)
             ranks_per_node = chosen.pop("ranks_per_node", None)
             automatic = size == "auto"
             for world_size in _powers_of_two(chosen, machine) if automatic else [size]:

@@ -8,11 +8,11 @@ import sys
 from types import TracebackType
 from typing import Protocol as Interface
 
+import rich.progress
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     SpinnerColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -20,6 +20,7 @@ from rich.progress import (
 
 from parabench.case import Case
 from parabench.record import REFERENCE_BLOCK, Launch, Phase, Status
+from parabench.session import Progress
 
 
 class PatientConsole(Console):
@@ -31,15 +32,13 @@ class PatientConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class RunProgress(Interface):
+class RunProgress(Progress, Interface):
     """A progress display, open while the session runs."""
 
     def __enter__(self) -> RunProgress: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def launching(self, case: Case, block: int) -> None: ...  # noqa: D102
-    def launched(self, launch: Launch) -> None: ...  # noqa: D102
 
 
 def make_progress(console: Console, total: int, blocks: int) -> RunProgress:
@@ -80,7 +79,7 @@ class LiveProgress:
 
     def __init__(self, console: Console, total: int, blocks: int) -> None:
         self._blocks = blocks
-        self._bar = Progress(
+        self._bar = rich.progress.Progress(
             SpinnerColumn(),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
@@ -117,11 +116,7 @@ def outcome(launch: Launch) -> str:
     """A launch in a few words: its median step latency over the slowest rank, or how it failed."""
     if launch.status is not Status.OK:
         return f"{launch.status}: {launch.failure}" if launch.failure else str(launch.status)
-    slowest: dict[int, float] = {}
-    for sample in launch.samples:
-        if sample.metric == "step_s" and sample.phase == Phase.MEASURE and sample.step is not None:
-            slowest[sample.step] = max(slowest.get(sample.step, 0.0), sample.value or 0.0)
-    return f"{statistics.median(slowest.values()) * 1e3:.1f} ms a step"
+    return f"{statistics.median(launch.step_latencies(Phase.MEASURE)) * 1e3:.1f} ms a step"
 
 
 def _block(block: int, blocks: int) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from parabench.case import Case
     from parabench.plan import Plan
+    from parabench.store import Results
     from parabench.suite import Suite
 
 _SUITE = re.compile(r"^from parabench\.suite import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
@@ -103,29 +104,19 @@ class SuiteFile(pytest.File):
 
         from parabench.machine import this_machine
         from parabench.report import write_report
-        from parabench.run import (
-            REPORT_NAME,
-            STOPPED,
-            STORE_NAME,
-            alone_in,
-            begin,
-            check_writable,
-            resume_command,
-            run_session,
-        )
-        from parabench.store import Store, load
+        from parabench.run import REPORT_NAME, STOPPED, begin, resume_command, run_session, store_in
+        from parabench.store import load
 
         request = self.request()
         selected = {item.case for item in self.session.items if isinstance(item, CaseItem) and item.parent is self}
         plan = replace(self.plan, cases=tuple(case for case in self.plan.cases if case in selected))
-        check_writable(request.out)
-        store_path = request.out / STORE_NAME
-        with alone_in(request.out), Store.open_or_create(store_path) as store:
+        with store_in(request.out) as store:
             opened = begin(store, request, self.suite, plan, this_machine())
             if run_session(store, opened, Console(), None) == STOPPED:
-                pytest.exit(f"every finished launch is kept; resume: {resume_command(store_path)}", returncode=STOPPED)
-        write_report(load(store_path), store_path.with_name(REPORT_NAME), str(opened.session_id))
-        self._latencies, self._failures = _read(store_path, opened.session_id)
+                pytest.exit(f"every finished launch is kept; resume: {resume_command(store.path)}", returncode=STOPPED)
+        results = load(store.path)
+        write_report(results, store.path.with_name(REPORT_NAME), str(opened.session_id))
+        self._latencies, self._failures = _read(results, opened.session_id)
 
 
 class CaseItem(pytest.Function):
@@ -175,13 +166,11 @@ def _nothing() -> None:
     """What is timed: the work was done before, by the ranks."""
 
 
-def _read(store_path: Path, session_id: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+def _read(results: Results, session_id: int) -> tuple[dict[str, list[float]], dict[str, str]]:
     """({case id: step latencies}, {case id: why it failed}) of a session."""
     from parabench.analysis.frames import step_latencies
     from parabench.record import REFERENCE_BLOCK, Status
-    from parabench.store import load
 
-    results = load(store_path)
     launches = results.launch
     launches = launches[(launches["session_id"] == session_id) & (launches["block"] != REFERENCE_BLOCK)]
     failed = launches[launches["status"] != Status.OK]

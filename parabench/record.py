@@ -122,6 +122,14 @@ class Launch:
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
+    def step_latencies(self, phase: Phase | None = None) -> list[float]:
+        """Seconds that each step took on its slowest rank, in order; of one phase, or of all."""
+        slowest: dict[int, float] = {}
+        for sample in self.samples:
+            if sample.metric == "step_s" and sample.step is not None and phase in (None, sample.phase):
+                slowest[sample.step] = max(slowest.get(sample.step, 0.0), sample.value or 0.0)
+        return [slowest[step] for step in sorted(slowest)]
+
 
 REFERENCE_BLOCK = -1
 

@@ -37,6 +37,7 @@ class Request:
 
     suite: str | None
     argv: list[str]
+    out: Path
     axes: tuple[str, ...] = ()
     launches: int | None = None
     steps: int | None = None
@@ -44,7 +45,6 @@ class Request:
     deadline: float | None = None
     seed: int = 0
     label: str | None = None
-    out: Path = Path("parabench-results")
     resume: bool = False
 
 
@@ -73,8 +73,7 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
     plan = plan_request(request, suite, machine) if suite is not None else None
     if request.resume and not os.path.isfile(path):
         raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
-    check_writable(request.out)
-    with alone_in(request.out), Store.open_or_create(path) as store:
+    with store_in(request.out) as store:
         if request.resume:
             opened = resume(store, plan)
         else:
@@ -112,6 +111,14 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def store_in(folder: Path) -> Iterator[Store]:
+    """The store of `folder`, both made where they are not there, held for this run. Raises UsageError."""
+    check_writable(folder)
+    with alone_in(folder), Store.open_or_create(folder / STORE_NAME) as store:
+        yield store
 
 
 def plan_request(request: Request, suite: Suite, machine: Machine) -> Plan:
@@ -153,7 +160,7 @@ def begin(store: Store, request: Request, suite: Suite, plan: Plan, machine: Mac
         suite=suite.name,
         argv=request.argv,
         seed=request.seed,
-        environment=environment(),
+        environment=environment(machine),
         question=suite.question,
         plan=plan.to_dict(),
     )
@@ -221,7 +228,7 @@ def run_session(store: Store, opened: Opened, console: Console, launch: LaunchFu
         console.print(f"stopped by {stop}; {resume_with}", highlight=False, markup=False, soft_wrap=True)
         return STOPPED
     except (OSError, sqlite3.Error) as error:
-        # The machine, not the case: a full disk or memory file system, or whoever read our output has left.
+        # The machine, not the case: a full disk or memory file system.
         raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
     store.finish_session(opened.session_id)
     return 0 if store.all_ok(opened.session_id) else NOT_OK

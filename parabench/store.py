@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -236,10 +236,9 @@ class Store:
         self._add_finding(session_id, None, finding)
 
     def _add_finding(self, session_id: int, launch_id: int | None, finding: Finding) -> None:
-        f = asdict(finding)
         self._db.execute(
             "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?)",
-            (session_id, launch_id, f["case_id"], f["code"], f["message"], f["advice"]),
+            (session_id, launch_id, finding.case_id, finding.code, finding.message, finding.advice),
         )
 
 

@@ -96,7 +96,7 @@ def test_the_sampler_records_every_device_and_null_for_a_lost_one(two_devices, m
 def test_the_environment_is_json_and_holds_no_secret(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    seen = machine.environment()
+    seen = machine.environment(machine.this_machine())
     assert seen["env"]["OMP_NUM_THREADS"] == "1"
     assert "hush" not in str(seen)
     assert seen["versions"]["torch"] == importlib.metadata.version("torch")
