@@ -250,13 +250,13 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
     if application_id != APPLICATION_ID:
         raise UsageError(f"{path} is not a parabench store; give the results.db of a run")
-    if db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')").fetchone()[0] < 3:
-        raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
     if version > SCHEMA_VERSION:
         raise UsageError(
             f"{path} has schema {version}, newer than this parabench {__version__} knows ({SCHEMA_VERSION}); "
             "upgrade parabench"
         )
+    if db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')").fetchone()[0] < 3:
+        raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
 
 
 def load(path: Path) -> Results:
