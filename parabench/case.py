@@ -21,7 +21,7 @@ MOST_THREADS = 1024
 _INTEGERS = ("world_size", "ranks_per_node", "global_batch", "seq_len", "threads", "seed")
 
 # A strategy, algorithm or model is a short name of ours or a user's own "package.module:name".
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?|two_level\([a-z_]+,[a-z_]+\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Case:
         """
         differing = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
         digest = hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:8]
-        parts = [self.strategy.rpartition(":")[2], self.algorithm.rpartition(":")[2], f"w{self.world_size}"]
+        parts = [_slug(self.strategy), _slug(self.algorithm), f"w{self.world_size}"]
         if self.bucket_mib is not None:
             parts.append(f"{self.bucket_mib:g}mib")
         return "-".join([*parts, digest])
@@ -173,6 +173,12 @@ def is_text(value: object) -> bool:
     return True
 
 
+def _slug(name: str) -> str:
+    """A name as file names and shells take it; of a user's own only what follows the module."""
+    own = name if name.startswith("nccl:") else name.rpartition(":")[2]
+    return re.sub(r"[^A-Za-z0-9._]+", "-", own).strip("-")
+
+
 def _bucket(text: str) -> float | None:
     return None if text == "default" else float(text)
 
@@ -200,7 +206,8 @@ def parse_axis(name: str, text: str) -> tuple[Any, ...]:
     if name == "world_size" and text == "auto":
         return ("auto",)
     values = []
-    for part in (part.strip() for part in text.split(",")):
+    # The comma of two_level(ring,tree) separates no values.
+    for part in (part.replace(" ", "") for part in re.split(r",(?![^()]*\))", text)):
         try:
             if not part:
                 raise ValueError

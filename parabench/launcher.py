@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from parabench.case import Case, Protocol
+from parabench.collectives import nccl_environment
 from parabench.probes.nvml import DeviceSampler
 from parabench.probes.steps import read_marks
 from parabench.ranks import Ended, log_tail, run_ranks
@@ -38,7 +39,9 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
         folder = stack.enter_context(launch_folder())
         sampler = stack.enter_context(DeviceSampler()) if case.device == "cuda" else None
         # The group's own timeout only backs up the deadline, which says more.
-        job = Job(case, steps, folder, timeout_s=deadline_s + 60, environment=LOOPBACK)
+        job = Job(
+            case, steps, folder, timeout_s=deadline_s + 60, environment={**LOOPBACK, **nccl_environment(case.algorithm)}
+        )
         ended = run_ranks(run, (job,), size=case.world_size, deadline_s=deadline_s, logs=folder / "logs")
         results = [_result(folder, rank) for rank in range(case.world_size)]
         marks = [read_marks(folder / f"marks{rank}.f64", steps) for rank in range(case.world_size)]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from parabench.case import Case, Protocol
-from parabench.collectives import ALGORITHMS
+from parabench.collectives import ALGORITHMS, canonical, is_nccls, levels_of, table_name
 from parabench.data import source
 from parabench.errors import UsageError
 from parabench.machine import RANKS_PER_CORE, Machine
@@ -123,7 +123,7 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[tuple[Case, 
             automatic = size == "auto"
             for world_size in _powers_of_two(chosen, machine) if automatic else [size]:
                 case = settle(Case(**chosen, world_size=world_size), machine)
-                if case.algorithm == "two_level" and ranks_per_node is not None:
+                if levels_of(case.algorithm) is not None and ranks_per_node is not None:
                     case = replace(case, ranks_per_node=ranks_per_node)
                 yield case, automatic
 
@@ -147,7 +147,9 @@ def settle(case: Case, machine: Machine) -> Case:
         changes["bucket_mib"] = None
     if entry.one_rank_only:
         changes["world_size"] = 1
-    if changes.get("algorithm", case.algorithm) != "two_level":
+    else:
+        changes["algorithm"] = canonical(case.algorithm)
+    if levels_of(changes["algorithm"]) is None:
         changes["ranks_per_node"] = None
     elif case.ranks_per_node is None:
         # One machine has no nodes; the largest proper divisor makes two of them where it can.
@@ -162,7 +164,7 @@ def check_names(case: Case) -> None:
     """Raise UsageError for an unknown name. A user's own is imported: nothing else tells that it is there."""
     tables = (
         ("strategy", case.strategy, STRATEGIES),
-        ("algorithm", case.algorithm, ALGORITHMS),
+        ("algorithm", table_name(case.algorithm), ALGORITHMS),
         ("model", case.model, MODELS),
     )
     for kind, name, table in tables:
@@ -190,6 +192,11 @@ def check(case: Case) -> None:
         raise UsageError(f"seq_len {case.seq_len} is longer than the context of {case.model}, {shape.context}")
     if shape is not None and case.data != "synthetic" and shape.vocabulary < source.BYTES_VOCABULARY:
         raise UsageError(f"model {case.model} knows fewer than 256 tokens; use data synthetic")
+    if is_nccls(case.algorithm) and case.backend != "nccl":
+        raise UsageError(
+            f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
+            "CUDA devices, or an algorithm without nccl: before its name"
+        )
     if case.device == "cpu" and case.backend == "nccl":
         raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
     source.check(case.data, case.global_batch * case.seq_len + 1)

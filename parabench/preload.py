@@ -12,6 +12,8 @@ import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
 
 import parabench.cli
+import parabench.collectives.halving_doubling
+import parabench.collectives.parameter_server
 import parabench.collectives.ring
 import parabench.collectives.tree
 import parabench.collectives.two_level

@@ -13,16 +13,13 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from parabench.case import Case
-from parabench.collectives import ALGORITHMS, group
-from parabench.collectives.wire import Algorithm
+from parabench.collectives import membership
 from parabench.data.batches import Split, batches, tokens
 from parabench.models import MODELS
 from parabench.models.model import Model
@@ -109,7 +106,7 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
     gc.collect()
     if grouped:
-        group.leave()
+        membership.leave()
     return result
 
 
@@ -132,26 +129,21 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
         "loss": [float(loss) for loss in training.losses],
         "grad_norm": training.grad_norm,
         "memory": peak_memory(place.device),
-        "facts": {**parallel.facts(), "collectives": group.calls()},
+        "facts": {**parallel.facts(), "collectives": membership.calls()},
     }
 
 
 def join_group(job: Job, rank: int) -> None:
     """Join the other ranks through a file: nothing listens but the backend, and that on loopback only."""
     case = job.case
-    name = case.backend
-    if case.algorithm != "native":
-        algorithm = load(ALGORITHMS, "algorithm", case.algorithm)
-        if not isinstance(algorithm, Algorithm):
-            algorithm = algorithm(case.ranks_per_node)
-        group.register(algorithm, case.backend)
-        name = group.BACKEND
-    dist.init_process_group(
-        name,
-        init_method=f"file://{job.folder / 'store'}",
+    membership.join(
+        algorithm=case.algorithm,
+        backend=case.backend,
         rank=rank,
         world_size=case.world_size,
-        timeout=timedelta(seconds=job.timeout_s),
+        ranks_per_node=case.ranks_per_node,
+        init_method=f"file://{job.folder / 'store'}",
+        timeout_s=job.timeout_s,
     )
 
 

@@ -28,9 +28,11 @@ from torch.distributed.tensor import DTensor
 
 from parabench import worker
 from parabench.case import Case
-from parabench.collectives import group, wire
+from parabench.collectives import membership, wire
+from parabench.collectives.algorithm import Algorithm
+from parabench.collectives.reduction import Reduction
 from parabench.collectives.ring import RING
-from parabench.collectives.wire import Algorithm, Reduction, Wire
+from parabench.collectives.wire import Wire
 from parabench.launcher import LOOPBACK
 from parabench.models.model import Model
 from parabench.strategies.ddp import ddp
@@ -55,7 +57,7 @@ def in_group(check: Callable[..., Iterator[str]], case: Case, folder: Path, *arg
         raise
     finally:
         (folder / f"rank{rank}.json").write_text(json.dumps(complaints))
-    group.leave()
+    membership.leave()
 
 
 # -- collectives against what torch computes from every rank's input ------------------------------------------------
@@ -233,7 +235,7 @@ def refusals(rank: int, size: int) -> Iterator[str]:
 
 
 def recorded(rank: int, size: int, algorithm: str) -> Iterator[str]:
-    """group.calls() counts every call with its algorithm and the bytes of its result."""
+    """membership.calls() counts every call with its algorithm and the bytes of its result."""
     dist.all_reduce(torch.zeros(10))
     dist.all_reduce(torch.zeros(10))
     dist.all_gather_single(torch.zeros(4 * size), torch.zeros(4))
@@ -243,8 +245,8 @@ def recorded(rank: int, size: int, algorithm: str) -> Iterator[str]:
         "all_gather": {"algorithm": algorithm, "calls": 1, "bytes": 16 * size},
         "reduce_scatter": {"algorithm": algorithm, "calls": 1, "bytes": 16},
     }
-    if group.calls() != expected:
-        yield f"calls are {group.calls()}"
+    if membership.calls() != expected:
+        yield f"calls are {membership.calls()}"
 
 
 def unfinished(rank: int, size: int, pipe: Path) -> Iterator[str]:
@@ -381,7 +383,7 @@ def trained(case: Case, folder: Path, reference: Path | None) -> None:
     del outcome
     gc.collect()
     if case.strategy != "single":
-        group.leave()
+        membership.leave()
 
 
 def train_visibly(case: Case, rank: int) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def every(sizes: Sequence[int]) -> list[Case]:
         for each in (
             case(size, "ring"),
             case(size, "tree"),
+            case(size, "halving_doubling"),
+            case(size, "parameter_server"),
             *(case(size, "two_level", node) for node in range(1, size + 1) if size % node == 0),
         )
     ]

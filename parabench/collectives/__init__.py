@@ -1,8 +1,13 @@
-"""All-reduce algorithms: one file each, and the process group that routes a strategy's reductions through them.
+"""All-reduce algorithms: one file each, and the process group that routes a strategy's collectives through them.
 
 This table is free of torch, so that names can be checked and listed at once.
 """
 
+from __future__ import annotations
+
+import re
+
+from parabench.errors import UsageError
 from parabench.registry import Entry
 
 # `native` has nothing to load: the backend itself is the process group.
@@ -11,9 +16,90 @@ NATIVE = ""
 ALGORITHMS: dict[str, Entry] = {
     "native": Entry(target=NATIVE, summary="the backend's own"),
     "ring": Entry(target="parabench.collectives.ring:RING", summary="scatter-reduce, then all-gather, round a ring"),
-    "tree": Entry(target="parabench.collectives.tree:TREE", summary="double binary tree, in chunks"),
+    "tree": Entry(target="parabench.collectives.tree:TREE", summary="double binary tree, pipelined in pieces"),
+    "halving_doubling": Entry(
+        target="parabench.collectives.halving_doubling:HALVING_DOUBLING",
+        summary="recursive halving, then doubling: few messages, the least bytes",
+    ),
+    "parameter_server": Entry(
+        target="parabench.collectives.parameter_server:PARAMETER_SERVER",
+        summary="all send to rank 0, which sums and sends back",
+    ),
     "two_level": Entry(
         target="parabench.collectives.two_level:two_level",
-        summary="ring inside a node, all-reduce of each shard across nodes, ring inside again",
+        summary="reduce-scatter inside a node, all-reduce of each shard across nodes, all-gather inside; "
+        "two_level(INNER,OUTER) chooses the parts, ring,ring when not given",
     ),
 }
+
+# NCCL's own algorithms by the names that NCCL_ALGO takes, and the operations that have them
+# (NCCL's "Environment variables", NCCL_ALGO; the function:algorithm form needs NCCL 2.24).
+NCCL_PREFIX = "nccl:"
+_ALL_REDUCE, _EVERY = ("allreduce",), ("allreduce", "reducescatter", "allgather", "broadcast")
+NCCL_ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "ring": _EVERY,
+    "tree": _ALL_REDUCE,
+    "collnetdirect": ("allreduce", "reducescatter", "allgather"),
+    "collnetchain": _ALL_REDUCE,
+    "nvls": ("allreduce", "reducescatter", "allgather"),
+    "nvlstree": _ALL_REDUCE,
+    "pat": ("reducescatter", "allgather"),
+}
+ALGORITHMS |= {
+    f"{NCCL_PREFIX}{name}": Entry(target=NATIVE, summary=f"NCCL's own, pinned to {name} for {', '.join(ops)}")
+    for name, ops in NCCL_ALGORITHMS.items()
+}
+
+TWO_LEVEL = "two_level"
+# What a level can run: everything that has all its forms itself.
+LEVELS = ("ring", "tree", "halving_doubling", "parameter_server")
+DEFAULT_LEVELS = ("ring", "ring")
+_PARTS = re.compile(r"two_level\(([^(),]*),([^(),]*)\)")
+
+
+def levels_of(name: str) -> tuple[str, str] | None:
+    """(inner, outer) of `two_level` or `two_level(inner,outer)`; None for any other algorithm. Raises UsageError."""
+    if name == TWO_LEVEL:
+        return DEFAULT_LEVELS
+    if not name.startswith(f"{TWO_LEVEL}("):
+        return None
+    match = _PARTS.fullmatch(name.replace(" ", ""))
+    if match is None or not set(match.groups()) <= set(LEVELS):
+        raise UsageError(
+            f"algorithm {name!r}: write two_level(INNER,OUTER), each of {', '.join(LEVELS)}, as in two_level(ring,tree)"
+        )
+    return match[1], match[2]
+
+
+def canonical(name: str) -> str:
+    """The one name of an algorithm: `two_level(ring,ring)` is `two_level`. Raises UsageError for unknown parts."""
+    levels = levels_of(name)
+    if levels is None:
+        return name
+    return TWO_LEVEL if levels == DEFAULT_LEVELS else f"{TWO_LEVEL}({levels[0]},{levels[1]})"
+
+
+def table_name(name: str) -> str:
+    """The entry of ALGORITHMS that `name` belongs to: `two_level` for `two_level(ring,tree)`."""
+    return TWO_LEVEL if levels_of(name) is not None else name
+
+
+def is_nccls(name: str) -> bool:
+    """Whether `name` is one of NCCL's own algorithms."""
+    return name.startswith(NCCL_PREFIX) and name in ALGORITHMS
+
+
+def is_backends(name: str) -> bool:
+    """Whether the backend itself does the work: `native`, or NCCL pinned to one of its algorithms."""
+    return name == "native" or is_nccls(name)
+
+
+def nccl_environment(name: str) -> dict[str, str]:
+    """What pins NCCL to `name` in a rank's environment; operations that don't have it keep NCCL's choice.
+
+    {} for every algorithm that is not NCCL's own.
+    """
+    if not is_nccls(name):
+        return {}
+    own = name.removeprefix(NCCL_PREFIX)
+    return {"NCCL_ALGO": ";".join(f"{op}:{own}" for op in NCCL_ALGORITHMS[own])}

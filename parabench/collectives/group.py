@@ -6,7 +6,6 @@ other; what is no all-reduce, all-gather or reduce-scatter goes to the backend u
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -16,12 +15,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
+from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.lane import StreamLane, ThreadLane
-from parabench.collectives.wire import Algorithm, Wire, reduction
+from parabench.collectives.reduction import reduction
+from parabench.collectives.wire import Wire
 
 BACKEND = "parabench"
 
-_groups: list[AlgorithmGroup] = []
+# Every one that this process made, for `membership`.
+groups: list[AlgorithmGroup] = []
 
 
 def _delegated(name: str) -> Callable[..., Any]:
@@ -61,7 +63,7 @@ class AlgorithmGroup(ProcessGroup):
         # NCCL's own watchdog ends what is late; a timeout on its waits would block the host.
         self._wire = Wire(inner, range(size), rank, None if self._is_nccl else timeout, grouped=self._is_nccl)
         self._lane = StreamLane() if self._is_nccl else ThreadLane(f"parabench {algorithm.name}")
-        _groups.append(self)
+        groups.append(self)
 
     # -- the reductions ------------------------------------------------------------------------------------------
 
@@ -117,11 +119,8 @@ class AlgorithmGroup(ProcessGroup):
 
         def job() -> None:
             for output, whole in zip(outputs, inputs, strict=True):
-                # The algorithm works in place; the caller's input stays as it is.
-                flat = self._wire.scratch("input", whole, whole.numel())
-                flat.copy_(_flat(whole))
                 with (
-                    _Staged(self._wire, flat, self._is_nccl) as staged,
+                    _Staged(self._wire, _flat(whole), self._is_nccl) as staged,
                     _Staged(self._wire, _flat(output), self._is_nccl, "out") as out,
                 ):
                     self.algorithm.reduce_scatter(self._wire, out, staged, op)
@@ -140,6 +139,22 @@ class AlgorithmGroup(ProcessGroup):
             outputs, [torch.cat([t.reshape(-1) for t in tensors]) for tensors in input_lists], opts
         )
 
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+        """Everybody's tensors become the root's."""
+        send = self.algorithm.broadcast
+        if send is None:
+            self._count("broadcast", tensors)
+            work: Work = self._inner.broadcast(tensors, opts)
+            return work
+        root = opts.rootRank if opts is not None else 0
+
+        def job() -> None:
+            for tensor in tensors:
+                with _Staged(self._wire, _flat(tensor), self._is_nccl) as flat:
+                    send(self._wire, flat, root)
+
+        return self._run("broadcast", job, tensors, tensors)
+
     # torch 2.11 and older call them by these names.
     _allgather_base: Any = all_gather_single
     _reduce_scatter_base: Any = reduce_scatter_single
@@ -153,14 +168,16 @@ class AlgorithmGroup(ProcessGroup):
                     f"{self.algorithm.name} {op} needs contiguous tensors, got one of shape {tuple(tensor.shape)} "
                     f"with strides {tensor.stride()}; call .contiguous() first"
                 )
-        count = self.calls.setdefault(op, {"algorithm": self.algorithm.name, "calls": 0, "bytes": 0})
+        self._count(op, results)
+        return self._lane.run(job, results, f"{self.algorithm.name} {op} on rank {self.rank()} of {self.size()}")
+
+    def _count(self, op: str, results: list[Tensor]) -> None:
+        count = self.calls.setdefault(op, {"algorithm": self.algorithm.of(op), "calls": 0, "bytes": 0})
         count["calls"] += 1
         count["bytes"] += sum(tensor.nbytes for tensor in results)
-        return self._lane.run(job, results, f"{self.algorithm.name} {op} on rank {self.rank()} of {self.size()}")
 
     # -- everything else, by the backend -------------------------------------------------------------------------
 
-    broadcast: Any = _delegated("broadcast")
     reduce: Any = _delegated("reduce")
     gather: Any = _delegated("gather")
     scatter: Any = _delegated("scatter")
@@ -177,9 +194,13 @@ class AlgorithmGroup(ProcessGroup):
     def getBackendName(self) -> str:  # noqa: D102, N802 - c10d's name
         return BACKEND
 
+    def stop(self) -> None:
+        """Finish what is queued; nothing runs afterwards."""
+        self._lane.stop()
+
     def shutdown(self) -> None:
         """Stop the lane, then the backend."""
-        self._lane.stop()
+        self.stop()
         self._inner.shutdown()
 
     def abort(self) -> None:
@@ -209,37 +230,3 @@ class _Staged:
 
 def _flat(tensor: Tensor) -> Tensor:
     return tensor.view(-1)
-
-
-def register(algorithm: Algorithm, inner: str) -> None:
-    """Make `algorithm` over backend `inner` the one behind backend "parabench" in this process."""
-
-    def create(options: Any, _: object) -> AlgorithmGroup:
-        rank, size, timeout = options.group_rank, options.group_size, options.timeout
-        if inner == "nccl":
-            nccl = dist.ProcessGroupNCCL(options.store, rank, size, dist.ProcessGroupNCCL.Options())
-            return AlgorithmGroup(nccl, ProcessGroup.BackendType.NCCL, rank, size, algorithm, timeout)
-        gloo = dist.ProcessGroupGloo(options.store, rank, size, timeout)
-        return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, size, algorithm, timeout)
-
-    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
-
-
-def calls() -> dict[str, dict[str, Any]]:
-    """What this process' groups did: {op: {"algorithm", "calls", "bytes"}}."""
-    total: dict[str, dict[str, Any]] = {}
-    for group in _groups:
-        for op, count in group.calls.items():
-            sums = total.setdefault(op, {"algorithm": count["algorithm"], "calls": 0, "bytes": 0})
-            sums["calls"] += count["calls"]
-            sums["bytes"] += count["bytes"]
-    return total
-
-
-def leave() -> None:
-    """Destroy the process groups and everything that would still use them; without it the process aborts at exit."""
-    for group in _groups:
-        group._lane.stop()
-    _groups.clear()
-    dist.destroy_process_group()
-    gc.collect()

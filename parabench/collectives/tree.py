@@ -12,7 +12,9 @@ from functools import cache
 
 from torch import Tensor
 
-from parabench.collectives.wire import Algorithm, Pending, Reduction, Wire, pieces, split
+from parabench.collectives.algorithm import Algorithm
+from parabench.collectives.reduction import Reduction
+from parabench.collectives.wire import Pending, Wire, pieces, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,74 +74,101 @@ def double_tree(size: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     return tuple(first), tuple(second)
 
 
-def _up(wire: Wire, node: Node, piece: Tensor, reduction: Reduction, sends: list[Pending]) -> None:
-    """Add the children's pieces to mine and pass the sum to the parent."""
-    arriving = [wire.scratch(f"tree {i}", piece, piece.numel()) for i in range(len(node.children))]
+# So many pieces climb before the first one is waited for on its way down: the reduction and the broadcast overlap.
+LAG = 4
+
+
+def _up(wire: Wire, node: Node, slot: int, piece: Tensor, target: Tensor, reduction: Reduction) -> Pending | None:
+    """Add the children's pieces to mine and pass the sum to the parent; the root's is `target`, which may be mine."""
+    arriving = [wire.scratch(f"tree {slot} {i}", piece, piece.numel()) for i in range(len(node.children))]
     receives = [wire.exchange(recvs=[(t, child)]) for t, child in zip(arriving, node.children, strict=True)]
+    total = piece
     for theirs, receive in zip(arriving, receives, strict=True):
         receive.wait()
-        reduction.combine(piece, theirs)
-    if node.parent is None:
-        reduction.finish(piece)
-    else:
-        sends.append(wire.exchange([(piece, node.parent)]))
+        into = target if node.parent is None else arriving[0]
+        reduction.combine(into, total, theirs)
+        total = into
+    if node.parent is not None:
+        return wire.exchange([(total, node.parent)])
+    if total is not target:
+        target.copy_(total)
+    reduction.finish(target)
+    return None
 
 
-def _down(wire: Wire, node: Node, piece: Tensor, sends: list[Pending]) -> None:
+def _down(wire: Wire, node: Node, piece: Tensor) -> Pending:
     """Take the finished piece from the parent and pass it to the children."""
     if node.parent is not None:
         wire.exchange(recvs=[(piece, node.parent)]).wait()
-    sends.append(wire.exchange([(piece, child) for child in node.children]))
+    return wire.exchange([(piece, child) for child in node.children])
 
 
-def _finish(sends: Sequence[Pending]) -> None:
-    for send in sends:
-        send.wait()
+def _work(flat: Tensor, size: int) -> list[tuple[tuple[Node, ...], Tensor]]:
+    """Every piece with its tree: each tree carries half of `flat`. All ranks walk this order: no cycle of waits."""
+    even = flat.numel() // 2 * 2
+    trees = double_tree(size)
+    halves = [pieces(half) for half in split(flat[:even], 2)]
+    work = [(nodes, piece) for both in zip(*halves, strict=True) for nodes, piece in zip(trees, both, strict=True)]
+    if flat.numel() > even:
+        work.append((trees[0], flat[even:]))
+    return work
 
 
 def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
-    """Reduce `flat` over all ranks, in place. All walk the same order of pieces and trees: no cycle of waits."""
-    trees = double_tree(wire.size)
-    work = [
-        (nodes[wire.rank], piece)
-        for both in zip(*(pieces(half) for half in split(_even(flat), 2)), strict=True)
-        for nodes, piece in zip(trees, both, strict=True)
-    ]
-    if flat.numel() % 2:
-        work.append((trees[0][wire.rank], flat[-1:]))
-    ups: list[Pending] = []
-    for node, piece in work:
-        _up(wire, node, piece, reduction, ups)
-    _finish(ups)
+    """Reduce `flat` over all ranks, in place."""
+    work = [(nodes[wire.rank], piece) for nodes, piece in _work(flat, wire.size)]
+    ups: list[Pending | None] = []
     downs: list[Pending] = []
-    for node, piece in work:
-        _down(wire, node, piece, downs)
+    for step in range(len(work) + LAG):
+        if step < len(work):
+            node, piece = work[step]
+            # A slot is free when what was sent from it has left.
+            slot = step % (LAG + 1)
+            if step > LAG and (before := ups[step - LAG - 1]) is not None:
+                before.wait()
+            ups.append(_up(wire, node, slot, piece, piece, reduction))
+        if step >= LAG:
+            downs.append(_down(wire, *work[step - LAG]))
+    _finish(ups)
     _finish(downs)
 
 
-def _even(flat: Tensor) -> Tensor:
-    return flat[: flat.numel() // 2 * 2]
+def _finish(sends: Sequence[Pending | None]) -> None:
+    for send in sends:
+        if send is not None:
+            send.wait()
 
 
 def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
     """Part r climbs the tree whose root is rank r, so that every rank sends (n-1)/n S in all."""
-    sends: list[Pending] = []
+    ups: list[Pending | None] = []
     for root, part in enumerate(split(flat, wire.size)):
-        for piece in pieces(part):
-            _up(wire, tree(wire.size, root)[wire.rank], piece, reduction, sends)
-    _finish(sends)
-    output.copy_(split(flat, wire.size)[wire.rank])
+        target = output if root == wire.rank else part
+        for piece, whole in zip(pieces(part), pieces(target), strict=True):
+            if len(ups) > LAG and (before := ups[-LAG - 1]) is not None:
+                before.wait()
+            ups.append(_up(wire, tree(wire.size, root)[wire.rank], len(ups) % (LAG + 1), piece, whole, reduction))
+    _finish(ups)
 
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
     """Part r goes down the tree whose root is rank r."""
     parts = split(output, wire.size)
     parts[wire.rank].copy_(part)
-    sends: list[Pending] = []
-    for root, each in enumerate(parts):
-        for piece in pieces(each):
-            _down(wire, tree(wire.size, root)[wire.rank], piece, sends)
-    _finish(sends)
+    _finish(
+        [
+            _down(wire, tree(wire.size, root)[wire.rank], piece)
+            for root, each in enumerate(parts)
+            for piece in pieces(each)
+        ]
+    )
 
 
-TREE = Algorithm(name="tree", all_reduce=all_reduce, reduce_scatter=reduce_scatter, all_gather=all_gather)
+def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
+    """Pieces go down one tree from the root."""
+    _finish([_down(wire, tree(wire.size, root)[wire.rank], piece) for piece in pieces(flat)])
+
+
+TREE = Algorithm(
+    name="tree", all_reduce=all_reduce, reduce_scatter=reduce_scatter, all_gather=all_gather, broadcast=broadcast
+)

@@ -1,7 +1,9 @@
-"""Two levels: inside each node a ring, between nodes only what one rank of each node must exchange.
+"""Two levels: reduce-scatter inside each node, all-reduce of each shard across nodes (all shards at once), all-gather
+inside. A slow link between nodes carries 2(m-1)/m S/g bytes a rank for m nodes of g ranks, where a flat ring carries
+2(n-1)/n S.
 
-Reduce-scatter inside the node, all-reduce of each shard across nodes (all shards at once), all-gather inside:
-a slow link between nodes carries S/g bytes a rank for nodes of g ranks, where a flat ring carries all of S.
+Each level has its own algorithm: two_level(ring,tree) is a ring in a node and trees across, two_level(tree,tree) the
+tree of trees (the levels of NCCL's CollNet and of Horovod's hierarchical all-reduce; Cho et al., "BlueConnect", 2019).
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from parabench.collectives import ring
-from parabench.collectives.wire import Algorithm, Reduction, Wire, split
+from parabench.collectives.algorithm import Algorithm
+from parabench.collectives.reduction import Reduction
+from parabench.collectives.ring import RING
+from parabench.collectives.wire import Wire, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +38,20 @@ def levels(wire: Wire, ranks_per_node: int) -> Levels:
     )
 
 
-# In each part's reduction only the last step may divide by n, so the inner one combines without finishing.
-def _combining(reduction: Reduction) -> Reduction:
-    return Reduction(reduction.combine, lambda total: None)
-
-
-def two_level(ranks_per_node: int) -> Algorithm:
+def two_level(ranks_per_node: int | None, inner: Algorithm = RING, outer: Algorithm = RING) -> Algorithm:
     """The algorithm for nodes of `ranks_per_node` ranks; a group that does not divide into them is one node."""
 
     def of(wire: Wire) -> Levels:
         # A sub-group of a 2-D mesh may be smaller than a node.
-        return levels(wire, ranks_per_node if wire.size % ranks_per_node == 0 else wire.size)
+        known = ranks_per_node is not None and wire.size % ranks_per_node == 0
+        return levels(wire, ranks_per_node if known and ranks_per_node else wire.size)
 
     def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
         at = of(wire)
-        shards = split(flat, at.inner.size)
-        ring.scatter_reduce(at.inner, shards, _combining(reduction))
-        ring.all_reduce(at.outer, shards[at.inner.rank], reduction)
-        ring.gather(at.inner, shards)
+        shard = split(flat, at.inner.size)[at.inner.rank]
+        inner.reduce_scatter(at.inner, shard, flat, reduction.partly())
+        outer.all_reduce(at.outer, shard, reduction)
+        inner.all_gather(at.inner, flat, shard)
 
     def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
         at = of(wire)
@@ -59,17 +59,30 @@ def two_level(ranks_per_node: int) -> Algorithm:
         by_place = wire.scratch("two_level", flat, flat.numel())
         shape = (at.outer.size, at.inner.size, output.numel())
         by_place.view(shape[1], shape[0], shape[2]).copy_(flat.view(shape).transpose(0, 1))
-        shards = split(by_place, at.inner.size)
-        ring.scatter_reduce(at.inner, shards, _combining(reduction))
-        ring.reduce_scatter(at.outer, output, shards[at.inner.rank], reduction)
+        shard = split(by_place, at.inner.size)[at.inner.rank]
+        inner.reduce_scatter(at.inner, shard, by_place, reduction.partly())
+        outer.reduce_scatter(at.outer, output, shard, reduction)
 
     def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
         at = of(wire)
         by_place = wire.scratch("two_level", output, output.numel())
         shape = (at.outer.size, at.inner.size, part.numel())
-        shards = split(by_place, at.inner.size)
-        ring.all_gather(at.outer, shards[at.inner.rank], part)
-        ring.gather(at.inner, shards)
+        shard = split(by_place, at.inner.size)[at.inner.rank]
+        outer.all_gather(at.outer, shard, part)
+        inner.all_gather(at.inner, by_place, shard)
         output.view(shape).copy_(by_place.view(shape[1], shape[0], shape[2]).transpose(0, 1))
 
-    return Algorithm(name="two_level", all_reduce=all_reduce, reduce_scatter=reduce_scatter, all_gather=all_gather)
+    def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
+        at = of(wire)
+        node, place = divmod(root, at.inner.size)
+        # Across nodes first, between the ranks of the root's place; then inside every node.
+        if at.inner.rank == place and outer.broadcast is not None:
+            outer.broadcast(at.outer, flat, node)
+        if inner.broadcast is not None:
+            inner.broadcast(at.inner, flat, place)
+
+    parts = (inner.name, outer.name)
+    name = "two_level" if parts == (RING.name, RING.name) else f"two_level({parts[0]},{parts[1]})"
+    return Algorithm(
+        name=name, all_reduce=all_reduce, reduce_scatter=reduce_scatter, all_gather=all_gather, broadcast=broadcast
+    )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp, Work
+from torch.distributed import Work
 
 # Messages travel in pieces of this many bytes, so that a rank can add one piece while the next arrives.
 # A choice, not a measured optimum.
@@ -36,7 +35,9 @@ class Pending:
 
     def wait(self) -> None:
         """Return when all of them have arrived or left; raises RuntimeError when a peer is gone or late."""
-        for work in self._works:
+        # gloo waits for ever when it is asked twice for one message.
+        works, self._works = self._works, []
+        for work in works:
             work.wait() if self._timeout is None else work.wait(self._timeout)
 
 
@@ -99,35 +100,6 @@ class Wire:
         return buffer[:numel]
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """How two contributions become one: `combine(into, other)` in place, and `finish(total)` once at the end."""
-
-    combine: Callable[[Tensor, Tensor], object]
-    finish: Callable[[Tensor], object]
-
-
-def reduction(op: ReduceOp | ReduceOp.RedOpType, size: int) -> Reduction:
-    """The reduction of `size` contributions under `op`. Raises ValueError for an op that has no such form."""
-
-    def nothing(total: Tensor) -> None:
-        pass
-
-    def mean(total: Tensor) -> None:
-        total.div_(size)
-
-    if op == ReduceOp.SUM:
-        return Reduction(torch.Tensor.add_, nothing)
-    if op == ReduceOp.AVG:
-        return Reduction(torch.Tensor.add_, mean)
-    if op == ReduceOp.MAX:
-        return Reduction(lambda into, other: torch.maximum(into, other, out=into), nothing)
-    if op == ReduceOp.MIN:
-        return Reduction(lambda into, other: torch.minimum(into, other, out=into), nothing)
-    plain: Any = getattr(op, "op", op)  # what a ReduceOp holds
-    raise ValueError(f"reduction {plain.name} has no algorithm here; use SUM, AVG, MAX or MIN, or algorithm native")
-
-
 def split(flat: Tensor, parts: int) -> list[Tensor]:
     """`flat` in `parts` views whose sizes differ by at most one element; some are empty when it is short."""
     bounds = [flat.numel() * i // parts for i in range(parts + 1)]
@@ -137,17 +109,3 @@ def split(flat: Tensor, parts: int) -> list[Tensor]:
 def pieces(flat: Tensor) -> list[Tensor]:
     """`flat` in views of at most PIECE_BYTES; one (empty) piece when it is empty."""
     return split(flat, max(1, -(-flat.numel() * flat.element_size() // PIECE_BYTES)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
-    """One way for reductions to travel between ranks, as three plain functions over a wire.
-
-    `all_reduce(wire, flat, reduction)` works in place. `reduce_scatter(wire, output, flat, reduction)` gives rank r
-    the r-th of `wire.size` equal parts and may overwrite `flat`. `all_gather(wire, output, part)` is its inverse.
-    """
-
-    name: str
-    all_reduce: Callable[[Wire, Tensor, Reduction], None]
-    reduce_scatter: Callable[[Wire, Tensor, Tensor, Reduction], None]
-    all_gather: Callable[[Wire, Tensor, Tensor], None]

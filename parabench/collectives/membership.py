@@ -1,0 +1,72 @@
+"""Joining a process group whose collectives run through an algorithm, and leaving it so that the process can end."""
+
+from __future__ import annotations
+
+import gc
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from parabench.collectives import is_backends
+from parabench.collectives.algorithm import Algorithm, make
+from parabench.collectives.group import BACKEND, AlgorithmGroup, groups
+
+
+def join(
+    *,
+    algorithm: str,
+    backend: str,
+    rank: int,
+    world_size: int,
+    ranks_per_node: int | None,
+    init_method: str,
+    timeout_s: float,
+) -> None:
+    """Make this process `rank` of the default group over `backend` ("gloo" or "nccl"), which uses `algorithm`.
+
+    Every further group (`new_group`, the dimensions of a mesh) uses it too. Ranks meet at `init_method`, a
+    `file://` or `tcp://` address. Raises UsageError for an algorithm that is not there.
+    """
+    name = backend
+    if not is_backends(algorithm):
+        register(make(algorithm, ranks_per_node), backend)
+        name = BACKEND
+    dist.init_process_group(
+        name, init_method=init_method, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s)
+    )
+
+
+def register(algorithm: Algorithm, inner: str) -> None:
+    """Make `algorithm` over backend `inner` the one behind backend "parabench" in this process."""
+
+    def create(options: Any, _: object) -> AlgorithmGroup:
+        rank, size, timeout = options.group_rank, options.group_size, options.timeout
+        if inner == "nccl":
+            nccl = dist.ProcessGroupNCCL(options.store, rank, size, dist.ProcessGroupNCCL.Options())
+            return AlgorithmGroup(nccl, ProcessGroup.BackendType.NCCL, rank, size, algorithm, timeout)
+        gloo = dist.ProcessGroupGloo(options.store, rank, size, timeout)
+        return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, size, algorithm, timeout)
+
+    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def calls() -> dict[str, dict[str, Any]]:
+    """What this process' groups did: {op: {"algorithm", "calls", "bytes"}}, with the algorithm that really ran."""
+    total: dict[str, dict[str, Any]] = {}
+    for group in groups:
+        for op, count in group.calls.items():
+            sums = total.setdefault(op, {"algorithm": count["algorithm"], "calls": 0, "bytes": 0})
+            sums["calls"] += count["calls"]
+            sums["bytes"] += count["bytes"]
+    return total
+
+
+def leave() -> None:
+    """Destroy the process groups and everything that would still use them; without it the process aborts at exit."""
+    for group in groups:
+        group.stop()
+    groups.clear()
+    dist.destroy_process_group()
+    gc.collect()
