@@ -275,14 +275,14 @@ def dying(rank: int, case: Case, folder: Path) -> None:
     wire.PIECE_BYTES = SMALL_PIECE_BYTES
     if rank == case.world_size - 1:
         calls = itertools.count()
-        exchange = Wire.exchange
+        send = Wire.send
 
         def fatal(self: Wire, *args: Any, **kwargs: Any) -> Any:
             if next(calls) == 3:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return exchange(self, *args, **kwargs)
+            return send(self, *args, **kwargs)
 
-        Wire.exchange = fatal
+        Wire.send = fatal
     try:
         dist.all_reduce(torch.zeros(1000))
     except RuntimeError as error:

@@ -254,12 +254,12 @@ class NoBackend:
 
 def test_two_levels_refuse_nodes_that_do_not_come_out_even() -> None:
     with pytest.raises(ValueError, match="ranks_per_node is 2; it must divide the group's 3 ranks"):
-        levels(Wire(NoBackend(), range(3), 0, None), 2)
+        levels(Wire(NoBackend(), range(3), 0), 2)
 
 
 @given(nodes=st.integers(1, 6), node=st.integers(1, 6))
 def test_two_levels_put_every_pair_of_a_node_and_of_a_place_on_one_wire(nodes: int, node: int) -> None:
-    at = [levels(Wire(NoBackend(), range(nodes * node), rank, None), node) for rank in range(nodes * node)]
+    at = [levels(Wire(NoBackend(), range(nodes * node), rank), node) for rank in range(nodes * node)]
     assert [(each.outer.rank, each.inner.rank) for each in at] == [
         (n, place) for n in range(nodes) for place in range(node)
     ]

@@ -7,7 +7,6 @@ other; what is no all-reduce, all-gather or reduce-scatter goes to the backend u
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch.distributed import ProcessGroup, Work
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.lane import StreamLane, ThreadLane
 from parabench.collectives.reduction import reduction
-from parabench.collectives.wire import Wire
+from parabench.collectives.wire import StreamWire, Wire
 
 BACKEND = "parabench"
 
@@ -50,7 +49,6 @@ class AlgorithmGroup(ProcessGroup):
         rank: int,
         size: int,
         algorithm: Algorithm,
-        timeout: timedelta,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the form that can be subclassed
         self.algorithm = algorithm
@@ -60,8 +58,7 @@ class AlgorithmGroup(ProcessGroup):
         for device in ("cuda",) if self._is_nccl else ("cpu", "cuda"):
             self._register_backend(torch.device(device), backend_type, inner)
         self._set_default_backend(backend_type)
-        # NCCL's own watchdog ends what is late; a timeout on its waits would block the host.
-        self._wire = Wire(inner, range(size), rank, None if self._is_nccl else timeout, grouped=self._is_nccl)
+        self._wire = (StreamWire if self._is_nccl else Wire)(inner, range(size), rank)
         self._lane = StreamLane() if self._is_nccl else ThreadLane(f"parabench {algorithm.name}")
         groups.append(self)
 

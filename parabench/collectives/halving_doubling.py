@@ -15,7 +15,7 @@ from torch import Tensor
 
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.reduction import Reduction
-from parabench.collectives.wire import Pending, Wire, split
+from parabench.collectives.wire import Message, Wire, finish, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,57 +53,56 @@ def rounds(rank: int, size: int) -> tuple[Round, ...]:
     return tuple(found)
 
 
-class _Parts:
-    """The parts of a flat tensor, as `split` makes them, by spans of them."""
-
-    def __init__(self, flat: Tensor, size: int) -> None:
-        self._flat = flat
-        self._bounds = [flat.numel() * i // size for i in range(size + 1)]
-
-    def offsets(self, span: tuple[int, int]) -> tuple[int, int]:
-        return self._bounds[span[0]], self._bounds[span[1]]
-
-    def __getitem__(self, span: tuple[int, int]) -> Tensor:
-        begin, end = self.offsets(span)
-        return self._flat[begin:end]
+def _bounds(flat: Tensor, size: int) -> list[int]:
+    """Where each part begins, as `split` cuts; and the end."""
+    numel = flat.numel()
+    return [numel * i // size for i in range(size + 1)]
 
 
 def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
     """Rank r's `output` becomes the reduced r-th part of `flat`."""
-    parts = _Parts(flat, wire.size)
+    edges = _bounds(flat, wire.size)
     held, start = flat, 0  # what this rank still reduces, and where in `flat` that begins
-    steps = rounds(wire.rank, wire.size)
-    sends: list[Pending] = []
-    for number, step in enumerate(steps):
-        first, end = parts.offsets(step.given)
-        sends.append(wire.exchange([(held[first - start : end - start], step.to)]))
-        first, end = parts.offsets(step.kept)
-        mine = held[first - start : end - start]
-        arriving = [wire.scratch(f"halving {number} {i}", flat, end - first) for i in range(len(step.sources))]
-        receives = [wire.exchange(recvs=[(t, peer)]) for t, peer in zip(arriving, step.sources, strict=True)]
-        into = output if number == len(steps) - 1 else arriving[0] if arriving else mine
-        for theirs, receive in zip(arriving, receives, strict=True):
+    sends: list[Message] = []
+    ways = rounds(wire.rank, wire.size)
+    receives = [_post(wire, number, way, edges, flat) for number, way in enumerate(ways)]
+    for number, way in enumerate(ways):
+        first, end = way.given
+        sends.append(wire.send(held[edges[first] - start : edges[end] - start], way.to))
+        first, end = way.kept
+        mine = held[edges[first] - start : edges[end] - start]
+        into = output if number == len(ways) - 1 else receives[number][0][0] if way.sources else mine
+        for theirs, receive in receives[number]:
             receive.wait()
             reduction.combine(into, mine, theirs)
             mine = into
-        held, start = mine, first
+        held, start = mine, edges[first]
     if held is not output:
         output.copy_(held)
     reduction.finish(output)
-    for send in sends:
-        send.wait()
+    finish(sends)
+
+
+def _post(wire: Wire, number: int, way: Round, edges: list[int], flat: Tensor) -> list[tuple[Tensor, Message]]:
+    numel = edges[way.kept[1]] - edges[way.kept[0]]
+    arriving = [wire.scratch(f"halving {number} {place}", flat, numel) for place in range(len(way.sources))]
+    return [(into, wire.recv(into, source)) for into, source in zip(arriving, way.sources, strict=True)]
 
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
     """`output` becomes the parts of all ranks, in their order: the halving's way back."""
-    parts = _Parts(output, wire.size)
-    parts[wire.rank, wire.rank + 1].copy_(part)
-    sends: list[Pending] = []
-    for step in reversed(rounds(wire.rank, wire.size)):
-        sends.append(wire.exchange([(parts[step.kept], peer) for peer in step.sources]))
-        wire.exchange(recvs=[(parts[step.given], step.to)]).wait()
-    for send in sends:
-        send.wait()
+    edges = _bounds(output, wire.size)
+    own = output[edges[wire.rank] : edges[wire.rank + 1]]
+    if own.data_ptr() != part.data_ptr():
+        own.copy_(part)
+    sends: list[Message] = []
+    ways = rounds(wire.rank, wire.size)[::-1]
+    receives = [wire.recv(output[edges[way.given[0]] : edges[way.given[1]]], way.to) for way in ways]
+    for way, receive in zip(ways, receives, strict=True):
+        kept = output[edges[way.kept[0]] : edges[way.kept[1]]]
+        sends += [wire.send(kept, source) for source in way.sources]
+        receive.wait()
+    finish(sends)
 
 
 def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
@@ -116,19 +115,19 @@ def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
     """The root's tensor is scattered by halves, then gathered by doubling."""
     turned = wire.among([(root + i) % wire.size for i in range(wire.size)])
-    parts = _Parts(flat, wire.size)
-    sends: list[Pending] = []
+    edges = _bounds(flat, wire.size)
+    sends: list[Message] = []
     low, high = 0, wire.size
     while high - low > 1:
         middle = low + (high - low + 1) // 2
+        upper = flat[edges[middle] : edges[high]]
         if turned.rank == low:
-            sends.append(turned.exchange([(parts[middle, high], middle)]))
+            sends.append(turned.send(upper, middle))
         elif turned.rank == middle:
-            turned.exchange(recvs=[(parts[middle, high], low)]).wait()
+            turned.recv(upper, low).wait()
         low, high = (low, middle) if turned.rank < middle else (middle, high)
-    for send in sends:
-        send.wait()
-    all_gather(turned, flat, parts[turned.rank, turned.rank + 1])
+    finish(sends)
+    all_gather(turned, flat, flat[edges[turned.rank] : edges[turned.rank + 1]])
 
 
 HALVING_DOUBLING = Algorithm(

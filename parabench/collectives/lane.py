@@ -1,9 +1,9 @@
-"""Where a group's reductions run: beside the training, so that they overlap with backward."""
+"""Where a group's collectives run: beside the training, so that they overlap with backward."""
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -18,12 +18,13 @@ class FutureWork(Work):
     """A Work that ends when `finish` is called. c10d's own wrapper of a future is not enough: its `wait` returns as if
     all were well when the job failed, and training would go on with half a reduction."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, help: Callable[[], object] | None = None) -> None:
         super().__init__()
         self._end: Future[Any] = Future(devices=[] if device.type == "cpu" else [device])
         # Future.set_exception stores a value that only Python takes for an error; DDP, in C++, crashes on it. What a
         # callback raises is an error to both.
         self._outcome = self._end.then(_value_or_raise)
+        self._help = help
 
     def finish(self, outcome: list[Tensor] | Exception) -> None:
         """The job is over: with the tensors that it finished, or with what it raised."""
@@ -31,6 +32,8 @@ class FutureWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when the job is done; raises RuntimeError when it failed. The wire itself keeps the timeout."""
+        if self._help is not None and not self._end.done():
+            self._help()
         self._outcome.wait()
         return True
 
@@ -53,52 +56,80 @@ def _value_or_raise(end: Future[Any]) -> Any:
 Job = tuple[Callable[[], None], FutureWork, list[Tensor], str]
 
 
-class ThreadLane:
-    """One thread that runs a group's reductions in the order they were called.
+class Line:
+    """A group's jobs in the order they were called. After a failure this rank is out of step with its peers, so
+    whatever is behind it fails too, and sends nothing that they would take for something else."""
 
-    `run` returns an unfinished Work at once: that is what lets DDP go on with backward. After a failure this rank is
-    out of step with its peers, so whatever is queued behind it fails too, and sends nothing that they would take
-    for something else.
+    def __init__(self) -> None:
+        self.failure: RuntimeError | None = None
+
+    def perform(self, job: Callable[[], None], work: FutureWork, tensors: list[Tensor], what: str) -> None:
+        """Run `job` and finish `work` with `tensors`, or with the failure that names `what`."""
+        if self.failure is None:
+            try:
+                with torch.no_grad():
+                    job()
+            except Exception as error:
+                self.failure = RuntimeError(f"{what}: {error}")
+        work.finish(tensors if self.failure is None else self.failure)
+
+
+class ThreadLane:
+    """One thread that runs a group's collectives in the order they were called.
+
+    `run` returns an unfinished Work at once: that is what lets DDP go on with backward. A caller that waits before
+    the thread has begun does the job itself: it has nothing else to do, and handing over costs two wake-ups.
     """
 
     def __init__(self, name: str) -> None:
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._line = Line()
+        self._jobs: deque[Job] = deque()
+        self._running = threading.Lock()  # held by whoever runs a job: the thread, or a caller that waits
+        self._wake = threading.Semaphore(0)
+        self._stopped = False
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
     def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str) -> Work:
         """Queue `job`, which finishes `tensors`; a failure names `what`."""
         device = tensors[0].device
-        work = FutureWork(device)
+        work = FutureWork(device, self._help)
         if device.type != "cpu":
             job = _after_current_stream(job, device)
-        self._jobs.put((job, work, list(tensors), what))
+        self._jobs.append((job, work, list(tensors), what))
+        self._wake.release()
         return work
 
     def stop(self) -> None:
         """Finish what is queued and end the thread."""
-        self._jobs.put(None)
+        self._stopped = True
+        self._wake.release()
         self._thread.join()
 
+    def _help(self) -> None:
+        """Run what is queued, unless the thread is at it."""
+        if self._running.acquire(blocking=False):
+            try:
+                while self._jobs:
+                    self._line.perform(*self._jobs.popleft())
+            finally:
+                self._running.release()
+
     def _loop(self) -> None:
-        failure: RuntimeError | None = None
-        with torch.no_grad():
-            while (item := self._jobs.get()) is not None:
-                job, work, tensors, what = item
-                if failure is None:
-                    try:
-                        job()
-                    except Exception as error:
-                        failure = RuntimeError(f"{what}: {error}")
-                work.finish(tensors if failure is None else failure)
-                # Let go of tensors before the next wait, or one step's would live until the next.
-                del item, job, work, tensors, what
+        while True:
+            self._wake.acquire()
+            with self._running:
+                if self._jobs:
+                    self._line.perform(*self._jobs.popleft())
+                elif self._stopped:
+                    return
 
 
 class StreamLane:
     """The same for a backend whose messages are kernels (NCCL): a side stream of the device, no thread."""
 
     def __init__(self) -> None:
+        self._line = Line()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str) -> Work:
@@ -109,15 +140,11 @@ class StreamLane:
             stream = self._streams[device] = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         work = FutureWork(device)
-        with torch.cuda.stream(stream), torch.no_grad():
-            try:
-                job()
-            except Exception as error:
-                work.finish(RuntimeError(f"{what}: {error}"))
-            else:
-                for tensor in tensors:
-                    tensor.record_stream(stream)
-                work.finish(list(tensors))
+        with torch.cuda.stream(stream):
+            for tensor in tensors:
+                tensor.record_stream(stream)
+            # The future notes the stream that it is finished on: waiting for it is waiting for the job's kernels.
+            self._line.perform(job, work, list(tensors), what)
         return work
 
     def stop(self) -> None:

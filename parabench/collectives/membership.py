@@ -44,12 +44,18 @@ def register(algorithm: Algorithm, inner: str) -> None:
     def create(options: Any, _: object) -> AlgorithmGroup:
         rank, size, timeout = options.group_rank, options.group_size, options.timeout
         if inner == "nccl":
-            nccl = dist.ProcessGroupNCCL(options.store, rank, size, dist.ProcessGroupNCCL.Options())
-            return AlgorithmGroup(nccl, ProcessGroup.BackendType.NCCL, rank, size, algorithm, timeout)
+            nccl = _nccl(options.store, rank, size, timeout)
+            return AlgorithmGroup(nccl, ProcessGroup.BackendType.NCCL, rank, size, algorithm)
         gloo = dist.ProcessGroupGloo(options.store, rank, size, timeout)
-        return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, size, algorithm, timeout)
+        return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, size, algorithm)
 
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(store, rank, size, options)
 
 
 def calls() -> dict[str, dict[str, Any]]:

@@ -6,44 +6,52 @@ Rank 0's link carries everything, so it is the least that scales, and what the o
 
 from __future__ import annotations
 
+from collections import deque
+
 from torch import Tensor
 
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.reduction import Reduction
-from parabench.collectives.wire import Pending, Wire, pieces, split
+from parabench.collectives.wire import Message, Wire, finish, pieces, split
 
 SERVER = 0
+# So many receives are posted ahead.
+AHEAD = 4
 
 
 def _collect(wire: Wire, flat: Tensor, total: Tensor, reduction: Reduction) -> None:
     """Sum everybody's `flat` into the server's `total`, worker by worker; both may be the same."""
     if wire.rank != SERVER:
-        for send in [wire.exchange([(piece, SERVER)]) for piece in pieces(flat)]:
-            send.wait()
+        finish([wire.send(piece, SERVER) for piece in pieces(flat)])
         return
-    mine = flat
-    for worker in range(1, wire.size):
-        arriving = wire.scratch(f"server {worker % 2}", flat, flat.numel())
-        receives = [wire.exchange(recvs=[(piece, worker)]) for piece in pieces(arriving)]
-        for whole, part, theirs, receive in zip(pieces(total), pieces(mine), pieces(arriving), receives, strict=True):
-            receive.wait()
-            reduction.combine(whole, part, theirs)
-        mine = total
-    if mine is not total:
-        total.copy_(mine)
+    cut, whole = pieces(flat), pieces(total)
+    arrivals = [(worker, place) for worker in range(1, wire.size) for place in range(len(cut))]
+    receives: deque[tuple[Tensor, Message]] = deque()
+
+    def post(number: int) -> None:
+        worker, place = arrivals[number]
+        into = wire.scratch(f"server {number % AHEAD}", flat, len(cut[-1]))[: len(cut[place])]
+        receives.append((into, wire.recv(into, worker)))
+
+    for number in range(min(AHEAD, len(arrivals))):
+        post(number)
+    for number, (worker, place) in enumerate(arrivals):
+        theirs, receive = receives.popleft()
+        receive.wait()
+        reduction.combine(whole[place], cut[place] if worker == 1 else whole[place], theirs)
+        if number + AHEAD < len(arrivals):
+            post(number + AHEAD)
+    if wire.size == 1 and flat.data_ptr() != total.data_ptr():
+        total.copy_(flat)
     reduction.finish(total)
 
 
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
     """The root sends to everybody itself."""
     if wire.rank == root:
-        pending: list[Pending] = [
-            wire.exchange([(piece, peer)]) for peer in range(wire.size) if peer != root for piece in pieces(flat)
-        ]
+        finish([wire.send(piece, peer) for peer in range(wire.size) if peer != root for piece in pieces(flat)])
     else:
-        pending = [wire.exchange(recvs=[(piece, root)]) for piece in pieces(flat)]
-    for each in pending:
-        each.wait()
+        finish([wire.recv(piece, root) for piece in pieces(flat)])
 
 
 def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
@@ -56,25 +64,26 @@ def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reductio
     """The server sums everything and sends each rank its part."""
     if wire.rank != SERVER:
         _collect(wire, flat, flat, reduction)
-        wire.exchange(recvs=[(output, SERVER)]).wait()
+        wire.recv(output, SERVER).wait()
         return
     total = wire.scratch("server total", flat, flat.numel())
     _collect(wire, flat, total, reduction)
     parts = split(total, wire.size)
-    sends = wire.exchange([(part, peer) for peer, part in enumerate(parts) if peer != SERVER])
+    sends = [wire.send(part, peer) for peer, part in enumerate(parts) if peer != SERVER]
     output.copy_(parts[SERVER])
-    sends.wait()
+    finish(sends)
 
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
     """The server collects the parts and sends the whole to everybody."""
     parts = split(output, wire.size)
     if wire.rank == SERVER:
-        receives = wire.exchange(recvs=[(each, peer) for peer, each in enumerate(parts) if peer != SERVER])
-        parts[SERVER].copy_(part)
-        receives.wait()
+        receives = [wire.recv(each, peer) for peer, each in enumerate(parts) if peer != SERVER]
+        if parts[SERVER].data_ptr() != part.data_ptr():
+            parts[SERVER].copy_(part)
+        finish(receives)
     else:
-        wire.exchange([(part, SERVER)]).wait()
+        wire.send(part, SERVER).wait()
     broadcast(wire, output, SERVER)
 
 

@@ -6,101 +6,143 @@ Scatter-reduce, then all-gather: 2(n-1) steps of S/n bytes, which is the least a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections import deque
+from functools import lru_cache
+from typing import NamedTuple
 
 from torch import Tensor
 
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.reduction import Reduction
-from parabench.collectives.wire import Pending, Wire, pieces, split
+from parabench.collectives.wire import Message, Wire, finish, pieces, pieces_of, split
+
+# So many receives are posted ahead.
+AHEAD = 4
 
 
-def scatter_reduce(wire: Wire, chunks: Sequence[Tensor], target: Tensor, reduction: Reduction) -> None:
-    """Reduce chunk r of every rank into rank r's `target`, which may be that chunk; the chunks stay as they are."""
-    n, rank = wire.size, wire.rank
-    if n == 1:
-        target.copy_(chunks[0])
-        reduction.finish(target)
-        return
-    right, left = (rank + 1) % n, (rank - 1) % n
-    sends = [[wire.exchange([(piece, right)]) for piece in pieces(chunks[(rank - 1) % n])]]
-    for step in range(n - 1):
-        chunk = chunks[(rank - 2 - step) % n]
-        last = step == n - 2
-        if step >= 2:
-            _finish(sends[step - 1])  # what left from this step's buffer
-        arriving = wire.scratch(f"ring {step % 2}", chunk, chunk.numel())
-        receives = [(part, wire.exchange(recvs=[(part, left)])) for part in pieces(arriving)]
-        sent = []
-        for mine, (theirs, receive), whole in zip(
-            pieces(chunk), receives, pieces(target if last else arriving), strict=True
-        ):
-            receive.wait()
-            reduction.combine(whole, mine, theirs)
-            # A piece goes on as soon as it is reduced, while the next one is still arriving.
-            if not last:
-                sent.append(wire.exchange([(whole, right)]))
-        sends.append(sent)
-    reduction.finish(target)
-    for sent in sends:
-        _finish(sent)
+class Arrival(NamedTuple):
+    """A piece [begin, end) of the whole that comes from the left, and what becomes of it."""
+
+    begin: int
+    end: int
+    gathers: bool  # it is final; else it is combined with this rank's own
+    last: bool  # the reduction is then complete
+    goes_on: bool  # the outcome goes on to the right
 
 
-def _finish(sends: Sequence[Pending]) -> None:
-    for send in sends:
-        send.wait()
+class Trip(NamedTuple):
+    """What a rank does in one operation: send its own pieces to the right, then take each arrival in order."""
+
+    own: tuple[tuple[int, int], ...]
+    arrivals: tuple[Arrival, ...]
 
 
-def gather(wire: Wire, chunks: Sequence[Tensor]) -> None:
-    """Send rank r's chunk r to everybody: afterwards all ranks hold all chunks."""
-    n, rank = wire.size, wire.rank
-    if n == 1:
-        return
-    right, left = (rank + 1) % n, (rank - 1) % n
-    receives = [
-        (piece, wire.exchange(recvs=[(piece, left)]), step < n - 2)
-        for step in range(n - 1)
-        for piece in pieces(chunks[(rank - 1 - step) % n])
+@lru_cache(maxsize=256)
+def trip(rank: int, size: int, numel: int, count: int, reduces: bool, gathers: bool) -> Trip:
+    """The trip of `rank` for `numel` elements, each rank's chunk of them in `count` pieces: a scatter-reduce, an
+    all-gather, or one after the other."""
+    edges = [numel * i // size for i in range(size + 1)]
+    chunks = [
+        [(a + (b - a) * i // count, a + (b - a) * (i + 1) // count) for i in range(count)]
+        for a, b in itertools.pairwise(edges)
     ]
-    sends = [wire.exchange([(piece, right)]) for piece in pieces(chunks[rank])]
-    for piece, receive, passes_on in receives:
+    arrivals = []
+    for step in range(size - 1 if reduces else 0):
+        last = step == size - 2
+        arrivals += [Arrival(*piece, False, last, gathers or not last) for piece in chunks[(rank - 2 - step) % size]]
+    for step in range(size - 1 if gathers else 0):
+        arrivals += [Arrival(*piece, True, False, step < size - 2) for piece in chunks[(rank - 1 - step) % size]]
+    return Trip(tuple(chunks[(rank - 1) % size if reduces else rank]), tuple(arrivals))
+
+
+def _travel(
+    wire: Wire, way: Trip, source: Tensor, partial: Tensor, target: Tensor, shift: int, reduction: Reduction | None
+) -> None:
+    """Own pieces and contributions come from `source`, sums that go on are kept in `partial`, what is final goes to
+    `target`, which holds the whole from element `shift` on."""
+    right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
+    own, arrivals = way
+    total = len(arrivals)
+    longest = max(a.end - a.begin for a in arrivals)
+    receives: deque[tuple[Tensor, Message]] = deque()
+
+    def post(number: int) -> None:
+        begin, end, gathers, _, _ = arrivals[number]
+        if gathers:
+            into = target[begin - shift : end - shift]
+        else:
+            into = wire.scratch(f"ring {number % AHEAD}", source, longest)[: end - begin]
+        receives.append((into, wire.recv(into, left)))
+
+    for number in range(min(AHEAD, total)):
+        post(number)
+    sends = [wire.send(source[begin:end], right) for begin, end in own]
+    for number, (begin, end, gathers, last, goes_on) in enumerate(arrivals):
+        product, receive = receives.popleft()
         receive.wait()
-        if passes_on:
-            sends.append(wire.exchange([(piece, right)]))
-    for send in sends:
-        send.wait()
+        if not gathers:
+            assert reduction is not None
+            arrived = product
+            product = target[begin - shift : end - shift] if last else partial[begin:end]
+            reduction.combine(product, source[begin:end], arrived)
+            if last:
+                reduction.finish(product)
+        if goes_on:
+            sends.append(wire.send(product, right))
+        if number + AHEAD < total:
+            post(number + AHEAD)
+    finish(sends)
 
 
-def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
-    """Reduce `flat` over all ranks, in place."""
-    chunks = split(flat, wire.size)
-    scatter_reduce(wire, chunks, chunks[wire.rank], reduction)
-    gather(wire, chunks)
+def _count(wire: Wire, flat: Tensor) -> int:
+    return pieces_of(-(-flat.nbytes // wire.size)) if wire.eager else 1
 
 
 def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
     """Rank r's `output` becomes the reduced r-th part of `flat`."""
-    scatter_reduce(wire, split(flat, wire.size), output, reduction)
+    n, numel = wire.size, flat.numel()
+    if n == 1:
+        output.copy_(flat)
+        reduction.finish(output)
+        return
+    way = trip(wire.rank, n, numel, _count(wire, flat), True, False)
+    partial = flat if n == 2 else wire.scratch("ring partial", flat, numel)
+    _travel(wire, way, flat, partial, output, numel * wire.rank // n, reduction)
 
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
     """`output` becomes the parts of all ranks, in their order."""
-    chunks = split(output, wire.size)
-    chunks[wire.rank].copy_(part)
-    gather(wire, chunks)
+    n = wire.size
+    own = split(output, n)[wire.rank]
+    if own.data_ptr() != part.data_ptr():
+        own.copy_(part)
+    if n > 1:
+        way = trip(wire.rank, n, output.numel(), _count(wire, output), False, True)
+        _travel(wire, way, output, output, output, 0, None)
+
+
+def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
+    """Reduce `flat` over all ranks, in place."""
+    if wire.size == 1:
+        reduction.finish(flat)
+        return
+    way = trip(wire.rank, wire.size, flat.numel(), _count(wire, flat), True, True)
+    _travel(wire, way, flat, flat, flat, 0, reduction)
 
 
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
     """The root's pieces go along the ring: each rank passes a piece on as soon as it has come."""
     right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
-    sends: list[Pending] = []
-    for piece in pieces(flat):
+    cut = pieces(flat)
+    receives = [] if wire.rank == root else [wire.recv(piece, left) for piece in cut]
+    sends: list[Message] = []
+    for place, piece in enumerate(cut):
         if wire.rank != root:
-            wire.exchange(recvs=[(piece, left)]).wait()
+            receives[place].wait()
         if right != root:
-            sends.append(wire.exchange([(piece, right)]))
-    for send in sends:
-        send.wait()
+            sends.append(wire.send(piece, right))
+    finish(sends)
 
 
 RING = Algorithm(

@@ -6,15 +6,17 @@ Depth log2(n), and every rank sends and receives about 2S, pipelined in pieces
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from torch import Tensor
 
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.reduction import Reduction
-from parabench.collectives.wire import Pending, Wire, pieces, split
+from parabench.collectives.wire import Message, Wire, finish, pieces_of, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,99 +76,158 @@ def double_tree(size: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     return tuple(first), tuple(second)
 
 
-# So many pieces climb before the first one is waited for on its way down: the reduction and the broadcast overlap.
-LAG = 4
+# So many pieces have their receives posted ahead, and climb before the first one is waited for on its way down.
+AHEAD = 4
 
 
-def _up(wire: Wire, node: Node, slot: int, piece: Tensor, target: Tensor, reduction: Reduction) -> Pending | None:
-    """Add the children's pieces to mine and pass the sum to the parent; the root's is `target`, which may be mine."""
-    arriving = [wire.scratch(f"tree {slot} {i}", piece, piece.numel()) for i in range(len(node.children))]
-    receives = [wire.exchange(recvs=[(t, child)]) for t, child in zip(arriving, node.children, strict=True)]
-    total = piece
-    for theirs, receive in zip(arriving, receives, strict=True):
-        receive.wait()
-        into = target if node.parent is None else arriving[0]
-        reduction.combine(into, total, theirs)
-        total = into
-    if node.parent is not None:
-        return wire.exchange([(total, node.parent)])
-    if total is not target:
-        target.copy_(total)
-    reduction.finish(target)
-    return None
+class Piece(NamedTuple):
+    """A piece that climbs to the root of one tree. `own` is this rank's contribution, `total` where the sum of what is
+    below is built (the root's: the whole sum); both may be the same. Each tree has its own channel."""
+
+    node: Node
+    channel: int
+    own: Tensor
+    total: Tensor
 
 
-def _down(wire: Wire, node: Node, piece: Tensor) -> Pending:
-    """Take the finished piece from the parent and pass it to the children."""
-    if node.parent is not None:
-        wire.exchange(recvs=[(piece, node.parent)]).wait()
-    return wire.exchange([(piece, child) for child in node.children])
+def _climb(wire: Wire, pieces: Sequence[Piece], reduction: Reduction, sends: list[Message]) -> Iterator[Piece]:
+    """Send each piece up, with what comes from below added; yields those that this rank adds to, as they are done.
+
+    A leaf waits for nothing, so what it gives leaves at once.
+    """
+    inner = []
+    for piece in pieces:
+        if piece.node.children:
+            inner.append(piece)
+        elif piece.node.parent is not None:
+            sends.append(wire.send(piece.own, piece.node.parent, piece.channel))
+    receives: deque[list[tuple[Tensor, Message]]] = deque()
+
+    def post(number: int) -> None:
+        if number < len(inner):
+            node, channel, own, _ = inner[number]
+            slots = [wire.scratch(f"tree {number % AHEAD} {i}", own, own.numel()) for i in range(len(node.children))]
+            receives.append(
+                [(slot, wire.recv(slot, child, channel)) for slot, child in zip(slots, node.children, strict=True)]
+            )
+
+    for number in range(AHEAD):
+        post(number)
+    for number, piece in enumerate(inner):
+        partial = piece.own
+        for theirs, receive in receives.popleft():
+            receive.wait()
+            reduction.combine(piece.total, partial, theirs)
+            partial = piece.total
+        if piece.node.parent is None:
+            reduction.finish(piece.total)
+        else:
+            sends.append(wire.send(piece.total, piece.node.parent, piece.channel))
+        post(number + AHEAD)
+        yield piece
 
 
-def _work(flat: Tensor, size: int) -> list[tuple[tuple[Node, ...], Tensor]]:
-    """Every piece with its tree: each tree carries half of `flat`. All ranks walk this order: no cycle of waits."""
-    even = flat.numel() // 2 * 2
-    trees = double_tree(size)
-    halves = [pieces(half) for half in split(flat[:even], 2)]
-    work = [(nodes, piece) for both in zip(*halves, strict=True) for nodes, piece in zip(trees, both, strict=True)]
-    if flat.numel() > even:
-        work.append((trees[0], flat[even:]))
-    return work
+def _descend(wire: Wire, pieces: Sequence[Piece], sends: list[Message]) -> Iterator[None]:
+    """Pass each finished piece on from the parent to the children; one a turn, with receives posted ahead."""
+    receives: deque[Message | None] = deque()
+
+    def post(number: int) -> None:
+        if number < len(pieces):
+            node, channel, _, total = pieces[number]
+            receives.append(None if node.parent is None else wire.recv(total, node.parent, channel))
+
+    for number in range(AHEAD):
+        post(number)
+    for number, (node, channel, _, total) in enumerate(pieces):
+        if (receive := receives.popleft()) is not None:
+            receive.wait()
+        sends += [wire.send(total, child, channel) for child in node.children]
+        post(number + AHEAD)
+        yield
 
 
 def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
-    """Reduce `flat` over all ranks, in place."""
-    work = [(nodes[wire.rank], piece) for nodes, piece in _work(flat, wire.size)]
-    ups: list[Pending | None] = []
-    downs: list[Pending] = []
-    for step in range(len(work) + LAG):
-        if step < len(work):
-            node, piece = work[step]
-            # A slot is free when what was sent from it has left.
-            slot = step % (LAG + 1)
-            if step > LAG and (before := ups[step - LAG - 1]) is not None:
-                before.wait()
-            ups.append(_up(wire, node, slot, piece, piece, reduction))
-        if step >= LAG:
-            downs.append(_down(wire, *work[step - LAG]))
-    _finish(ups)
-    _finish(downs)
+    """Reduce `flat` over all ranks, in place: each tree carries half, and both climb and descend at the same time."""
+    if wire.size == 1:
+        reduction.finish(flat)
+        return
+    halves = split(flat, 2)
+    count = pieces_of(halves[1].nbytes) if wire.eager else 1
+    trees = [
+        [Piece(nodes[wire.rank], channel, piece, piece) for piece in split(half, count)]
+        for channel, (nodes, half) in enumerate(zip(double_tree(wire.size), halves, strict=True))
+    ]
+    # Without channels, one tree after the other.
+    for group in [trees] if wire.eager else [[each] for each in trees]:
+        _up_and_down(wire, [piece for tree in group for piece in tree], reduction)
 
 
-def _finish(sends: Sequence[Pending | None]) -> None:
-    for send in sends:
-        if send is not None:
-            send.wait()
+def _up_and_down(wire: Wire, pieces: Sequence[Piece], reduction: Reduction) -> None:
+    sends: list[Message] = []
+    # A rank adds in one tree at most; in the other it is a leaf, and waits for what comes down at the very end.
+    added = [piece for piece in pieces if piece.node.children]
+    climbing, descending = _climb(wire, pieces, reduction, sends), _descend(wire, added, sends)
+    lag = AHEAD if added and added[0].node.parent is not None else 0
+    first = next(climbing, None)
+    landing = [
+        wire.recv(p.total, p.node.parent, p.channel)
+        for p in pieces
+        if not p.node.children and p.node.parent is not None
+    ]
+    if first is not None:
+        for turn in range(len(added) + lag):
+            if turn >= lag:
+                next(descending)
+            if turn < len(added) - 1:
+                next(climbing)
+    finish(landing)
+    finish(sends)
 
 
 def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reduction) -> None:
     """Part r climbs the tree whose root is rank r, so that every rank sends (n-1)/n S in all."""
-    ups: list[Pending | None] = []
-    for root, part in enumerate(split(flat, wire.size)):
-        target = output if root == wire.rank else part
-        for piece, whole in zip(pieces(part), pieces(target), strict=True):
-            if len(ups) > LAG and (before := ups[-LAG - 1]) is not None:
-                before.wait()
-            ups.append(_up(wire, tree(wire.size, root)[wire.rank], len(ups) % (LAG + 1), piece, whole, reduction))
-    _finish(ups)
+    if wire.size == 1:
+        output.copy_(flat)
+        reduction.finish(output)
+        return
+    partial = split(wire.scratch("tree partial", flat, flat.numel()), wire.size)
+    parts = split(flat, wire.size)
+    trees = [_cut(wire, root, part, output if root == wire.rank else partial[root]) for root, part in enumerate(parts)]
+    sends: list[Message] = []
+    for group in [[piece for each in trees for piece in each]] if wire.eager else trees:
+        for _ in _climb(wire, group, reduction, sends):
+            pass
+    finish(sends)
 
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
     """Part r goes down the tree whose root is rank r."""
     parts = split(output, wire.size)
-    parts[wire.rank].copy_(part)
-    _finish(
-        [
-            _down(wire, tree(wire.size, root)[wire.rank], piece)
-            for root, each in enumerate(parts)
-            for piece in pieces(each)
-        ]
-    )
+    if parts[wire.rank].data_ptr() != part.data_ptr():
+        parts[wire.rank].copy_(part)
+    trees = [_cut(wire, root, each, each) for root, each in enumerate(parts)]
+    if wire.eager:
+        # One's own part need not wait for others'.
+        trees.insert(0, trees.pop(wire.rank))
+    sends: list[Message] = []
+    for _ in _descend(wire, [piece for each in trees for piece in each], sends):
+        pass
+    finish(sends)
 
 
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
     """Pieces go down one tree from the root."""
-    _finish([_down(wire, tree(wire.size, root)[wire.rank], piece) for piece in pieces(flat)])
+    sends: list[Message] = []
+    for _ in _descend(wire, _cut(wire, root, flat, flat), sends):
+        pass
+    finish(sends)
+
+
+def _cut(wire: Wire, root: int, own: Tensor, total: Tensor) -> list[Piece]:
+    """The pieces of what climbs to `root`, or comes from there."""
+    count = pieces_of(own.nbytes) if wire.eager else 1
+    node = tree(wire.size, root)[wire.rank]
+    return [Piece(node, root, *both) for both in zip(split(own, count), split(total, count), strict=True)]
 
 
 TREE = Algorithm(

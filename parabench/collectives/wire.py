@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.distributed import Work
 
-# Messages travel in pieces of this many bytes, so that a rank can add one piece while the next arrives.
-# A choice, not a measured optimum.
-PIECE_BYTES = 1 << 20
+# Large messages travel in pieces of at most this many bytes, so that a rank can add one piece while the next arrives.
+# On gloo every piece costs a wake-up or two of a thread, so smaller ones are slower.
+PIECE_BYTES = 1 << 21
 
 # Keeps our messages apart from a user's own sends on the same group.
 _TAG = 0x7062
@@ -26,25 +25,26 @@ class Backend(Protocol):
     def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> Work: ...  # noqa: D102, N803
 
 
-class Pending:
-    """Messages on their way."""
+class Message(Protocol):
+    """A message on its way. It may be waited for once."""
 
-    def __init__(self, works: list[Work], timeout: timedelta | None) -> None:
-        self._works = works
-        self._timeout = timeout
+    def wait(self) -> object:
+        """Return when it has arrived or left; raises RuntimeError when the peer is gone or late."""
 
+
+class _Nothing:
     def wait(self) -> None:
-        """Return when all of them have arrived or left; raises RuntimeError when a peer is gone or late."""
-        # gloo waits for ever when it is asked twice for one message.
-        works, self._works = self._works, []
-        for work in works:
-            work.wait() if self._timeout is None else work.wait(self._timeout)
+        pass
+
+
+_NOTHING = _Nothing()
 
 
 class Wire:
-    """This rank's place in a group of `size` ranks, with `send` and `recv` to any of them.
+    """This rank's place in a group of `size` ranks, with `send` to and `recv` from any of them.
 
     `ranks` maps this wire's ranks to the backend's, so that an algorithm for n ranks runs unchanged among some.
+    The backend keeps the group's timeout.
     """
 
     def __init__(
@@ -52,44 +52,46 @@ class Wire:
         backend: Backend,
         ranks: Sequence[int],
         rank: int,
-        timeout: timedelta | None,
         *,
-        grouped: bool = False,
         scratch: dict[tuple[str, torch.dtype, torch.device], Tensor] | None = None,
     ) -> None:
         self.rank = rank
         self.size = len(ranks)
         self._backend = backend
         self._ranks = tuple(ranks)
-        self._timeout = timeout
-        self._grouped = grouped
         self._scratch = {} if scratch is None else scratch
+
+        self._subsets: dict[tuple[int, ...], Wire] = {}
+
+    # Whether messages travel from when they are posted. Where they don't, pieces gain nothing, and there are no
+    # channels.
+    eager = True
 
     def among(self, ranks: Sequence[int]) -> Wire:
         """The wire between these ranks of this wire, in that order; this rank must be one of them."""
-        return Wire(
-            self._backend,
-            [self._ranks[r] for r in ranks],
-            list(ranks).index(self.rank),
-            self._timeout,
-            grouped=self._grouped,
-            scratch=self._scratch,
-        )
+        key = tuple(ranks)
+        if key not in self._subsets:
+            peers = [self._ranks[rank] for rank in key]
+            self._subsets[key] = type(self)(self._backend, peers, key.index(self.rank), scratch=self._scratch)
+        return self._subsets[key]
 
-    def exchange(self, sends: Sequence[tuple[Tensor, int]] = (), recvs: Sequence[tuple[Tensor, int]] = ()) -> Pending:
-        """Start sending and receiving `(tensor, peer)` pairs at once. Tensors are flat, contiguous views.
+    def send(self, tensor: Tensor, peer: int, channel: int = 0) -> Message:
+        """Start sending a flat, contiguous tensor. What two ranks send on one channel arrives in that order."""
+        if not tensor.numel():
+            return _NOTHING
+        message: Message = self._backend.send([tensor], self._ranks[peer], _TAG + channel)
+        return message
 
-        Messages between two ranks arrive in the order in which they were started.
+    def recv(self, tensor: Tensor, peer: int, channel: int = 0) -> Message:
+        """Start receiving into a flat, contiguous tensor.
+
+        Post it early: a message whose receive is not yet posted waits for the news of it. It may be posted into
+        memory that is still being sent from, if what arrives is made from what was sent.
         """
-        start = getattr(self._backend, "_start_coalescing", None) if self._grouped else None
-        # NCCL's sends and receives block one another unless they are started as one group.
-        if start is not None:
-            start()
-        works = [self._backend.recv([t], self._ranks[peer], _TAG) for t, peer in recvs if t.numel()]
-        works += [self._backend.send([t], self._ranks[peer], _TAG) for t, peer in sends if t.numel()]
-        if start is not None:
-            works = [self._backend._end_coalescing()] if works else []  # type: ignore[attr-defined]
-        return Pending(works, self._timeout)
+        if not tensor.numel():
+            return _NOTHING
+        message: Message = self._backend.recv([tensor], self._ranks[peer], _TAG + channel)
+        return message
 
     def scratch(self, purpose: str, like: Tensor, numel: int) -> Tensor:
         """A flat buffer of `numel` elements of `like`'s type, kept between calls. Its content is undefined."""
@@ -100,12 +102,75 @@ class Wire:
         return buffer[:numel]
 
 
+class StreamWire(Wire):
+    """A wire over a backend whose messages are kernels on a stream (NCCL).
+
+    Such sends and receives block one another unless they start as one group. So they are kept until one of them is
+    waited for: then all sends so far and that receive start together, and whatever comes later on the stream comes
+    after them.
+    """
+
+    eager = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sends: list[_Kept] = []
+
+    def send(self, tensor: Tensor, peer: int, channel: int = 0) -> Message:
+        """Keep it for the next group."""
+        kept = _Kept(self, self._backend.send, tensor, self._ranks[peer])
+        self._sends.append(kept)
+        return kept
+
+    def recv(self, tensor: Tensor, peer: int, channel: int = 0) -> Message:
+        """Keep it until it is waited for."""
+        return _Kept(self, self._backend.recv, tensor, self._ranks[peer])
+
+    def start(self, message: _Kept) -> None:
+        """Start `message` with every send that was kept, as one group."""
+        group = [*self._sends, *([] if message in self._sends else [message])]
+        self._sends.clear()
+        backend: Any = self._backend
+        backend._start_coalescing()
+        for each in group:
+            each.begin()
+        backend._end_coalescing().wait()
+
+
+class _Kept:
+    """A message of a StreamWire that has not begun, or has."""
+
+    def __init__(self, wire: StreamWire, call: Callable[..., Work], tensor: Tensor, peer: int) -> None:
+        self._wire, self._call, self._tensor, self._peer = wire, call, tensor, peer
+        self._begun = not tensor.numel()
+
+    def begin(self) -> None:
+        if not self._begun:
+            self._call([self._tensor], self._peer, 0)
+        self._begun = True
+
+    def wait(self) -> None:
+        if not self._begun:
+            self._wire.start(self)
+
+
+def finish(messages: Iterable[Message]) -> None:
+    """Wait for all of them."""
+    for message in messages:
+        message.wait()
+
+
 def split(flat: Tensor, parts: int) -> list[Tensor]:
     """`flat` in `parts` views whose sizes differ by at most one element; some are empty when it is short."""
     bounds = [flat.numel() * i // parts for i in range(parts + 1)]
     return [flat[a:b] for a, b in itertools.pairwise(bounds)]
 
 
+def pieces_of(nbytes: int) -> int:
+    """How many pieces of at most PIECE_BYTES so many bytes make; one (empty) for none."""
+    return max(1, -(-nbytes // PIECE_BYTES))
+
+
 def pieces(flat: Tensor) -> list[Tensor]:
-    """`flat` in views of at most PIECE_BYTES; one (empty) piece when it is empty."""
-    return split(flat, max(1, -(-flat.numel() * flat.element_size() // PIECE_BYTES)))
+    """`flat` in views of at most PIECE_BYTES."""
+    return split(flat, pieces_of(flat.nbytes))

@@ -1,0 +1,130 @@
+"""Messages, bytes and rounds of every algorithm, counted on the simulated wire, against its formula."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.distributed import ReduceOp
+
+from parabench.collectives import LEVELS, wire
+from parabench.collectives.algorithm import make
+from parabench.collectives.reduction import reduction
+from parabench.collectives.simulated import Record, Simulation, rounds
+from parabench.collectives.wire import Wire
+
+TWO_LEVELS = tuple(f"two_level({inner},{outer})" for inner, outer in itertools.product(LEVELS, LEVELS))
+SUM = ReduceOp.SUM
+
+
+@pytest.fixture(autouse=True)
+def whole_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formulas count messages, so nothing is cut into pieces."""
+    monkeypatch.setattr(wire, "PIECE_BYTES", 1 << 20)
+
+
+def traffic(name: str, size: int, ranks_per_node: int | None = None) -> tuple[Record[None], int]:
+    """One all-reduce, of a number of elements that divides by up to 8 and by 16; and its bytes, S."""
+    algorithm, op = make(name, ranks_per_node), reduction(SUM, size)
+    flats = [torch.ones(4 * 840, dtype=torch.int64) for _ in range(size)]
+    record = Simulation(size).run(lambda wire: algorithm.all_reduce(wire, flats[wire.rank], op))
+    assert all(bool((flat == size).all()) for flat in flats)
+    return record, flats[0].nbytes
+
+
+def sent_bytes(record: Record[None], rank: int) -> int:
+    return sum(message.nbytes for message in record.sent(rank))
+
+
+def cost(record: Record[None], size_bytes: int) -> tuple[int, float]:
+    """(latencies, bytes over S) of the one-port model: every round takes as long as its largest message."""
+    largest: dict[int, int] = {}
+    for message, at in rounds(record, one_port=True).items():
+        largest[at] = max(largest.get(at, 0), message.nbytes)
+    return len(largest), sum(largest.values()) / size_bytes
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_ring_sends_the_least_bytes_in_2n_messages(size: int) -> None:
+    record, total = traffic("ring", size)
+    for rank in range(size):
+        assert len(record.sent(rank)) == len(record.received(rank)) == 2 * (size - 1)
+        assert sent_bytes(record, rank) == 2 * (size - 1) * total // size
+    assert {(m.dst - m.src) % size for m in record.messages} <= {1}
+    assert cost(record, total) == pytest.approx((2 * (size - 1), 2 * (size - 1) / size))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+def test_halving_doubling_sends_the_least_bytes_in_2_log_n_messages(size: int) -> None:
+    record, total = traffic("halving_doubling", size)
+    for rank in range(size):
+        assert len(record.sent(rank)) == len(record.received(rank)) == 2 * math.log2(size)
+        assert sent_bytes(record, rank) == 2 * (size - 1) * total // size
+    assert cost(record, total) == pytest.approx((2 * math.log2(size), 2 * (size - 1) / size))
+
+
+@pytest.mark.parametrize("size", [3, 5, 6, 7, 9, 12, 13])
+def test_halving_doubling_of_other_sizes_takes_no_more_hops_than_the_next_power_of_two(size: int) -> None:
+    """A rank that also serves the odd one out sends its share again, at worst once in every round but the first."""
+    record, total = traffic("halving_doubling", size)
+    assert max(rounds(record, one_port=False).values()) <= 2 * math.ceil(math.log2(size))
+    assert max(sent_bytes(record, rank) for rank in range(size)) <= 3 * total
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_parameter_server_carries_everything(size: int) -> None:
+    record, total = traffic("parameter_server", size)
+    assert len(record.sent(0)) + len(record.received(0)) == 2 * (size - 1) == len(record.messages)
+    assert sent_bytes(record, 0) == (size - 1) * total
+    assert all(sent_bytes(record, rank) == total for rank in range(1, size))
+    assert cost(record, total) == pytest.approx((2 * (size - 1), 2 * (size - 1)))
+
+
+@pytest.mark.parametrize("size", [*range(2, 9), 15, 16, 31, 32])
+def test_a_tree_is_shallow_and_no_rank_sends_more_than_twice_the_data(size: int) -> None:
+    record, total = traffic("tree", size)
+    assert all(sent_bytes(record, rank) <= 2 * total for rank in range(size))
+    assert sum(message.nbytes for message in record.messages) == 2 * (size - 1) * total
+    # Up and down, both trees at the same time.
+    assert max(rounds(record, one_port=False).values()) <= 2 * math.ceil(math.log2(size))
+
+
+@pytest.mark.parametrize("name", TWO_LEVELS)
+@pytest.mark.parametrize(("size", "node"), [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4)])
+def test_two_level_is_the_sum_of_its_parts(name: str, size: int, node: int) -> None:
+    """reduce-scatter and all-gather in the node, and an all-reduce of S over the node's ranks across."""
+    record, total = traffic(name, size, node)
+    inner, outer = name.removeprefix("two_level(").removesuffix(")").split(",")
+    across, whole = traffic(outer, size // node)
+    for rank in range(size):
+        there = [m for m in record.sent(rank) if m.dst // node != rank // node]
+        assert {(m.dst - rank) % node for m in there} <= {0}
+        assert sum(m.nbytes for m in there) * whole == sent_bytes(across, rank // node) * total // node
+        assert len(there) == len(across.sent(rank // node))
+    inside = [m for m in record.messages if m.dst // node == m.src // node]
+
+    def part(work: Callable[[Wire], None]) -> int:
+        return sum(m.nbytes for m in Simulation(node).run(work).messages)
+
+    level, numel = make(inner, None), total // 8
+    zeros = [torch.zeros(numel, dtype=torch.int64) for _ in range(node)]
+    parts = [torch.zeros(numel // node, dtype=torch.int64) for _ in range(node)]
+    op = reduction(SUM, node)
+    scattered = part(lambda w: level.reduce_scatter(w, parts[w.rank], zeros[w.rank], op))
+    gathered = part(lambda w: level.all_gather(w, zeros[w.rank], parts[w.rank]))
+    assert sum(m.nbytes for m in inside) == (size // node) * (scattered + gathered)
+
+
+@pytest.mark.parametrize(("size", "node"), [(4, 2), (8, 2), (8, 4), (8, 8), (8, 1)])
+def test_two_level_of_rings_spares_the_link_between_nodes(size: int, node: int) -> None:
+    record, total = traffic("two_level", size, node)
+    nodes = size // node
+    for rank in range(size):
+        there = sum(m.nbytes for m in record.sent(rank) if m.dst // node != rank // node)
+        assert there == 2 * (nodes - 1) * total // nodes // node
+    a, b = cost(record, total)
+    assert a == 2 * (node - 1) + 2 * (nodes - 1)
+    assert b == pytest.approx(2 * (node - 1) / node + 2 * (nodes - 1) / nodes / node)
