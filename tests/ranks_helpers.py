@@ -217,8 +217,9 @@ def refusals(rank: int, size: int) -> Iterator[str]:
         "reduce_scatter": lambda: dist.reduce_scatter(slanted, [flat] * size),
         "reduce_scatter_single": lambda: dist.reduce_scatter_single(torch.zeros(24 // size), flat.view(4, 6).t()),
         "PRODUCT": lambda: dist.all_reduce(flat, ReduceOp.PRODUCT),
+        "AVG": lambda: dist.all_reduce(torch.zeros(3, dtype=torch.int64), ReduceOp.AVG),
     }.items():
-        wanted = "PRODUCT" if name == "PRODUCT" else "contiguous"
+        wanted = name if name in ("PRODUCT", "AVG") else "contiguous"
         try:
             call()
         except ValueError as error:
@@ -278,7 +279,7 @@ def dying(rank: int, case: Case, folder: Path) -> None:
         send = Wire.send
 
         def fatal(self: Wire, *args: Any, **kwargs: Any) -> Any:
-            if next(calls) == 3:
+            if next(calls) == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             return send(self, *args, **kwargs)
 
@@ -288,6 +289,37 @@ def dying(rank: int, case: Case, folder: Path) -> None:
     except RuntimeError as error:
         (folder / f"told{rank}").write_text(str(error))
     os._exit(0)
+
+
+def stopping_dead(rank: int, case: Case, folder: Path) -> None:
+    """The last rank stops before it takes part; the others write down what they are told."""
+    os.environ.update(LOOPBACK)
+    worker.join_group(worker.Job(case, 0, folder, timeout_s=3.0), rank)
+    dist.barrier()
+    if rank == case.world_size - 1:
+        _signal(signal.SIGSTOP)
+    try:
+        dist.all_reduce(torch.zeros(1000))
+        told = "nothing"
+    except RuntimeError as error:
+        told = str(error)
+    (folder / f"told{rank}").write_text(told)
+    os._exit(0)
+
+
+def large_halves(rank: int, size: int) -> Iterator[str]:
+    """The sum of these would be infinite in float16; their average is what they are."""
+    mine = torch.full((33,), 60000.0, dtype=torch.float16)
+    dist.all_reduce(mine, ReduceOp.AVG)
+    if not torch.equal(mine, torch.full((33,), 60000.0, dtype=torch.float16)):
+        yield f"all_reduce: {mine}"
+    whole = torch.full((33 * size,), 60000.0, dtype=torch.float16)
+    part = torch.zeros(33, dtype=torch.float16)
+    dist.reduce_scatter_single(part, whole, ReduceOp.AVG)
+    if not torch.equal(part, torch.full((33,), 60000.0, dtype=torch.float16)):
+        yield f"reduce_scatter: {part}"
+    if not torch.equal(whole, torch.full((33 * size,), 60000.0, dtype=torch.float16)):
+        yield "reduce_scatter changed its input"
 
 
 # Where the faults below strike.

@@ -32,6 +32,10 @@ def case(size: int, algorithm: str, ranks_per_node: int | None = None) -> Case:
     return Case(algorithm=algorithm, world_size=size, ranks_per_node=ranks_per_node, device="cpu", backend="gloo")
 
 
+# The simulated wire has every combination; these are the two that have names of their own.
+LEVELS = ("two_level(ring,tree)", "two_level(tree,tree)")
+
+
 def every(sizes: Sequence[int]) -> list[Case]:
     """Every algorithm at these numbers of ranks, two_level with every size of node."""
     return [
@@ -43,6 +47,7 @@ def every(sizes: Sequence[int]) -> list[Case]:
             case(size, "halving_doubling"),
             case(size, "parameter_server"),
             *(case(size, "two_level", node) for node in range(1, size + 1) if size % node == 0),
+            *(case(size, levels, 2) for levels in LEVELS if size == 4),
         )
     ]
 
@@ -67,7 +72,7 @@ def assert_no_complaint(check: Callable[..., Iterator[str]], each: Case, folder:
     assert ended.ok
 
 
-@pytest.mark.parametrize("each", every([1, 2, 3, 4, 5]), ids=name)
+@pytest.mark.parametrize("each", [*every([1, 2, 3, 4]), *every([8])[:4]], ids=name)
 def test_reductions_and_gathers_are_exact(each: Case, tmp_path: Path) -> None:
     assert_no_complaint(ranks_helpers.reductions_and_gathers, each, tmp_path)
 
@@ -80,7 +85,7 @@ def test_a_large_sum_is_near_the_exact_one_and_the_same_on_all_ranks(each: Case,
     assert len(set(digests)) == 1
 
 
-@pytest.mark.parametrize("each", every([2, 3, 4]), ids=name)
+@pytest.mark.parametrize("each", every([2, 3]), ids=name)
 def test_other_forms_of_the_collectives(each: Case, tmp_path: Path) -> None:
     assert_no_complaint(ranks_helpers.other_forms, each, tmp_path)
 
@@ -107,7 +112,7 @@ def test_a_reduction_returns_before_it_is_finished(each: Case, tmp_path: Path) -
     assert_no_complaint(ranks_helpers.unfinished, each, tmp_path, pipe)
 
 
-@pytest.mark.parametrize("each", [case(2, "ring"), case(4, "ring"), case(4, "tree"), case(4, "two_level", 2)], ids=name)
+@pytest.mark.parametrize("each", [case(2, "ring"), *every([4])], ids=name)
 def test_ranks_are_told_when_a_peer_dies_in_the_middle(each: Case, tmp_path: Path) -> None:
     start_server()
     fork = multiprocessing.get_context("forkserver")
@@ -125,6 +130,31 @@ def test_ranks_are_told_when_a_peer_dies_in_the_middle(each: Case, tmp_path: Pat
     for rank in range(each.world_size - 1):
         told = (tmp_path / f"told{rank}").read_text()
         assert f"{each.algorithm} all_reduce on rank {rank} of {each.world_size}: " in told
+
+
+@pytest.mark.parametrize("each", every([3]), ids=name)
+def test_a_peer_that_stops_is_given_up_after_the_groups_timeout(each: Case, tmp_path: Path) -> None:
+    start_server()
+    fork = multiprocessing.get_context("forkserver")
+    ranks = [fork.Process(target=ranks_helpers.stopping_dead, args=(r, each, tmp_path)) for r in range(3)]
+    for process in ranks:
+        process.start()
+    try:
+        for process in ranks[:-1]:
+            process.join(DEADLINE_S)
+        assert [process.exitcode for process in ranks] == [0, 0, None]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    told = [(tmp_path / f"told{rank}").read_text() for rank in (0, 1)]
+    # Who has all it needs is not held up; the one that waits for the stopped rank names the algorithm.
+    assert any(f"{each.algorithm} all_reduce on rank {rank} of 3: " in text for rank, text in enumerate(told))
+
+
+@pytest.mark.parametrize("each", [case(2, "ring"), case(2, "two_level", 1)], ids=name)
+def test_averages_of_float16_do_not_overflow(each: Case, tmp_path: Path) -> None:
+    assert_no_complaint(ranks_helpers.large_halves, each, tmp_path)
 
 
 # -- the group's own thread -----------------------------------------------------------------------------------------
@@ -159,6 +189,31 @@ def test_a_failed_job_raises_in_wait_and_in_what_is_chained_to_it() -> None:
     chained = work.get_future().then(lambda future: future.value())
     with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: no such peer"):
         chained.wait()
+    lane.stop()
+
+
+def test_a_caller_that_waits_does_the_job_itself() -> None:
+    lane, where = ThreadLane("test"), []
+    work = lane.run(lambda: where.append(threading.current_thread()), [torch.zeros(1)], "ring", waits=True)
+    assert where == [threading.main_thread()]
+    assert work.is_completed()
+    assert work.wait()
+    lane.stop()
+
+
+def test_jobs_keep_their_order_whoever_does_them() -> None:
+    lane, go_on, done = ThreadLane("test"), threading.Event(), []
+
+    def first() -> None:
+        go_on.wait()
+        done.append("first")
+
+    works = [lane.run(first, [torch.zeros(1)], "first")]
+    works += [lane.run(lambda: done.append("second"), [torch.zeros(1)], "second")]
+    threading.Thread(target=go_on.set).start()
+    lane.run(lambda: done.append("third"), [torch.zeros(1)], "third", waits=True)
+    assert done == ["first", "second", "third"]
+    assert all(work.wait() for work in works)
     lane.stop()
 
 

@@ -16,10 +16,11 @@ from torch.distributed import ProcessGroup, Work
 
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.lane import StreamLane, ThreadLane
-from parabench.collectives.reduction import reduction
-from parabench.collectives.wire import StreamWire, Wire
+from parabench.collectives.reduction import Reduction, reduction
+from parabench.collectives.wire import StreamWire, Wire, split
 
 BACKEND = "parabench"
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 # Every one that this process made, for `membership`.
 groups: list[AlgorithmGroup] = []
@@ -53,6 +54,7 @@ class AlgorithmGroup(ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # the form that can be subclassed
         self.algorithm = algorithm
         self.calls: dict[str, dict[str, Any]] = {}
+        self._names = {op: f"{algorithm.name} {op} on rank {rank} of {size}" for op in OPERATIONS}
         self._inner = inner
         self._is_nccl = backend_type == ProcessGroup.BackendType.NCCL
         for device in ("cuda",) if self._is_nccl else ("cpu", "cuda"):
@@ -62,19 +64,21 @@ class AlgorithmGroup(ProcessGroup):
         self._lane = StreamLane() if self._is_nccl else ThreadLane(f"parabench {algorithm.name}")
         groups.append(self)
 
-    # -- the reductions ------------------------------------------------------------------------------------------
+    # -- what the algorithm does ---------------------------------------------------------------------------------
 
     # torch's stubs give these three overloads; c10d calls them in this form only.
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         """Reduce each tensor over all ranks, in place."""
-        op = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM, self.size())
+        how = self._reduction(opts, tensors)
 
         def job() -> None:
             for tensor in tensors:
-                with _Staged(self._wire, _flat(tensor), self._is_nccl) as flat:
-                    self.algorithm.all_reduce(self._wire, flat, op)
+                flat = self._carried(tensor, "host")
+                how.prepare(flat)
+                self.algorithm.all_reduce(self._wire, flat, how)
+                self._deliver(flat, tensor)
 
-        return self._run("all_reduce", job, tensors, tensors)
+        return self._run("all_reduce", job, tensors, tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         """The same for several tensors at once."""
@@ -85,10 +89,11 @@ class AlgorithmGroup(ProcessGroup):
 
         def job() -> None:
             for output, part in zip(outputs, inputs, strict=True):
-                with _Staged(self._wire, _flat(output), self._is_nccl) as flat:
-                    self.algorithm.all_gather(self._wire, flat, _flat(part))
+                flat = self._carried(output, "host", filled=False)
+                self.algorithm.all_gather(self._wire, flat, self._carried(part, "host part"))
+                self._deliver(flat, output)
 
-        return self._run("all_gather", job, outputs, [*outputs, *inputs])
+        return self._run("all_gather", job, outputs, [*outputs, *inputs], opts)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """The same for one tensor."""
@@ -101,28 +106,31 @@ class AlgorithmGroup(ProcessGroup):
 
         def job() -> None:
             for outputs, part in zip(output_lists, inputs, strict=True):
-                flat = self._wire.scratch("lists", part, part.numel() * self.size())
-                with _Staged(self._wire, flat, self._is_nccl) as staged:
-                    self.algorithm.all_gather(self._wire, staged, _flat(part))
-                for output, each in zip(outputs, flat.chunk(self.size()) if flat.numel() else outputs, strict=True):
+                mine = self._carried(part, "host part")
+                flat = self._wire.scratch("lists", mine, mine.numel() * self.size())
+                self.algorithm.all_gather(self._wire, flat, mine)
+                for output, each in zip(outputs, split(flat, self.size()), strict=True):
                     output.copy_(each.view_as(output))
 
         results = [tensor for outputs in output_lists for tensor in outputs]
-        return self._run("all_gather", job, results, inputs)
+        return self._run("all_gather", job, results, inputs, opts)
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         """Rank r's output becomes the reduced r-th part of each input."""
-        op = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM, self.size())
+        how = self._reduction(opts, inputs)
 
         def job() -> None:
             for output, whole in zip(outputs, inputs, strict=True):
-                with (
-                    _Staged(self._wire, _flat(whole), self._is_nccl) as staged,
-                    _Staged(self._wire, _flat(output), self._is_nccl, "out") as out,
-                ):
-                    self.algorithm.reduce_scatter(self._wire, out, staged, op)
+                flat = self._carried(whole, "host")
+                if how.scales:  # the caller's input stays as it is
+                    scaled = self._wire.scratch("scaled", flat, flat.numel())
+                    flat = scaled.copy_(flat)
+                    how.prepare(flat)
+                part = self._carried(output, "host part", filled=False)
+                self.algorithm.reduce_scatter(self._wire, part, flat, how)
+                self._deliver(part, output)
 
-        return self._run("reduce_scatter", job, outputs, [*outputs, *inputs])
+        return self._run("reduce_scatter", job, outputs, [*outputs, *inputs], opts)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """The same for one tensor."""
@@ -147,10 +155,11 @@ class AlgorithmGroup(ProcessGroup):
 
         def job() -> None:
             for tensor in tensors:
-                with _Staged(self._wire, _flat(tensor), self._is_nccl) as flat:
-                    send(self._wire, flat, root)
+                flat = self._carried(tensor, "host")
+                send(self._wire, flat, root)
+                self._deliver(flat, tensor)
 
-        return self._run("broadcast", job, tensors, tensors)
+        return self._run("broadcast", job, tensors, tensors, opts)
 
     # torch 2.11 and older call them by these names.
     _allgather_base: Any = all_gather_single
@@ -158,7 +167,24 @@ class AlgorithmGroup(ProcessGroup):
     allgather_into_tensor_coalesced: Any = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced: Any = reduce_scatter_single_coalesced
 
-    def _run(self, op: str, job: Callable[[], None], results: list[Tensor], tensors: list[Tensor]) -> Work:
+    def _reduction(self, opts: Any, tensors: list[Tensor]) -> Reduction:
+        return reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM, self.size(), tensors[0].dtype)
+
+    def _carried(self, tensor: Tensor, purpose: str, *, filled: bool = True) -> Tensor:
+        """`tensor`, flat, where the wire can carry it. gloo sends from host memory only, so CUDA tensors get a host
+        buffer for `purpose`, with their content if it is to be `filled`."""
+        flat = tensor.view(-1)
+        if self._is_nccl or not tensor.is_cuda:
+            return flat
+        host = self._wire.scratch(purpose, torch.empty(0, dtype=flat.dtype), flat.numel())
+        return host.copy_(flat) if filled else host
+
+    def _deliver(self, flat: Tensor, tensor: Tensor) -> None:
+        """Bring the outcome back to where the caller looks for it."""
+        if flat.device != tensor.device:
+            tensor.view(-1).copy_(flat)
+
+    def _run(self, op: str, job: Callable[[], None], results: list[Tensor], tensors: list[Tensor], opts: Any) -> Work:
         for tensor in tensors:
             if not tensor.is_contiguous():
                 raise ValueError(
@@ -166,12 +192,14 @@ class AlgorithmGroup(ProcessGroup):
                     f"with strides {tensor.stride()}; call .contiguous() first"
                 )
         self._count(op, results)
-        return self._lane.run(job, results, f"{self.algorithm.name} {op} on rank {self.rank()} of {self.size()}")
+        return self._lane.run(job, results, self._names[op], waits=not getattr(opts, "asyncOp", True))
 
     def _count(self, op: str, results: list[Tensor]) -> None:
-        count = self.calls.setdefault(op, {"algorithm": self.algorithm.of(op), "calls": 0, "bytes": 0})
+        count = self.calls.get(op)
+        if count is None:
+            count = self.calls[op] = {"algorithm": self.algorithm.of(op), "calls": 0, "bytes": 0}
         count["calls"] += 1
-        count["bytes"] += sum(tensor.nbytes for tensor in results)
+        count["bytes"] += sum([tensor.nbytes for tensor in results])
 
     # -- everything else, by the backend -------------------------------------------------------------------------
 
@@ -203,27 +231,3 @@ class AlgorithmGroup(ProcessGroup):
     def abort(self) -> None:
         """End the backend's connections, so that whoever waits fails."""
         self._inner.abort()
-
-
-class _Staged:
-    """A flat tensor the wire can carry. gloo sends from host memory only: CUDA tensors pass through a host buffer."""
-
-    def __init__(self, wire: Wire, flat: Tensor, carries_cuda: bool, purpose: str = "host") -> None:
-        self._flat = flat
-        if carries_cuda or flat.device.type == "cpu":
-            self._staged = flat
-        else:
-            self._staged = wire.scratch(purpose, torch.empty(0, dtype=flat.dtype), flat.numel())
-
-    def __enter__(self) -> Tensor:
-        if self._staged is not self._flat:
-            self._staged.copy_(self._flat)
-        return self._staged
-
-    def __exit__(self, *exc: object) -> None:
-        if self._staged is not self._flat:
-            self._flat.copy_(self._staged)
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    return tensor.view(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -77,52 +78,54 @@ class Line:
 class ThreadLane:
     """One thread that runs a group's collectives in the order they were called.
 
-    `run` returns an unfinished Work at once: that is what lets DDP go on with backward. A caller that waits before
-    the thread has begun does the job itself: it has nothing else to do, and handing over costs two wake-ups.
+    `run` returns an unfinished Work at once: that is what lets DDP go on with backward. A caller that has nothing else
+    to do than to wait does the job itself, unless the thread is at it: handing over costs two wake-ups.
     """
 
     def __init__(self, name: str) -> None:
         self._line = Line()
         self._jobs: deque[Job] = deque()
-        self._running = threading.Lock()  # held by whoever runs a job: the thread, or a caller that waits
-        self._wake = threading.Semaphore(0)
-        self._stopped = False
+        self._running = threading.Lock()  # held by whoever runs jobs: the thread, or a caller that waits
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
-    def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str) -> Work:
-        """Queue `job`, which finishes `tensors`; a failure names `what`."""
+    def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> Work:
+        """Queue `job`, which finishes `tensors`; a failure names `what`. With `waits` it is over on return."""
         device = tensors[0].device
         work = FutureWork(device, self._help)
         if device.type != "cpu":
             job = _after_current_stream(job, device)
         self._jobs.append((job, work, list(tensors), what))
-        self._wake.release()
+        if waits:
+            with self._running:
+                self._run_jobs()
+        else:
+            self._wake.put(True)
         return work
 
     def stop(self) -> None:
         """Finish what is queued and end the thread."""
-        self._stopped = True
-        self._wake.release()
+        self._wake.put(False)
         self._thread.join()
 
     def _help(self) -> None:
-        """Run what is queued, unless the thread is at it."""
         if self._running.acquire(blocking=False):
             try:
-                while self._jobs:
-                    self._line.perform(*self._jobs.popleft())
+                self._run_jobs()
             finally:
                 self._running.release()
 
+    def _run_jobs(self) -> None:
+        while self._jobs:
+            self._line.perform(*self._jobs.popleft())
+
     def _loop(self) -> None:
-        while True:
-            self._wake.acquire()
+        goes_on = True
+        while goes_on:
+            goes_on = self._wake.get()
             with self._running:
-                if self._jobs:
-                    self._line.perform(*self._jobs.popleft())
-                elif self._stopped:
-                    return
+                self._run_jobs()
 
 
 class StreamLane:
@@ -132,8 +135,9 @@ class StreamLane:
         self._line = Line()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
-    def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str) -> Work:
-        """Enqueue `job` on the side stream behind the caller's work; a failure names `what`."""
+    def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> Work:
+        """Enqueue `job` on the side stream behind the caller's work; a failure names `what`. A caller that waits
+        makes its stream wait, as always with kernels."""
         device = tensors[0].device
         stream = self._streams.get(device)
         if stream is None:
