@@ -21,7 +21,7 @@ MOST_THREADS = 1024
 _INTEGERS = ("world_size", "ranks_per_node", "global_batch", "seq_len", "threads", "seed")
 
 # A strategy, algorithm or model is a short name of ours or a user's own "package.module:name".
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?|two_level\([a-z_]+,[a-z_]+\)")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?|two_level\([a-z_]+,[a-z_]+\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Case:
             # 4 and 4.0 are one case, so they must have one id.
             object.__setattr__(self, "bucket_mib", float(self.bucket_mib))
         for name in ("strategy", "algorithm", "model"):
-            if not _NAME.fullmatch(getattr(self, name)):
+            if not NAME.fullmatch(getattr(self, name)):
                 raise UsageError(
                     f"{name} {getattr(self, name)!r} is not a name; use one that `parabench list` shows, "
                     "or package.module:name"
@@ -88,6 +88,11 @@ class Case:
                 raise UsageError(f"{name} {getattr(self, name)!r} is unknown; use one of {', '.join(allowed)}")
 
     @property
+    def kind(self) -> str:
+        """Which kind of session measures it."""
+        return "training"
+
+    @property
     def id(self) -> str:
         """Readable and stable: the fields that people compare, then a hash of all that differ from the default.
 
@@ -95,7 +100,7 @@ class Case:
         """
         differing = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
         digest = hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:8]
-        parts = [_slug(self.strategy), _slug(self.algorithm), f"w{self.world_size}"]
+        parts = [slug(self.strategy), slug(self.algorithm), f"w{self.world_size}"]
         if self.bucket_mib is not None:
             parts.append(f"{self.bucket_mib:g}mib")
         return "-".join([*parts, digest])
@@ -173,7 +178,7 @@ def is_text(value: object) -> bool:
     return True
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
     """A name as file names and shells take it; of a user's own only what follows the module."""
     own = name if name.startswith("nccl:") else name.rpartition(":")[2]
     return re.sub(r"[^A-Za-z0-9._]+", "-", own).strip("-")
@@ -196,6 +201,11 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 AXES = tuple(f.name for f in fields(Case))
 
 
+def split_values(text: str) -> list[str]:
+    """What stands between the commas, without spaces. The comma of two_level(ring,tree) separates nothing."""
+    return [part.replace(" ", "") for part in re.split(r",(?![^()]*\))", text)]
+
+
 def parse_axis(name: str, text: str) -> tuple[Any, ...]:
     """The values of one axis from text: `parse_axis("bucket_mib", "1,4,default")` is `(1.0, 4.0, None)`.
 
@@ -206,8 +216,7 @@ def parse_axis(name: str, text: str) -> tuple[Any, ...]:
     if name == "world_size" and text == "auto":
         return ("auto",)
     values = []
-    # The comma of two_level(ring,tree) separates no values.
-    for part in (part.replace(" ", "") for part in re.split(r",(?![^()]*\))", text)):
+    for part in split_values(text):
         try:
             if not part:
                 raise ValueError

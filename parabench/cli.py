@@ -38,6 +38,33 @@ class Commands(click.Group):
             ctx.exit(USAGE)
 
 
+_seed = click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    help="Seed of the order in which cases are launched.",
+)
+_deadline = click.option(
+    "--deadline",
+    type=float,
+    metavar="SECONDS",
+    help="When a launch counts as hung. [default: 10 x expected, 60 at least]",
+)
+_label = click.option("--label", help="A name for this session.")
+_out = click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_OUT,
+    show_default=True,
+    help="Folder for results.db and report.html.",
+)
+_resume = click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the interrupted session in --out; nothing that is done runs again.",
+)
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 def main() -> None:
@@ -52,43 +79,52 @@ def main() -> None:
 @click.option("--warmup", type=int, help="Steps before them that are kept apart.")
 @click.option("--data", help="text, text:PATH or synthetic; the same as --set data=...")
 @click.option("--model", help="The same as --set model=...")
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**32 - 1),
-    default=0,
-    help="Seed of the order in which cases are launched.",
-)
-@click.option(
-    "--deadline",
-    type=float,
-    metavar="SECONDS",
-    help="When a launch counts as hung. [default: 10 x expected, 60 at least]",
-)
-@click.option("--label", help="A name for this session.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_OUT,
-    show_default=True,
-    help="Folder for results.db and report.html.",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Continue the interrupted session in --out; nothing that is done runs again.",
-)
+@_seed
+@_deadline
+@_label
+@_out
+@_resume
 def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str | None, **options: Any) -> None:
     """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
     from parabench.run import Request, run_suite
 
-    # A user's own strategy or model, package.module:name, is found where the user stands. Last in line, so that no
-    # file there takes the place of a library's.
-    with contextlib.suppress(FileNotFoundError):
-        sys.path.append(os.getcwd())
+    _find_users_own()
     given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value]
     request = Request(suite=suite, axes=tuple(given), argv=_command(), **options)
     console = _console()
     raise SystemExit(run_suite(request, console))
+
+
+@main.command()
+@click.option("--op", metavar="OP1,OP2", help="all_reduce, reduce_scatter, all_gather, broadcast. [default: all four]")
+@click.option(
+    "--algorithm", metavar="A1,A2", help="Names that `parabench list` shows. [default: native and all of parabench's]"
+)
+@click.option("--min", "min_size", metavar="SIZE", help="The smallest size: 4096, 64KiB, 1MiB. [default: 64KiB]")
+@click.option("--max", "max_size", metavar="SIZE", help="The largest size. [default: 64MiB]")
+@click.option("--factor", type=int, help="From one size to the next. [default: 4]")
+@click.option("--world-size", metavar="N1,N2", help="Ranks. [default: all devices on CUDA, 2 on the CPU]")
+@click.option("--ranks-per-node", type=int, metavar="G", help="Ranks of a node, for two_level.")
+@click.option("--dtype", help="float32, float64, bfloat16 or float16. [default: float32]")
+@click.option("--redop", help="sum, avg, max or min. [default: sum]")
+@click.option("--device", help="cpu or cuda. [default: cuda where there is one]")
+@click.option("--backend", help="gloo or nccl. [default: nccl on CUDA, else gloo]")
+@click.option("--threads", type=int, help="CPU threads that a rank computes with. [default: 1]")
+@click.option("--launches", type=int, help="Launches of every case: one a block. [default: 3]")
+@click.option("--iterations", type=int, help="Timed calls of a size. [default: 20 to 200, fewer for large sizes]")
+@click.option("--warmup", type=int, help="Calls before them that are kept apart. [default: 5]")
+@_seed
+@_deadline
+@_label
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write nccl-tests' JSON to this file too.")
+@_out
+@_resume
+def collectives(**options: Any) -> None:
+    """Time single collective operations, as nccl-tests does, by every algorithm; check every element."""
+    from parabench.collectives_run import CollectivesRequest, run_collectives
+
+    _find_users_own()
+    raise SystemExit(run_collectives(CollectivesRequest(argv=_command(), **options), _console()))
 
 
 @main.command()
@@ -110,9 +146,13 @@ def report(store: Path, output: Path, session: str | None) -> None:
 def best(store: Path, session: str | None, as_json: bool) -> None:
     """Say what was fastest in STORE, and how sure that is."""
     from parabench.analysis.best import sweet_spots
+    from parabench.analysis.crossover import bus_answers
+    from parabench.analysis.session import select_session
     from parabench.store import load
 
-    answers = sweet_spots(load(store), session)
+    results = load(store)
+    collectives = select_session(results, session).kind == "collectives"
+    answers = bus_answers(results, session) if collectives else sweet_spots(results, session)
     if as_json:
         click.echo(json.dumps([answer.to_dict() for answer in answers], indent=2))
     else:
@@ -167,6 +207,13 @@ def doctor() -> None:
     from parabench.doctor import examine
 
     raise SystemExit(examine(click.echo))
+
+
+def _find_users_own() -> None:
+    """A user's own strategy or model, package.module:name, is found where the user stands. Last in line, so that no
+    file there takes the place of a library's."""
+    with contextlib.suppress(FileNotFoundError):
+        sys.path.append(os.getcwd())
 
 
 def _command() -> list[str]:

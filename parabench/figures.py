@@ -5,7 +5,9 @@ Colours of text, grid and background are left out: the page sets them for light,
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +19,27 @@ from parabench.analysis.frames import MEMORY
 from parabench.record import MIB, STEP_PARTS
 
 # Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
-_PALETTE = ("#E69F00", "#56B4E9", "#999999", "#F0E442")
-ALGORITHM = {"native": "#0072B2", "ring": "#D55E00", "tree": "#009E73", "two_level": "#CC79A7"}
+_PALETTE = ("#8C6D31", "#7F7F7F", "#B8860B", "#5F6CAF")
+ALGORITHM = {
+    "native": "#0072B2",
+    "ring": "#D55E00",
+    "tree": "#009E73",
+    "halving_doubling": "#E69F00",
+    "parameter_server": "#56B4E9",
+    "two_level": "#CC79A7",
+}
+# NCCL's own have the colour of ours that works alike, and dashes.
+_NCCL = {
+    "ring": "#D55E00", "tree": "#009E73", "collnetdirect": "#8C6D31", "collnetchain": "#7F7F7F", "nvls": "#0072B2",
+    "nvlstree": "#E69F00", "pat": "#56B4E9",
+}  # fmt: skip
+ALGORITHM |= {f"nccl:{name}": colour for name, colour in _NCCL.items()}
+# two_level(inner,outer): a purple by the inner level, a dash by the outer.
+_INNER = {"ring": "#CC79A7", "tree": "#7B3294", "halving_doubling": "#E7298A", "parameter_server": "#54278F"}
+_OUTER = {"ring": "solid", "tree": "dash", "halving_doubling": "dot", "parameter_server": "dashdot"}
+_DASH = {f"nccl:{name}": "dash" for name in _NCCL}
+for (_inner, _of_inner), (_outer, _of_outer) in itertools.product(_INNER.items(), _OUTER.items()):
+    ALGORITHM[f"two_level({_inner},{_outer})"], _DASH[f"two_level({_inner},{_outer})"] = _of_inner, _of_outer
 STRATEGY = {"single": "#999999", "ddp": "#0072B2", "fsdp": "#D55E00", "tp": "#009E73", "hsdp": "#CC79A7"}
 PART = {"data_s": "#56B4E9", "forward_s": "#0072B2", "backward_s": "#D55E00", "optimizer_s": "#009E73"}
 PEAK = {
@@ -27,7 +48,7 @@ PEAK = {
     "peak_reserved_bytes": ("#56B4E9", "torch's allocator"),
     "used_bytes": ("#E69F00", "device (NVML)"),
 }
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon", "cross")
 # More bars than this are a wall, not a figure; the table below holds every case.
 MOST_BARS = 16
 
@@ -61,7 +82,7 @@ def latency_by_bucket(cases: pd.DataFrame) -> list[Panel]:
             style["marker"] = {
                 "color": _colour(ALGORITHM, algorithm),
                 "size": 8,
-                "symbol": _SYMBOLS[i % len(_SYMBOLS)],
+                "symbol": SYMBOLS[i % len(SYMBOLS)],
             }
             for part, x in (
                 (numbered, [place[b] + aside for b in numbered["bucket_mib"]]),
@@ -73,7 +94,7 @@ def latency_by_bucket(cases: pd.DataFrame) -> list[Panel]:
                     figure.add_scatter(x=x, **_with_spread(part), mode=mode, showlegend=shown, **style)
         ticks = [*place.values(), *([default] if group["bucket_mib"].isna().any() else [])]
         texts = [*(f"{bucket:g}" for bucket in place), *(["default"] if len(ticks) > len(place) else [])]
-        _layout(figure, "bucket size (MiB)", "step latency (ms)")
+        lay_out(figure, "bucket size (MiB)", "step latency (ms)")
         figure.update_xaxes(tickvals=ticks, ticktext=texts, zeroline=False)
         panels.append(Panel(title, figure))
     return panels
@@ -96,7 +117,7 @@ def heat_map(cases: pd.DataFrame) -> list[Panel]:
     text = [["" if math.isnan(v) else words.digits(v) for v in row] for row in grid.to_numpy(dtype=float)]
     figure = go.Figure(
         go.Heatmap(
-            z=_listed(grid),
+            z=listed(grid),
             x=["default" if math.isinf(bucket) else f"{bucket:g}" for bucket in map(float, grid.columns)],
             y=list(grid.index),
             text=text,
@@ -110,7 +131,7 @@ def heat_map(cases: pd.DataFrame) -> list[Panel]:
             colorbar={"title": {"text": "ms", "font": {"size": 13}}, "thickness": 12, "outlinewidth": 0},
         )
     )
-    _layout(figure, "bucket size (MiB)", "")
+    lay_out(figure, "bucket size (MiB)", "")
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_yaxes(type="category", showgrid=False)
     return [Panel(title, figure, 130 + 56 * len(grid))]
@@ -139,9 +160,9 @@ def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
         name = f"{strategy} {algorithm}" + ("" if pd.isna(bucket) else f" {bucket:g} MiB")
         style: dict[str, Any] = {
             "mode": "lines+markers",
-            "name": _plain(_short(name, 34)),
+            "name": plain(_short(name, 34)),
             "line": {"color": colour},
-            "marker": {"size": 8, "symbol": _SYMBOLS[(i if several else j) % len(_SYMBOLS)]},
+            "marker": {"size": 8, "symbol": SYMBOLS[(i if several else j) % len(SYMBOLS)]},
             "x": list(curve["world_size"]),
         }
         throughput.add_scatter(
@@ -154,8 +175,8 @@ def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
             hovertemplate="%{x} ranks: %{y:.0f} %<extra>%{fullData.name}</extra>",
             **style,
         )
-    _layout(throughput, "world size (ranks)", "throughput (tokens/s)")
-    _layout(efficiency, "world size (ranks)", "efficiency (%)")
+    lay_out(throughput, "world size (ranks)", "throughput (tokens/s)")
+    lay_out(efficiency, "world size (ranks)", "efficiency (%)")
     wide = sizes[-1] > 16 * sizes[0]  # a straight axis would crowd the small sizes; in log-log "ideal" stays straight
     for figure in (throughput, efficiency):
         figure.update_xaxes(type="log" if wide else "linear", tickvals=sizes, ticktext=[str(size) for size in sizes])
@@ -174,14 +195,14 @@ def step_parts(cases: pd.DataFrame) -> list[Panel]:
     for part in STEP_PARTS:
         figure.add_bar(
             y=list(range(len(rows))),
-            customdata=[_plain(label) for label in rows["label"]],
-            x=_listed(rows[part] * 1e3),
+            customdata=[plain(label) for label in rows["label"]],
+            x=listed(rows[part] * 1e3),
             name=part.removesuffix("_s"),
             orientation="h",
             marker={"color": PART[part], "line": {"width": 0}},
             hovertemplate="%{customdata}: %{x:.3~f} ms<extra>%{fullData.name}</extra>",
         )
-    _layout(figure, "median time of a step (ms)", "")
+    lay_out(figure, "median time of a step (ms)", "")
     figure.update_layout(barmode="stack", bargap=0.35, legend_traceorder="normal")
     _name_bars(figure, rows)
     return [Panel("", figure, 130 + 40 * len(rows))]
@@ -200,14 +221,14 @@ def peak_memory(cases: pd.DataFrame) -> list[Panel]:
         colour, meaning = PEAK[name]
         figure.add_bar(
             y=list(range(len(rows))),
-            customdata=[_plain(label) for label in rows["label"]],
-            x=_listed(rows[name] / MIB),
+            customdata=[plain(label) for label in rows["label"]],
+            x=listed(rows[name] / MIB),
             name=meaning,
             orientation="h",
             marker={"color": colour, "line": {"width": 0}},
             hovertemplate="%{customdata}: %{x:,.0f} MiB<extra>%{fullData.name}</extra>",
         )
-    _layout(figure, f"peak {PEAK[seen[0]][1]} of a rank (MiB)" if len(seen) == 1 else "peak memory (MiB)", "")
+    lay_out(figure, f"peak {PEAK[seen[0]][1]} of a rank (MiB)" if len(seen) == 1 else "peak memory (MiB)", "")
     figure.update_layout(barmode="group", bargap=0.35, legend_traceorder="normal", showlegend=len(seen) > 1)
     _name_bars(figure, rows)
     return [Panel("", figure, 130 + (26 + 14 * len(seen)) * len(rows))]
@@ -233,16 +254,16 @@ def _by_world(cases: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def _with_spread(rows: pd.DataFrame) -> dict[str, Any]:
     """y in ms, with the slowest and fastest launch as error bars."""
     return {
-        "y": _listed(rows["latency_s"] * 1e3),
+        "y": listed(rows["latency_s"] * 1e3),
         "error_y": {
             "type": "data",
             "symmetric": False,
-            "array": _listed((rows["high_s"] - rows["latency_s"]) * 1e3),
-            "arrayminus": _listed((rows["latency_s"] - rows["low_s"]) * 1e3),
+            "array": listed((rows["high_s"] - rows["latency_s"]) * 1e3),
+            "arrayminus": listed((rows["latency_s"] - rows["low_s"]) * 1e3),
             "thickness": 1.2,
             "width": 4,
         },
-        "customdata": [_plain(label) for label in rows["label"]],
+        "customdata": [plain(label) for label in rows["label"]],
         "hovertemplate": "%{customdata}: %{y:.3~f} ms<extra></extra>",
     }
 
@@ -254,7 +275,8 @@ def _best_curve(group: pd.DataFrame) -> pd.DataFrame:
     return max(curves, key=lambda curve: (len(curve), float(curve["tokens_per_s"].iloc[-1])))
 
 
-def _layout(figure: go.Figure, x: str, y: str) -> None:
+def lay_out(figure: go.Figure, x: str, y: str) -> None:
+    """The look of every figure, and its axes' titles."""
     figure.update_layout(
         template=None,
         margin={"l": 8, "r": 12, "t": 8, "b": 8},
@@ -278,6 +300,16 @@ def _colour(colours: dict[str, str], name: str) -> str:
     return colours.get(name) or _PALETTE[sum(name.encode()) % len(_PALETTE)]
 
 
+def algorithm_line(algorithm: str) -> dict[str, str]:
+    """The colour and dash that an algorithm has on every page."""
+    return {"color": _colour(ALGORITHM, algorithm), "dash": _DASH.get(algorithm, "solid")}
+
+
+def in_native_order(algorithms: Iterable[str]) -> list[str]:
+    """The backend's own first, then ours, then others by name: what a reader compares with stands first."""
+    return sorted(algorithms, key=_native_first)
+
+
 def _native_first(algorithm: str) -> tuple[int, str]:
     known = list(ALGORITHM)
     return (known.index(algorithm) if algorithm in known else len(known), algorithm)
@@ -285,7 +317,7 @@ def _native_first(algorithm: str) -> tuple[int, str]:
 
 def _name_bars(figure: go.Figure, rows: pd.DataFrame) -> None:
     """Labels on the y axis, in two short lines so that a phone keeps room for the bars; hovering has the whole."""
-    names = ["<br>".join(_plain(_short(line)) for line in label.split(", ", 1)) for label in rows["label"]]
+    names = ["<br>".join(plain(_short(line)) for line in label.split(", ", 1)) for label in rows["label"]]
     ticks = list(range(len(rows)))
     figure.update_yaxes(tickvals=ticks, ticktext=names, showgrid=False, zeroline=False)
     figure.update_yaxes(range=[len(rows) - 0.5, -0.5])  # the first on top
@@ -295,12 +327,12 @@ def _short(text: str, most: int = 24) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Plotly reads a few HTML tags in text; these must not be any."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _listed(values: Any) -> Any:
+def listed(values: Any) -> Any:
     """Nested lists with None for NaN, which JSON can hold."""
     items = values.to_numpy(dtype=float).tolist()
     if items and isinstance(items[0], list):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from parabench.case import Case, Protocol
 from parabench.collectives import nccl_environment
 from parabench.probes.nvml import DeviceSampler
-from parabench.probes.steps import read_marks
+from parabench.probes.steps import MARKS, read_marks
 from parabench.ranks import Ended, log_tail, run_ranks
-from parabench.record import STEP_PARTS, Failure, Launch, Phase, Sample, Status, utc_now
+from parabench.record import STEP_PARTS, AnyCase, Failure, Launch, Phase, Sample, Status, utc_now
 from parabench.scratch import launch_folder
 from parabench.worker import Job, run
 
@@ -28,36 +30,68 @@ LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 STACK_HEAD = "(most recent call first)"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What one kind of launch does its own way.
+
+    Each rank calls `entry(job(folder, timeout_s, environment))` and marks its way in memory that outlives it;
+    `marks(folder, rank)` are those marks, NaN where it never came, and `where(n)` says in words what n of them mean.
+    """
+
+    entry: Callable[[Any], None]
+    job: Callable[[Path, float, dict[str, str]], Any]
+    marks: Callable[[Path, int], npt.NDArray[np.float64]]
+    where: Callable[[int], str]
+
+
 def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
     """Run `case` once: warm-up, then measured steps. Never raises for what happens inside the ranks.
 
     Raises Interrupted when the driver is asked to stop.
     """
-    started, begin = utc_now(), time.perf_counter()
     steps = protocol.warmup + protocol.steps
+
+    def where(reached: int) -> str:
+        step, part = divmod(reached, MARKS)
+        return f"to step {step}, part {part}"
+
+    course = Course(
+        entry=run,
+        job=lambda folder, timeout_s, environment: Job(case, steps, folder, timeout_s, environment),
+        marks=lambda folder, rank: read_marks(folder / f"marks{rank}.f64", steps),
+        where=where,
+    )
+    seen, results, marks = observe(case, course, deadline_s)
+    for rank in range(case.world_size):
+        seen.samples += samples(rank, marks[rank], results[rank], protocol.warmup)
+    return seen
+
+
+def observe(
+    case: AnyCase, course: Course, deadline_s: float
+) -> tuple[Launch, list[dict[str, Any]], list[npt.NDArray[np.float64]]]:
+    """Run a fresh group of ranks: the launch without its samples, and every rank's result and marks."""
+    started, begin = utc_now(), time.perf_counter()
+    ranks = range(case.world_size)
     with ExitStack() as stack:
         folder = stack.enter_context(launch_folder())
         sampler = stack.enter_context(DeviceSampler()) if case.device == "cuda" else None
         # The group's own timeout only backs up the deadline, which says more.
-        job = Job(
-            case, steps, folder, timeout_s=deadline_s + 60, environment={**LOOPBACK, **nccl_environment(case.algorithm)}
-        )
-        ended = run_ranks(run, (job,), size=case.world_size, deadline_s=deadline_s, logs=folder / "logs")
-        results = [_result(folder, rank) for rank in range(case.world_size)]
-        marks = [read_marks(folder / f"marks{rank}.f64", steps) for rank in range(case.world_size)]
-        status, failure = judge(ended, results, marks, folder / "logs", deadline_s)
-    return Launch(
+        job = course.job(folder, deadline_s + 60, {**LOOPBACK, **nccl_environment(case.algorithm)})
+        ended = run_ranks(course.entry, (job,), size=case.world_size, deadline_s=deadline_s, logs=folder / "logs")
+        results = [_result(folder, rank) for rank in ranks]
+        marks = [course.marks(folder, rank) for rank in ranks]
+        status, failure = judge(ended, results, marks, course.where, folder / "logs", deadline_s)
+    launched = Launch(
         case=case,
         status=status,
         started_utc=started,
         wall_s=time.perf_counter() - begin,
         failure=failure,
-        samples=[
-            s for rank in range(case.world_size) for s in samples(rank, marks[rank], results[rank], protocol.warmup)
-        ],
         device_samples=sampler.samples if sampler else [],
         facts=next((r["facts"] for r in results if "facts" in r), {}),
     )
+    return launched, results, marks
 
 
 def samples(rank: int, marks: Any, result: Mapping[str, Any], warmup: int) -> Iterator[Sample]:
@@ -82,13 +116,18 @@ def samples(rank: int, marks: Any, result: Mapping[str, Any], warmup: int) -> It
 
 
 def judge(
-    ended: Ended, results: Sequence[Mapping[str, Any]], marks: Sequence[Any], logs: Path, deadline_s: float
+    ended: Ended,
+    results: Sequence[Mapping[str, Any]],
+    marks: Sequence[Any],
+    where: Callable[[int], str],
+    logs: Path,
+    deadline_s: float,
 ) -> tuple[Status, Failure | None]:
     """The status of a launch and, unless it is ok, its first cause."""
     if ended.ok:
         return Status.OK, None
     if ended.hung:
-        return Status.HUNG, _hang(results, marks, logs, deadline_s)
+        return Status.HUNG, _hang(results, marks, where, logs, deadline_s)
     rank = ended.rank
     assert rank is not None
     # A rank that was killed or vanished left no error; its peers' are only the echo.
@@ -102,7 +141,13 @@ def judge(
     return status, Failure(error["message"], first["rank"], None, error["traceback"])
 
 
-def _hang(results: Sequence[Mapping[str, Any]], marks: Sequence[Any], logs: Path, deadline_s: float) -> Failure:
+def _hang(
+    results: Sequence[Mapping[str, Any]],
+    marks: Sequence[Any],
+    where: Callable[[int], str],
+    logs: Path,
+    deadline_s: float,
+) -> Failure:
     """Whoever came least far is what the others waited for; a rank that left its result came to the end."""
     reached = [(int(np.count_nonzero(~np.isnan(m))), len(r) > 1) for m, r in zip(marks, results, strict=True)]
     least = [rank for rank, at in enumerate(reached) if at == min(reached)]
@@ -110,12 +155,11 @@ def _hang(results: Sequence[Mapping[str, Any]], marks: Sequence[Any], logs: Path
     silent = [rank for rank in least if STACK_HEAD not in log_tail(logs, rank, lines=1000)]
     if len(silent) == 1:
         least = silent
-    step, part = divmod(min(reached)[0], marks[0].shape[1])
-    where = f"to step {step}, part {part}"
+    far = where(min(reached)[0])
     if len(least) == 1:
-        rank, message = least[0], f"it came least far, {where}"
+        rank, message = least[0], f"it came least far, {far}"
     else:
-        rank, message = None, f"{len(least)} ranks came equally far, {where}; their stacks say where each waits"
+        rank, message = None, f"{len(least)} ranks came equally far, {far}; their stacks say where each waits"
     stacks = "\n".join(f"rank {r}:\n{log_tail(logs, r)}" for r in range(len(results)))
     return Failure(f"no end after {deadline_s:g} s; {message}", rank=rank, traceback=stacks)
 

@@ -7,46 +7,73 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
+from typing import Protocol as Interface
 
 from parabench.case import Case, Protocol
+from parabench.collective_case import CollectiveCase, CollectiveProtocol
 from parabench.collectives import ALGORITHMS, canonical, is_nccls, levels_of, table_name
 from parabench.data import source
 from parabench.errors import UsageError
 from parabench.machine import RANKS_PER_CORE, Machine
 from parabench.models import MODELS
-from parabench.registry import find, load
+from parabench.record import AnyCase
+from parabench.registry import Entry, find, load
 from parabench.strategies import STRATEGIES, USERS_OWN, StrategyEntry
 from parabench.suite import Suite, Sweep
 
 
+class AnyProtocol(Interface):
+    """What every kind of protocol has: how often each case is launched, and when a launch counts as hung."""
+
+    @property
+    def launches(self) -> int: ...  # noqa: D102
+    @property
+    def deadline_s(self) -> float | None: ...  # noqa: D102
+
+
+C = TypeVar("C", bound=AnyCase)
+P = TypeVar("P", bound=AnyProtocol)
+
+# What a session can measure: its kind of case, and of protocol.
+KINDS: dict[str, tuple[type[Any], type[Any]]] = {
+    "training": (Case, Protocol),
+    "collectives": (CollectiveCase, CollectiveProtocol),
+}
+
+
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Generic[C]):
     """A case that this machine cannot run at all, and why."""
 
-    case: Case
+    case: C
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Generic[C]):
     """One launch to come: `case` in `block`, at `position` of it."""
 
     block: int
     position: int
-    case: Case
+    case: C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Generic[C, P]):
     """What a session will do, decided before anything is launched."""
 
-    cases: tuple[Case, ...]
-    skipped: tuple[Skipped, ...]
-    protocol: Protocol
+    cases: tuple[C, ...]
+    skipped: tuple[Skipped[C], ...]
+    protocol: P
     seed: int
 
-    def turns(self) -> list[Turn]:
+    @property
+    def kind(self) -> str:
+        """What the session measures: a key of KINDS."""
+        return next(kind for kind, (_, protocol) in KINDS.items() if isinstance(self.protocol, protocol))
+
+    def turns(self) -> list[Turn[C]]:
         """Every case once a block, each block in its own seeded random order, so that drift hits all cases alike."""
         shuffle = random.Random(self.seed)
         turns = []
@@ -58,31 +85,37 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
+        protocol: Any = self.protocol
         return {
+            "kind": self.kind,
             "cases": [case.to_dict() for case in self.cases],
             "skipped": [{"case": s.case.to_dict(), "reason": s.reason} for s in self.skipped],
-            "protocol": asdict(self.protocol),
+            "protocol": asdict(protocol),
             "seed": self.seed,
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """The reverse of `to_dict`."""
-        return cls(
-            cases=tuple(Case.from_dict(case) for case in values["cases"]),
-            skipped=tuple(Skipped(Case.from_dict(s["case"]), s["reason"]) for s in values["skipped"]),
-            protocol=Protocol(**values["protocol"]),
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan[Any, Any]:
+        """The reverse of `to_dict`; without a kind it is of training."""
+        case, protocol = KINDS[values.get("kind", "training")]
+        return Plan(
+            cases=tuple(case.from_dict(each) for each in values["cases"]),
+            skipped=tuple(Skipped(case.from_dict(s["case"]), s["reason"]) for s in values["skipped"]),
+            protocol=protocol(**values["protocol"]),
             seed=values["seed"],
         )
 
 
+TrainingPlan = Plan[Case, Protocol]
+
+
 def make_plan(
     suite: Suite, overrides: Mapping[str, tuple[Any, ...]], protocol: Protocol, machine: Machine, seed: int
-) -> Plan:
+) -> TrainingPlan:
     """Expand, check and sort out. Raises UsageError for what is wrong on any machine, for what the user asked for
     by `overrides` and this machine lacks, and when nothing is left to run."""
     cases: list[Case] = []
-    skipped: list[Skipped] = []
+    skipped: list[Skipped[Case]] = []
     for case, automatic in dict(_cases(suite.override(overrides).sweeps, machine)).items():
         check_names(case)
         reason = refusal(case, machine)
@@ -138,9 +171,7 @@ def _powers_of_two(chosen: Mapping[str, Any], machine: Machine) -> list[int]:
 def settle(case: Case, machine: Machine) -> Case:
     """`case` with everything automatic decided and every axis dropped that its strategy does not have."""
     entry = strategy_entry(case)
-    device = case.device if case.device != "auto" else "cuda" if machine.gpus else "cpu"
-    backend = case.backend if case.backend != "auto" else "nccl" if device == "cuda" else "gloo"
-    changes: dict[str, Any] = {"device": device, "backend": backend}
+    changes = settle_device(case.device, case.backend, machine)
     if "algorithm" not in entry.axes:
         changes["algorithm"] = "native"
     if "bucket_mib" not in entry.axes:
@@ -152,26 +183,48 @@ def settle(case: Case, machine: Machine) -> Case:
     if levels_of(changes["algorithm"]) is None:
         changes["ranks_per_node"] = None
     elif case.ranks_per_node is None:
-        # One machine has no nodes; the largest proper divisor makes two of them where it can.
-        size = case.world_size
-        changes["ranks_per_node"] = next((size // d for d in range(2, math.isqrt(size) + 1) if size % d == 0), 1)
+        changes["ranks_per_node"] = nodes_of(case.world_size)
     if changes.get("world_size", case.world_size) == 1:
         changes["algorithm"], changes["ranks_per_node"] = "native", None
     return replace(case, **changes)
 
 
-def check_names(case: Case) -> None:
+def settle_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:
+    """The fields `device` and `backend` with `auto` decided."""
+    device = device if device != "auto" else "cuda" if machine.gpus else "cpu"
+    return {"device": device, "backend": backend if backend != "auto" else "nccl" if device == "cuda" else "gloo"}
+
+
+def nodes_of(size: int) -> int:
+    """Ranks of a node where none was asked for: one machine has no nodes; the largest proper divisor makes as few
+    of them as it can, and a prime's are of one rank each."""
+    return next((size // d for d in range(2, math.isqrt(size) + 1) if size % d == 0), 1)
+
+
+def check_name(kind: str, name: str, table: Mapping[str, Entry]) -> None:
     """Raise UsageError for an unknown name. A user's own is imported: nothing else tells that it is there."""
-    tables = (
-        ("strategy", case.strategy, STRATEGIES),
-        ("algorithm", table_name(case.algorithm), ALGORITHMS),
-        ("model", case.model, MODELS),
-    )
-    for kind, name, table in tables:
-        if find(table, kind, name) is None:
-            own = load(table, kind, name)
-            if not callable(own) and not hasattr(own, "all_reduce"):
-                raise UsageError(f"{kind} {name!r} is {own!r}; it must be a function, or an Algorithm")
+    if find(table, kind, name) is None:
+        own = load(table, kind, name)
+        if not callable(own) and not hasattr(own, "all_reduce"):
+            raise UsageError(f"{kind} {name!r} is {own!r}; it must be a function, or an Algorithm")
+
+
+def check_backend(case: AnyCase) -> None:
+    """Raise UsageError for an algorithm or a device that the case's backend does not have."""
+    if is_nccls(case.algorithm) and case.backend != "nccl":
+        raise UsageError(
+            f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
+            "CUDA devices, or an algorithm without nccl: before its name"
+        )
+    if case.device == "cpu" and case.backend == "nccl":
+        raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
+
+
+def check_names(case: Case) -> None:
+    """Raise UsageError for an unknown name."""
+    check_name("strategy", case.strategy, STRATEGIES)
+    check_name("algorithm", table_name(case.algorithm), ALGORITHMS)
+    check_name("model", case.model, MODELS)
 
 
 def check(case: Case) -> None:
@@ -192,17 +245,11 @@ def check(case: Case) -> None:
         raise UsageError(f"seq_len {case.seq_len} is longer than the context of {case.model}, {shape.context}")
     if shape is not None and case.data != "synthetic" and shape.vocabulary < source.BYTES_VOCABULARY:
         raise UsageError(f"model {case.model} knows fewer than 256 tokens; use data synthetic")
-    if is_nccls(case.algorithm) and case.backend != "nccl":
-        raise UsageError(
-            f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
-            "CUDA devices, or an algorithm without nccl: before its name"
-        )
-    if case.device == "cpu" and case.backend == "nccl":
-        raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
+    check_backend(case)
     source.check(case.data, case.global_batch * case.seq_len + 1)
 
 
-def refusal(case: Case, machine: Machine) -> str | None:
+def refusal(case: AnyCase, machine: Machine) -> str | None:
     """Why this machine cannot run the case, or None when it can."""
     if case.device == "cuda" and not machine.gpus:
         return f"device cuda is not here: {machine.gpus_reason}; use device cpu"

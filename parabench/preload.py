@@ -12,6 +12,7 @@ import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
 
 import parabench.cli
+import parabench.collectives.bench
 import parabench.collectives.halving_doubling
 import parabench.collectives.parameter_server
 import parabench.collectives.ring

@@ -18,8 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from parabench.case import Case
-from parabench.record import REFERENCE_BLOCK, Launch, Phase, Status
+from parabench.collective_case import size_text
+from parabench.record import REFERENCE_BLOCK, AnyCase, Launch, Phase, Status
 from parabench.session import Progress
 
 
@@ -41,16 +41,18 @@ class RunProgress(Progress, Interface):
     ) -> None: ...
 
 
-def make_progress(console: Console, total: int, blocks: int) -> RunProgress:
-    """The display that fits `console`, for `total` launches in `blocks` blocks."""
-    return LiveProgress(console, total, blocks) if console.is_terminal else PlainProgress(console, total, blocks)
+def make_progress(console: Console, total: int, blocks: int, prefix: str = "") -> RunProgress:
+    """The display that fits `console`, for `total` launches in `blocks` blocks; its lines begin with `prefix`."""
+    if console.is_terminal:
+        return LiveProgress(console, total, blocks, prefix)
+    return PlainProgress(console, total, blocks, prefix)
 
 
 class PlainProgress:
     """One line a launch."""
 
-    def __init__(self, console: Console, total: int, blocks: int) -> None:
-        self._console, self._total, self._blocks, self._done = console, total, blocks, 0
+    def __init__(self, console: Console, total: int, blocks: int, prefix: str = "") -> None:
+        self._console, self._total, self._blocks, self._done, self._prefix = console, total, blocks, 0, prefix
 
     def __enter__(self) -> PlainProgress:
         return self
@@ -60,7 +62,7 @@ class PlainProgress:
     ) -> None:
         pass
 
-    def launching(self, case: Case, block: int) -> None:
+    def launching(self, case: AnyCase, block: int) -> None:
         """Nothing: the line comes when there is a latency to tell."""
 
     def launched(self, launch: Launch) -> None:
@@ -70,15 +72,15 @@ class PlainProgress:
         else:
             self._done += 1
             count = f"{self._done}/{self._total}"
-        line = f"[{count}] {_block(launch.block, self._blocks)}{launch.case.label}: {outcome(launch)}"
+        line = f"{self._prefix}[{count}] {_block(launch.block, self._blocks)}{launch.case.label}: {outcome(launch)}"
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class LiveProgress:
     """A bar with the case, block, count, time left and the last latency; launches that fail leave a line."""
 
-    def __init__(self, console: Console, total: int, blocks: int) -> None:
-        self._blocks = blocks
+    def __init__(self, console: Console, total: int, blocks: int, prefix: str = "") -> None:
+        self._blocks, self._prefix = blocks, prefix
         self._bar = rich.progress.Progress(
             SpinnerColumn(),
             BarColumn(bar_width=20),
@@ -99,7 +101,7 @@ class LiveProgress:
     ) -> None:
         self._bar.stop()
 
-    def launching(self, case: Case, block: int) -> None:
+    def launching(self, case: AnyCase, block: int) -> None:
         """Show what runs now."""
         self._bar.update(self._task, description=f"{_block(block, self._blocks)}{case.label}{self._last}")
 
@@ -109,13 +111,17 @@ class LiveProgress:
         if launch.block != REFERENCE_BLOCK:
             self._bar.advance(self._task)
         if launch.status is not Status.OK:
-            self._bar.console.print(f"{launch.case.label}: {outcome(launch)}", highlight=False, markup=False)
+            line = f"{self._prefix}{launch.case.label}: {outcome(launch)}"
+            self._bar.console.print(line, highlight=False, markup=False)
 
 
 def outcome(launch: Launch) -> str:
-    """A launch in a few words: its median step latency over the slowest rank, or how it failed."""
+    """A launch in a few words: its median step or call over the slowest rank, or how it failed."""
     if launch.status is not Status.OK:
         return f"{launch.status}: {launch.failure}" if launch.failure else str(launch.status)
+    if launch.collectives:
+        size = max(call.bytes for call in launch.collectives)
+        return f"{statistics.median(launch.call_durations(size)) * 1e3:.2f} ms a call at {size_text(size)}"
     return f"{statistics.median(launch.step_latencies(Phase.MEASURE)) * 1e3:.1f} ms a step"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from parabench.case import Case
-    from parabench.plan import Plan
+    from parabench.plan import TrainingPlan
     from parabench.store import Results
     from parabench.suite import Suite
 
@@ -53,7 +53,7 @@ class SuiteFile(pytest.File):
     """One suite. Its selected cases are launched together, once."""
 
     suite: Suite
-    plan: Plan
+    plan: TrainingPlan
     _latencies: dict[str, list[float]] | None = None
     _failures: dict[str, str]
 

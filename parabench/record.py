@@ -6,15 +6,44 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from parabench.case import Case
 from parabench.errors import UsageError
 
 MIB = 2**20
 
 # Names of runs end in file names, addresses and HTML.
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class AnyCase(Protocol):
+    """What every kind of case tells of itself; `case.Case` and `collective_case.CollectiveCase` are the two kinds."""
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def id(self) -> str: ...  # noqa: D102
+    @property
+    def label(self) -> str: ...  # noqa: D102
+    @property
+    def strategy(self) -> str: ...  # noqa: D102
+    @property
+    def algorithm(self) -> str: ...  # noqa: D102
+    @property
+    def model(self) -> str: ...  # noqa: D102
+    @property
+    def bucket_mib(self) -> float | None: ...  # noqa: D102
+    @property
+    def world_size(self) -> int: ...  # noqa: D102
+    @property
+    def ranks_per_node(self) -> int | None: ...  # noqa: D102
+    @property
+    def dtype(self) -> str: ...  # noqa: D102
+    @property
+    def device(self) -> str: ...  # noqa: D102
+    @property
+    def backend(self) -> str: ...  # noqa: D102
+    def to_dict(self) -> dict[str, Any]: ...  # noqa: D102
 
 
 class Phase(StrEnum):
@@ -70,6 +99,28 @@ class Sample(NamedTuple):
     value: float | None
 
 
+class CollectiveSample(NamedTuple):
+    """One call of a collective operation on one rank.
+
+    `step` counts the calls of one size, form and phase, `seq` all calls of the launch. `algorithm` is the one that
+    really ran. `bytes` is the whole buffer; `start_s` is on the clock that all processes of a host share. `n_wrong`
+    counts the elements that this rank found wrong at this size and form; None when it came to no check.
+    """
+
+    rank: int
+    step: int
+    seq: int
+    op: str
+    algorithm: str
+    group_size: int
+    bytes: int
+    start_s: float
+    duration_s: float
+    phase: str
+    in_place: bool
+    n_wrong: int | None
+
+
 class DeviceSample(NamedTuple):
     """One NVML reading, `t_s` seconds after the launch began."""
 
@@ -110,7 +161,7 @@ class Launch:
     `facts` holds what ranks report about how the case really ran (bucket sizes, the algorithm per operation).
     """
 
-    case: Case
+    case: AnyCase
     status: Status
     started_utc: str
     wall_s: float
@@ -119,6 +170,7 @@ class Launch:
     failure: Failure | None = None
     samples: list[Sample] = field(default_factory=list)
     device_samples: list[DeviceSample] = field(default_factory=list)
+    collectives: list[CollectiveSample] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -129,6 +181,14 @@ class Launch:
             if sample.metric == "step_s" and sample.step is not None and phase in (None, sample.phase):
                 slowest[sample.step] = max(slowest.get(sample.step, 0.0), sample.value or 0.0)
         return [slowest[step] for step in sorted(slowest)]
+
+    def call_durations(self, size: int) -> list[float]:
+        """Seconds that each measured collective of `size` bytes took on its slowest rank, in order."""
+        slowest: dict[int, float] = {}
+        for call in self.collectives:
+            if call.bytes == size and call.phase == Phase.MEASURE:
+                slowest[call.seq] = max(slowest.get(call.seq, 0.0), call.duration_s)
+        return [slowest[seq] for seq in sorted(slowest)]
 
 
 REFERENCE_BLOCK = -1

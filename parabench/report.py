@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import os
-import shlex
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
-from parabench import figures
-from parabench.analysis import tables, words
+from parabench import collectives_report, figures
+from parabench.analysis import tables
 from parabench.analysis.best import answers
+from parabench.analysis.checks import check_launches
 from parabench.analysis.frames import case_table, launch_table, same_work
 from parabench.analysis.scaling import scaling
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
-from parabench.record import MIB, REFERENCE_BLOCK, Status
+from parabench.page import Section, render_page
+from parabench.record import REFERENCE_BLOCK, Status
 from parabench.store import Results
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page with figures; without any, `empty` says why there are none."""
-
-    id: str
-    title: str
-    caption: str
-    panels: list[figures.Panel]
-    empty: str
-
 
 # How an SQLite file begins: a store must never be taken for an old report.
 SQLITE = b"SQLite format 3"
@@ -74,40 +55,24 @@ def write_report(results: Results, out: Path, session: str | None = None) -> Pat
 def render(results: Results, session: str | None = None) -> str:
     """The page as text."""
     chosen = select_session(results, session)
+    if chosen.kind == "collectives":
+        return collectives_report.render(results, chosen)
     launches = launch_table(results, chosen)
     cases = case_table(launches)
     spots = answers(launches)
-    sections = figure_sections(cases)
-    panels = {
-        f"{section.id}-{i}": json.loads(panel.figure.to_json())
-        for section in sections
-        for i, panel in enumerate(section.panels)
-    }
-    scripts = [_script(get_plotlyjs()), _script(_asset("report.js"))] if panels else [_script(_asset("report.js"))]
-    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts]
     own = launches[launches["block"] != REFERENCE_BLOCK]
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            csp=f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; "
-            "img-src data: blob:; base-uri 'none'; form-action 'none'",
-            style=Markup(_asset("report.css").replace("</", "<\\/")),
-            scripts=[Markup(script) for script in scripts],
-            figures=script_json(panels),
-            session=chosen,
-            environment=tables.environment_rows(chosen),
-            command=shlex.join(chosen.argv),
-            answers=spots,
-            trust=tables.trust(own),
-            sections=sections,
-            cases=tables.case_rows(cases, spots),
-            skipped=tables.skipped_rows(chosen),
-            statistics=sorted(set(cases["statistic"])),
-            findings=tables.finding_groups(results, chosen, launches, cases),
-            launches=launches.to_dict("records"),
-            failed=launches[launches["status"] != Status.OK].to_dict("records"),
-        )
+    labels = dict(zip(cases["case_id"], cases["label"], strict=True))
+    return render_page(
+        "report.html",
+        chosen,
+        figure_sections(cases),
+        answers=spots,
+        trust=tables.trust(own),
+        cases=tables.case_rows(cases, spots),
+        statistics=sorted(set(cases["statistic"])),
+        findings=tables.finding_groups(results, chosen, check_launches(launches, results.sample, chosen), labels),
+        launches=launches.to_dict("records"),
+        failed=launches[launches["status"] != Status.OK].to_dict("records"),
     )
 
 
@@ -166,53 +131,6 @@ def figure_sections(cases: pd.DataFrame) -> list[Section]:
             nothing or "Peak memory was not recorded: unknown, not zero.",
         ),
     ]
-
-
-def script_json(data: object) -> Markup:
-    """JSON inside a script element: no character that HTML or an old JavaScript parser would act on."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
-
-
-def _script(source: str) -> str:
-    """JavaScript as an inline script may hold it; the policy's hash is of exactly this text."""
-    return source.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _asset(name: str) -> str:
-    return resources.files("parabench.reports").joinpath(name).read_text(encoding="utf-8")
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    filters: dict[str, Callable[..., str]] = {
-        "ms": _cell(lambda seconds: words.digits(seconds * 1e3)),
-        "percent": _cell(words.percent),
-        "mib": _cell(lambda count: words.digits(count / MIB)),
-        "tokens": _cell(lambda rate: words.throughput(rate).removesuffix(" tokens/s")),
-        "seconds": _cell(lambda seconds: f"{words.digits(seconds)} s"),
-        "key": _cell(repr, unknown=""),
-        "whole": _cell(lambda value: str(int(value)), unknown=""),
-        "text": lambda value: value if isinstance(value, str) else "",
-        "buckets": tables.bucket_sizes,
-        "when": tables.when,
-    }
-    environment.filters.update(filters)
-    return environment
-
-
-def _cell(say: Callable[[float], str], unknown: str = "–") -> Callable[[float | None], str]:
-    """A filter that says a number, and a dash where there is none: unknown is never shown as 0."""
-    return lambda value: say(value) if words.known(value) else unknown
 
 
 def _work(work: dict[str, Any]) -> str:

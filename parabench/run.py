@@ -7,22 +7,22 @@ import os
 import shlex
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from rich.console import Console
 
-from parabench.case import Protocol, parse_axis
+from parabench.case import Case, Protocol, parse_axis
 from parabench.errors import UsageError
 from parabench.interrupt import Interrupted, stop_signals
 from parabench.machine import Machine, environment, this_machine
-from parabench.plan import Plan, make_plan
+from parabench.plan import C, P, Plan, TrainingPlan, make_plan
 from parabench.progress import make_progress
 from parabench.record import Finding, Launch, check_label
-from parabench.session import LaunchFunction, Session, turns_left
+from parabench.session import LaunchFunction, Progress, Session, Walk, turns_left
 from parabench.store import Store, load
 from parabench.suite import Suite, load_suite
 from parabench.verify import Reference
@@ -49,13 +49,16 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class Opened(Generic[C, P]):
     """A session in the store, new or resumed, and what it already has."""
 
     session_id: int
-    plan: Plan
+    plan: Plan[C, P]
     done: set[tuple[str, int]] = field(default_factory=set)
     references: Mapping[str, Reference] = field(default_factory=dict)
+
+
+TrainingOpened = Opened[Case, Protocol]
 
 
 def run_suite(request: Request, console: Console, launch: LaunchFunction | None = None) -> int:
@@ -121,7 +124,7 @@ def store_in(folder: Path) -> Iterator[Store]:
         yield store
 
 
-def plan_request(request: Request, suite: Suite, machine: Machine) -> Plan:
+def plan_request(request: Request, suite: Suite, machine: Machine) -> TrainingPlan:
     """The plan that the request makes of the suite. Raises UsageError."""
     overrides: dict[str, tuple[Any, ...]] = {}
     for text in request.axes:
@@ -153,15 +156,30 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def begin(store: Store, request: Request, suite: Suite, plan: Plan, machine: Machine) -> Opened:
-    """A new session."""
-    session_id = store.begin_session(
+def begin(store: Store, request: Request, suite: Suite, plan: TrainingPlan, machine: Machine) -> TrainingOpened:
+    """A new session of a suite."""
+    return begin_session(
+        store,
+        plan,
+        machine,
         label=request.label,
         suite=suite.name,
-        argv=request.argv,
-        seed=request.seed,
-        environment=environment(machine),
         question=suite.question,
+        argv=request.argv,
+    )
+
+
+def begin_session(
+    store: Store, plan: Plan[C, P], machine: Machine, *, label: str | None, suite: str, question: str, argv: list[str]
+) -> Opened[C, P]:
+    """Record a new session."""
+    session_id = store.begin_session(
+        label=label,
+        suite=suite,
+        argv=argv,
+        seed=plan.seed,
+        environment=environment(machine),
+        question=question,
         plan=plan.to_dict(),
     )
     if machine.gpus_reason is not None:
@@ -176,16 +194,25 @@ def begin(store: Store, request: Request, suite: Suite, plan: Plan, machine: Mac
     return Opened(session_id=session_id, plan=plan)
 
 
-def resume(store: Store, plan: Plan | None) -> Opened:
-    """The store's last session. Raises UsageError when there is none, or when `plan` is another one."""
+def resume(store: Store, plan: Plan[Any, Any] | None, kind: str = "training") -> Opened[Any, Any]:
+    """The store's last session, which must be of that kind.
+
+    Raises UsageError when there is none, or when `plan` is another one.
+    """
     last = store.last_session()
     if last is None:
         raise UsageError(f"{store.path} holds no session to resume; run without --resume")
+    there = last.plan.get("kind", "training")
+    if there != kind:
+        raise UsageError(
+            f"the last session in {store.path} measured {there}, not {kind}; resume it with "
+            f"{resume_command(store.path, there)!r}, or start a new one without --resume"
+        )
     stored = Plan.from_dict(last.plan)
     if plan is not None and plan != stored:
         raise UsageError(
-            f"the last session in {store.path} was planned otherwise; resume it with {resume_command(store.path)!r}, "
-            "or start a new one without --resume"
+            f"the last session in {store.path} was planned otherwise; resume it with "
+            f"{resume_command(store.path, kind)!r}, or start a new one without --resume"
         )
     references = {
         case_id: Reference(values.get("loss", {}), values.get("grad_norm", {}))
@@ -199,33 +226,54 @@ def resume(store: Store, plan: Plan | None) -> Opened:
     )
 
 
-def run_session(store: Store, opened: Opened, console: Console, launch: LaunchFunction | None) -> int:
-    """Launch what is left and store each launch as it ends; returns the exit code."""
+def run_session(store: Store, opened: TrainingOpened, console: Console, launch: LaunchFunction | None) -> int:
+    """Launch what is left of a session of trainings; returns the exit code."""
+
+    def walk(keep: Callable[[Launch], None], progress: Progress, left: int) -> Session:
+        return Session(
+            plan=opened.plan,
+            launch=launch if launch is not None else real_launch() if left else no_launch,
+            keep=keep,
+            progress=progress,
+            done=opened.done,
+            references=dict(opened.references),
+        )
+
+    return walk_session(store, opened, console, walk)
+
+
+def walk_session(
+    store: Store,
+    opened: Opened[C, P],
+    console: Console,
+    make: Callable[[Callable[[Launch], None], Progress, int], Walk[C, P]],
+    prefix: str = "",
+) -> int:
+    """Launch what is left and store each launch as it ends; returns the exit code.
+
+    `make(keep, progress, left)` is what walks the plan. Every line that is said begins with `prefix`.
+    """
     plan = opened.plan
     left = turns_left(plan, opened.done)
+
+    def say(line: str) -> None:
+        console.print(prefix + line, highlight=False, markup=False, soft_wrap=True)
+
     for skipped in plan.skipped:
-        console.print(f"skipped {skipped.case.label}: {skipped.reason}", highlight=False, markup=False)
+        say(f"skipped {skipped.case.label}: {skipped.reason}")
     if opened.done:
         total = len(plan.cases) * plan.protocol.launches
-        console.print(f"resuming: {total - len(left)} of {total} launches are done", highlight=False)
+        say(f"resuming: {total - len(left)} of {total} launches are done")
 
     def keep(finished: Launch) -> None:
         store.append(opened.session_id, finished)
 
-    resume_with = f"every finished launch is kept; resume with: {resume_command(store.path)}"
+    resume_with = f"every finished launch is kept; resume with: {resume_command(store.path, plan.kind)}"
     try:
-        with stop_signals(), make_progress(console, len(left), plan.protocol.launches) as progress:
-            session = Session(
-                plan=plan,
-                launch=launch if launch is not None else real_launch() if left else no_launch,
-                keep=keep,
-                progress=progress,
-                done=opened.done,
-                references=dict(opened.references),
-            )
-            session.run()
+        with stop_signals(), make_progress(console, len(left), plan.protocol.launches, prefix) as progress:
+            make(keep, progress, len(left)).run()
     except Interrupted as stop:
-        console.print(f"stopped by {stop}; {resume_with}", highlight=False, markup=False, soft_wrap=True)
+        say(f"stopped by {stop}; {resume_with}")
         return STOPPED
     except (OSError, sqlite3.Error) as error:
         # The machine, not the case: a full disk or memory file system.
@@ -237,12 +285,18 @@ def run_session(store: Store, opened: Opened, console: Console, launch: LaunchFu
 def real_launch() -> LaunchFunction:
     """The launcher, with its fork server started. Imported only now: it brings torch."""
     from parabench.launcher import launch
+
+    start_launching()
+    return launch
+
+
+def start_launching() -> None:
+    """Clean up after drivers that were killed, and start the fork server."""
     from parabench.ranks import start_server
     from parabench.scratch import remove_abandoned
 
     remove_abandoned()
     start_server()
-    return launch
 
 
 def no_launch(*args: Any, **options: Any) -> Launch:
@@ -263,6 +317,7 @@ def conclude(path: Path, session_id: int, console: Console) -> None:
     console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
 
 
-def resume_command(store: Path) -> str:
-    """The command that continues the last session of `store`, however that was begun."""
-    return shlex.join(["parabench", "run", "--resume", "--out", str(store.parent)])
+def resume_command(store: Path, kind: str = "training") -> str:
+    """The command that continues the last session of `store`, of that kind, however it was begun."""
+    command = "collectives" if kind == "collectives" else "run"
+    return shlex.join(["parabench", command, "--resume", "--out", str(store.parent)])

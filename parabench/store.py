@@ -18,7 +18,7 @@ from parabench.record import REFERENCE_BLOCK, Finding, Launch, Status, utc_now
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
 
 _SCHEMA = """
@@ -40,7 +40,7 @@ CREATE INDEX sample_by_launch ON sample(launch_id, metric);
 CREATE TABLE collective(
     launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, step INTEGER, seq INTEGER,
     op TEXT NOT NULL, algorithm TEXT NOT NULL, group_size INTEGER NOT NULL, bytes INTEGER NOT NULL,
-    start_s REAL, duration_s REAL);
+    start_s REAL, duration_s REAL, phase TEXT, in_place INTEGER, n_wrong INTEGER);
 CREATE INDEX collective_by_launch ON collective(launch_id);
 CREATE TABLE device_sample(
     launch_id INTEGER NOT NULL REFERENCES launch(id), device INTEGER NOT NULL, t_s REAL NOT NULL,
@@ -50,6 +50,11 @@ CREATE TABLE finding(
     session_id INTEGER NOT NULL REFERENCES session(id), launch_id INTEGER REFERENCES launch(id), case_id TEXT,
     code TEXT NOT NULL, message TEXT NOT NULL, advice TEXT NOT NULL);
 """
+
+# What each version lacks of the next. Reading takes an older store as it is; writing brings it up to date.
+_MISSING = {
+    1: (("collective", "phase", "TEXT"), ("collective", "in_place", "INTEGER"), ("collective", "n_wrong", "INTEGER"))
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class Store:
             if fresh:
                 marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
                 db.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
-            _check(db, path)
+            _upgrade(db, _check(db, path))
             # Readers (a live report) never block the run; one file is left when the store is closed.
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
@@ -227,6 +232,11 @@ class Store:
                 "INSERT INTO device_sample VALUES (?, ?, ?, ?, ?)",
                 ((launch_id, *sample) for sample in launch.device_samples),
             )
+            self._db.executemany(
+                "INSERT INTO collective(launch_id, rank, step, seq, op, algorithm, group_size, bytes, start_s,"
+                " duration_s, phase, in_place, n_wrong) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                ((launch_id, *sample) for sample in launch.collectives),
+            )
             for finding in launch.findings:
                 self._add_finding(session_id, launch_id, finding)
         return launch_id
@@ -242,7 +252,15 @@ class Store:
         )
 
 
-def _check(db: sqlite3.Connection, path: Path) -> None:
+def _upgrade(db: sqlite3.Connection, version: int) -> None:
+    if version < SCHEMA_VERSION:
+        added = [column for old in range(version, SCHEMA_VERSION) for column in _MISSING[old]]
+        changes = "".join(f"ALTER TABLE {table} ADD COLUMN {name} {kind};" for table, name, kind in added)
+        db.executescript(f"BEGIN IMMEDIATE; {changes} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+
+
+def _check(db: sqlite3.Connection, path: Path) -> int:
+    """The schema version of the store. Raises UsageError when it is none, or not one that is known here."""
     try:
         application_id = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -257,6 +275,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         )
     if db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')").fetchone()[0] < 3:
         raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
+    return int(version)
 
 
 def load(path: Path) -> Results:
@@ -267,11 +286,13 @@ def load(path: Path) -> Results:
         raise UsageError(f"{path} does not exist; give the results.db of a run")
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            _check(db, path)
+            version = _check(db, path)
+            missing = [column for old in range(version, SCHEMA_VERSION) for column in _MISSING[old]]
 
             def table(name: str) -> pd.DataFrame:
                 order = " ORDER BY id" if name in ("session", "launch") else " ORDER BY rowid"
-                return pd.read_sql_query(f"SELECT * FROM {name}{order}", db)
+                later = "".join(f", NULL AS {column}" for of, column, _ in missing if of == name)
+                return pd.read_sql_query(f"SELECT *{later} FROM {name}{order}", db)
 
             return Results(
                 path=path,

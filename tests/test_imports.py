@@ -12,13 +12,13 @@ import pytest
 import parabench
 
 ROOT = Path(parabench.__file__).parent
-EVERYONES = {"__init__", "case", "record", "errors", "interrupt"}
-READING = {"store", "analysis", "report", "figures"}
+EVERYONES = {"__init__", "case", "collective_case", "record", "errors", "interrupt"}
+READING = {"store", "analysis", "report", "collectives_report", "page", "figures", "collectives_figures"}
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "ranks", "preload",
-    "scratch", "plan", "suite", "session", "verify", "machine", "registry",
+    "rank", "collective_launcher", "scratch", "plan", "suite", "session", "verify", "machine", "registry",
 }  # fmt: skip
-SEE_BOTH = {"cli", "run", "pytest_plugin", "__main__", "doctor", "listing", "progress"}
+SEE_BOTH = {"cli", "run", "collectives_run", "pytest_plugin", "__main__", "doctor", "listing", "progress"}
 
 
 def room(module: str) -> str:
@@ -60,7 +60,10 @@ def test_the_wings_never_import_each_other():
             assert used <= EVERYONES, module
 
 
-@pytest.mark.parametrize("command", [["--help"], ["list"], ["run", "--help"], ["best", "--help"], ["doctor", "--help"]])
+@pytest.mark.parametrize(
+    "command",
+    [["--help"], ["list"], ["run", "--help"], ["collectives", "--help"], ["best", "--help"], ["doctor", "--help"]],
+)
 def test_reading_commands_import_no_torch(command):
     code = (
         "import sys\nfrom parabench.cli import main\n"
@@ -71,7 +74,8 @@ def test_reading_commands_import_no_torch(command):
 
 
 @pytest.mark.parametrize(
-    "module", ["parabench.report", "parabench.analysis.compare", "parabench.store", "parabench.run"]
+    "module",
+    ["parabench.report", "parabench.analysis.compare", "parabench.store", "parabench.run", "parabench.collectives_run"],
 )
 def test_reading_modules_import_no_torch(module):
     subprocess.run([sys.executable, "-c", f"import sys, {module}; assert 'torch' not in sys.modules"], check=True)

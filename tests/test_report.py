@@ -11,8 +11,9 @@ import plotly.graph_objects as go
 import pytest
 
 from parabench.errors import UsageError
+from parabench.page import script_json
 from parabench.record import Failure, Finding, Status
-from parabench.report import render, script_json, write_report
+from parabench.report import render, write_report
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028&amp;"
 

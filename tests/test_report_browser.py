@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import fake_collectives
 import fake_results as fake
 import pytest
 
@@ -35,6 +36,21 @@ def report(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def collectives(tmp_path_factory):
+    """All algorithms of ours and a user's own with a long name, over enough sizes to crowd an axis."""
+    folder = tmp_path_factory.mktemp("collectives")
+    own = f"{'package.' * 8}module:AN_ALGORITHM_OF_MY_OWN_WITH_A_LONG_NAME"
+    names = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level(ring,tree)", own)
+    cases = [
+        fake_collectives.case(op, name, world_size=4, max_bytes=1 << 26, factor=2)
+        for op in ("all_reduce", "all_gather")
+        for name in names
+    ]
+    launches = fake_collectives.sweep(cases, lambda c, s: 1e-4 + s * 1e-9 * len(c.algorithm), noise=0.02)
+    return write_report(fake_collectives.write(folder / "r.db", launches), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
 def long_names(tmp_path_factory):
     """Names and texts as long as a user may give them, without a space to break at."""
     folder = tmp_path_factory.mktemp("long")
@@ -63,7 +79,7 @@ def open_page(browser, path, width, scheme="light"):
 
 
 @pytest.mark.parametrize("width", [360, 768, 1440])
-@pytest.mark.parametrize("which", ["report", "long_names"])
+@pytest.mark.parametrize("which", ["report", "long_names", "collectives"])
 def test_it_is_drawn_without_complaint_and_fits(browser, request, which, width):
     page, said = open_page(browser, request.getfixturevalue(which), width)
     assert said == []

@@ -50,7 +50,9 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     compared with one device's), `statistic`, `number_s` (the launch's one number), `p90_s`, `drift` (last third of
     the steps against the first, as a fraction), `n_steps`, `tokens_per_s`, the step's parts in seconds (medians of
     the slowest rank), and the memory peaks in bytes (maximum over ranks or devices). Unknown is NaN.
+    Raises UsageError for a session that trained nothing.
     """
+    session.require("training", "use --session to name one that did")
     launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
     ids = launches["launch_id"]
     samples = results.sample[results.sample["launch_id"].isin(ids)]

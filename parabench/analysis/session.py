@@ -26,6 +26,16 @@ class Session:
     environment: dict[str, Any]
     plan: dict[str, Any]
 
+    @property
+    def kind(self) -> str:
+        """What was measured: 'training' or 'collectives'."""
+        return str(self.plan.get("kind", "training"))
+
+    def require(self, kind: str, instead: str) -> None:
+        """Raise UsageError, with what to do instead, when the session is of another kind."""
+        if self.kind != kind:
+            raise UsageError(f"session {self.label or self.id} measured {self.kind}, not {kind}; {instead}")
+
 
 def select_session(results: Results, session: str | int | None = None) -> Session:
     """The session with that id or label (the newest of that label), by default the newest of the store.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,10 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.answer import Answer
-from parabench.analysis.checks import check_launches
 from parabench.analysis.frames import ranked
 from parabench.analysis.session import Session
 from parabench.case import Case
+from parabench.collective_case import CollectiveCase
 from parabench.record import Finding
 from parabench.store import Results
 
@@ -35,7 +35,8 @@ def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, 
 def skipped_rows(session: Session) -> list[tuple[str, str]]:
     """(label, reason) of every case that was not launched."""
     skipped = session.plan.get("skipped") or []
-    return [(Case.from_dict(entry["case"]).label, str(entry["reason"])) for entry in skipped]
+    kind = CollectiveCase if session.kind == "collectives" else Case
+    return [(kind.from_dict(entry["case"]).label, str(entry["reason"])) for entry in skipped]
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class FindingGroup:
 
 
 def finding_groups(
-    results: Results, session: Session, launches: pd.DataFrame, cases: pd.DataFrame
+    results: Results, session: Session, computed: Iterable[Finding], labels: Mapping[str, str]
 ) -> list[FindingGroup]:
-    """Stored and computed findings, those of one code together; equal ones once."""
+    """Stored and computed findings, those of one code together; equal ones once. `labels` are by case id."""
     stored = results.finding[results.finding["session_id"] == session.id]
     found = [
         Finding(
@@ -61,8 +62,7 @@ def finding_groups(
         )
         for row in stored.to_dict("records")
     ]
-    labels = dict(zip(cases["case_id"], cases["label"], strict=True))
-    every = dict.fromkeys([*found, *check_launches(launches, results.sample, session)])
+    every = dict.fromkeys([*found, *computed])
     groups: dict[tuple[str, str], list[str]] = {}
     for finding in every:
         label = labels.get(finding.case_id or "", "")

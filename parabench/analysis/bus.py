@@ -1,0 +1,154 @@
+"""Collectives: from stored calls to time and bandwidth at each size, one number per launch before anything is compared.
+
+Sizes, counts and bandwidths are nccl-tests' (doc/PERFORMANCE.md there): a size is the whole buffer, algbw is size by
+time, and busbw is what the links carry whatever the number of ranks, so that it can be held against the hardware.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis.frames import QUANTILE, STATISTIC
+from parabench.analysis.session import Session
+from parabench.collective_case import OPS, CollectiveCase
+from parabench.record import Phase, Status
+from parabench.store import Results
+
+GB = 1e9
+QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
+
+_OF_CASE = (
+    "op", "algorithm", "world_size", "ranks_per_node", "dtype", "redop", "device", "backend", "threads",
+)  # fmt: skip
+LAUNCH_COLUMNS = (
+    "launch_id", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place", "calls",
+    "statistic", "number_s", *QUANTILES, "n_wrong", "piece_bytes",
+)  # fmt: skip
+KEY = ["case_id", "bytes", "in_place"]
+
+
+def bus_factor(op: str, world_size: int) -> float:
+    """busbw / algbw: 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter and all_gather, 1 for broadcast."""
+    share = (world_size - 1) / world_size
+    return {"all_reduce": 2 * share, "reduce_scatter": share, "all_gather": share}.get(op, 1.0)
+
+
+def session_launches(results: Results, session: Session) -> pd.DataFrame:
+    """The launches of a session of collectives, each with its case's label as `label`.
+
+    Raises UsageError for another kind of session.
+    """
+    session.require("collectives", "use --session to name one that did")
+    launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
+    cases = {text: CollectiveCase.from_dict(json.loads(text)) for text in launches["case_json"].unique()}
+    return launches.assign(label=[cases[text].label for text in launches["case_json"]])
+
+
+def call_times(collective: pd.DataFrame) -> pd.DataFrame:
+    """Columns `launch_id, bytes, in_place, seq, seconds`: a call takes as long as its slowest rank.
+
+    Only calls that all ranks came through.
+    """
+    rows = collective[collective["phase"] == Phase.MEASURE]
+    keys = ["launch_id", "bytes", "in_place", "seq"]
+    calls = rows.groupby(keys, as_index=False).agg(
+        seconds=("duration_s", "max"), ranks=("duration_s", "count"), group=("group_size", "first")
+    )
+    return calls[calls["ranks"] == calls["group"]][[*keys, "seconds"]]
+
+
+def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
+    """One row per launch, size and form, with LAUNCH_COLUMNS.
+
+    `number_s` is the launch's one number, `statistic` says which (as for steps, see `frames.QUANTILE`). p50_s, p95_s
+    and p99_s are quantiles over the launch's calls, `ran` is the algorithm that really ran, `n_wrong`
+    counts wrong elements over all ranks, NaN when a rank came to no check; `piece_bytes` is what messages were cut to.
+    """
+    launches = session_launches(results, session)
+    collective = results.collective[results.collective["launch_id"].isin(launches["launch_id"])]
+    calls = call_times(collective).groupby(["launch_id", "bytes", "in_place"])["seconds"]
+    checked = collective.drop_duplicates(["launch_id", "bytes", "in_place", "rank"])
+    wrong = checked.groupby(["launch_id", "bytes", "in_place"])["n_wrong"].agg(
+        lambda found: float(found.sum()) if found.notna().all() else np.nan
+    )
+    ran = collective.groupby("launch_id")["algorithm"].first()
+    by_id = {row["launch_id"]: row for row in launches.to_dict("records")}
+    rows: list[dict[str, Any]] = []
+    for key, seconds in calls:
+        launch_id, size, in_place = cast(tuple[int, int, int], key)
+        launch = by_id[launch_id]
+        case = CollectiveCase.from_dict(json.loads(launch["case_json"]))
+        rows.append(
+            {name: getattr(case, name) for name in _OF_CASE}
+            | {name: launch[name] for name in ("launch_id", "case_id", "label", "block", "status")}
+            | {name: float(np.quantile(seconds, q)) for name, q in QUANTILES.items()}
+            | {
+                "ran": ran[launch_id],
+                "bytes": int(size),
+                "count": case.count(int(size)),
+                "in_place": bool(in_place),
+                "calls": len(seconds),
+                "statistic": STATISTIC[case.device],
+                "number_s": float(np.quantile(seconds, QUANTILE[case.device])),
+                "n_wrong": wrong[launch_id, size, in_place],
+                "piece_bytes": json.loads(launch["facts"]).get("piece_bytes", np.nan),
+            }
+        )
+    return pd.DataFrame(rows, columns=list(LAUNCH_COLUMNS))
+
+
+def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
+    """One row per case, size and form, from `launch_sizes`; by operation, ranks, algorithm and size.
+
+    `time_s`, `p50_s`, `p95_s` and `p99_s` are means on the log scale of the launches' number and quantiles over the
+    launches that ended well, or, where none did, over those that were wrong (`good` then is 0). `low_s` and `high_s`
+    are the extreme launches' numbers, `spread` = high / low - 1 (NaN for one launch). `n_wrong` is summed over all
+    launches. `algbw` and `busbw` are in GB/s, 1 GB = 1e9 bytes.
+    """
+    rows = []
+    for _, group in sizes.groupby(KEY, sort=False):
+        first = group.iloc[0]
+        good = group[group["status"] == Status.OK]
+        counted = good if len(good) else group[group["status"] == Status.WRONG]
+        time_s = _log_mean(counted["number_s"])
+        algbw = first["bytes"] / time_s / GB
+        rows.append(
+            {name: first[name] for name in ("case_id", "label", *_OF_CASE, "ran", "bytes", "count", "in_place")}
+            | {name: _log_mean(counted[name]) for name in QUANTILES}
+            | {
+                "statistic": first["statistic"],
+                "good": len(good),
+                "launches": len(group),
+                "calls": int(counted["calls"].sum()),
+                "time_s": time_s,
+                "low_s": counted["number_s"].min(),
+                "high_s": counted["number_s"].max(),
+                "spread": counted["number_s"].max() / counted["number_s"].min() - 1 if len(counted) > 1 else np.nan,
+                "n_wrong": group["n_wrong"].sum() if group["n_wrong"].notna().any() else np.nan,
+                "algbw": algbw,
+                "busbw": algbw * bus_factor(first["op"], int(first["world_size"])),
+            }
+        )
+    columns = (
+        "case_id", "label", *_OF_CASE, "ran", "bytes", "count", "in_place", "statistic", "good", "launches", "calls",
+        "time_s", *QUANTILES, "low_s", "high_s", "spread", "n_wrong", "algbw", "busbw",
+    )  # fmt: skip
+    table = pd.DataFrame(rows, columns=list(columns))
+    order = table.assign(op=[OPS.index(op) for op in table["op"]])
+    keys = ["op", "world_size", "algorithm", "bytes", "in_place"]
+    return table.loc[order.sort_values(keys, kind="stable").index].reset_index(drop=True)
+
+
+def one_form(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the form that algorithms are compared in: out of place where torch has it, as users call it."""
+    out_of_place = ~table["in_place"].astype(bool)
+    has_both = table["op"].isin(table.loc[out_of_place, "op"].unique())
+    return table[out_of_place | ~has_both]
+
+
+def _log_mean(values: pd.Series[float]) -> float:
+    return float(np.exp(np.log(values[values > 0]).mean())) if (values > 0).any() else float("nan")

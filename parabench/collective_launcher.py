@@ -1,0 +1,104 @@
+"""launch_collective(case) -> Launch: one fresh group of processes that times one operation at every size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parabench.collective_case import CollectiveCase, CollectiveProtocol, Slot, size_text
+from parabench.collectives.bench import MARKS, BenchJob, marks_path, run
+from parabench.launcher import Course, observe
+from parabench.record import CollectiveSample, Failure, Launch, Status
+
+
+def launch_collective(case: CollectiveCase, protocol: CollectiveProtocol, *, deadline_s: float) -> Launch:
+    """Run `case` once. Never raises for what happens inside the ranks.
+
+    A launch in which any element was wrong is `wrong`. Raises Interrupted when the driver is asked to stop.
+    """
+    schedule = protocol.schedule(case)
+
+    def where(reached: int) -> str:
+        at = reached // MARKS
+        return f"to {_named(schedule[at])}" if at < len(schedule) else "to the end of its calls"
+
+    course = Course(
+        entry=run,
+        job=lambda folder, timeout_s, environment: BenchJob(case, protocol, folder, timeout_s, environment),
+        marks=lambda folder, rank: _read(marks_path(folder, rank), len(schedule)),
+        where=where,
+    )
+    seen, results, marks = observe(case, course, deadline_s)
+    ran = seen.facts.get("algorithm", case.algorithm)
+    for rank in range(case.world_size):
+        seen.collectives += _samples(case, schedule, rank, marks[rank], results[rank], ran)
+    if seen.status is Status.OK:
+        failure = _wrong(results)
+        if failure is not None:
+            seen.status, seen.failure = Status.WRONG, failure
+    return seen
+
+
+def _samples(
+    case: CollectiveCase,
+    schedule: Sequence[Slot],
+    rank: int,
+    marks: npt.NDArray[np.float64],
+    result: Mapping[str, Any],
+    ran: str,
+) -> Iterator[CollectiveSample]:
+    """One rank's calls, as far as it came."""
+    wrong = {(size, in_place): count for size, in_place, count in result.get("wrong", [])}
+    for seq, (slot, (start, duration)) in enumerate(zip(schedule, marks, strict=True)):
+        if math.isnan(duration):
+            break
+        yield CollectiveSample(
+            rank=rank,
+            step=slot.iteration,
+            seq=seq,
+            op=case.op,
+            algorithm=ran,
+            group_size=case.world_size,
+            bytes=slot.bytes,
+            start_s=float(start),
+            duration_s=float(duration),
+            phase=slot.phase,
+            in_place=slot.in_place,
+            n_wrong=wrong.get((slot.bytes, slot.in_place)),
+        )
+
+
+def _wrong(results: Sequence[Mapping[str, Any]]) -> Failure | None:
+    """The first rank that found wrong elements, with how many there are in all; None when all are right."""
+    total: dict[tuple[int, bool], int] = {}
+    first = None
+    for result in results:
+        for size, in_place, count in result["wrong"]:
+            if count:
+                first = result["rank"] if first is None else first
+                total[size, in_place] = total.get((size, in_place), 0) + count
+    if not total:
+        return None
+    said = "; ".join(
+        f"{count} at {size_text(size)} {_form(in_place)}" for (size, in_place), count in sorted(total.items())
+    )
+    return Failure(f"wrong elements, summed over ranks: {said}", rank=first)
+
+
+def _form(in_place: bool) -> str:
+    return "in place" if in_place else "out of place"
+
+
+def _named(slot: Slot) -> str:
+    return f"{size_text(slot.bytes)} {_form(slot.in_place)}, {slot.phase} call {slot.iteration}"
+
+
+def _read(path: Path, calls: int) -> npt.NDArray[np.float64]:
+    if not path.exists() or path.stat().st_size != calls * MARKS * 8:
+        return np.full((calls, MARKS), np.nan)
+    return np.fromfile(path, dtype=np.float64).reshape(calls, MARKS)

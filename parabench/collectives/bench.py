@@ -1,0 +1,161 @@
+"""One rank of the collectives microbenchmark: check against exact values, time every call, check again."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from parabench.collective_case import ROOT, CollectiveCase, CollectiveProtocol
+from parabench.collectives import membership
+from parabench.collectives.exact import Truth
+from parabench.collectives.wire import PIECE_BYTES
+from parabench.rank import device_of, hand_over, join_group, tie_to_driver
+
+# A call is two marks: when it began, and how long it took.
+MARKS = 2
+
+# c10d's reductions by our names.
+_REDOPS = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+# torch 2.11 and older know these two by another name only.
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BenchJob:
+    """What the driver sends to every rank that times a collective."""
+
+    case: CollectiveCase
+    protocol: CollectiveProtocol
+    folder: Path
+    timeout_s: float
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """One size and form: what the rank puts in, what comes out, the call, and what both must hold.
+
+    In place `into` is the same memory as `out`, or a part of it. `mine` is what `into` holds before a call,
+    `expected` what `out` holds after.
+    """
+
+    into: Tensor
+    out: Tensor
+    mine: Tensor
+    expected: Tensor
+    call: Callable[[], object]
+
+    def wrong(self) -> int:
+        """Call once and count the elements that are not exactly as they must be."""
+        self.out.fill_(-1)
+        self.into.copy_(self.mine)
+        self.call()
+        return int(torch.count_nonzero(self.out != self.expected))
+
+
+def run(job: BenchJob) -> None:
+    """The entry of a rank that times a collective."""
+    tie_to_driver()
+    hand_over(job, measure)
+
+
+def measure(job: BenchJob, rank: int) -> dict[str, Any]:
+    """Join the group, time every size and form, leave the group.
+
+    Returns `wrong`, [[bytes, in place, elements]] of what was checked, and facts.
+    """
+    torch.set_num_threads(job.case.threads)
+    device = device_of(job.case, rank)
+    join_group(job, rank)
+    marks = np.memmap(marks_path(job.folder, rank), dtype=np.float64, mode="w+", shape=(_calls(job), MARKS))
+    marks[:] = np.nan
+    result = time_all(job, rank, device, marks)
+    gc.collect()
+    membership.leave()
+    return result
+
+
+def time_all(job: BenchJob, rank: int, device: torch.device, marks: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """Every size and form in turn; `marks` gets a row a call."""
+    case, at, wrong = job.case, 0, []
+    for size, in_place in case.turns():
+        here = buffers(case, size, in_place, rank, device)
+        found = here.wrong()
+        rows = marks[at : at + len(job.protocol.slots(case, size, in_place))]
+        # From call to call a reduction in place goes on with its own result, as in nccl-tests: the values grow, and
+        # the time does not depend on them.
+        _time(here.call, rows, device)
+        at += len(rows)
+        # The worse of the two checks: what is wrong always is not counted twice.
+        wrong.append([size, in_place, max(found, here.wrong())])
+        del here
+    ran = membership.calls().get(case.op, {}).get("algorithm", case.algorithm)
+    facts = {"algorithm": ran, "piece_bytes": PIECE_BYTES, "collectives": membership.calls()}
+    return {"wrong": wrong, "facts": facts}
+
+
+def buffers(case: CollectiveCase, size: int, in_place: bool, rank: int, device: torch.device) -> Buffers:
+    """The buffers of one size and form on this rank, and the call between them."""
+    n = case.world_size
+    truth = Truth(case, device)
+    whole = truth.empty(case.count(size) * (1 if case.op in ("all_reduce", "broadcast") else n))
+    part = slice(rank * case.count(size), (rank + 1) * case.count(size))
+    op = _REDOPS.get(case.redop)
+    if case.op == "all_reduce":
+        return Buffers(whole, whole, truth.of(rank, whole), truth.reduced(whole), lambda: dist.all_reduce(whole, op=op))
+    if case.op == "broadcast":
+        sent = truth.of(ROOT, whole)
+        mine = sent if rank == ROOT else torch.zeros_like(whole)
+        return Buffers(whole, whole, mine, sent, lambda: dist.broadcast(whole, src=ROOT))
+    if case.op == "reduce_scatter":
+        out = whole[part] if in_place else truth.empty(case.count(size))
+        return Buffers(
+            whole, out, truth.of(rank, whole), truth.reduced(whole)[part], lambda: _reduce_scatter(out, whole, op=op)
+        )
+    into = whole[part] if in_place else truth.empty(case.count(size))
+    mine = truth.of(rank, whole)[part].clone()
+    return Buffers(into, whole, mine, truth.gathered(whole), lambda: _all_gather(whole, into))
+
+
+def marks_path(folder: Path, rank: int) -> Path:
+    """Where a rank's marks lie."""
+    return folder / f"marks{rank}.f64"
+
+
+def _calls(job: BenchJob) -> int:
+    return len(job.protocol.schedule(job.case))
+
+
+def _time(call: Callable[[], object], rows: npt.NDArray[np.float64], device: torch.device) -> None:
+    """Make the call once a row, after a barrier: ranks start together, and nobody's delay is counted as another's.
+
+    On CUDA work runs behind the host, so there events on the stream tell the duration.
+    """
+    cuda = device.type == "cuda"
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if cuda else (None, None)
+    for row in rows:
+        dist.barrier()
+        if cuda:
+            torch.cuda.synchronize()
+        start = perf_counter()
+        if begin is not None and end is not None:
+            begin.record()
+            call()
+            end.record()
+            torch.cuda.synchronize()
+            row[:] = start, begin.elapsed_time(end) / 1e3
+        else:
+            call()
+            row[:] = start, perf_counter() - start

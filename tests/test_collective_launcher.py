@@ -1,0 +1,162 @@
+"""Real launches of collectives, of tiny sizes, and what becomes of them when ranks fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from fake_collectives import case
+from torch.distributed import ReduceOp
+
+from parabench.collective_case import OPS, CollectiveCase, CollectiveProtocol
+from parabench.collective_launcher import launch_collective
+from parabench.collectives import LEVELS
+from parabench.collectives.algorithm import Algorithm
+from parabench.collectives.exact import Truth
+from parabench.collectives.reduction import reduction
+from parabench.collectives.ring import RING
+from parabench.record import Launch, Phase, Status
+
+PROTOCOL = CollectiveProtocol(launches=1, warmup=1, iterations=2)
+DEADLINE_S = 120.0
+HANG_DEADLINE_S = 5.0
+
+
+def run(op: str, algorithm: str, *, deadline_s: float = DEADLINE_S, **fields: Any) -> Launch:
+    small = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
+    return launch_collective(case(op, algorithm, **(small | fields)), PROTOCOL, deadline_s=deadline_s)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
+def test_every_call_of_every_rank_is_kept_and_right(op, algorithm):
+    seen = run(op, algorithm)
+    assert (seen.status, seen.failure) == (Status.OK, None)
+    forms = seen.case.forms
+    assert len(seen.collectives) == 2 * 2 * len(forms) * 3  # ranks, sizes, forms, calls
+    assert {call.algorithm for call in seen.collectives} == {algorithm}
+    assert {call.n_wrong for call in seen.collectives} == {0}
+    assert all(call.duration_s > 0 for call in seen.collectives)
+    assert {(call.bytes, call.in_place) for call in seen.collectives} == {(s, f) for s in (1024, 4096) for f in forms}
+    assert Counter(call.phase for call in seen.collectives if call.rank == 0)[Phase.WARMUP] == 2 * len(forms)
+    assert [call.seq for call in seen.collectives if call.rank == 1] == list(range(6 * len(forms)))
+    assert seen.facts["piece_bytes"] > 0
+
+
+@pytest.mark.parametrize(("dtype", "redop"), [("bfloat16", "sum"), ("float64", "avg"), ("float16", "max")])
+def test_other_types_and_reductions_are_exact_too(dtype, redop):
+    for algorithm in ("native", LEVELS[1]):
+        assert run("all_reduce", algorithm, dtype=dtype, redop=redop).status is Status.OK
+
+
+def test_two_levels_run_among_four_ranks():
+    seen = run("reduce_scatter", "two_level(ring,tree)", world_size=4, ranks_per_node=2)
+    assert (seen.status, seen.failure) == (Status.OK, None)
+    assert {call.algorithm for call in seen.collectives} == {"two_level(ring,tree)"}
+
+
+def _one_wrong(wire: Any, flat: Any, of: Any) -> None:
+    RING.all_reduce(wire, flat, of)
+    if wire.rank == 1:
+        flat[7] += 1
+
+
+def _killed(wire: Any, flat: Any, of: Any) -> None:
+    RING.all_reduce(wire, flat, of)
+    if wire.rank == 1 and flat.nbytes > 1024:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stopped(wire: Any, flat: Any, of: Any) -> None:
+    if wire.rank == 1 and flat.nbytes > 1024:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    RING.all_reduce(wire, flat, of)
+
+
+def _raising(wire: Any, flat: Any, of: Any) -> None:
+    raise RuntimeError("the dog ate it")
+
+
+def _algorithm(all_reduce: Any) -> Algorithm:
+    return Algorithm(
+        name=all_reduce.__name__, all_reduce=all_reduce, reduce_scatter=RING.reduce_scatter, all_gather=RING.all_gather
+    )
+
+
+ONE_WRONG, KILLED, STOPPED, RAISING = map(_algorithm, (_one_wrong, _killed, _stopped, _raising))
+
+
+def test_one_wrong_element_on_one_rank_is_seen():
+    seen = run("all_reduce", "test_collective_launcher:ONE_WRONG")
+    assert seen.status is Status.WRONG
+    assert seen.failure is not None
+    assert seen.failure.rank == 1
+    assert "1 at 1 KiB in place; 1 at 4 KiB in place" in seen.failure.message
+    assert Counter((call.rank, call.n_wrong) for call in seen.collectives) == {(0, 0): 6, (1, 1): 6}
+
+
+def test_a_killed_rank_is_crashed_and_what_it_measured_before_is_kept():
+    seen = run("all_reduce", "test_collective_launcher:KILLED")
+    assert seen.status is Status.CRASHED
+    assert seen.failure is not None
+    assert (seen.failure.rank, seen.failure.signal) == (1, "SIGKILL")
+    assert {call.bytes for call in seen.collectives} == {1024}
+    assert Counter(call.rank for call in seen.collectives) == {0: 3, 1: 3}
+    assert {call.n_wrong for call in seen.collectives} == {None}
+
+
+def test_a_stopped_rank_is_hung_and_named_with_how_far_it_came():
+    seen = run("all_reduce", "test_collective_launcher:STOPPED", deadline_s=HANG_DEADLINE_S)
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert "to 4 KiB in place, warmup call 0" in seen.failure.message
+    assert len(seen.collectives) == 6
+
+
+def test_an_exception_is_failed_with_its_traceback():
+    seen = run("all_reduce", "test_collective_launcher:RAISING")
+    assert seen.status is Status.FAILED
+    assert seen.failure is not None
+    assert "the dog ate it" in seen.failure.message
+    assert seen.collectives == []
+
+
+@pytest.mark.parametrize("redop", ["sum", "avg", "max", "min"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_the_truth_is_what_torch_computes_in_any_order(redop, dtype):
+    of = case(dtype=dtype, redop=redop, world_size=4)
+    truth = Truth(of, torch.device("cpu"))
+    like = truth.empty(3000)
+    ranks = [truth.of(rank, like) for rank in range(4)]
+    op = reduction(getattr(ReduceOp, redop.upper()), 4)
+    for order in ((0, 1, 2, 3), (3, 1, 0, 2)):
+        total = ranks[order[0]].clone()
+        for rank in order[1:]:
+            op.combine(total, total, ranks[rank])
+        op.finish(total)
+        assert torch.equal(total, truth.reduced(like))
+
+
+def test_the_truth_shows_what_is_out_of_place_missing_or_twice():
+    truth = Truth(case(world_size=3), torch.device("cpu"))
+    like = truth.empty(1 << 12)
+    a, b, c = (truth.of(rank, like) for rank in range(3))
+    whole = truth.reduced(like)
+    for shift in (1, 2, 16, 144, 256, 377, 1024):
+        assert (whole.roll(shift) != whole).float().mean() > 0.9
+    for wrong in (a + b, a + a + c, a + b + b, a + b + c + c):
+        assert (wrong != whole).float().mean() > 0.9
+
+
+def test_a_gathered_buffer_holds_each_ranks_part():
+    of: CollectiveCase = case("all_gather", world_size=3)
+    truth = Truth(of, torch.device("cpu"))
+    like = truth.empty(3 * 40)
+    gathered = truth.gathered(like)
+    for rank in range(3):
+        part = slice(rank * 40, (rank + 1) * 40)
+        assert torch.equal(gathered[part], truth.of(rank, like)[part])

@@ -1,0 +1,178 @@
+"""The page of a session of collectives."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+
+import fake_collectives as fake
+import fake_results
+import pytest
+
+from parabench.collective_case import OPS
+from parabench.figures import ALGORITHM, algorithm_line
+from parabench.listing import ALGORITHMS
+from parabench.record import Failure, Finding, Status
+from parabench.report import render
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028&amp;"
+OWN = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level")
+
+
+def truth(case, size):
+    place = OWN.index(case.algorithm)
+    return 1e-4 * (6 - place) + size * 1e-10 * (1 + place)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    cases = [
+        fake.case(op, name, world_size=4, ranks_per_node=2 if name == "two_level" else None)
+        for op in OPS
+        for name in OWN
+    ]
+    launches = fake.sweep(cases, truth, noise=0.02)
+    launches.append(
+        fake.launch(
+            fake.case(algorithm="nccl:nvls"),
+            lambda size: 0.0,
+            status=Status.CRASHED,
+            failure=Failure("ended by SIGKILL", 1, "SIGKILL", "Fatal Python error"),
+        )
+    )
+    return fake.write(
+        tmp_path_factory.mktemp("report") / "r.db",
+        launches,
+        skipped=[(fake.case("broadcast", "nccl:tree"), "NCCL has no broadcast by nccl:tree")],
+    )
+
+
+@pytest.fixture(scope="module")
+def page(results):
+    return render(results)
+
+
+def text_of(page):
+    """What a reader sees, without tags and scripts."""
+    body = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", body)))
+
+
+def figures_of(page):
+    return json.loads(re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_the_answer_comes_first_then_figures_constants_and_every_size(page):
+    text = text_of(page)
+    places = [
+        text.index(part)
+        for part in ("all_reduce, 4 ranks", "The best changes", "Bus bandwidth against size",
+                     "Measured times over the fitted formula", "The cost model", "Every size", "Findings",
+                     "Launches that did not end well", "Environment", "Run it again")
+    ]  # fmt: skip
+    assert places == sorted(places)
+    assert "72 of 73 launches ended well (25 cases, 3 blocks). Every element that was checked was right." in text
+    assert "rank 1: ended by SIGKILL" in text
+    assert "broadcast nccl:tree, 2 ranks : NCCL has no broadcast" in text
+
+
+def test_a_figure_for_every_operation_and_a_line_for_every_algorithm(page):
+    figures = figures_of(page)
+    assert set(figures) == {f"{section}-{i}" for section in ("bus", "fit") for i in range(4)}
+    first = figures["bus-0"]["data"]
+    assert [line["name"] for line in first] == list(OWN)
+    assert len({line["line"]["color"] for line in first}) == len(OWN)
+    assert first[0]["y"] == sorted(first[0]["y"])
+    fitted = figures["fit-0"]["data"]
+    points = [trace for trace in fitted if trace["mode"] == "markers"]
+    assert [len(trace["x"]) for trace in points] == [3 * 4] * len(OWN)  # every launch and size
+    assert [len(trace["x"]) for trace in fitted if trace["mode"] == "lines"] == [4] * len(OWN)
+
+
+def test_constants_are_shown_with_their_intervals_and_what_is_unknown_with_its_reason(page, results):
+    text = text_of(page)
+    assert re.search(r"ring a node [\d.]+ µs [\d.]+ to [\d.]+", text)
+    assert re.search(r"b node [\d.]+ ns/B", text)
+    assert "a + S b, a straight line" in text
+    assert "2(n-1) a + 2(n-1)/n S b + (n-1)/n S c" in text
+    # Four ranks as two nodes of two: latencies of both levels always come together.
+    assert "not identifiable: these times only show a_inner + a_outer" in text
+
+
+def test_everything_hostile_is_escaped(tmp_path):
+    failure = Failure(HOSTILE, 0, None, HOSTILE)
+    page = render(
+        fake.write(
+            tmp_path / "r.db",
+            [
+                fake.launch(fake.case(), lambda size: 1e-3),
+                fake.launch(fake.case(), lambda size: 1e-3, block=1, status=Status.FAILED, failure=failure),
+            ],
+            question=HOSTILE,
+            argv=["parabench", HOSTILE],
+            findings=[Finding(HOSTILE, HOSTILE, HOSTILE)],
+            skipped=[(fake.case("broadcast"), HOSTILE)],
+        )
+    )
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    assert "&lt;/script&gt;" in page
+
+
+def test_nothing_ended_well_is_said_everywhere(tmp_path):
+    failed = fake.launch(fake.case(), lambda size: 1e-3, status=Status.HUNG, failure=Failure("no end"))
+    page = render(fake.write(tmp_path / "r.db", [failed]))
+    text = text_of(page)
+    assert "No launch ended well, so nothing can be said about any algorithm." in text
+    assert text.count("No launch ended well, so there is nothing to draw.") == 2
+    assert "No launch ended well, so there is nothing to fit." in text
+    assert "No size was measured." in text
+    assert figures_of(page) == {}
+
+
+def test_an_empty_session_has_a_page_too(tmp_path):
+    text = text_of(render(fake.write(tmp_path / "r.db", [], finished=False)))
+    assert "No launch was recorded, so there is no fastest algorithm." in text
+    assert "The session is not finished" in text
+
+
+def test_wrong_elements_are_loud_and_draw_nothing(tmp_path):
+    wrong = fake.launch(fake.case(), lambda size: 1e-3, status=Status.WRONG, wrong=3, failure=Failure("wrong"))
+    page = render(fake.write(tmp_path / "r.db", [wrong]))
+    assert "12 elements were wrong." in text_of(page)
+    assert figures_of(page) == {}
+
+
+@pytest.mark.parametrize(
+    ("launches", "code"),
+    [
+        ([fake.launch(fake.case(), lambda size: 1e-3, block=b) for b in range(2)], "few_launches"),
+        ([fake.launch(fake.case(), lambda size, b=b: 1e-3 * (b + 1), block=b) for b in range(3)], "noisy"),
+        ([fake.launch(fake.case(world_size=16), lambda size: 1e-3)], "oversubscribed"),
+        ([fake.launch(fake.case(algorithm="mine:A"), lambda size: 1e-3, ran="native")], "other_algorithm"),
+        ([fake.launch(fake.case(), lambda size: 1e-3 if size == 1 << 18 else 1e-5)], "poor_fit"),
+    ],
+)
+def test_doubts_are_findings(tmp_path, launches, code):
+    assert f"<code>{code}</code>" in render(fake.write(tmp_path / "r.db", launches))
+
+
+def test_agreeing_launches_are_doubted_by_nothing(tmp_path):
+    results = fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda c, s: 1e-4 + s * 1e-10))
+    assert "None: launches agree, every element was right, and the formulas fit." in text_of(render(results))
+
+
+def test_either_session_of_a_store_has_its_page(tmp_path):
+    path = tmp_path / "r.db"
+    fake.write(path, fake.sweep([fake.case()], lambda c, s: 1e-3), label="bus")
+    results = fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="steps")
+    assert "Step latency against bucket size" in render(results)
+    assert "Bus bandwidth against size" in render(results, "bus")
+
+
+def test_every_algorithm_has_a_look_of_its_own():
+    names = [*ALGORITHMS, "two_level(tree,ring)", "two_level(ring,tree)", "two_level(tree,tree)"]
+    assert set(names) <= set(ALGORITHM)
+    looks = [tuple(sorted(algorithm_line(name).items())) for name in names]
+    assert len(set(looks)) == len(looks)

@@ -1,0 +1,296 @@
+"""`parabench collectives` as a whole, with a fake in the place of processes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sqlite3
+
+import fake_collectives as fake
+import fake_results
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from parabench import collectives_run
+from parabench.analysis.nccl_tests import results_json, table_lines
+from parabench.analysis.session import select_session
+from parabench.cli import main
+from parabench.collective_case import OPS
+from parabench.collectives_run import CollectivesRequest, plan_collectives, run_collectives
+from parabench.errors import UsageError
+from parabench.interrupt import signals_restored
+from parabench.machine import Gpu, Machine
+from parabench.record import Failure, Status
+from parabench.store import SCHEMA_VERSION, Store, load
+
+GPUS = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch):
+    """Two cores and no GPU, whatever runs the tests; and signals as they were once a driver was interrupted."""
+    monkeypatch.setattr(collectives_run, "this_machine", lambda: Machine(cores=2, gpus_reason="a test has none"))
+    with signals_restored():
+        yield
+
+
+def request(folder, **more):
+    given = {"op": "all_reduce", "algorithm": "native,ring", "max_size": "1MiB", "launches": 2, "iterations": 4}
+    return CollectivesRequest(**({"argv": ["parabench", "collectives"], "out": folder / "out"} | given | more))
+
+
+def run(asked, launch):
+    console = Console(file=io.StringIO(), width=400)
+    return run_collectives(asked, console, launch), console.file.getvalue()
+
+
+def parabench(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_a_run_ends_in_lines_a_store_a_report_and_an_answer(tmp_path):
+    launcher = fake.FakeCollectiveLauncher(
+        lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9)
+    )
+    code, said = run(request(tmp_path, json_file=tmp_path / "deep" / "r.json"), launcher)
+    assert code == 0
+    rows = [line for line in said.splitlines() if line and not line.startswith("#")]
+    assert len(rows) == 6
+    assert all(re.match(r" +\d+ +\d+ +float +sum +-1 +N/A ", line) for line in rows)
+    assert "# all_reduce, 2 ranks: ring is fastest from 64 KiB to 1 MiB (2 blocks)." in said
+    assert (tmp_path / "out" / "report.html").stat().st_size > 1e6
+    results = load(tmp_path / "out" / "results.db")
+    assert list(results.launch["strategy"].unique()) == ["collectives"]
+    assert list(results.launch["model"].unique()) == [""]
+    assert list(results.launch["block"]) == [0, 0, 1, 1]
+    assert len(results.collective) == 4 * 2 * 3 * (5 + 4)
+    assert json.loads((tmp_path / "deep" / "r.json").read_text())["results"][0]["op"] == "all_reduce"
+
+
+def test_blocks_are_interleaved_in_seeded_order(tmp_path):
+    launcher = fake.FakeCollectiveLauncher()
+    run(request(tmp_path, op=None, seed=5), launcher)
+    first, second = launcher.calls[:8], launcher.calls[8:]
+    assert {case.id for case in first} == {case.id for case in second}
+    assert first != second
+
+
+def test_interrupted_then_resumed_runs_nothing_twice(tmp_path):
+    first, second = fake.FakeCollectiveLauncher(), fake.FakeCollectiveLauncher()
+    first.interrupt_at = 3
+    code, said = run(request(tmp_path), first)
+    assert code == 130
+    assert "# stopped by SIGINT; every finished launch is kept; resume with: " in said
+    assert f"parabench collectives --resume --out {tmp_path / 'out'}" in said
+    assert not (tmp_path / "out" / "report.html").exists()
+    bare = CollectivesRequest(argv=[], out=tmp_path / "out", resume=True)
+    code, said = run(bare, second)
+    assert code == 0
+    assert "# resuming: 3 of 4 launches are done" in said
+    assert len(first.calls) + len(second.calls) == 4
+    assert run(bare, fake.FakeCollectiveLauncher())[0] == 0
+
+
+def test_a_session_is_resumed_only_by_its_own_command(tmp_path):
+    fake.write(tmp_path / "results.db", [fake.launch(fake.case(), lambda size: 1e-3)], finished=False)
+    result = parabench("run", "--resume", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "measured collectives, not training; resume it with 'parabench collectives --resume" in result.stderr
+    fake_results.write(tmp_path / "results.db", [fake_results.launch(fake_results.case(), 0.04)], finished=False)
+    result = parabench("collectives", "--resume", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "measured training, not collectives; resume it with 'parabench run --resume" in result.stderr
+
+
+def test_a_resume_that_asks_for_something_else_is_refused(tmp_path):
+    run(request(tmp_path), fake.FakeCollectiveLauncher())
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        run(request(tmp_path, resume=True, factor=2), fake.FakeCollectiveLauncher())
+
+
+@pytest.mark.parametrize("status", [Status.CRASHED, Status.WRONG])
+def test_a_failure_is_recorded_and_the_rest_goes_on(tmp_path, status):
+    launcher = fake.FakeCollectiveLauncher()
+    launcher.failing["ring"] = (status, Failure("ended by SIGKILL", 1, "SIGKILL"))
+    code, said = run(request(tmp_path), launcher)
+    assert code == 1
+    assert said.count("# [") == 4
+    assert f"all_reduce ring, 2 ranks: {status}: rank 1: ended by SIGKILL" in said
+    results = load(tmp_path / "out" / "results.db")
+    assert sorted(results.launch["status"]) == sorted(["ok", "ok", status, status])
+    assert "Only native was measured" in said
+    if status is Status.WRONG:
+        assert "# Out of bounds values : 18 FAILED" in said
+
+
+def test_a_first_deadline_knows_the_bytes_and_a_later_one_the_time(tmp_path):
+    launcher = fake.FakeCollectiveLauncher()
+    run(request(tmp_path, algorithm="native", max_size="64MiB", iterations=None), launcher)
+    assert launcher.deadlines[0] > 100
+    assert launcher.deadlines[1] == 60.0
+    run(request(tmp_path, deadline=7.0), launcher)
+    assert launcher.deadlines[-1] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--op", "gather"], "op 'gather' is unknown"),
+        (["--op", "all_reduce,"], "--op 'all_reduce,': a value is empty"),
+        (["--algorithm", "rung"], "did you mean 'ring'"),
+        (["--algorithm", "two_level(ring)"], "write two_level(INNER,OUTER)"),
+        (["--algorithm", "nccl:ring"], "is NCCL's own and the backend here is gloo"),
+        (["--min", "big"], "size 'big' is not a number of bytes"),
+        (["--min", "1MiB", "--max", "1KiB"], "min is 1 MiB, above max, 1 KiB"),
+        (["--factor", "1"], "factor is 1"),
+        (["--world-size", "two"], "--world-size 'two' is not a number of ranks"),
+        (["--world-size", "1"], "world_size is 1"),
+        (["--world-size", "64"], "world_size 64 is larger than 8"),
+        (["--world-size", "4", "--ranks-per-node", "3"], "ranks_per_node is 3; it must divide"),
+        (["--device", "cuda"], "device cuda is not here"),
+        (["--dtype", "int8"], "dtype 'int8' is unknown"),
+        (["--redop", "prod"], "redop 'prod' is unknown"),
+        (["--launches", "0"], "launches is 0"),
+        (["--iterations", "0"], "iterations is 0"),
+        (["--label", "../x"], "label '../x'"),
+        (["--json", "."], "is a folder; give a file for --json"),
+        (["--resume"], "holds no session to resume"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2_and_writes_nothing(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = parabench("collectives", *arguments)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_all_operations_and_all_of_ours_two_levels_where_there_can_be_nodes(tmp_path, machine):
+    plan = plan_collectives(CollectivesRequest(argv=[], out=tmp_path), machine)
+    assert len(plan.cases) == 4 * 5
+    assert {case.op for case in plan.cases} == set(OPS)
+    assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(2, "cpu", "gloo")}
+    assert plan.cases[0].sizes == tuple(65536 * 4**i for i in range(6))
+    four = plan_collectives(CollectivesRequest(argv=[], out=tmp_path, world_size="2,4"), machine)
+    assert {(c.algorithm, c.ranks_per_node) for c in four.cases if c.ranks_per_node} == {("two_level", 2)}
+    assert len(four.cases) == 4 * (5 + 6)
+
+
+def test_on_devices_all_of_them_take_part_and_nccls_own_runs_only_what_it_has(tmp_path):
+    plan = plan_collectives(CollectivesRequest(argv=[], out=tmp_path, algorithm="native,nccl:tree"), GPUS)
+    assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(4, "cuda", "nccl")}
+    assert [case.op for case in plan.cases if case.algorithm == "nccl:tree"] == ["all_reduce"]
+    assert [s.case.op for s in plan.skipped] == ["reduce_scatter", "all_gather", "broadcast"]
+    with pytest.raises(UsageError, match="NCCL has no broadcast by nccl:tree"):
+        plan_collectives(CollectivesRequest(argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
+
+
+def test_equal_names_are_one_case(tmp_path, machine):
+    asked = CollectivesRequest(
+        argv=[], out=tmp_path, op="all_reduce", world_size="4", algorithm="two_level,two_level(ring,ring),ring,ring"
+    )
+    assert [case.algorithm for case in plan_collectives(asked, machine).cases] == ["two_level", "ring"]
+
+
+# -- nccl-tests' conventions -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(tmp_path):
+    def truth(case, size):
+        return 1e-4 + size * 1e-9
+
+    cases = [fake.case(op, world_size=4, max_bytes=1 << 18) for op in OPS]
+    results = fake.write(tmp_path / "r.db", fake.sweep(cases, truth, blocks=2))
+    return results, select_session(results)
+
+
+def test_columns_are_nccl_tests_and_ours_stand_behind(session):
+    lines = list(table_lines(*session))
+    header = next(line for line in lines if "size" in line and "#wrong" in line)
+    names = ["time", "algbw", "busbw", "#wrong"]
+    assert header.split()[:14] == ["#", "size", "count", "type", "redop", "root", *names, *names]
+    assert header.split()[14:] == ["p50", "p95", "p99", "spread"] * 2
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [len(row) for row in rows] == [21] * 8
+    all_reduce, reduce_scatter, all_gather, broadcast = (" ".join(row) for row in rows[::2])
+    # 65536 bytes in 165.536 us: 0.396 GB/s; on the bus of 4 ranks 2 * 3/4 of that.
+    assert all_reduce.startswith("65536 16384 float sum -1 N/A N/A N/A N/A 165.54 0.40 0.59 0 ")
+    assert reduce_scatter.startswith("65536 4096 float sum -1 165.54 0.40 0.30 0 165.54 0.40 0.30 0 ")
+    assert all_gather.startswith("65536 4096 float none -1 165.54 ")
+    assert broadcast.startswith("65536 16384 float none 0 N/A N/A N/A N/A 165.54 0.40 0.40 0 ")
+    assert "# Out of bounds values : 0 OK" in lines
+    assert any(line.startswith("# Avg bus bandwidth    : ") for line in lines)
+
+
+def test_json_has_nccl_tests_layout_with_ours_beside(session):
+    told = json.loads(json.dumps(results_json(*session), allow_nan=False))
+    assert told["version"] == 2
+    assert told["out_of_bounds"] == {"count": 0, "okay": "true"}
+    assert set(told["average_bus_bandwidth"]) == {"bandwidth", "okay"}
+    assert told["config"]["minimum_bytes"] == 65536
+    gather = next(r for r in told["results"] if r["op"] == "all_gather")
+    assert list(gather)[:7] == ["size", "count", "type", "redop", "root", "out_of_place", "in_place"]
+    assert list(gather["out_of_place"]) == ["time", "alg_bw", "bus_bw", "nwrong"]
+    assert gather["out_of_place"]["time"] == pytest.approx(165.536)
+    assert gather["out_of_place"]["bus_bw"] == pytest.approx(65536 / 165.536e-6 / 1e9 * 3 / 4)
+    assert (gather["algorithm"], gather["world_size"], gather["actual_iterations"]) == ("native", 4, 4)
+    assert gather["in_place_launches"]["spread"] == pytest.approx(0, abs=1e-9)
+    reduce = next(r for r in told["results"] if r["op"] == "all_reduce")
+    assert reduce["out_of_place"] is None
+    assert "in place only" in reduce["out_of_place_reason"]
+
+
+def test_more_ranks_than_cores_is_said(tmp_path):
+    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case(world_size=16), lambda size: 1e-3)])
+    assert "# warning: 16 ranks on 8 core(s) take turns" in list(table_lines(results, select_session(results)))
+
+
+# -- the other commands ------------------------------------------------------------------------------------------
+
+
+def test_best_answers_for_either_kind_of_session(tmp_path):
+    path = tmp_path / "r.db"
+    fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="training")
+    fake.write(
+        path, fake.sweep([fake.case(), fake.case(algorithm="ring")], lambda c, s: 1e-4 * (1 + (c.algorithm == "ring")))
+    )
+    assert "all_reduce, 2 ranks: native is fastest from 64 KiB to 4 MiB" in parabench("best", path).output
+    (answer,) = json.loads(parabench("best", path, "--json").output)
+    (found,) = answer["ranges"]
+    assert (found["first_bytes"], found["last_bytes"], found["algorithms"]) == (65536, 4194304, ["native"])
+    assert "ddp native" in parabench("best", path, "--session", "training").output
+    result = parabench("compare", path, path)
+    assert result.exit_code == 2
+    assert "measured collectives, not training" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert parabench("compare", path, path, "--base-session", "training", "--new-session", "training").exit_code == 0
+
+
+# -- the store ---------------------------------------------------------------------------------------------------
+
+
+def test_an_older_store_is_read_as_it_is_and_brought_up_to_date_by_writing(tmp_path):
+    path = tmp_path / "old.db"
+    fake_results.write(path, [fake_results.launch(fake_results.case(), 0.04)])
+    db = sqlite3.connect(path)
+    for column in ("phase", "in_place", "n_wrong"):
+        db.execute(f"ALTER TABLE collective DROP COLUMN {column}")
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+    db.close()
+    before = path.read_bytes()
+    assert {"phase", "in_place", "n_wrong"} <= set(load(path).collective.columns)
+    assert path.read_bytes() == before
+    with Store.open_or_create(path):
+        pass
+    fake.write(path, [fake.launch(fake.case(), lambda size: 1e-3)])
+    assert len(load(path).collective) == 2 * 4 * 5
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION

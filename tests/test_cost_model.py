@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed import ReduceOp
+
+from parabench.analysis import cost_formula
+from parabench.analysis.cost_formula import FORMULAS, INNER, NODE, OUTER, Terms, formula, terms
+from parabench.analysis.cost_model import Fit, Point, fit_costs
+from parabench.collective_case import OPS
+from parabench.collectives import LEVELS, levels_of, wire
+from parabench.collectives.algorithm import make
+from parabench.collectives.reduction import reduction
+from parabench.collectives.simulated import Simulation, rounds
+
+SIZES = [2**16 * 4**i for i in range(6)]
+MIB = 2**20
+PIECE = 2 * MIB
+TRUTH = {
+    (NODE, "a"): 1e-4, (NODE, "b"): 2e-10, ("rank", "c"): 1e-10, (INNER, "a"): 1e-5, (INNER, "b"): 1e-10,
+    (OUTER, "a"): 2e-4, (OUTER, "b"): 1e-9,
+}  # fmt: skip
+
+
+def seconds(op, algorithm, n, size, g=None, truth=TRUTH):
+    return sum(
+        truth[tier, "a"] * t.messages + truth[tier, "b"] * t.sent + truth["rank", "c"] * t.added
+        for tier, t in terms(op, algorithm, n, size, g, PIECE).items()
+    )
+
+
+def points(algorithm, ops, worlds, g=None, truth=TRUTH, noise=0.0, seed=0):
+    random = np.random.default_rng(seed)
+    return [
+        Point(
+            op, algorithm, n, g, size, seconds(op, algorithm, n, size, g, truth) * (1 + noise * random.normal()), PIECE
+        )
+        for op, n, size in itertools.product(ops, worlds, SIZES)
+    ]
+
+
+def constants(fit: Fit):
+    return {(constant.name, constant.tier): constant for constant in fit.constants}
+
+
+# -- the formulas ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "algorithm", "n", "expected"),
+    [
+        ("all_reduce", "ring", 4, Terms(6, 1.5 * MIB, 0.75 * MIB)),
+        ("reduce_scatter", "ring", 4, Terms(3, 0.75 * MIB, 0.75 * MIB)),
+        ("all_gather", "ring", 4, Terms(3, 0.75 * MIB)),
+        ("broadcast", "ring", 4, Terms(3, 3 * MIB)),
+        ("all_reduce", "tree", 4, Terms(4, 2 * MIB, MIB)),
+        ("all_gather", "tree", 4, Terms(5, 1.25 * MIB)),
+        ("broadcast", "tree", 4, Terms(3, 3 * MIB)),
+        ("all_reduce", "halving_doubling", 8, Terms(6, 1.75 * MIB, 0.875 * MIB)),
+        ("all_gather", "halving_doubling", 8, Terms(3, 0.875 * MIB)),
+        ("all_reduce", "parameter_server", 4, Terms(6, 6 * MIB, 3 * MIB)),
+        ("reduce_scatter", "parameter_server", 4, Terms(6, 3.75 * MIB, 3 * MIB)),
+        ("broadcast", "parameter_server", 4, Terms(3, 3 * MIB)),
+    ],
+)
+def test_terms_are_those_of_the_papers(op, algorithm, n, expected):
+    assert terms(op, algorithm, n, MIB, None, 2 * MIB) == {NODE: expected}
+
+
+def test_pieces_follow_one_another_down_a_chain():
+    assert terms("broadcast", "ring", 4, 8 * MIB, None, MIB) == {NODE: Terms(10, 10 * MIB)}
+
+
+def test_two_levels_are_the_sum_of_their_parts():
+    found = terms("all_reduce", "two_level(ring,halving_doubling)", 8, MIB, 2, 2 * MIB)
+    # Inside: reduce_scatter and all_gather among 2; across: all_reduce of half among 4.
+    assert found == {INNER: Terms(2, MIB, 0.5 * MIB), OUTER: Terms(4, 0.75 * MIB, 0.375 * MIB)}
+    assert terms("broadcast", "two_level", 4, MIB, 2, 2 * MIB) == {INNER: Terms(1, MIB), OUTER: Terms(1, MIB)}
+
+
+def test_one_rank_costs_nothing_and_the_backends_own_has_no_formula():
+    assert terms("all_reduce", "ring", 1, MIB, None, 2 * MIB) == {NODE: Terms(0, 0)}
+    for name in ("native", "nccl:ring", "mine:ALGORITHM"):
+        assert terms("all_reduce", name, 4, MIB, None, MIB) is None
+        assert "straight line" in formula("all_reduce", name)
+
+
+def test_every_algorithm_of_ours_has_a_formula_for_every_operation():
+    assert set(FORMULAS) == set(itertools.product(LEVELS, OPS))
+    for inner, outer in itertools.product(LEVELS, LEVELS):
+        name = f"two_level({inner},{outer})"
+        assert cost_formula._levels(name) == levels_of(name)
+        assert formula("all_reduce", name)
+    assert cost_formula._levels("two_level") == levels_of("two_level")
+
+
+def counted(op: str, algorithm: str, n: int, pieces: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, float]:
+    """(rounds, bytes over S) of one call on the simulated wire: a rank sends one message at a time and receives one,
+    and a round takes as long as its largest message. Where the parts go on trees, links carry several messages."""
+    numel = 16 * 105
+    flat = lambda count=numel: torch.ones(count, dtype=torch.int64)  # noqa: E731
+    monkeypatch.setattr(wire, "PIECE_BYTES", flat().nbytes // pieces)
+    made, sum_of = make(algorithm, None), reduction(ReduceOp.SUM, n)
+    work = {
+        "all_reduce": lambda w: made.all_reduce(w, flat(), sum_of),
+        "reduce_scatter": lambda w: made.reduce_scatter(w, flat(numel // n), flat(), sum_of),
+        "all_gather": lambda w: made.all_gather(w, flat(), flat(numel // n)),
+        "broadcast": lambda w: made.broadcast(w, flat(), 0),
+    }[op]
+    largest: dict[int, int] = {}
+    one_port = (algorithm, op) not in {("tree", "reduce_scatter"), ("tree", "all_gather")}
+    for message, at in rounds(Simulation(n).run(work), one_port=one_port).items():
+        largest[at] = max(largest.get(at, 0), message.nbytes)
+    return len(largest), sum(largest.values()) / flat().nbytes
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+@pytest.mark.parametrize(("algorithm", "op"), [pair for pair in FORMULAS if pair != ("tree", "all_reduce")])
+def test_a_formula_counts_what_the_algorithm_sends(algorithm, op, n, monkeypatch):
+    found = terms(op, algorithm, n, MIB, None, MIB)[NODE]
+    assert counted(op, algorithm, n, 1, monkeypatch) == (found.messages, pytest.approx(found.sent / MIB))
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+@pytest.mark.parametrize("pieces", [2, 8])
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_pieces_are_counted_as_they_are_sent(algorithm, pieces, n, monkeypatch):
+    found = terms("broadcast", algorithm, n, MIB, None, MIB // pieces)[NODE]
+    assert counted("broadcast", algorithm, n, pieces, monkeypatch) == (found.messages, pytest.approx(found.sent / MIB))
+
+
+# -- the fit -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", LEVELS)
+def test_exact_times_give_back_the_constants(algorithm):
+    (fit,) = fit_costs(points(algorithm, OPS, (2, 4, 8)))
+    found = constants(fit)
+    for key, name in (((NODE, "a"), "a"), ((NODE, "b"), "b"), (("rank", "c"), "c")):
+        constant = found[name, key[0]]
+        assert constant.value == pytest.approx(TRUTH[key], rel=1e-6)
+        assert constant.low == pytest.approx(constant.high, rel=1e-4)
+    assert fit.typical_error < 1e-9
+
+
+def test_both_tiers_are_found_where_several_shapes_were_measured():
+    (fit,) = fit_costs(points("two_level", OPS, (8, 16), 4))
+    found = constants(fit)
+    for key, value in TRUTH.items():
+        if key[0] != NODE:
+            assert found[key[1], key[0]].value == pytest.approx(value, rel=1e-6)
+
+
+@given(
+    a=st.floats(1e-6, 1e-3), b=st.floats(1e-11, 1e-8), c=st.floats(1e-11, 1e-8), seed=st.integers(0, 2**32 - 1),
+    noise=st.floats(0.001, 0.05),
+)  # fmt: skip
+def test_noisy_times_give_the_constants_within_a_few_of_their_intervals(a, b, c, seed, noise):
+    """95 % intervals miss now and then; four of their half-widths are not missed by any seed."""
+    truth = {(NODE, "a"): a, (NODE, "b"): b, ("rank", "c"): c}
+    (fit,) = fit_costs(points("ring", ("all_reduce", "all_gather"), (2, 4), truth=truth, noise=noise, seed=seed))
+    for constant in fit.constants:
+        if constant.low is None:
+            assert constant.value == 0
+            continue
+        half = constant.high - constant.value
+        assert abs(constant.value - truth[constant.tier, constant.name]) <= 4 * half
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
+    held = []
+    for seed in range(300):
+        (fit,) = fit_costs(points("ring", ("all_reduce", "all_gather"), (2, 4), noise=0.02, seed=seed))
+        held += [c.low <= TRUTH[c.tier, c.name] <= c.high for c in fit.constants]
+    assert 0.92 < np.mean(held) < 0.98
+
+
+def test_relative_errors_count_alike_at_all_sizes():
+    """A plain least squares would let the largest size decide alone."""
+    good = points("ring", ("all_gather",), (2,))
+    (fit,) = fit_costs([*good[:-1], Point("all_gather", "ring", 2, None, SIZES[-1], good[-1].seconds * 1.1, PIECE)])
+    assert constants(fit)["a", NODE].value == pytest.approx(TRUTH[NODE, "a"], rel=0.05)
+
+
+def test_what_one_operation_cannot_tell_apart_is_unknown_and_only_the_sum_is_given():
+    (fit,) = fit_costs(points("ring", ("all_reduce",), (2, 4)))
+    found = constants(fit)
+    assert found["b + 0.5 c", "node + rank"].value == pytest.approx(2.5e-10)
+    assert found["a", NODE].value == pytest.approx(1e-4)
+    for name, tier in (("b", NODE), ("c", "rank")):
+        assert found[name, tier].value is None
+        assert "not identifiable" in found[name, tier].reason
+        assert "b + 0.5 c" in found[name, tier].reason
+    # A prediction needs only the sum.
+    assert fit.predict("all_reduce", 4, MIB) == pytest.approx(seconds("all_reduce", "ring", 4, MIB))
+
+
+def test_one_size_tells_nothing_apart():
+    (fit,) = fit_costs(points("ring", ("all_gather",), (2,))[:1])
+    assert [c.value is None for c in fit.constants].count(True) == 2
+    assert all(c.low is None for c in fit.constants)
+
+
+def test_a_constant_at_its_bound_says_so():
+    flat = [Point("all_gather", "ring", 2, None, size, 1e-4 * (1 - size / 1e10), PIECE) for size in SIZES]
+    (fit,) = fit_costs(flat)
+    b = constants(fit)["b", NODE]
+    assert b.value == 0
+    assert b.low is None
+    assert "bound" in b.reason
+
+
+def test_the_backends_own_is_a_line_for_each_operation_and_world_size():
+    measured = [
+        Point(op, "native", n, None, size, 1e-4 * n + size * 1e-10, PIECE)
+        for op, n, size in itertools.product(("all_reduce", "broadcast"), (2, 4), SIZES)
+    ]
+    fits = fit_costs(measured)
+    assert [(fit.op, fit.world_size) for fit in fits] == [
+        ("all_reduce", 2), ("all_reduce", 4), ("broadcast", 2), ("broadcast", 4),
+    ]  # fmt: skip
+    assert [c.value for c in fits[1].constants] == [pytest.approx(4e-4), pytest.approx(1e-10)]
+    with pytest.raises(ValueError, match="all_reduce among 4 ranks only"):
+        fits[1].predict("all_reduce", 8, MIB)
+
+
+def test_a_prediction_goes_beyond_what_was_measured_and_says_where_it_cannot():
+    (fit,) = fit_costs(points("ring", OPS, (2, 4)))
+    assert fit.predict("all_reduce", 64, 8 * MIB) == pytest.approx(seconds("all_reduce", "ring", 64, 8 * MIB))
+    (gather,) = fit_costs(points("ring", ("all_gather",), (2, 4)))
+    with pytest.raises(ValueError, match="rank c"):
+        gather.predict("all_reduce", 4, MIB)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused(bad):
+    with pytest.raises(ValueError, match="above 0"):
+        fit_costs([Point("all_gather", "ring", 2, None, MIB, bad, PIECE)])
+
+
+def test_residuals_are_those_of_the_points():
+    (fit,) = fit_costs(points("ring", ("all_gather",), (2,), noise=0.05))
+    for point, residual in zip(fit.points, fit.residuals, strict=True):
+        predicted = fit.predict(point.op, point.world_size, point.bytes)
+        assert predicted / point.seconds - 1 == pytest.approx(residual, abs=1e-9)
