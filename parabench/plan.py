@@ -125,8 +125,8 @@ def make_plan(
             try:
                 check(case)
             except UsageError as error:
-                # Nobody asked for a size that `auto` chose.
-                if not automatic:
+                # Nobody asked for a size that `auto` chose, nor for what a suite lists for another backend.
+                if not automatic and not (needs_nccl(case) and not overrides.keys() & {"algorithm", "backend"}):
                     raise
                 reason = str(error)
         if reason is None:
@@ -209,9 +209,14 @@ def check_name(kind: str, name: str, table: Mapping[str, Entry]) -> None:
             raise UsageError(f"{kind} {name!r} is {own!r}; it must be a function, or an Algorithm")
 
 
+def needs_nccl(case: AnyCase) -> bool:
+    """Whether the case's algorithm is NCCL's own, and its backend is not NCCL."""
+    return is_nccls(case.algorithm) and case.backend != "nccl"
+
+
 def check_backend(case: AnyCase) -> None:
     """Raise UsageError for an algorithm or a device that the case's backend does not have."""
-    if is_nccls(case.algorithm) and case.backend != "nccl":
+    if needs_nccl(case):
         raise UsageError(
             f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
             "CUDA devices, or an algorithm without nccl: before its name"

@@ -7,7 +7,7 @@ import os
 import shlex
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from parabench.case import Case, Protocol, parse_axis
 from parabench.errors import UsageError
 from parabench.interrupt import Interrupted, stop_signals
 from parabench.machine import Machine, environment, this_machine
-from parabench.plan import C, P, Plan, TrainingPlan, make_plan
+from parabench.plan import C, P, Plan, Skipped, TrainingPlan, make_plan
 from parabench.progress import make_progress
 from parabench.record import Finding, Launch, check_label
 from parabench.session import LaunchFunction, Progress, Session, Walk, turns_left
@@ -242,6 +242,14 @@ def run_session(store: Store, opened: TrainingOpened, console: Console, launch: 
     return walk_session(store, opened, console, walk)
 
 
+def grouped(skipped: Sequence[Skipped[Any]]) -> dict[str, list[str]]:
+    """Labels of skipped cases by the reason that they share."""
+    reasons: dict[str, list[str]] = {}
+    for each in skipped:
+        reasons.setdefault(each.reason, []).append(each.case.label)
+    return reasons
+
+
 def walk_session(
     store: Store,
     opened: Opened[C, P],
@@ -259,8 +267,8 @@ def walk_session(
     def say(line: str) -> None:
         console.print(prefix + line, highlight=False, markup=False, soft_wrap=True)
 
-    for skipped in plan.skipped:
-        say(f"skipped {skipped.case.label}: {skipped.reason}")
+    for reason, labels in grouped(plan.skipped).items():
+        say(f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}")
     if opened.done:
         total = len(plan.cases) * plan.protocol.launches
         say(f"resuming: {total - len(left)} of {total} launches are done")

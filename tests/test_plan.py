@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from parabench.case import Case, Protocol
+from parabench.case import Case, Protocol, parse_axis
+from parabench.collectives import nccl_environment
 from parabench.errors import UsageError
 from parabench.machine import Gpu, Machine
-from parabench.plan import Plan, make_plan
+from parabench.plan import Plan, make_plan, settle
 from parabench.suite import Suite, load_suite, shipped, sweep
 
 
@@ -193,3 +194,44 @@ def test_a_users_own_names_are_loaded_before_anything_runs(machine, tmp_path, mo
         for kind in ("strategy", "algorithm", "model"):
             with pytest.raises(UsageError, match=said):
                 plan(machine, sweep(**{"strategy": "ddp", "world_size": 2, kind: name}))
+
+
+def test_a_suite_may_list_nccls_algorithms_and_leaves_them_out_elsewhere(machine):
+    listed = sweep(strategy="ddp", algorithm=("ring", "nccl:tree"), world_size=2)
+    made = plan(machine, listed)
+    assert [case.algorithm for case in made.cases] == ["ring"]
+    assert [skipped.case.algorithm for skipped in made.skipped] == ["nccl:tree"]
+    assert "use backend nccl" in made.skipped[0].reason
+    with pytest.raises(UsageError, match="nccl:tree is NCCL's own"):
+        plan(machine, listed, overrides={"algorithm": ("nccl:tree",)})
+
+
+def test_nccls_algorithms_are_pinned_by_the_ranks_environment():
+    assert nccl_environment("nccl:tree") == {"NCCL_ALGO": "allreduce:tree"}
+    assert nccl_environment("nccl:pat") == {"NCCL_ALGO": "reducescatter:pat;allgather:pat"}
+    assert nccl_environment("native") == nccl_environment("ring") == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("two_level", "two_level"),
+        ("two_level(ring,ring)", "two_level"),
+        ("two_level(tree,ring)", "two_level(tree,ring)"),
+    ],
+)
+def test_levels_have_one_name_each(machine, given, name):
+    case = settle(Case(algorithm=given, world_size=4), machine)
+    assert case.algorithm == name
+    assert case.ranks_per_node == 2
+    assert Case.from_dict(case.to_dict()) == case
+
+
+@pytest.mark.parametrize("name", ["two_level(ring)", "two_level(ring,native)", "two_level(ring,two_level)", "nccl:no"])
+def test_parts_that_are_no_algorithms_are_refused(machine, name):
+    with pytest.raises(UsageError, match="algorithm"):
+        plan(machine, sweep(strategy="ddp", algorithm=name, world_size=4))
+
+
+def test_the_comma_between_levels_separates_no_values():
+    assert parse_axis("algorithm", "ring, two_level(ring, tree)") == ("ring", "two_level(ring,tree)")

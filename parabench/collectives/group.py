@@ -121,16 +121,17 @@ class AlgorithmGroup(ProcessGroup):
 
         def job() -> None:
             for output, whole in zip(outputs, inputs, strict=True):
-                flat = self._carried(whole, "host")
-                if how.scales:  # the caller's input stays as it is
-                    scaled = self._wire.scratch("scaled", flat, flat.numel())
-                    flat = scaled.copy_(flat)
-                    how.prepare(flat)
-                part = self._carried(output, "host part", filled=False)
-                self.algorithm.reduce_scatter(self._wire, part, flat, how)
-                self._deliver(part, output)
+                self._scatter(output, self._carried(whole, "host"), how)
 
         return self._run("reduce_scatter", job, outputs, [*outputs, *inputs], opts)
+
+    def _scatter(self, output: Tensor, flat: Tensor, how: Reduction) -> None:
+        if how.scales:  # the caller's input stays as it is
+            flat = self._wire.scratch("scaled", flat, flat.numel()).copy_(flat)
+            how.prepare(flat)
+        part = self._carried(output, "host part", filled=False)
+        self.algorithm.reduce_scatter(self._wire, part, flat, how)
+        self._deliver(part, output)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """The same for one tensor."""
@@ -140,9 +141,15 @@ class AlgorithmGroup(ProcessGroup):
         self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None
     ) -> Work:
         """The same from a list of tensors, one a rank."""
-        return self.reduce_scatter_single_coalesced(
-            outputs, [torch.cat([t.reshape(-1) for t in tensors]) for tensors in input_lists], opts
-        )
+        how = self._reduction(opts, outputs)
+
+        def job() -> None:
+            for output, parts in zip(outputs, input_lists, strict=True):
+                whole = self._wire.scratch("lists", output, output.numel() * self.size())
+                torch.cat([part.reshape(-1) for part in parts], out=whole)
+                self._scatter(output, self._carried(whole, "host"), how)
+
+        return self._run("reduce_scatter", job, outputs, outputs, opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         """Everybody's tensors become the root's."""

@@ -92,16 +92,19 @@ def _post(wire: Wire, number: int, way: Round, edges: list[int], flat: Tensor) -
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
     """`output` becomes the parts of all ranks, in their order: the halving's way back."""
     edges = _bounds(output, wire.size)
-    own = output[edges[wire.rank] : edges[wire.rank + 1]]
-    if own.data_ptr() != part.data_ptr():
-        own.copy_(part)
+    place = output[edges[wire.rank] : edges[wire.rank + 1]]
+    copies = place.data_ptr() != part.data_ptr()
     sends: list[Message] = []
     ways = rounds(wire.rank, wire.size)[::-1]
     receives = [wire.recv(output[edges[way.given[0]] : edges[way.given[1]]], way.to) for way in ways]
-    for way, receive in zip(ways, receives, strict=True):
-        kept = output[edges[way.kept[0]] : edges[way.kept[1]]]
+    for number, (way, receive) in enumerate(zip(ways, receives, strict=True)):
+        kept = output[edges[way.kept[0]] : edges[way.kept[1]]] if number else part
         sends += [wire.send(kept, source) for source in way.sources]
+        if copies and not number:
+            place.copy_(part)  # while the first message travels
         receive.wait()
+    if copies and not ways:
+        place.copy_(part)
     finish(sends)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ class Arrival(NamedTuple):
 class Trip(NamedTuple):
     """What a rank does in one operation: send its own pieces to the right, then take each arrival in order."""
 
-    own: tuple[tuple[int, int], ...]
+    own: tuple[tuple[int, int], ...]  # empty for an all-gather, whose own part lies elsewhere
     arrivals: tuple[Arrival, ...]
 
 
@@ -53,16 +54,26 @@ def trip(rank: int, size: int, numel: int, count: int, reduces: bool, gathers: b
         arrivals += [Arrival(*piece, False, last, gathers or not last) for piece in chunks[(rank - 2 - step) % size]]
     for step in range(size - 1 if gathers else 0):
         arrivals += [Arrival(*piece, True, False, step < size - 2) for piece in chunks[(rank - 1 - step) % size]]
-    return Trip(tuple(chunks[(rank - 1) % size if reduces else rank]), tuple(arrivals))
+    return Trip(tuple(chunks[(rank - 1) % size]) if reduces else (), tuple(arrivals))
 
 
 def _travel(
-    wire: Wire, way: Trip, source: Tensor, partial: Tensor, target: Tensor, shift: int, reduction: Reduction | None
+    wire: Wire,
+    way: Trip,
+    own: Sequence[Tensor],
+    *,
+    source: Tensor,
+    partial: Tensor,
+    target: Tensor,
+    shift: int = 0,
+    reduction: Reduction | None = None,
+    meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Own pieces and contributions come from `source`, sums that go on are kept in `partial`, what is final goes to
-    `target`, which holds the whole from element `shift` on."""
+    """Send `own` pieces, then take the arrivals. This rank's contributions come from `source`, sums that go on are
+    kept in `partial`, what is final goes to `target`, which holds the whole from element `shift` on. `meanwhile` is
+    done while the first pieces travel."""
     right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
-    own, arrivals = way
+    arrivals = way.arrivals
     total = len(arrivals)
     longest = max(a.end - a.begin for a in arrivals)
     receives: deque[tuple[Tensor, Message]] = deque()
@@ -77,7 +88,9 @@ def _travel(
 
     for number in range(min(AHEAD, total)):
         post(number)
-    sends = [wire.send(source[begin:end], right) for begin, end in own]
+    sends = [wire.send(piece, right) for piece in own]
+    if meanwhile is not None:
+        meanwhile()
     for number, (begin, end, gathers, last, goes_on) in enumerate(arrivals):
         product, receive = receives.popleft()
         receive.wait()
@@ -107,19 +120,23 @@ def reduce_scatter(wire: Wire, output: Tensor, flat: Tensor, reduction: Reductio
         reduction.finish(output)
         return
     way = trip(wire.rank, n, numel, _count(wire, flat), True, False)
+    own = [flat[begin:end] for begin, end in way.own]
     partial = flat if n == 2 else wire.scratch("ring partial", flat, numel)
-    _travel(wire, way, flat, partial, output, numel * wire.rank // n, reduction)
+    shift = numel * wire.rank // n
+    _travel(wire, way, own, source=flat, partial=partial, target=output, shift=shift, reduction=reduction)
 
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
     """`output` becomes the parts of all ranks, in their order."""
     n = wire.size
-    own = split(output, n)[wire.rank]
-    if own.data_ptr() != part.data_ptr():
-        own.copy_(part)
+    place = split(output, n)[wire.rank]
+    copy = None if place.data_ptr() == part.data_ptr() else lambda: place.copy_(part)
     if n > 1:
-        way = trip(wire.rank, n, output.numel(), _count(wire, output), False, True)
-        _travel(wire, way, output, output, output, 0, None)
+        count = _count(wire, output)
+        way = trip(wire.rank, n, output.numel(), count, False, True)
+        _travel(wire, way, split(part, count), source=output, partial=output, target=output, meanwhile=copy)
+    elif copy is not None:
+        copy()
 
 
 def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
@@ -128,7 +145,8 @@ def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
         reduction.finish(flat)
         return
     way = trip(wire.rank, wire.size, flat.numel(), _count(wire, flat), True, True)
-    _travel(wire, way, flat, flat, flat, 0, reduction)
+    own = [flat[begin:end] for begin, end in way.own]
+    _travel(wire, way, own, source=flat, partial=flat, target=flat, reduction=reduction)
 
 
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
