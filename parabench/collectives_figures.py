@@ -100,7 +100,7 @@ def fitted_times(fits: Iterable[Fit]) -> list[Panel]:
                 **style,
             )
         lay_out(figure, "size of the whole buffer", "time (ms)")
-        figure.update_yaxes(type="log", dtick="D2", exponentformat="none")
+        _time_axis(figure, pd.concat([group["measured_s"], group["fitted_s"]]) * 1e3)
         _size_axis(figure, group["bytes"])
         panels.append(Panel(_title(op, world_size), figure, HEIGHT))
     return panels
@@ -114,6 +114,13 @@ def _by_question(table: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]
 
 def _title(op: str, world_size: int) -> str:
     return f"{op}, {words.count(int(world_size), 'rank')}"
+
+
+def _time_axis(figure: go.Figure, values: pd.Series[float]) -> None:
+    """Logarithmic, with ticks at 1, 2 and 5 times the powers of ten that are within reach."""
+    low, high = math.floor(math.log10(values.min())), math.ceil(math.log10(values.max()))
+    ticks = [round(digit * 10.0**power, -power) for power in range(low - 1, high + 1) for digit in (1, 2, 5)]
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
 
 
 def _size_axis(figure: go.Figure, sizes: pd.Series[Any]) -> None:
