@@ -23,8 +23,10 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch.distributed import ReduceOp
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from parabench import worker
 from parabench.case import Case
@@ -218,8 +220,15 @@ def refusals(rank: int, size: int) -> Iterator[str]:
         "reduce_scatter_single": lambda: dist.reduce_scatter_single(torch.zeros(24 // size), flat.view(4, 6).t()),
         "PRODUCT": lambda: dist.all_reduce(flat, ReduceOp.PRODUCT),
         "AVG": lambda: dist.all_reduce(torch.zeros(3, dtype=torch.int64), ReduceOp.AVG),
+        "float8": lambda: dist.all_reduce(torch.zeros(3, dtype=torch.float8_e5m2)),
+        "3 elements": lambda: dist.reduce_scatter_single(torch.zeros(3), torch.zeros(3 * size + 1)),
+        "float64": lambda: dist.all_gather_single(torch.zeros(2 * size, dtype=torch.float64), torch.zeros(2)),
+        "of 2 tensors": lambda: dist.reduce_scatter(torch.zeros(2), [torch.zeros(2)] * (size + 1)),
+        "an entry of 2": lambda: dist.all_gather([torch.zeros(3)] * size, torch.zeros(2)),
     }.items():
-        wanted = name if name in ("PRODUCT", "AVG") else "contiguous"
+        wanted = {"3 elements": f"{3 * size} elements", "of 2 tensors": f"list of {size} tensors"}.get(name, name)
+        if name.startswith(("all_", "reduce_")):
+            wanted = "contiguous"
         try:
             call()
         except ValueError as error:
@@ -248,6 +257,53 @@ def recorded(rank: int, size: int, algorithm: str) -> Iterator[str]:
     }
     if membership.calls() != expected:
         yield f"calls are {membership.calls()}"
+
+
+def unusual_callers(rank: int, size: int) -> Iterator[str]:
+    """From a future's callback, in inference mode and after it, before a barrier, and DDP with PowerSGD's hook."""
+    expected = float(sum(range(1, size + 1)))
+    first, second = torch.full((1000,), rank + 1.0), torch.full((10,), rank + 1.0)
+
+    def callback(_: Any) -> Tensor:
+        return dist.all_reduce(second, async_op=True).get_future().wait()[0]
+
+    chained = dist.all_reduce(first, async_op=True).get_future().then(callback).wait()
+    if not bool((chained == expected).all() and (first == expected).all()):
+        yield f"chained: {chained}"
+
+    with torch.inference_mode():
+        inside = torch.full((99,), rank + 1.0)
+        dist.all_reduce(inside)
+        dist.reduce_scatter_single(torch.empty(10), torch.ones(10 * size))
+    part = torch.empty(10)
+    dist.reduce_scatter_single(part, torch.ones(10 * size))
+    if not bool((inside == expected).all() and (part == size).all()):
+        yield f"in inference mode: {inside}, after it: {part}"
+    with torch.inference_mode():
+        later = torch.full((99,), rank + 1.0)
+    dist.all_reduce(later)
+    if not bool((later == expected).all()):
+        yield f"an inference tensor: {later}"
+
+    pending = torch.full((100_000,), rank + 1.0)
+    work = dist.all_reduce(pending, async_op=True)
+    dist.barrier()
+    if not work.is_completed() or not bool((pending == expected).all()):
+        yield "a barrier did not wait for what was called before it"
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)))
+    state = powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    for _ in range(4):
+        model(torch.ones(2, 32)).sum().backward()
+    gradients = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    others = [torch.empty_like(gradients) for _ in range(size)]
+    dist.all_gather(others, gradients)
+    if not all(torch.equal(gradients, other) for other in others):
+        yield "PowerSGD's gradients differ between ranks"
+    del model
+    gc.collect()
 
 
 def unfinished(rank: int, size: int, pipe: Path) -> Iterator[str]:
@@ -308,7 +364,12 @@ def stopping_dead(rank: int, case: Case, folder: Path) -> None:
 
 
 def large_halves(rank: int, size: int) -> Iterator[str]:
-    """The sum of these would be infinite in float16; their average is what they are."""
+    """The sum of these would be infinite in float16; their average is what they are. So is that of the smallest."""
+    least = torch.full((33,), 6e-8, dtype=torch.float16)
+    smallest = least.clone()
+    dist.all_reduce(smallest, ReduceOp.AVG)
+    if not torch.equal(smallest, least):
+        yield f"all_reduce of the smallest: {smallest}"
     mine = torch.full((33,), 60000.0, dtype=torch.float16)
     dist.all_reduce(mine, ReduceOp.AVG)
     if not torch.equal(mine, torch.full((33,), 60000.0, dtype=torch.float16)):

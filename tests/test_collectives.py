@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import ranks_helpers
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.futures import Future
 
 from parabench.case import Case
 from parabench.collectives import wire
@@ -98,6 +100,11 @@ def test_dimensions_of_a_mesh_reduce_at_the_same_time(each: Case, tmp_path: Path
 @pytest.mark.parametrize("each", [case(2, "ring"), case(3, "tree"), case(2, "two_level", 2)], ids=name)
 def test_what_an_algorithm_cannot_do_is_refused_in_words(each: Case, tmp_path: Path) -> None:
     assert_no_complaint(ranks_helpers.refusals, each, tmp_path)
+
+
+@pytest.mark.parametrize("each", [case(2, "ring"), case(3, "tree"), case(2, "halving_doubling")], ids=name)
+def test_calls_come_from_everywhere(each: Case, tmp_path: Path) -> None:
+    assert_no_complaint(ranks_helpers.unusual_callers, each, tmp_path)
 
 
 @pytest.mark.parametrize("each", [case(2, "ring"), case(2, "tree"), case(2, "two_level", 1)], ids=name)
@@ -184,10 +191,10 @@ def test_a_failed_job_raises_in_wait_and_in_what_is_chained_to_it() -> None:
         raise ValueError("no such peer")
 
     work = lane.run(job, [torch.zeros(1)], "ring all_reduce on rank 0 of 2")
-    with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: no such peer"):
+    with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: ValueError: no such peer"):
         work.wait()
     chained = work.get_future().then(lambda future: future.value())
-    with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: no such peer"):
+    with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: ValueError: no such peer"):
         chained.wait()
     lane.stop()
 
@@ -217,6 +224,50 @@ def test_jobs_keep_their_order_whoever_does_them() -> None:
     lane.stop()
 
 
+def test_a_callback_may_wait_for_what_it_calls() -> None:
+    """As DDP's communication hooks do: the lane's own thread runs the callback."""
+    lane, done = ThreadLane("test"), []
+
+    def callback(_: Future[Any]) -> None:
+        lane.run(lambda: done.append("chained"), [torch.zeros(1)], "chained").get_future().wait()
+        lane.run(lambda: done.append("waited for"), [torch.zeros(1)], "waited for", waits=True)
+
+    lane.run(lambda: done.append("first"), [torch.zeros(1)], "first").get_future().then(callback).wait()
+    assert done == ["first", "chained", "waited for"]
+    lane.stop()
+
+
+def test_an_interrupt_in_a_callers_job_fails_what_is_behind_it() -> None:
+    lane, done = ThreadLane("test"), []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lane.run(interrupted, [torch.zeros(1)], "the first", waits=True)
+    work = lane.run(lambda: done.append("second"), [torch.zeros(1)], "the second", waits=True)
+    with pytest.raises(RuntimeError, match="the first: KeyboardInterrupt"):
+        work.wait()
+    assert done == []
+    assert not work.is_success()
+    assert "the first" in str(work.exception())
+    lane.stop()
+
+
+def test_a_wait_keeps_its_timeout() -> None:
+    lane, go_on = ThreadLane("test"), threading.Event()
+    work = lane.run(go_on.wait, [torch.zeros(1)], "ring")
+    with pytest.raises(RuntimeError, match=r"not over after 0.001 s"):
+        work.wait(timedelta(milliseconds=1))
+    assert work.exception() is None
+    assert not work.is_success()
+    go_on.set()
+    assert work.wait(timedelta(seconds=DEADLINE_S))
+    assert work.is_success()
+    assert work.result() == [torch.zeros(1)]
+    lane.stop()
+
+
 def test_nothing_is_sent_after_a_failure() -> None:
     """The peers would take it for what they still wait for."""
     lane, done = ThreadLane("test"), []
@@ -227,7 +278,7 @@ def test_nothing_is_sent_after_a_failure() -> None:
     first = lane.run(fail, [torch.zeros(1)], "the first")
     second = lane.run(lambda: done.append("second"), [torch.zeros(1)], "the second")
     for work in (first, second):
-        with pytest.raises(RuntimeError, match="the first: no such peer"):
+        with pytest.raises(RuntimeError, match="the first: ValueError: no such peer"):
             work.wait()
     assert done == []
     lane.stop()

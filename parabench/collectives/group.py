@@ -1,7 +1,7 @@
-"""The process group that routes a strategy's reductions through one of our algorithms.
+"""The process group that routes a strategy's collectives through one of our algorithms.
 
 It is a `ProcessGroup` in Python around the real backend. DDP, FSDP2 and tensor parallel call it as they call any
-other; what is no all-reduce, all-gather or reduce-scatter goes to the backend unchanged.
+other; what is no all-reduce, reduce-scatter, all-gather or broadcast goes to the backend unchanged.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import BarrierOptions
 from torch.distributed import ProcessGroup, Work
 
 from parabench.collectives.algorithm import Algorithm
@@ -37,7 +38,7 @@ def _delegated(name: str) -> Callable[..., Any]:
 
 
 class AlgorithmGroup(ProcessGroup):
-    """All-reduce, all-gather and reduce-scatter by `algorithm`; everything else by `inner`.
+    """All-reduce, reduce-scatter, all-gather and broadcast by `algorithm`; everything else by `inner`.
 
     Every method of the inner backend is delegated by name: one that fell through to C++ would run with the
     interpreter's lock held and could deadlock against the backend's own threads.
@@ -73,8 +74,7 @@ class AlgorithmGroup(ProcessGroup):
 
         def job() -> None:
             for tensor in tensors:
-                flat = self._carried(tensor, "host")
-                how.prepare(flat)
+                flat = self._carried(tensor, "host", how.carrier)
                 self.algorithm.all_reduce(self._wire, flat, how)
                 self._deliver(flat, tensor)
 
@@ -86,6 +86,8 @@ class AlgorithmGroup(ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         """Each output becomes the inputs of all ranks, one after the other."""
+        for output, part in zip(outputs, inputs, strict=True):
+            self._check("all_gather", "output", output, part.numel() * self.size(), part.dtype)
 
         def job() -> None:
             for output, part in zip(outputs, inputs, strict=True):
@@ -103,6 +105,8 @@ class AlgorithmGroup(ProcessGroup):
         self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> Work:
         """The same into a list of tensors, one a rank."""
+        for outputs, part in zip(output_lists, inputs, strict=True):
+            self._check_list("all_gather", outputs, part)
 
         def job() -> None:
             for outputs, part in zip(output_lists, inputs, strict=True):
@@ -118,18 +122,17 @@ class AlgorithmGroup(ProcessGroup):
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         """Rank r's output becomes the reduced r-th part of each input."""
         how = self._reduction(opts, inputs)
+        for output, whole in zip(outputs, inputs, strict=True):
+            self._check("reduce_scatter", "input", whole, output.numel() * self.size(), output.dtype)
 
         def job() -> None:
             for output, whole in zip(outputs, inputs, strict=True):
-                self._scatter(output, self._carried(whole, "host"), how)
+                self._scatter(output, self._carried(whole, "host", how.carrier), how)
 
         return self._run("reduce_scatter", job, outputs, [*outputs, *inputs], opts)
 
     def _scatter(self, output: Tensor, flat: Tensor, how: Reduction) -> None:
-        if how.scales:  # the caller's input stays as it is
-            flat = self._wire.scratch("scaled", flat, flat.numel()).copy_(flat)
-            how.prepare(flat)
-        part = self._carried(output, "host part", filled=False)
+        part = self._carried(output, "host part", how.carrier, filled=False)
         self.algorithm.reduce_scatter(self._wire, part, flat, how)
         self._deliver(part, output)
 
@@ -142,12 +145,14 @@ class AlgorithmGroup(ProcessGroup):
     ) -> Work:
         """The same from a list of tensors, one a rank."""
         how = self._reduction(opts, outputs)
+        for output, parts in zip(outputs, input_lists, strict=True):
+            self._check_list("reduce_scatter", parts, output)
 
         def job() -> None:
             for output, parts in zip(outputs, input_lists, strict=True):
                 whole = self._wire.scratch("lists", output, output.numel() * self.size())
                 torch.cat([part.reshape(-1) for part in parts], out=whole)
-                self._scatter(output, self._carried(whole, "host"), how)
+                self._scatter(output, self._carried(whole, "host", how.carrier), how)
 
         return self._run("reduce_scatter", job, outputs, outputs, opts)
 
@@ -168,6 +173,16 @@ class AlgorithmGroup(ProcessGroup):
 
         return self._run("broadcast", job, tensors, tensors, opts)
 
+    def barrier(self, opts: Any = None) -> Work:
+        """The backend's, after everything that was called before it."""
+        opts = BarrierOptions() if opts is None else opts
+        if self._is_nccl:
+            work: Work = self._inner.barrier(opts)
+            return work
+        nothing = [torch.empty(0)]
+        what = f"barrier on rank {self.rank()} of {self.size()}"
+        return self._lane.run(lambda: self._inner.barrier(opts).wait(), nothing, what, waits=_waits(opts))
+
     # torch 2.11 and older call them by these names.
     _allgather_base: Any = all_gather_single
     _reduce_scatter_base: Any = reduce_scatter_single
@@ -177,19 +192,37 @@ class AlgorithmGroup(ProcessGroup):
     def _reduction(self, opts: Any, tensors: list[Tensor]) -> Reduction:
         return reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM, self.size(), tensors[0].dtype)
 
-    def _carried(self, tensor: Tensor, purpose: str, *, filled: bool = True) -> Tensor:
-        """`tensor`, flat, where the wire can carry it. gloo sends from host memory only, so CUDA tensors get a host
-        buffer for `purpose`, with their content if it is to be `filled`."""
+    def _carried(
+        self, tensor: Tensor, purpose: str, dtype: torch.dtype | None = None, *, filled: bool = True
+    ) -> Tensor:
+        """`tensor`, flat, where the wire can carry it and as `dtype`. gloo sends from host memory only, so CUDA tensors
+        get a host buffer for `purpose`, with their content if it is to be `filled`."""
         flat = tensor.view(-1)
-        if self._is_nccl or not tensor.is_cuda:
+        if dtype is None and (self._is_nccl or not tensor.is_cuda):
             return flat
-        host = self._wire.scratch(purpose, torch.empty(0, dtype=flat.dtype), flat.numel())
-        return host.copy_(flat) if filled else host
+        device = tensor.device if self._is_nccl else torch.device("cpu")
+        like = torch.empty(0, dtype=dtype or tensor.dtype, device=device)
+        carried = self._wire.scratch(purpose, like, flat.numel())
+        return carried.copy_(flat) if filled else carried
 
     def _deliver(self, flat: Tensor, tensor: Tensor) -> None:
-        """Bring the outcome back to where the caller looks for it."""
-        if flat.device != tensor.device:
+        """Bring the outcome to where the caller looks for it."""
+        if flat.dtype != tensor.dtype or flat.device != tensor.device:
             tensor.view(-1).copy_(flat)
+
+    def _check(self, op: str, which: str, tensor: Tensor, numel: int, dtype: torch.dtype) -> None:
+        """A call that cannot be right is refused before anything is sent: later the peers would wait for it."""
+        if tensor.numel() != numel or tensor.dtype != dtype:
+            raise ValueError(
+                f"{self.algorithm.name} {op} over {self.size()} ranks needs an {which} of {numel} elements of {dtype}, "
+                f"got {tensor.numel()} of {tensor.dtype}"
+            )
+
+    def _check_list(self, op: str, tensors: list[Tensor], like: Tensor) -> None:
+        if len(tensors) != self.size():
+            raise ValueError(f"{self.algorithm.name} {op} needs a list of {self.size()} tensors, got {len(tensors)}")
+        for tensor in tensors:
+            self._check(op, "entry", tensor, like.numel(), like.dtype)
 
     def _run(self, op: str, job: Callable[[], None], results: list[Tensor], tensors: list[Tensor], opts: Any) -> Work:
         for tensor in tensors:
@@ -199,7 +232,7 @@ class AlgorithmGroup(ProcessGroup):
                     f"with strides {tensor.stride()}; call .contiguous() first"
                 )
         self._count(op, results)
-        return self._lane.run(job, results, self._names[op], waits=not getattr(opts, "asyncOp", True))
+        return self._lane.run(job, results, self._names[op], waits=_waits(opts))
 
     def _count(self, op: str, results: list[Tensor]) -> None:
         count = self.calls.get(op)
@@ -220,7 +253,6 @@ class AlgorithmGroup(ProcessGroup):
     send: Any = _delegated("send")
     recv: Any = _delegated("recv")
     recv_anysource: Any = _delegated("recv_anysource")
-    barrier: Any = _delegated("barrier")
     monitored_barrier: Any = _delegated("monitored_barrier")
 
     def getBackendName(self) -> str:  # noqa: D102, N802 - c10d's name
@@ -238,3 +270,8 @@ class AlgorithmGroup(ProcessGroup):
     def abort(self) -> None:
         """End the backend's connections, so that whoever waits fails."""
         self._inner.abort()
+
+
+def _waits(opts: Any) -> bool:
+    """Whether the caller waits for the outcome at once; who says nothing does not."""
+    return not getattr(opts, "asyncOp", True)

@@ -32,15 +32,37 @@ class FutureWork(Work):
         self._end.set_result(outcome)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return when the job is done; raises RuntimeError when it failed. The wire itself keeps the timeout."""
-        if self._help is not None and not self._end.done():
+        """Return when the job is done; raises RuntimeError when it failed, or is not over after `timeout`. Without one
+        the wire keeps the group's."""
+        if timeout:
+            over = threading.Event()
+            self._end.add_done_callback(lambda _: over.set())
+            if not over.wait(timeout.total_seconds()):
+                raise RuntimeError(f"a collective is not over after {timeout.total_seconds():g} s")
+        elif self._help is not None and not self._end.done():
             self._help()
+        if (failure := self.exception()) is not None:
+            raise failure
         self._outcome.wait()
         return True
 
     def is_completed(self) -> bool:
         """Whether the job is over, however it ended."""
         return self._outcome.done()
+
+    def exception(self) -> Exception | None:
+        """What the job raised; None while it runs, or when all was well."""
+        value = self._end.value() if self._end.done() else None
+        return value if isinstance(value, Exception) else None
+
+    def is_success(self) -> bool:
+        """Whether the job is over and all was well."""
+        return self._end.done() and self.exception() is None
+
+    def result(self) -> list[Tensor]:
+        """The tensors that the job finished."""
+        value: list[Tensor] = self._outcome.value()
+        return value
 
     def get_future(self) -> Future[Any]:
         """What DDP chains its own work to."""
@@ -66,26 +88,35 @@ class Line:
 
     def perform(self, job: Callable[[], None], work: FutureWork, tensors: list[Tensor], what: str) -> None:
         """Run `job` and finish `work` with `tensors`, or with the failure that names `what`."""
+        interrupt = None
         if self.failure is None:
             try:
-                with torch.no_grad():
+                # As the caller may be in inference mode, and buffers are kept from one call to the next.
+                with torch.inference_mode():
                     job()
-            except Exception as error:
-                self.failure = RuntimeError(f"{what}: {error}")
+            except BaseException as error:
+                said = str(error) if type(error) is RuntimeError else f"{type(error).__name__}: {error}"
+                self.failure = RuntimeError(f"{what}: {said}")
+                self.failure.__cause__ = error
+                interrupt = None if isinstance(error, Exception) else error
         work.finish(tensors if self.failure is None else self.failure)
+        if interrupt is not None:  # Ctrl-C in the middle of a caller's own job
+            raise interrupt
 
 
 class ThreadLane:
     """One thread that runs a group's collectives in the order they were called.
 
     `run` returns an unfinished Work at once: that is what lets DDP go on with backward. A caller that has nothing else
-    to do than to wait does the job itself, unless the thread is at it: handing over costs two wake-ups.
+    to do than to wait does the job itself, unless the thread is at it: handing over costs two wake-ups. What is called
+    from a job's callback is done there and then, for the callback may wait for it.
     """
 
     def __init__(self, name: str) -> None:
         self._line = Line()
         self._jobs: deque[Job] = deque()
-        self._running = threading.Lock()  # held by whoever runs jobs: the thread, or a caller that waits
+        self._running = threading.RLock()  # held by whoever runs jobs: the thread, or a caller that waits
+        self._runner: int | None = None
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
@@ -97,7 +128,7 @@ class ThreadLane:
         if device.type != "cpu":
             job = _after_current_stream(job, device)
         self._jobs.append((job, work, list(tensors), what))
-        if waits:
+        if waits or self._runner == threading.get_ident():
             with self._running:
                 self._run_jobs()
         else:
@@ -117,8 +148,12 @@ class ThreadLane:
                 self._running.release()
 
     def _run_jobs(self) -> None:
-        while self._jobs:
-            self._line.perform(*self._jobs.popleft())
+        before, self._runner = self._runner, threading.get_ident()
+        try:
+            while self._jobs:
+                self._line.perform(*self._jobs.popleft())
+        finally:
+            self._runner = before
 
     def _loop(self) -> None:
         goes_on = True

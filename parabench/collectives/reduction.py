@@ -20,17 +20,13 @@ def _nothing(tensor: Tensor) -> None:
 class Reduction:
     """`combine(into, a, b)` of two contributions, and `finish(total)` once at the end, in place.
 
-    `into` may be `a` or `b`. `prepare(contribution)`, in place, comes before everything; the process group calls it.
+    `into` may be `a` or `b`. Contributions travel as `carrier`, when their own type is too narrow for what comes
+    between.
     """
 
     combine: Callable[[Tensor, Tensor, Tensor], object]
     finish: Callable[[Tensor], object] = _nothing
-    prepare: Callable[[Tensor], object] = _nothing
-
-    @property
-    def scales(self) -> bool:
-        """Whether contributions have to be prepared."""
-        return self.prepare is not _nothing
+    carrier: torch.dtype | None = None
 
     def partly(self) -> Reduction:
         """The same without its end: for all but the last of several reductions that make up one."""
@@ -56,23 +52,19 @@ def reduction(op: Any, size: int, dtype: torch.dtype = torch.float32) -> Reducti
 
 @lru_cache(maxsize=64)
 def _reduction(op: ReduceOp.RedOpType, size: int, dtype: torch.dtype) -> Reduction:
-    if op == ReduceOp.SUM:
-        return Reduction(_sum)
-    if op == ReduceOp.AVG and dtype.is_floating_point:
-        return _average(size, dtype)
+    known = op in (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.MIN) or (op == ReduceOp.AVG and dtype.is_floating_point)
+    # The eight-bit floating point types cannot be added.
+    if not known or (dtype.is_floating_point and dtype.itemsize == 1):
+        raise ValueError(
+            f"reduction {op.name} of {dtype} has no algorithm here; use SUM, MAX or MIN, with floating point numbers "
+            "AVG, or algorithm native"
+        )
     if op == ReduceOp.MAX:
         return Reduction(_maximum)
     if op == ReduceOp.MIN:
         return Reduction(_minimum)
-    raise ValueError(
-        f"reduction {op.name} of {dtype} has no algorithm here; use SUM, MAX or MIN, with floating point numbers AVG, "
-        "or algorithm native"
-    )
-
-
-def _average(size: int, dtype: torch.dtype) -> Reduction:
-    if dtype is not torch.float16:
-        return Reduction(_sum, lambda total: total.div_(size))
-    # A float16 sum overflows long before its average does. Powers of two scale without rounding.
-    scale = 1 << (size - 1).bit_length()
-    return Reduction(_sum, lambda total: total.div_(size / scale), lambda part: part.div_(scale))
+    if op == ReduceOp.SUM:
+        return Reduction(_sum)
+    # A float16 sum overflows long before its average does.
+    carrier = torch.float32 if dtype is torch.float16 else None
+    return Reduction(_sum, lambda total: total.div_(size), carrier)
