@@ -4,14 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install demo test lint format bench clean
+.PHONY: help install demo test lint format bench soak clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
 	@echo "make test    run all tests"
 	@echo "make lint    ruff, ruff format --check, mypy --strict"
 	@echo "make format  let ruff reformat the source"
-	@echo "make bench   measure parabench's own costs against torchrun"
+	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
+	@echo "make soak    launch 500 times over every algorithm and strategy, each verified"
 	@echo "make clean   remove the virtual environment and caches"
 
 install: $(STAMP)
@@ -39,6 +40,11 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.launch_cost
 	$(BIN)/python -m benchmarks.step_truth
+	$(BIN)/python -m benchmarks.overlap
+	$(BIN)/python -m benchmarks.slow_link || test $$? -eq 2  # where it cannot run it has said why
+
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.soak
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks

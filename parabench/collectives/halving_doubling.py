@@ -8,6 +8,7 @@ last rank, so any n works without a step before or after.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -91,15 +92,30 @@ def _post(wire: Wire, number: int, way: Round, edges: list[int], flat: Tensor) -
 
 def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
     """`output` becomes the parts of all ranks, in their order: the halving's way back."""
+    _gather(wire, output, part, _expect(wire, output))
+
+
+# The way back has a channel of its own, because its receives are posted before the way out begins.
+BACK = 1
+
+
+def _expect(wire: Wire, output: Tensor) -> list[Message]:
+    edges = _bounds(output, wire.size)
+    return [
+        wire.recv(output[edges[way.given[0]] : edges[way.given[1]]], way.to, BACK)
+        for way in rounds(wire.rank, wire.size)[::-1]
+    ]
+
+
+def _gather(wire: Wire, output: Tensor, part: Tensor, receives: Sequence[Message]) -> None:
     edges = _bounds(output, wire.size)
     place = output[edges[wire.rank] : edges[wire.rank + 1]]
     copies = place.data_ptr() != part.data_ptr()
     sends: list[Message] = []
     ways = rounds(wire.rank, wire.size)[::-1]
-    receives = [wire.recv(output[edges[way.given[0]] : edges[way.given[1]]], way.to) for way in ways]
     for number, (way, receive) in enumerate(zip(ways, receives, strict=True)):
         kept = output[edges[way.kept[0]] : edges[way.kept[1]]] if number else part
-        sends += [wire.send(kept, source) for source in way.sources]
+        sends += [wire.send(kept, source, BACK) for source in way.sources]
         if copies and not number:
             place.copy_(part)  # while the first message travels
         receive.wait()
@@ -111,8 +127,10 @@ def all_gather(wire: Wire, output: Tensor, part: Tensor) -> None:
 def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
     """Reduce `flat` over all ranks, in place."""
     part = split(flat, wire.size)[wire.rank]
+    # The news of a receive would wait behind what is being sent, so those of the way back are posted first.
+    receives = _expect(wire, flat)
     reduce_scatter(wire, part, flat, reduction)
-    all_gather(wire, flat, part)
+    _gather(wire, flat, part, receives)
 
 
 def broadcast(wire: Wire, flat: Tensor, root: int) -> None:

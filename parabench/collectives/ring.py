@@ -18,8 +18,10 @@ from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.reduction import Reduction
 from parabench.collectives.wire import Message, Wire, finish, pieces, pieces_of, split
 
-# So many receives are posted ahead.
+# So many pieces that are to be added have their receives posted ahead, each with a buffer of its own.
 AHEAD = 4
+# The channel of what is final: it lands in its place, so all of its receives are posted at once.
+FINAL = 1
 
 
 class Arrival(NamedTuple):
@@ -73,38 +75,39 @@ def _travel(
     kept in `partial`, what is final goes to `target`, which holds the whole from element `shift` on. `meanwhile` is
     done while the first pieces travel."""
     right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
-    arrivals = way.arrivals
-    total = len(arrivals)
-    longest = max(a.end - a.begin for a in arrivals)
+    adding = [arrival for arrival in way.arrivals if not arrival.gathers]
+    longest = max((arrival.end - arrival.begin for arrival in adding), default=0)
     receives: deque[tuple[Tensor, Message]] = deque()
 
     def post(number: int) -> None:
-        begin, end, gathers, _, _ = arrivals[number]
-        if gathers:
-            into = target[begin - shift : end - shift]
-        else:
-            into = wire.scratch(f"ring {number % AHEAD}", source, longest)[: end - begin]
-        receives.append((into, wire.recv(into, left)))
+        if number < len(adding):
+            numel = adding[number].end - adding[number].begin
+            into = wire.scratch(f"ring {number % AHEAD}", source, longest)[:numel]
+            receives.append((into, wire.recv(into, left)))
 
-    for number in range(min(AHEAD, total)):
+    # Receives first: the news of one waits behind what is already being sent on the same connection.
+    for number in range(AHEAD):
         post(number)
-    sends = [wire.send(piece, right) for piece in own]
+    places = [target[a.begin - shift : a.end - shift] for a in way.arrivals if a.gathers]
+    landing = [(place, wire.recv(place, left, FINAL)) for place in places]
+    sends = [wire.send(piece, right, 0 if adding else FINAL) for piece in own]
     if meanwhile is not None:
         meanwhile()
-    for number, (begin, end, gathers, last, goes_on) in enumerate(arrivals):
-        product, receive = receives.popleft()
+    for number, (begin, end, _, last, goes_on) in enumerate(adding):
+        assert reduction is not None
+        arrived, receive = receives.popleft()
         receive.wait()
-        if not gathers:
-            assert reduction is not None
-            arrived = product
-            product = target[begin - shift : end - shift] if last else partial[begin:end]
-            reduction.combine(product, source[begin:end], arrived)
-            if last:
-                reduction.finish(product)
+        product = target[begin - shift : end - shift] if last else partial[begin:end]
+        reduction.combine(product, source[begin:end], arrived)
+        if last:
+            reduction.finish(product)
         if goes_on:
-            sends.append(wire.send(product, right))
-        if number + AHEAD < total:
-            post(number + AHEAD)
+            sends.append(wire.send(product, right, FINAL if last else 0))
+        post(number + AHEAD)
+    for arrival, (place, receive) in zip(way.arrivals[len(adding) :], landing, strict=True):
+        receive.wait()
+        if arrival.goes_on:
+            sends.append(wire.send(place, right, FINAL))
     finish(sends)
 
 

@@ -95,12 +95,7 @@ def _climb(wire: Wire, pieces: Sequence[Piece], reduction: Reduction, sends: lis
 
     A leaf waits for nothing, so what it gives leaves at once.
     """
-    inner = []
-    for piece in pieces:
-        if piece.node.children:
-            inner.append(piece)
-        elif piece.node.parent is not None:
-            sends.append(wire.send(piece.own, piece.node.parent, piece.channel))
+    inner = [piece for piece in pieces if piece.node.children]
     receives: deque[list[tuple[Tensor, Message]]] = deque()
 
     def post(number: int) -> None:
@@ -111,8 +106,14 @@ def _climb(wire: Wire, pieces: Sequence[Piece], reduction: Reduction, sends: lis
                 [(slot, wire.recv(slot, child, channel)) for slot, child in zip(slots, node.children, strict=True)]
             )
 
+    # Receives first: the news of one waits behind what is already being sent on the same connection.
     for number in range(AHEAD):
         post(number)
+    sends += [
+        wire.send(own, node.parent, channel)
+        for node, channel, own, _ in pieces
+        if not node.children and node.parent is not None
+    ]
     for number, piece in enumerate(inner):
         partial = piece.own
         for theirs, receive in receives.popleft():
@@ -168,13 +169,12 @@ def _up_and_down(wire: Wire, pieces: Sequence[Piece], reduction: Reduction) -> N
     added = [piece for piece in pieces if piece.node.children]
     climbing, descending = _climb(wire, pieces, reduction, sends), _descend(wire, added, sends)
     lag = AHEAD if added and added[0].node.parent is not None else 0
-    first = next(climbing, None)
     landing = [
         wire.recv(p.total, p.node.parent, p.channel)
         for p in pieces
         if not p.node.children and p.node.parent is not None
     ]
-    if first is not None:
+    if next(climbing, None) is not None:
         for turn in range(len(added) + lag):
             if turn >= lag:
                 next(descending)

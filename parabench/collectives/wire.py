@@ -85,7 +85,8 @@ class Wire:
     def recv(self, tensor: Tensor, peer: int, channel: int = 0) -> Message:
         """Start receiving into a flat, contiguous tensor.
 
-        Post it early: a message whose receive is not yet posted waits for the news of it. It may be posted into
+        Post it before the first send to that peer: a message waits for the news of its receive, and that waits behind
+        what is being sent. It may be posted into
         memory that is still being sent from, if what arrives is made from what was sent.
         """
         if not tensor.numel():

@@ -1,0 +1,111 @@
+"""One rank of `slow_link`: `python -m benchmarks.slow_link_rank JOB RANK`, in the namespace of its node.
+
+It joins the default group with the first algorithm, makes a group beside it for each other one, and calls them in
+turn. Every result is compared with the exact one. Seconds, and bytes that left its node, go to RANK.json beside JOB.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from parabench.collectives import is_backends, membership
+from parabench.collectives.algorithm import make
+from parabench.collectives.group import AlgorithmGroup
+
+TIMEOUT_S = 60.0
+
+# Small whole numbers: no order of adding them rounds. The period is prime, so no part looks like another.
+PERIOD = 251
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every rank is told. `sizes` are bytes; `pairs` measured calls of each follow `warmup` ones."""
+
+    address: str
+    port: int
+    world_size: int
+    ranks_per_node: int
+    algorithms: tuple[str, ...]
+    sizes: tuple[int, ...]
+    pairs: int
+    warmup: int = 2
+
+
+def main() -> None:
+    path, rank = Path(sys.argv[1]), int(sys.argv[2])
+    job = Job(**json.loads(path.read_text()))
+    torch.set_num_threads(1)
+    membership.join(
+        algorithm=job.algorithms[0],
+        backend="gloo",
+        rank=rank,
+        world_size=job.world_size,
+        ranks_per_node=job.ranks_per_node,
+        init_method=f"tcp://{job.address}:{job.port}",
+        timeout_s=TIMEOUT_S,
+    )
+    groups: dict[str, Any] = {job.algorithms[0]: dist.group.WORLD}
+    for algorithm in job.algorithms[1:]:
+        groups[algorithm] = beside(algorithm, rank, job)
+    seen = [measure(groups, job, rank, size) for size in job.sizes]
+    (path.parent / f"{rank}.json").write_text(json.dumps(seen))
+    dist.barrier()
+    groups.clear()
+    gc.collect()
+    membership.leave()
+
+
+def beside(algorithm: str, rank: int, job: Job) -> Any:
+    """Another group of the same ranks, over connections of its own."""
+    store = dist.PrefixStore(algorithm, dist.distributed_c10d._get_default_store())
+    gloo = dist.ProcessGroupGloo(store, rank, job.world_size, timedelta(seconds=TIMEOUT_S))
+    if is_backends(algorithm):
+        return gloo
+    made = make(algorithm, job.ranks_per_node)
+    return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, job.world_size, made)
+
+
+def measure(groups: dict[str, Any], job: Job, rank: int, size: int) -> dict[str, Any]:
+    """One size: for each algorithm its seconds, the bytes of one call that left the node, and its wrong elements."""
+    pattern = (torch.arange(size // 4) % PERIOD).float()
+    mine = pattern + rank
+    expected = pattern * job.world_size + sum(range(job.world_size))
+    total = torch.empty_like(mine)
+    seen: dict[str, Any] = {name: {"s": [], "bytes": [], "wrong": 0} for name in groups}
+    for call in range(job.warmup + job.pairs):
+        # No algorithm is always behind the same one.
+        for name in [*groups][:: 1 if call % 2 else -1]:
+            total.copy_(mine)
+            dist.barrier()
+            before = left()
+            begin = time.perf_counter()
+            groups[name].allreduce([total]).wait()
+            duration = time.perf_counter() - begin
+            dist.barrier()
+            seen[name]["wrong"] += int((total != expected).sum())
+            if call >= job.warmup:
+                seen[name]["s"].append(duration)
+                seen[name]["bytes"].append(left() - before)
+    return seen
+
+
+def left() -> int:
+    """Bytes that this node has sent over the link so far."""
+    return int(Path(f"/sys/class/net/{os.environ['GLOO_SOCKET_IFNAME']}/statistics/tx_bytes").read_text())
+
+
+if __name__ == "__main__":
+    main()

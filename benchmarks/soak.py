@@ -1,0 +1,110 @@
+"""Does a launch ever hang, abort or compute something else? Hundreds of four-rank launches, each verified.
+
+    python -m benchmarks.soak [LAUNCHES]
+
+Every algorithm under every strategy in turn, a few steps of a tiny training each, compared with what one device
+computes, as a session does it. Every launch that is not ok is printed with its failure; no process may be left over.
+Exit code 1 when there was any of these.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+
+from parabench.case import Case, Protocol
+from parabench.collectives import levels_of
+from parabench.interrupt import Interrupted
+from parabench.launcher import launch
+from parabench.ranks import start_server
+from parabench.record import Launch, Status
+from parabench.verify import reference_of, verify
+
+ALGORITHMS = (
+    "native",
+    "ring",
+    "tree",
+    "halving_doubling",
+    "parameter_server",
+    "two_level",
+    "two_level(ring,tree)",
+    "two_level(tree,tree)",
+)
+# PyTorch's own buckets, and small ones: many reductions under way at once.
+STRATEGIES = (("ddp", None), ("fsdp", None), ("tp", None), ("ddp", 0.1))
+WORLD_SIZE, RANKS_PER_NODE = 4, 2
+PROTOCOL = Protocol(warmup=2, steps=2)
+
+# A launch takes a second on an idle machine.
+DEADLINE_S = 60.0
+
+
+def case(strategy: str, bucket_mib: float | None, algorithm: str) -> Case:
+    return Case(
+        strategy=strategy,
+        algorithm=algorithm,
+        bucket_mib=bucket_mib,
+        world_size=WORLD_SIZE,
+        ranks_per_node=RANKS_PER_NODE if levels_of(algorithm) is not None else None,
+        data="synthetic",
+        seq_len=8,
+        device="cpu",
+        backend="gloo",
+    )
+
+
+# Every algorithm, each under another strategy than the one before; after as many rounds as strategies, every pair.
+CASES = [
+    case(*STRATEGIES[(place + turn) % len(STRATEGIES)], algorithm=algorithm)
+    for turn in range(len(STRATEGIES))
+    for place, algorithm in enumerate(ALGORITHMS)
+]
+
+
+def soak(launches: int, tell: Callable[[Launch], object]) -> Iterator[str]:
+    """Launch so often, `tell` of each, and yield what was wrong: a failure, a process that is left."""
+    start_server()
+    before = children()
+    reference = launch(CASES[0].reference(), PROTOCOL, deadline_s=DEADLINE_S)
+    if reference.status is not Status.OK:
+        yield f"the reference is {reference.status}: {reference.failure}"
+        return
+    expected = reference_of(reference)
+    for number, each in enumerate(itertools.islice(itertools.cycle(CASES), launches)):
+        seen = launch(each, PROTOCOL, deadline_s=DEADLINE_S)
+        verify(seen, expected)
+        tell(seen)
+        if seen.status is not Status.OK:
+            yield f"launch {number}, {each.label}: {seen.status}, {seen.failure}"
+        left = {pid: name for pid, name in children().items() if pid not in before}
+        if left:
+            yield f"launch {number}, {each.label}: left processes {left}"
+            before |= left
+
+
+def children() -> dict[int, str]:
+    """The processes below this one."""
+    return {child.pid: child.name() for child in psutil.Process().children(recursive=True)}
+
+
+def main() -> None:
+    launches = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    begin, seen = time.perf_counter(), list[Launch]()
+    wrong = 0
+    try:
+        for complaint in soak(launches, seen.append):
+            wrong += 1
+            print(complaint, flush=True)
+    except Interrupted:
+        sys.exit(130)
+    ok = sum(each.status is Status.OK for each in seen)
+    print(f"{len(seen)} launches of {WORLD_SIZE} ranks in {time.perf_counter() - begin:.0f} s: {ok} ok, {wrong} wrong")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
