@@ -41,8 +41,7 @@ class Commands(click.Group):
 _seed = click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
-    default=0,
-    help="Seed of the order in which cases are launched.",
+    help="Seed of the order in which cases are launched. [default: 0]",
 )
 _deadline = click.option(
     "--deadline",
@@ -120,7 +119,7 @@ def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str |
 @_out
 @_resume
 def collectives(**options: Any) -> None:
-    """Time single collective operations, as nccl-tests does, by every algorithm; check every element."""
+    """Time single collective operations, as nccl-tests does, by every algorithm; check results exactly."""
     from parabench.collectives_run import CollectivesRequest, run_collectives
 
     _find_users_own()
@@ -151,13 +150,16 @@ def best(store: Path, session: str | None, as_json: bool) -> None:
     from parabench.store import load
 
     results = load(store)
-    collectives = select_session(results, session).kind == "collectives"
-    answers = bus_answers(results, session) if collectives else sweet_spots(results, session)
+    chosen = select_session(results, session)
+    answers = bus_answers(results, session) if chosen.kind == "collectives" else sweet_spots(results, session)
     if as_json:
         click.echo(json.dumps([answer.to_dict() for answer in answers], indent=2))
     else:
         for answer in answers:
             click.echo(answer.sentence())
+        if not answers:
+            why = "ended well" if len(results.launch[results.launch["session_id"] == chosen.id]) else "was recorded"
+            click.echo(f"No launch {why}, so nothing can be said about what is fastest.")
 
 
 @main.command()

@@ -46,8 +46,8 @@ ALIGNMENT_BYTES = 16
 # Nothing here has memory for more, and a size in the plan must not overflow anything.
 MOST_BYTES = 1 << 40
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
-_UNITS = {"": 1, "K": 2**10, "M": MIB, "G": 2**30}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": MIB, "G": 2**30, "T": 2**40}
 
 
 def parse_size(text: str) -> int:
@@ -57,14 +57,16 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     count = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
-    if not 1 <= count <= MOST_BYTES or count != int(count):
+    if count > MOST_BYTES:
+        raise UsageError(f"size {text!r} is above the most that a size can be, {size_text(MOST_BYTES)}")
+    if count < 1 or count != int(count):
         raise UsageError(f"size {text!r} is not a number of bytes; write it as 4096, 64KiB or 1MiB")
     return int(count)
 
 
 def size_text(count: int) -> str:
     """Bytes as a person reads them: '64 KiB', '1 MiB', '100 B'; never rounded."""
-    for unit, size in (("GiB", 2**30), ("MiB", MIB), ("KiB", 2**10)):
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", MIB), ("KiB", 2**10)):
         if count >= size and count % size == 0:
             return f"{count // size} {unit}"
     return f"{count} B"

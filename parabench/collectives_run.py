@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +14,10 @@ from rich.console import Console
 
 from parabench.case import split_values
 from parabench.collective_case import OPS, REDUCING, CollectiveCase, CollectiveProtocol, parse_size
-from parabench.collectives import ALGORITHMS, NCCL_ALGORITHMS, NCCL_PREFIX, canonical, is_nccls, levels_of, table_name
+from parabench.collectives import NCCL_ALGORITHMS, NCCL_PREFIX, canonical, is_nccls, levels_of
 from parabench.errors import UsageError
 from parabench.machine import Machine, this_machine
-from parabench.plan import Plan, Skipped, check_backend, check_name, nodes_of, refusal, settle_device
+from parabench.plan import Plan, Skipped, check_algorithm, check_backend, nodes_of, refusal, settle_device
 from parabench.record import Launch, check_label
 from parabench.run import (
     REPORT_NAME,
@@ -68,14 +69,14 @@ class CollectivesRequest:
     iterations: int | None = None
     warmup: int | None = None
     deadline: float | None = None
-    seed: int = 0
+    seed: int | None = None
     label: str | None = None
     json_file: Path | None = None
     resume: bool = False
 
     def plans(self) -> list[str]:
         """The options given that decide what is measured."""
-        free = ("argv", "out", "seed", "json_file", "resume")
+        free = ("argv", "out", "json_file", "resume")
         return [name for name in self.__slots__ if name not in free and getattr(self, name) is not None]
 
 
@@ -93,7 +94,7 @@ def run_collectives(request: CollectivesRequest, console: Console, launch: Colle
     if request.resume and not path.is_file():
         raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
     if request.json_file is not None:
-        _check_json(request.json_file)
+        _check_json(request.json_file, request.out)
     with store_in(request.out) as store:
         opened: CollectiveOpened
         if plan is None or request.resume:
@@ -132,7 +133,7 @@ def plan_collectives(request: CollectivesRequest, machine: Machine) -> Collectiv
     cases: dict[CollectiveCase, None] = {}
     skipped: dict[Skipped[CollectiveCase], None] = {}
     for case in _cases(request, machine):
-        check_name("algorithm", table_name(case.algorithm), ALGORITHMS)
+        check_algorithm(case.algorithm, case.ranks_per_node)
         check_backend(case)
         reason = refusal(case, machine)
         if reason is not None:
@@ -144,7 +145,7 @@ def plan_collectives(request: CollectivesRequest, machine: Machine) -> Collectiv
             skipped[Skipped(case, reason)] = None
     if not cases:
         raise UsageError(f"nothing to run; {next(iter(skipped)).reason}")
-    return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=request.seed)
+    return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=request.seed or 0)
 
 
 def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[CollectiveCase]:
@@ -153,6 +154,8 @@ def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[Collective
     sizes = [_rank_count(text) for text in _values(request.world_size, "world-size")] if request.world_size else []
     if not sizes:
         sizes = [max(2, len(machine.gpus))] if device["device"] == "cuda" else [2]
+    if request.ranks_per_node is not None and request.ranks_per_node < 1:
+        raise UsageError(f"ranks_per_node is {request.ranks_per_node}; give 1 or more, a divisor of the world size")
     common = device | _given(
         min_bytes=parse_size(request.min_size) if request.min_size is not None else None,
         max_bytes=parse_size(request.max_size) if request.max_size is not None else None,
@@ -202,11 +205,35 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _check_json(path: Path) -> None:
-    """Raise UsageError when the file could not be written at the end of a long run."""
+def _check_json(path: Path, out: Path) -> None:
+    """Raise UsageError when the file could not be written at the end of a long run, or is one of the run's own."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give a file for --json")
-    check_writable(path.parent)
+    own = [out / REPORT_NAME, *(out / f"{STORE_NAME}{end}" for end in ("", "-wal", "-shm", "-journal"))]
+    same = (path.exists() and each.exists() and path.samefile(each) for each in own)
+    if path.resolve() in [each.resolve() for each in own] or any(same):
+        raise UsageError(f"{path} is this run's own store or report; give another file for --json")
+    if not _is_special(path):
+        check_writable(path.resolve().parent, "folder", "--json")
+    elif not os.access(path, os.W_OK):
+        raise UsageError(f"{path} cannot be written; give another file for --json")
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device or a pipe: written to as it is, for nothing may take its place."""
+    return path.exists() and not path.is_file()
+
+
+def _write_json(path: Path, text: str) -> None:
+    """Write it whole or not at all. Raises UsageError."""
+    whole = path if _is_special(path) else path.resolve()
+    part = whole if _is_special(path) else whole.with_name(f"{whole.name}.part")
+    try:
+        part.write_text(text)
+        if part != whole:
+            part.replace(whole)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}; give another file for --json") from error
 
 
 def _real_launch() -> CollectiveLaunch:
@@ -233,13 +260,8 @@ def conclude(path: Path, session_id: int, console: Console, json_file: Path | No
     report = write_report(results, path.with_name(REPORT_NAME), str(session_id))
     for answer in bus_answers(results, session_id):
         say(COMMENT + answer.sentence())
-    if json_file is not None:
-        try:
-            json_file.write_text(json.dumps(results_json(results, session), indent=2, allow_nan=False) + "\n")
-        except OSError as error:
-            raise UsageError(
-                f"{json_file} cannot be written: {error.strerror}; give another file for --json"
-            ) from error
-        say(f"{COMMENT}json:   {json_file}")
     say(f"{COMMENT}store:  {path}")
     say(f"{COMMENT}report: {report}")
+    if json_file is not None:
+        _write_json(json_file, json.dumps(results_json(results, session), indent=2, allow_nan=False) + "\n")
+        say(f"{COMMENT}json:   {json_file}")

@@ -138,7 +138,8 @@ def judge(
     first = min((r for r in results if "error" in r), key=lambda r: r["error"]["at"])
     error = first["error"]
     status = Status.OOM if error["oom"] else Status.FAILED
-    return status, Failure(error["message"], first["rank"], None, error["traceback"])
+    # In a line; the traceback has the whole text.
+    return status, Failure(error["message"].partition("\n")[0], first["rank"], None, error["traceback"])
 
 
 def _hang(

@@ -209,6 +209,16 @@ def check_name(kind: str, name: str, table: Mapping[str, Entry]) -> None:
             raise UsageError(f"{kind} {name!r} is {own!r}; it must be a function, or an Algorithm")
 
 
+def check_algorithm(name: str, ranks_per_node: int | None) -> None:
+    """Raise UsageError for an unknown algorithm. A user's own is made, as every rank will: a function of
+    `ranks_per_node` must give an Algorithm. Our own need no look, and so no torch."""
+    check_name("algorithm", table_name(name), ALGORITHMS)
+    if find(ALGORITHMS, "algorithm", table_name(name)) is None:
+        from parabench.collectives.algorithm import make
+
+        make(name, ranks_per_node)
+
+
 def needs_nccl(case: AnyCase) -> bool:
     """Whether the case's algorithm is NCCL's own, and its backend is not NCCL."""
     return is_nccls(case.algorithm) and case.backend != "nccl"
@@ -228,7 +238,7 @@ def check_backend(case: AnyCase) -> None:
 def check_names(case: Case) -> None:
     """Raise UsageError for an unknown name."""
     check_name("strategy", case.strategy, STRATEGIES)
-    check_name("algorithm", table_name(case.algorithm), ALGORITHMS)
+    check_algorithm(case.algorithm, case.ranks_per_node)
     check_name("model", case.model, MODELS)
 
 

@@ -43,7 +43,7 @@ class Request:
     steps: int | None = None
     warmup: int | None = None
     deadline: float | None = None
-    seed: int = 0
+    seed: int | None = None
     label: str | None = None
     resume: bool = False
 
@@ -94,6 +94,7 @@ def check_bare_resume(request: Request) -> None:
     if not request.resume:
         raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
     given = {"--set": request.axes or None, "--label": request.label, "--deadline": request.deadline}
+    given |= {"--seed": request.seed}
     given |= {"--launches": request.launches, "--steps": request.steps, "--warmup": request.warmup}
     for option, value in given.items():
         if value is not None:
@@ -141,18 +142,18 @@ def plan_request(request: Request, suite: Suite, machine: Machine) -> TrainingPl
         "deadline_s": request.deadline,
     }
     protocol: Protocol = replace(suite.protocol, **{k: v for k, v in given.items() if v is not None})
-    return make_plan(suite, overrides, protocol, machine, request.seed)
+    return make_plan(suite, overrides, protocol, machine, request.seed or 0)
 
 
-def check_writable(folder: Path) -> None:
-    """Make `folder` and prove that a file can be written there, else UsageError."""
+def check_writable(folder: Path, what: str = "output folder", option: str = "--out") -> None:
+    """Make `folder` and prove that a file can be written there, else UsageError that names the option."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise UsageError(
-            f"output folder {str(folder)!r} cannot be written: {error.strerror or error}; give another --out"
+            f"{what} {str(folder)!r} cannot be written: {error.strerror or error}; give another {option}"
         ) from error
 
 

@@ -25,7 +25,14 @@ def test_sizes_are_read_as_nccl_tests_reads_them(text, count):
     assert parse_size(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "big", "1.5", "64KiBs", "1e6", "١", "9999G", "1T", "64 KiB x"])
+@pytest.mark.parametrize("text", ["2TiB", "1025G", "999999999999999G"])
+def test_a_size_above_the_limit_names_it(text):
+    with pytest.raises(UsageError, match=f"size '{text}' is above the most that a size can be, 1 TiB"):
+        parse_size(text)
+    assert parse_size("1T") == 1 << 40
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "big", "1.5", "64KiBs", "1e6", "١", "1P", "64 KiB x"])
 def test_what_is_no_size_is_named(text):
     with pytest.raises(UsageError, match="is not a number of bytes"):
         parse_size(text)

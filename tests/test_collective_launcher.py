@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +51,8 @@ def test_every_call_of_every_rank_is_kept_and_right(op, algorithm):
 @pytest.mark.parametrize(("dtype", "redop"), [("bfloat16", "sum"), ("float64", "avg"), ("float16", "max")])
 def test_other_types_and_reductions_are_exact_too(dtype, redop):
     for algorithm in ("native", LEVELS[1]):
-        assert run("all_reduce", algorithm, dtype=dtype, redop=redop).status is Status.OK
+        seen = run("all_reduce", algorithm, dtype=dtype, redop=redop)
+        assert (seen.status, {call.n_wrong for call in seen.collectives}) == (Status.OK, {0})
 
 
 def test_two_levels_run_among_four_ranks():
@@ -63,6 +65,10 @@ def _one_wrong(wire: Any, flat: Any, of: Any) -> None:
     RING.all_reduce(wire, flat, of)
     if wire.rank == 1:
         flat[7] += 1
+
+
+def _not_divided(wire: Any, flat: Any, of: Any) -> None:
+    RING.all_reduce(wire, flat, replace(of, finish=lambda total: None))
 
 
 def _killed(wire: Any, flat: Any, of: Any) -> None:
@@ -78,7 +84,7 @@ def _stopped(wire: Any, flat: Any, of: Any) -> None:
 
 
 def _raising(wire: Any, flat: Any, of: Any) -> None:
-    raise RuntimeError("the dog ate it")
+    raise RuntimeError("the dog ate it\nand the next line")
 
 
 def _algorithm(all_reduce: Any) -> Algorithm:
@@ -88,6 +94,32 @@ def _algorithm(all_reduce: Any) -> Algorithm:
 
 
 ONE_WRONG, KILLED, STOPPED, RAISING = map(_algorithm, (_one_wrong, _killed, _stopped, _raising))
+NOT_DIVIDED = _algorithm(_not_divided)
+OWN = Algorithm(name="ring", all_reduce=RING.all_reduce, reduce_scatter=RING.reduce_scatter, all_gather=RING.all_gather)
+BORROWING = replace(OWN, name="own", instead={"all_reduce": "ring"})
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "ran"),
+    [
+        ("all_reduce", "OWN", "test_collective_launcher:OWN"),
+        ("broadcast", "OWN", "native"),
+        ("all_reduce", "BORROWING", "ring"),
+        ("all_gather", "BORROWING", "test_collective_launcher:BORROWING"),
+    ],
+)
+def test_what_ran_is_the_users_own_by_its_spelling_or_what_ran_instead(op, name, ran):
+    """Whatever it calls itself: OWN calls itself ring."""
+    seen = run(op, f"test_collective_launcher:{name}")
+    assert {call.algorithm for call in seen.collectives} == {ran}
+    assert seen.facts["algorithm"] == ran
+
+
+def test_an_average_that_is_not_divided_is_wrong():
+    seen = run("all_reduce", "test_collective_launcher:NOT_DIVIDED", redop="avg")
+    assert seen.status is Status.WRONG
+    # Every element but those whose sum is 0.
+    assert all(call.n_wrong > 0.9 * call.bytes / 4 for call in seen.collectives)
 
 
 def test_one_wrong_element_on_one_rank_is_seen():
@@ -122,6 +154,8 @@ def test_an_exception_is_failed_with_its_traceback():
     assert seen.status is Status.FAILED
     assert seen.failure is not None
     assert "the dog ate it" in seen.failure.message
+    assert "\n" not in seen.failure.message
+    assert "and the next line" in (seen.failure.traceback or "")
     assert seen.collectives == []
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import sqlite3
+from pathlib import Path
 
 import fake_collectives as fake
 import fake_results
@@ -155,7 +156,16 @@ def test_a_first_deadline_knows_the_bytes_and_a_later_one_the_time(tmp_path):
         (["--launches", "0"], "launches is 0"),
         (["--iterations", "0"], "iterations is 0"),
         (["--label", "../x"], "label '../x'"),
+        (["--ranks-per-node", "0"], "ranks_per_node is 0; give 1 or more"),
+        (["--ranks-per-node", "-2", "--algorithm", "ring"], "ranks_per_node is -2; give 1 or more"),
+        (["--max", "2TiB"], "size '2TiB' is above the most that a size can be, 1 TiB"),
+        (["--algorithm", "math:sin"], "algorithm 'math:sin' cannot be made of ranks_per_node None: TypeError"),
+        (["--algorithm", "builtins:repr"], "algorithm 'builtins:repr' gave 'None' for ranks_per_node None, not an"),
         (["--json", "."], "is a folder; give a file for --json"),
+        (["--json", "/proc/x/y.json"], "cannot be written: No such file or directory; give another --json"),
+        (["--json", "parabench-results/results.db"], "is this run's own store or report; give another file for --json"),
+        (["--json", "a/../parabench-results/results.db-wal"], "is this run's own store or report"),
+        (["--json", "parabench-results/report.html"], "is this run's own store or report"),
         (["--resume"], "holds no session to resume"),
     ],
 )
@@ -269,9 +279,78 @@ def test_best_answers_for_either_kind_of_session(tmp_path):
     assert "ddp native" in parabench("best", path, "--session", "training").output
     result = parabench("compare", path, path)
     assert result.exit_code == 2
-    assert "measured collectives, not training" in result.stderr
+    assert "measured collectives, not training; use --base-session to name one that did" in result.stderr
     assert result.stderr.count("\n") == 1
+    result = parabench("compare", path, path, "--base-session", "training")
+    assert "measured collectives, not training; use --new-session" in result.stderr
     assert parabench("compare", path, path, "--base-session", "training", "--new-session", "training").exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_a_link_to_the_store_is_the_store(tmp_path, kind):
+    run(request(tmp_path), fake.FakeCollectiveLauncher())
+    link, store = tmp_path / "link.json", tmp_path / "out" / "results.db"
+    link.symlink_to(store) if kind == "symbolic" else link.hardlink_to(store)
+    with pytest.raises(UsageError, match="own store or report"):
+        run(request(tmp_path, json_file=link), fake.FakeCollectiveLauncher())
+    assert len(load(store).launch) == 4
+
+
+def test_json_that_cannot_be_written_in_the_end_hides_nothing_else(tmp_path):
+    console = Console(file=io.StringIO(), width=400)
+    with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device"):
+        run_collectives(request(tmp_path, json_file=Path("/dev/full")), console, fake.FakeCollectiveLauncher())
+    assert "# store:  " in console.file.getvalue()
+    assert "# report: " in console.file.getvalue()
+    assert Path("/dev/full").is_char_device()
+
+
+def test_json_takes_the_place_of_an_older_one_as_a_whole(tmp_path):
+    file = tmp_path / "r.json"
+    file.write_text("older")
+    run(request(tmp_path, json_file=file), fake.FakeCollectiveLauncher())
+    assert json.loads(file.read_text())["version"] == 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "r.json"]
+
+
+def test_launches_that_failed_are_in_the_json_and_wrong_ones_in_no_average(tmp_path):
+    launcher = fake.FakeCollectiveLauncher()
+    launcher.failing["ring"] = (Status.WRONG, Failure("wrong elements", 1))
+    launcher.failing["tree"] = (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))
+    file = tmp_path / "r.json"
+    code, said = run(request(tmp_path, algorithm="native,ring,tree", json_file=file), launcher)
+    assert code == 1
+    told = json.loads(file.read_text())
+    assert (
+        sorted(each["case"] for each in told["failed"])
+        == ["all_reduce ring, 2 ranks"] * 2 + ["all_reduce tree, 2 ranks"] * 2
+    )
+    assert {"case": "all_reduce tree, 2 ranks", "status": "crashed", "error": "rank 1: ended by SIGKILL"} in told[
+        "failed"
+    ]
+    assert "all_reduce tree, 2 ranks: crashed: rank 1: ended by SIGKILL" in told["errors"]
+    native = [r["in_place"]["bus_bw"] for r in told["results"] if r["algorithm"] == "native"]
+    assert told["average_bus_bandwidth"]["bandwidth"] == pytest.approx(sum(native) / len(native))
+    assert said.count("# Avg bus bandwidth    : N/A") == 1
+    assert told["nccl_version"] is None
+    assert told["config"]["blocking_collectives"] == "true"
+
+
+def test_a_seed_is_no_more_ignored_by_a_resume_than_anything_else(tmp_path):
+    run(request(tmp_path), fake.FakeCollectiveLauncher())
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        run(request(tmp_path, resume=True, seed=5), fake.FakeCollectiveLauncher())
+    assert run(request(tmp_path, resume=True, seed=0), fake.FakeCollectiveLauncher())[0] == 0
+    assert parabench("collectives", "--resume", "--seed", "5", "--out", tmp_path / "out").exit_code == 2
+    result = parabench("run", "--resume", "--seed", "5", "--out", tmp_path / "out")
+    assert "--seed cannot change a session that is resumed" in result.stderr
+
+
+def test_best_says_when_no_launch_ended_well(tmp_path):
+    path = tmp_path / "r.db"
+    fake.write(path, [fake.launch(fake.case(), lambda size: 1e-3, status=Status.FAILED, failure=Failure("no"))])
+    assert parabench("best", path).output == ("No launch ended well, so nothing can be said about what is fastest.\n")
+    assert json.loads(parabench("best", path, "--json").output) == []
 
 
 # -- the store ---------------------------------------------------------------------------------------------------

@@ -84,7 +84,8 @@ def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str
     assert seen.status is Status.FAILED, seen.failure
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
-    assert f"breaking {op} on rank 1 of 2: the wire broke" in seen.failure.message
+    assert f"breaking {op} on rank 1 of 2: ValueError: the wire broke" in seen.failure.message
+    assert "\n" not in seen.failure.message
 
 
 def test_a_rank_that_exits_by_itself_is_failed() -> None:

@@ -144,6 +144,8 @@ def compare(
     the sides have no case in common: a gate that judges nothing must not pass.
     """
     sides = select_session(base, base_session), select_session(new, new_session)
+    for side, option in zip(sides, ("--base-session", "--new-session"), strict=True):
+        side.require("training", f"use {option} to name one that did")
     tables = launch_table(base, sides[0]), launch_table(new, sides[1])
     cases = [case_table(table).set_index("case_id") for table in tables]
     if cases[0].index.intersection(cases[1].index).empty:

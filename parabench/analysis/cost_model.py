@@ -1,8 +1,12 @@
 """The cost model, fitted: an algorithm's latency a, time per byte b and per added byte c, from measured times.
 
-Relative-error least squares: the sum of ((model - measured) / measured)^2 is least, so that 64 KiB counts as much as
-64 MiB; no constant may be negative. All operations and world sizes of an algorithm are fitted together, because one
-alone cannot tell b from c: all_gather adds nothing, which is what sets them apart.
+Relative-error least squares, so that 64 KiB counts as much as 64 MiB; no constant may be negative. Errors are relative
+to the model's own value, found by iteration: relative to what was measured, times that came out short would count for
+more, and every constant would come out too small. All operations and world sizes of an algorithm are fitted together,
+because one alone cannot tell b from c: all_gather adds nothing, which is what sets them apart.
+
+What a launch does to one size it does to its others too. Intervals are therefore a jackknife over launches, not over
+points (MacKinnon, Nielsen and Webb, "Cluster-robust inference: A guide to empirical practice", 2023: CV3).
 """
 
 from __future__ import annotations
@@ -24,6 +28,12 @@ from parabench.record import Status
 
 CONFIDENCE = 0.95
 
+# Reweighting ends when no constant moves by more than this, relatively, or after so many rounds.
+_STEADY = 1e-10
+_MOST_ROUNDS = 100
+# No time is expected to be less than this part of what was measured: a model of 0 has no relative error.
+_LEAST = 1e-3
+
 # Columns closer to one another than this (as an angle) are one for any measurement.
 _SAME = 1e-9
 
@@ -35,7 +45,10 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured time: what ran, how many bytes (the whole buffer) in pieces of how many, how many seconds."""
+    """One measured time: what ran, how many bytes (the whole buffer) in pieces of how many, how many seconds.
+
+    `launch` is the group of processes that it is from; None is one of its own.
+    """
 
     op: str
     algorithm: str
@@ -44,6 +57,7 @@ class Point:
     bytes: int
     seconds: float
     piece_bytes: int
+    launch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +147,7 @@ def points_of(sizes: pd.DataFrame) -> list[Point]:
             seconds=float(row["number_s"]),
             # Where it was not recorded, nothing is known to have been cut.
             piece_bytes=int(row["piece_bytes"] if words.known(row["piece_bytes"]) else row["bytes"]),
+            launch=int(row["launch_id"]),
         )
         for row in good.to_dict("records")
     ]
@@ -167,14 +182,12 @@ def _fit(algorithm: str, op: str | None, world_size: int | None, points: list[Po
     # Divided by what was measured, each row's target is 1.
     design = np.array([[row.get(key, 0.0) for key in keys] for row in rows]) / measured[:, None]
     merged, groups = _merge(design)
-    scale = np.linalg.norm(merged, axis=0)
-    solution, _ = optimize.nnls(merged / scale, np.ones(len(points)))
-    values = solution / scale
+    values, row_weights = _solve(merged)
     residuals = merged @ values - 1
     constants: list[Constant] = []
     weights: dict[tuple[str, str], float] = {}
-    known = _known(merged / scale)
-    intervals = _intervals(merged, values, residuals)
+    known = _known(merged / np.linalg.norm(merged, axis=0))
+    intervals = _intervals(merged * row_weights[:, None], row_weights, values, _launches(points))
     for column, group in enumerate(groups):
         value = float(values[column])
         # Of a sum that is known, any split predicts the same; all of it goes to the first.
@@ -213,22 +226,82 @@ def _known(design: Matrix) -> list[bool]:
     return [bool(abs(projection[i, i] - 1) < 1e-6) for i in range(design.shape[1])]
 
 
-def _intervals(design: Matrix, values: Matrix, residuals: Matrix) -> list[tuple[float, float] | str]:
-    """A 95 % interval a column, from the Jacobian of the columns that are not held at 0, or why there is none."""
-    free = values > 0
-    df = len(residuals) - int(free.sum())
+def _solve(design: Matrix) -> tuple[Matrix, Matrix]:
+    """The constants, and the weight of each row that they came out with: measured / model."""
+    row_weights = np.ones(len(design))
+    values = np.zeros(design.shape[1])
+    for _ in range(_MOST_ROUNDS):
+        before, weighted = values, design * row_weights[:, None]
+        scale = np.linalg.norm(weighted, axis=0)
+        values = optimize.nnls(weighted / scale, row_weights)[0] / scale
+        if np.allclose(values, before, rtol=_STEADY, atol=0):
+            break
+        row_weights = 1 / np.maximum(design @ values, _LEAST)
+    return values, row_weights
+
+
+def _launches(points: list[Point]) -> list[list[int]]:
+    """The rows of each launch."""
+    launches: dict[tuple[str, int], list[int]] = {}
+    for i, point in enumerate(points):
+        key = ("alone", i) if point.launch is None else ("launch", point.launch)
+        launches.setdefault(key, []).append(i)
+    return list(launches.values())
+
+
+def _intervals(
+    design: Matrix, target: Matrix, values: Matrix, launches: list[list[int]]
+) -> list[tuple[float, float] | str]:
+    """A 95 % interval a column that is not held at 0, or why there is none.
+
+    Each launch is left out in turn; how far that moves a constant says how far other launches would.
+    """
     found: list[tuple[float, float] | str] = ["at its bound: the times want it no larger than 0"] * len(values)
-    for at, column in enumerate(np.flatnonzero(free)):
-        if df < 1:
-            found[column] = "as many constants as times, so nothing is left to judge the spread by"
+    free = np.flatnonzero(values > 0)
+    columns = design[:, free]
+    scale = np.linalg.norm(columns, axis=0)
+    columns = columns / scale
+    why, moves = _left_out(columns, launches)
+    for at, column in enumerate(free):
+        if why is not None:
+            found[column] = why
             continue
-        jacobian = design[:, free]
-        scale = np.linalg.norm(jacobian, axis=0)
-        inverse = np.linalg.pinv((jacobian / scale).T @ (jacobian / scale))
-        error = math.sqrt(float(residuals @ residuals) / df * max(0.0, inverse[at, at])) / scale[at]
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, df)) * error
+        moved = moves[:, at] @ target
+        t = float(stats.t.ppf((1 + CONFIDENCE) / 2, _freedom(moves[:, at], launches)))
+        half = t * math.sqrt((1 - 1 / len(launches)) * float(moved @ moved)) / scale[at]
         found[column] = max(0.0, float(values[column]) - half), float(values[column]) + half
     return found
+
+
+def _left_out(columns: Matrix, launches: list[list[int]]) -> tuple[str | None, Matrix]:
+    """How far each constant moves when each launch is left out, or why that cannot be told.
+
+    By launch, constant and row: the move is the last axis times the target.
+    """
+    nothing = np.zeros((0, 0, 0))
+    if len(launches) < 2:
+        return "one launch cannot tell how far launches differ: run at least 2, better 3 or more", nothing
+    if len(columns) <= columns.shape[1]:
+        return "as many constants as times, so nothing is left to judge the spread by", nothing
+    of_all = np.linalg.pinv(columns)
+    moves = []
+    for rows in launches:
+        rest = columns.copy()
+        rest[rows] = 0.0
+        if np.linalg.matrix_rank(rest, tol=_SAME) < columns.shape[1]:
+            return "too few launches: without one of them the constants cannot be told apart", nothing
+        moves.append(np.linalg.pinv(rest) - of_all)
+    return None, np.array(moves)
+
+
+def _freedom(moves: Matrix, launches: list[list[int]]) -> float:
+    """Degrees of freedom of the jackknife of one constant, for launches that each have an effect of their own (Bell and
+    McCaffrey, 2002): launches less 1 where all say as much of it, fewer where few say most."""
+    by_effect = np.array([moves[:, rows].sum(axis=1) for rows in launches])
+    spread = by_effect @ by_effect.T
+    if not spread.any():
+        return len(launches) - 1.0
+    return max(1.0, float(np.trace(spread)) ** 2 / float(np.sum(spread**2)))
 
 
 def _constants(

@@ -1,7 +1,8 @@
 """The lines and the JSON that nccl-tests prints, for people and programs that read those already.
 
 Layout: nccl-tests, src/util.cu (writeBenchmarkLinePreamble, writeBenchmarkLineBody, writeResultHeader,
-writeResultFooter). What is ours stands behind its columns, or under names that it does not have.
+writeResultFooter, writeDeviceReport, writeErrors). What is ours stands behind its columns, or under names that
+it does not have.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import words
-from parabench.analysis.bus import QUANTILES, bus_table, launch_sizes
+from parabench.analysis.bus import QUANTILES, bus_table, launch_sizes, session_launches
 from parabench.analysis.session import Session
 from parabench.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY, CollectiveProtocol
+from parabench.record import Status
 from parabench.store import Results
 
 # The version of its layout that is followed.
@@ -43,14 +45,16 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         known = rows["n_wrong"].notna().all()
         said = f"{wrong:g} {'FAILED' if wrong else 'OK'}" if known or wrong else words.UNKNOWN
         yield f"# {'Out of bounds values':<20} : {said}"
-        yield f"# {'Avg bus bandwidth':<20} : {rows['busbw'].mean():g} "
+        average = _average(rows)
+        yield f"# {'Avg bus bandwidth':<20} : {'N/A' if average is None else f'{average:g}'} "
         yield "#"
 
 
 def results_json(results: Results, session: Session) -> dict[str, Any]:
     """nccl-tests' document: its keys with its types and units (us, GB/s), and ours beside them.
 
-    Times are null where nothing ended well.
+    Times are of launches that ended well, or where none did of those that were wrong; the average bandwidth is of the
+    former only. `failed` are all launches that did not end well.
     """
     table = bus_table(launch_sizes(results, session))
     protocol = session.plan.get("protocol") or {}
@@ -60,12 +64,22 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
         rows = table[table["case_id"] == case_id]
         found += [_result(rows[rows["bytes"] == size], protocol) for size in rows["bytes"].unique()]
     wrong = float(table["n_wrong"].sum())
-    bandwidth = words.number_or_none(table["busbw"].mean())
+    launches = session_launches(results, session)
+    failed = [
+        {
+            "case": row["label"],
+            "status": str(row["status"]),
+            "error": row["error"] if isinstance(row["error"], str) else "",
+        }
+        for row in launches[launches["status"] != Status.OK].to_dict("records")
+    ]
     return {
         "version": JSON_VERSION,
         "start_time": _time(session.started_utc),
         "args": session.argv,
         "env": [f"{name}={value}" for name, value in (session.environment.get("env") or {}).items()],
+        # Which NCCL torch was built with is not recorded, and gloo has none.
+        "nccl_version": None,
         "config": {
             "nthreads": 1,
             "ngpus": 1,
@@ -74,11 +88,17 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
             "step_factor": cases[0].get("factor"),
             "warmup_iters": protocol.get("warmup"),
             "iterations": protocol.get("iterations"),
+            "aggregated_iterations": 1,
             "validation": 1,
+            "graph": 0,
+            "blocking_collectives": "true",
+            "per_iter_timing": "false",
+            "parallel_init": "false",
         },
         "results": found,
         "out_of_bounds": {"count": int(wrong), "okay": "true" if wrong == 0 else "false"},
-        "average_bus_bandwidth": {"bandwidth": bandwidth, "okay": "unchecked"},
+        "average_bus_bandwidth": {"bandwidth": _average(table), "okay": "unchecked"},
+        "errors": [f"{each['case']}: {each['status']}: {each['error']}" for each in failed],
         "end_time": _time(session.finished_utc),
         "parabench_version": session.version,
         "session": session.id,
@@ -88,6 +108,7 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
             {"op": s["case"].get("op"), "algorithm": s["case"].get("algorithm"), "reason": s["reason"]}
             for s in session.plan.get("skipped") or []
         ],
+        "failed": failed,
     }
 
 
@@ -178,6 +199,11 @@ def _result(rows: pd.DataFrame, protocol: dict[str, Any]) -> dict[str, Any]:
 def _form(rows: pd.DataFrame, in_place: bool) -> dict[Any, Any] | None:
     chosen = rows[rows["in_place"] == in_place]
     return chosen.iloc[0].to_dict() if len(chosen) else None
+
+
+def _average(table: pd.DataFrame) -> float | None:
+    """The mean bus bandwidth of what ended well; None for nothing."""
+    return words.number_or_none(float(table.loc[table["good"] > 0, "busbw"].mean()))
 
 
 def _root(op: str) -> int:

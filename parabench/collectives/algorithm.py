@@ -10,6 +10,7 @@ from torch import Tensor
 from parabench.collectives import ALGORITHMS, levels_of, table_name
 from parabench.collectives.reduction import Reduction
 from parabench.collectives.wire import Wire
+from parabench.errors import UsageError
 from parabench.registry import load
 
 
@@ -44,7 +45,15 @@ def make(name: str, ranks_per_node: int | None) -> Algorithm:
     if isinstance(loaded, Algorithm):
         return loaded
     levels = levels_of(name)
-    made: Algorithm = (
-        loaded(ranks_per_node) if levels is None else loaded(ranks_per_node, *(make(part, None) for part in levels))
-    )
+    if levels is not None:
+        ours: Algorithm = loaded(ranks_per_node, *(make(part, None) for part in levels))
+        return ours
+    try:
+        made = loaded(ranks_per_node)
+    except Exception as error:  # whatever a user's function does
+        raise UsageError(
+            f"algorithm {name!r} cannot be made of ranks_per_node {ranks_per_node}: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(made, Algorithm):
+        raise UsageError(f"algorithm {name!r} gave {made!r} for ranks_per_node {ranks_per_node}, not an Algorithm")
     return made

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parabench.collective_case import ROOT, CollectiveCase, CollectiveProtocol
-from parabench.collectives import membership
+from parabench.collectives import is_backends, membership
+from parabench.collectives.algorithm import make
 from parabench.collectives.exact import Truth
 from parabench.collectives.wire import PIECE_BYTES
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
@@ -101,9 +102,18 @@ def time_all(job: BenchJob, rank: int, device: torch.device, marks: npt.NDArray[
         # The worse of the two checks: what is wrong always is not counted twice.
         wrong.append([size, in_place, max(found, here.wrong())])
         del here
-    ran = membership.calls().get(case.op, {}).get("algorithm", case.algorithm)
-    facts = {"algorithm": ran, "piece_bytes": PIECE_BYTES, "collectives": membership.calls()}
+    facts = {"algorithm": _ran(case), "piece_bytes": PIECE_BYTES, "collectives": membership.calls()}
     return {"wrong": wrong, "facts": facts}
+
+
+def _ran(case: CollectiveCase) -> str:
+    """The algorithm that really ran; a user's own by the case's spelling of it, whatever it calls itself."""
+    ran: str = membership.calls().get(case.op, {}).get("algorithm", case.algorithm)
+    if is_backends(case.algorithm):
+        return ran
+    own = make(case.algorithm, case.ranks_per_node)
+    left_out = case.op == "broadcast" and own.broadcast is None
+    return case.algorithm if ran == own.name and not left_out else ran
 
 
 def buffers(case: CollectiveCase, size: int, in_place: bool, rank: int, device: torch.device) -> Buffers:
