@@ -66,7 +66,11 @@ def questions() -> list[Question]:
         found += [
             Question(ranks, "all_reduce", "ring", NATIVE, 64 * KIB, 1 / 1.5),
             *(Question(ranks, "all_reduce", "ring", NATIVE, size * MIB, 1.0) for size in (1, 2, 4, 8, 16, 25, 64)),
-            *(Question(ranks, op, "ring", NATIVE, 25 * MIB, 2.0) for op in ("reduce_scatter", "all_gather")),
+            *(
+                Question(ranks, op, "ring", NATIVE, size * MIB, 2.0)
+                for op in ("reduce_scatter", "all_gather")
+                for size in (25, 64)
+            ),
         ]
     found += [Question(4, "all_reduce", "halving_doubling", "ring", size * KIB, 1.0) for size in (4, 16, 32)]
     return found
