@@ -1,8 +1,8 @@
 """Plots of measured collectives over their fitted formulas, for the documentation.
 
-    python -m benchmarks.formula_plots STORE FOLDER
+    python -m benchmarks.formula_plots STORE docs/measured
 
-STORE is a results.db that `parabench collectives` wrote. One SVG for each operation and world size goes to FOLDER. The
+STORE is a results.db that `parabench collectives` wrote. One SVG for each operation and world size goes to the folder. The
 figures are the report's own; headless Chromium turns them into SVG.
 """
 
@@ -43,7 +43,7 @@ def main() -> None:
             figure.update_xaxes(gridcolor="#ddd")
             figure.update_yaxes(gridcolor="#ddd")
             image = page.evaluate(DRAW, [figure.to_json(), WIDTH, HEIGHT])
-            name = "measured-" + panel.title.replace(", ", "-").replace(" ", "-") + ".svg"
+            name = panel.title.replace(", ", "-").replace(" ", "-") + ".svg"
             (folder / name).write_text(svg(image))
             print(folder / name)
         browser.close()
