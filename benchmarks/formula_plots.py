@@ -2,8 +2,8 @@
 
     python -m benchmarks.formula_plots STORE docs/measured
 
-STORE is a results.db that `parabench collectives` wrote. One SVG for each operation and world size goes to the folder. The
-figures are the report's own; headless Chromium turns them into SVG.
+STORE is a results.db that `parabench collectives` wrote. One SVG for each operation and world size goes to the folder.
+The figures are the report's own; headless Chromium turns them into SVG.
 """
 
 from __future__ import annotations
