@@ -4,9 +4,6 @@ Relative-error least squares, so that 64 KiB counts as much as 64 MiB; no consta
 to the model's own value, found by iteration: relative to what was measured, times that came out short would count for
 more, and every constant would come out too small. All operations and world sizes of an algorithm are fitted together,
 because one alone cannot tell b from c: all_gather adds nothing, which is what sets them apart.
-
-What a launch does to one size it does to its others too. Intervals are therefore a jackknife over launches, not over
-points (MacKinnon, Nielsen and Webb, "Cluster-robust inference: A guide to empirical practice", 2023: CV3).
 """
 
 from __future__ import annotations
@@ -17,16 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from scipy import optimize, stats
+from scipy import optimize
 
 from parabench.analysis import words
 from parabench.analysis.bus import one_form
 from parabench.analysis.cost_formula import Terms, terms
+from parabench.analysis.jackknife import SAME, Matrix, intervals
 from parabench.record import Status
-
-CONFIDENCE = 0.95
 
 # Reweighting ends when no constant moves by more than this, relatively, or after so many rounds.
 _STEADY = 1e-10
@@ -34,13 +29,8 @@ _MOST_ROUNDS = 100
 # No time is expected to be less than this part of what was measured: a model of 0 has no relative error.
 _LEAST = 1e-3
 
-# Columns closer to one another than this (as an angle) are one for any measurement.
-_SAME = 1e-9
-
 # What has no formula is a line a + S b of its own for each operation and world size.
 LINE = "line"
-
-Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +177,12 @@ def _fit(algorithm: str, op: str | None, world_size: int | None, points: list[Po
     constants: list[Constant] = []
     weights: dict[tuple[str, str], float] = {}
     known = _known(merged / np.linalg.norm(merged, axis=0))
-    intervals = _intervals(merged * row_weights[:, None], row_weights, values, _launches(points))
+    reach = intervals(merged * row_weights[:, None], row_weights, values, _launches(points))
     for column, group in enumerate(groups):
         value = float(values[column])
         # Of a sum that is known, any split predicts the same; all of it goes to the first.
         weights |= {keys[i]: value if i == group[0][0] else 0.0 for i, _ in group}
-        constants += _constants([(keys[i], ratio) for i, ratio in group], value, intervals[column], known[column])
+        constants += _constants([(keys[i], ratio) for i, ratio in group], value, reach[column], known[column])
     return Fit(
         algorithm=algorithm,
         op=op,
@@ -212,7 +202,7 @@ def _merge(design: Matrix) -> tuple[Matrix, list[list[tuple[int, float]]]]:
         for group in groups:
             first = design[:, group[0][0]]
             ratio = float(column @ first / (first @ first))
-            if np.linalg.norm(column - ratio * first) <= _SAME * np.linalg.norm(column):
+            if np.linalg.norm(column - ratio * first) <= SAME * np.linalg.norm(column):
                 group.append((i, ratio))
                 break
         else:
@@ -222,7 +212,7 @@ def _merge(design: Matrix) -> tuple[Matrix, list[list[tuple[int, float]]]]:
 
 def _known(design: Matrix) -> list[bool]:
     """Which columns' constants follow from the data alone: those whose axis lies in the row space."""
-    projection = np.linalg.pinv(design, rcond=_SAME) @ design
+    projection = np.linalg.pinv(design, rcond=SAME) @ design
     return [bool(abs(projection[i, i] - 1) < 1e-6) for i in range(design.shape[1])]
 
 
@@ -247,61 +237,6 @@ def _launches(points: list[Point]) -> list[list[int]]:
         key = ("alone", i) if point.launch is None else ("launch", point.launch)
         launches.setdefault(key, []).append(i)
     return list(launches.values())
-
-
-def _intervals(
-    design: Matrix, target: Matrix, values: Matrix, launches: list[list[int]]
-) -> list[tuple[float, float] | str]:
-    """A 95 % interval a column that is not held at 0, or why there is none.
-
-    Each launch is left out in turn; how far that moves a constant says how far other launches would.
-    """
-    found: list[tuple[float, float] | str] = ["at its bound: the times want it no larger than 0"] * len(values)
-    free = np.flatnonzero(values > 0)
-    columns = design[:, free]
-    scale = np.linalg.norm(columns, axis=0)
-    columns = columns / scale
-    why, moves = _left_out(columns, launches)
-    for at, column in enumerate(free):
-        if why is not None:
-            found[column] = why
-            continue
-        moved = moves[:, at] @ target
-        t = float(stats.t.ppf((1 + CONFIDENCE) / 2, _freedom(moves[:, at], launches)))
-        half = t * math.sqrt((1 - 1 / len(launches)) * float(moved @ moved)) / scale[at]
-        found[column] = max(0.0, float(values[column]) - half), float(values[column]) + half
-    return found
-
-
-def _left_out(columns: Matrix, launches: list[list[int]]) -> tuple[str | None, Matrix]:
-    """How far each constant moves when each launch is left out, or why that cannot be told.
-
-    By launch, constant and row: the move is the last axis times the target.
-    """
-    nothing = np.zeros((0, 0, 0))
-    if len(launches) < 2:
-        return "one launch cannot tell how far launches differ: run at least 2, better 3 or more", nothing
-    if len(columns) <= columns.shape[1]:
-        return "as many constants as times, so nothing is left to judge the spread by", nothing
-    of_all = np.linalg.pinv(columns)
-    moves = []
-    for rows in launches:
-        rest = columns.copy()
-        rest[rows] = 0.0
-        if np.linalg.matrix_rank(rest, tol=_SAME) < columns.shape[1]:
-            return "too few launches: without one of them the constants cannot be told apart", nothing
-        moves.append(np.linalg.pinv(rest) - of_all)
-    return None, np.array(moves)
-
-
-def _freedom(moves: Matrix, launches: list[list[int]]) -> float:
-    """Degrees of freedom of the jackknife of one constant, for launches that each have an effect of their own (Bell and
-    McCaffrey, 2002): launches less 1 where all say as much of it, fewer where few say most."""
-    by_effect = np.array([moves[:, rows].sum(axis=1) for rows in launches])
-    spread = by_effect @ by_effect.T
-    if not spread.any():
-        return len(launches) - 1.0
-    return max(1.0, float(np.trace(spread)) ** 2 / float(np.sum(spread**2)))
 
 
 def _constants(
