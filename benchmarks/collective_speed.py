@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,9 @@ from scipy import stats
 from torch._C._distributed_c10d import AllgatherOptions
 
 from benchmarks import collective_speed as ours
+from benchmarks.groups import TIMEOUT_S, beside
 from parabench.case import Case, Protocol
 from parabench.collectives import membership
-from parabench.collectives.algorithm import make
-from parabench.collectives.group import AlgorithmGroup
 from parabench.launcher import LOOPBACK, launch
 from parabench.rank import tie_to_driver
 from parabench.ranks import run_ranks, start_server
@@ -41,7 +39,7 @@ from parabench.record import MIB, Phase
 
 KIB = 1024
 NATIVE = "native"
-TIMEOUT_S, DEADLINE_S = 60.0, 1200.0
+DEADLINE_S = 1200.0
 WARMUP = 3
 
 # Units of about 12 MiB, so that a step moves real amounts.
@@ -119,15 +117,6 @@ def measure(folder: Path, asked: list[Question], rounds: int) -> None:
     groups.clear()
     gc.collect()
     membership.leave()
-
-
-def beside(algorithm: str, rank: int, ranks: int) -> Any:
-    """A group of all ranks over connections of its own."""
-    store = dist.PrefixStore(algorithm, dist.distributed_c10d._get_default_store())
-    gloo = dist.ProcessGroupGloo(store, rank, ranks, timedelta(seconds=TIMEOUT_S))
-    if algorithm == NATIVE:
-        return gloo
-    return AlgorithmGroup(gloo, dist.ProcessGroup.BackendType.GLOO, rank, ranks, make(algorithm, None))
 
 
 def say(question: str, logs: NDArray[np.float64], goal: float) -> None:

@@ -12,19 +12,14 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
 
-from parabench.collectives import is_backends, membership
-from parabench.collectives.algorithm import make
-from parabench.collectives.group import AlgorithmGroup
-
-TIMEOUT_S = 60.0
+from benchmarks.groups import TIMEOUT_S, beside
+from parabench.collectives import membership
 
 # Small whole numbers: no order of adding them rounds. The period is prime, so no part looks like another.
 PERIOD = 251
@@ -59,23 +54,13 @@ def main() -> None:
     )
     groups: dict[str, Any] = {job.algorithms[0]: dist.group.WORLD}
     for algorithm in job.algorithms[1:]:
-        groups[algorithm] = beside(algorithm, rank, job)
+        groups[algorithm] = beside(algorithm, rank, job.world_size, job.ranks_per_node)
     seen = [measure(groups, job, rank, size) for size in job.sizes]
     (path.parent / f"{rank}.json").write_text(json.dumps(seen))
     dist.barrier()
     groups.clear()
     gc.collect()
     membership.leave()
-
-
-def beside(algorithm: str, rank: int, job: Job) -> Any:
-    """Another group of the same ranks, over connections of its own."""
-    store = dist.PrefixStore(algorithm, dist.distributed_c10d._get_default_store())
-    gloo = dist.ProcessGroupGloo(store, rank, job.world_size, timedelta(seconds=TIMEOUT_S))
-    if is_backends(algorithm):
-        return gloo
-    made = make(algorithm, job.ranks_per_node)
-    return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, job.world_size, made)
 
 
 def measure(groups: dict[str, Any], job: Job, rank: int, size: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import words
-from parabench.analysis.checks import FEW_LAUNCHES, NOISY
+from parabench.analysis.checks import NOISY, few_launches
 from parabench.analysis.cost_model import Fit
 from parabench.analysis.session import Session
 from parabench.collective_case import size_text
@@ -22,27 +22,15 @@ def check_collectives(
     launches: pd.DataFrame, table: pd.DataFrame, fits: Iterable[Fit], session: Session
 ) -> list[Finding]:
     """All computed findings, the broadest first; `table` as `bus.bus_table` makes it."""
+    good = (launches["status"] == Status.OK).groupby(launches["label"], sort=False).sum()
     return [
-        *_few_launches(launches),
+        *few_launches([str(label) for label in good.index], list(good)),
         *_failing(launches),
         *_oversubscribed(table, session),
         *_other_algorithm(table),
         *_noisy(table),
         *_poor_fits(fits),
     ]
-
-
-def _few_launches(launches: pd.DataFrame) -> Iterator[Finding]:
-    good = (launches["status"] == Status.OK).groupby(launches["label"], sort=False).sum()
-    few = good[(good > 0) & (good < FEW_LAUNCHES)]
-    if len(few):
-        which = "Every case" if len(few) == len(good) else words.listed(map(str, few.index), most=3)
-        yield Finding(
-            code="few_launches",
-            message=f"{which}: fewer than {FEW_LAUNCHES} good launches, "
-            "so the spread between launches is hardly known.",
-            advice=f"Run {FEW_LAUNCHES} launches or more (--launches).",
-        )
 
 
 def _failing(launches: pd.DataFrame) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -38,7 +38,7 @@ def check_launches(launches: pd.DataFrame, samples: pd.DataFrame, session: Sessi
     """The same from a launch table and the store's samples."""
     good, cases = ranked(launches), case_table(launches)
     return [
-        *_few_launches(cases),
+        *few_launches(list(cases["label"]), list(cases["n_ok"])),
         *_failing(cases),
         *_oversubscribed(cases, session),
         *_noisy(cases),
@@ -47,10 +47,11 @@ def check_launches(launches: pd.DataFrame, samples: pd.DataFrame, session: Sessi
     ]
 
 
-def _few_launches(cases: pd.DataFrame) -> Iterator[Finding]:
-    few = cases[(cases["n_ok"] < FEW_LAUNCHES) & (cases["n_ok"] > 0)]
-    if len(few):
-        which = "Every case" if len(few) == len(cases) else words.listed(few["label"], most=3)
+def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding]:
+    """The finding that some cases have too few `good` launches; those without any are told of elsewhere."""
+    few = [label for label, n_ok in zip(labels, good, strict=True) if 0 < n_ok < FEW_LAUNCHES]
+    if few:
+        which = "Every case" if len(few) == len(labels) else words.listed(few, most=3)
         yield Finding(
             code="few_launches",
             message=f"{which}: fewer than {FEW_LAUNCHES} good launches, "
