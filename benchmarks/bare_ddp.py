@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench.models import MODELS
 from parabench.models.gpt import GPT, next_token_loss
 
 
@@ -23,7 +22,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    model = DistributedDataParallel(GPT(MODELS["gpt-nano"]))
+    model = DistributedDataParallel(GPT(layers=4, heads=4, width=128, vocabulary=256, context=1024))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     text = files("parabench.data").joinpath("sample.txt").read_bytes()
     tokens = torch.tensor(list(text))

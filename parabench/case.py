@@ -5,20 +5,40 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from parabench.errors import UsageError
+from parabench.family import OPTIONAL, data_ranks, entry_of
 
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+SPLITS = ("batch", "sample", "dimension")
+
+CHOICES = {"dtype": DTYPES, "device": DEVICES, "backend": BACKENDS, "schedule": SCHEDULES, "split": SPLITS}
 
 # No CPU has more cores than this, and a pool of more threads cannot be made.
 MOST_THREADS = 1024
+MOST_WORKERS = 256
 
-_INTEGERS = ("world_size", "ranks_per_node", "global_batch", "seq_len", "threads", "seed")
+# The fields by what they hold; those of the second line may also be None, which leaves the choice to the plan.
+INTEGERS = ("world_size", "global_batch", "seq_len", "threads", "seed", "grad_accumulation", "workers")
+MAYBE_INTEGERS = ("ranks_per_node", "tp_size", "microbatches")
+COUNTS = ("world_size", "global_batch", "seq_len", "threads", "grad_accumulation", "tp_size", "microbatches")
+FLAGS = (
+    "no_sync", "find_unused_parameters", "static_graph", "gradient_as_bucket_view", "sequence_parallel",
+    "activation_checkpointing", "compile", "fused", "pin_memory",
+)  # fmt: skip
+TEXTS = ("strategy", "algorithm", "model", "data", "vocabulary", *CHOICES)
+
+# What every strategy has, and changes how a step is taken but not what it computes.
+MEANS = ("activation_checkpointing", "compile", "fused", "workers", "pin_memory")
+
+# What must agree for two cases to train the same: the fields of a reference.
+TRAINING = ("model", "data", "vocabulary", "global_batch", "seq_len", "dtype", "device", "backend", "threads", "seed")
 
 # A strategy, algorithm or model is a short name of ours or a user's own "package.module:name".
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?|two_level\([a-z_]+,[a-z_]+\)")
@@ -28,12 +48,24 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?|two_lev
 class Case:
     """One configuration to measure.
 
-    `bucket_mib` is DDP's bucket cap, and for FSDP how many MiB of parameters form one unit; None is
-    PyTorch's own default (DDP: 1 MiB for the first bucket, 25 after; FSDP: one block a unit).
-    `ranks_per_node` groups ranks for `two_level`; None leaves the choice to the plan.
-    `global_batch` counts sequences in one step over all ranks, so that every strategy and world size does
-    the same work. `threads` is how many CPU threads a rank computes with: 1, as torchrun sets it, so that
-    "one device" stays the same thing at every world size.
+    `global_batch` counts samples in one step over all ranks, so that every strategy and world size does the same
+    work. `threads` is how many CPU threads a rank computes with: 1, as torchrun sets it, so that "one device" stays
+    the same thing at every world size.
+
+    Of the strategy, each only where it has them (`family.OPTIONAL`):
+    `bucket_mib` is DDP's bucket cap, and for FSDP how many MiB of parameters form one unit; None is PyTorch's own
+    default (DDP: 1 MiB for the first bucket, 25 after; FSDP: one block a unit). `ranks_per_node` groups ranks for
+    `two_level` and is how many share a shard of `hsdp`. `grad_accumulation` is how many parts of a rank's batch are
+    computed one after the other before the optimizer steps; with `no_sync` only the last of them reduces gradients.
+    `find_unused_parameters`, `static_graph` and `gradient_as_bucket_view` are DDP's own. `tp_size` is how many
+    consecutive ranks share the layers in `tp_ddp` and `tp_fsdp`; `sequence_parallel` splits also what lies between
+    the layers, along the sequence. `schedule` and `microbatches` are the pipeline's.
+
+    Of every strategy: `activation_checkpointing` computes each block's forward again in backward; `compile` is
+    torch.compile, block by block; `fused` the optimizer's one-kernel step. `split` says what of the data a rank
+    takes: rows of each global `batch`, what a DistributedSampler draws (`sample`), or features (`dimension`);
+    `workers` and `pin_memory` are DataLoader's. `vocabulary` is a file of tiktoken's, with which text is read as
+    GPT-2's tokens instead of bytes.
 
     Raises UsageError for a value that no machine could run.
     """
@@ -52,13 +84,32 @@ class Case:
     backend: str = "auto"
     threads: int = 1
     seed: int = 0
+    grad_accumulation: int = 1
+    no_sync: bool = True
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    gradient_as_bucket_view: bool = False
+    tp_size: int | None = None
+    sequence_parallel: bool = False
+    schedule: str = "1f1b"
+    microbatches: int | None = None
+    activation_checkpointing: bool = False
+    compile: bool = False
+    fused: bool = True
+    split: str = "batch"
+    workers: int = 0
+    pin_memory: bool = False
+    vocabulary: str = ""
 
     def __post_init__(self) -> None:
-        for name in _INTEGERS:
+        for name in (*INTEGERS, *MAYBE_INTEGERS):
             value = getattr(self, name)
-            if type(value) is not int and not (value is None and name == "ranks_per_node"):
+            if type(value) is not int and not (value is None and name in MAYBE_INTEGERS):
                 raise UsageError(f"{name} is {value!r}; it must be a whole number")
-        for name in ("strategy", "algorithm", "model", "data", "dtype", "device", "backend"):
+        for name in FLAGS:
+            if type(getattr(self, name)) is not bool:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be true or false")
+        for name in TEXTS:
             if not is_text(getattr(self, name)):
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a text in UTF-8")
         if self.bucket_mib is not None:
@@ -72,18 +123,23 @@ class Case:
                     f"{name} {getattr(self, name)!r} is not a name; use one that `parabench list` shows, "
                     "or package.module:name"
                 )
-        for name in ("world_size", "global_batch", "seq_len", "threads"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        for name in COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}; it must be 1 or more")
         if self.bucket_mib is not None and not 0 < self.bucket_mib < 1 << 20:
             raise UsageError(f"bucket_mib is {self.bucket_mib}; give MiB above 0, or 'default'")
-        if self.ranks_per_node is not None and (self.ranks_per_node < 1 or self.world_size % self.ranks_per_node):
-            raise UsageError(f"ranks_per_node is {self.ranks_per_node}; it must divide world_size {self.world_size}")
+        for name in ("ranks_per_node", "tp_size"):
+            value = getattr(self, name)
+            if value is not None and (value < 1 or self.world_size % value):
+                raise UsageError(f"{name} is {value}; it must divide world_size {self.world_size}")
         if self.threads > MOST_THREADS:
             raise UsageError(f"threads is {self.threads}; it must be {MOST_THREADS} or less")
+        if not 0 <= self.workers <= MOST_WORKERS:
+            raise UsageError(f"workers is {self.workers}; it must be from 0 (the rank itself) to {MOST_WORKERS}")
         if not 0 <= self.seed < 1 << 32:
             raise UsageError(f"seed is {self.seed}; give a whole number from 0 to {(1 << 32) - 1}")
-        for name, allowed in (("dtype", DTYPES), ("device", DEVICES), ("backend", BACKENDS)):
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name} {getattr(self, name)!r} is unknown; use one of {', '.join(allowed)}")
 
@@ -107,21 +163,37 @@ class Case:
 
     @property
     def label(self) -> str:
-        """What a person would call it: 'ddp ring 4 MiB, 2 ranks'."""
-        bucket = "" if self.bucket_mib is None else f" {self.bucket_mib:g} MiB"
-        algorithm = "" if self.strategy == "single" else f" {self.algorithm}"
-        return f"{self.strategy}{algorithm}{bucket}, {self.world_size} rank{'s' * (self.world_size > 1)}"
+        """What a person would call it: 'ddp ring 4 MiB, 2 ranks'; every option that is not at its default is named."""
+        words = [self.strategy]
+        if "algorithm" in entry_of(self.strategy).axes:
+            words.append(self.algorithm)
+        if self.bucket_mib is not None:
+            words.append(f"{self.bucket_mib:g} MiB")
+        words += [self._said(name) for name in NAMED if getattr(self, name) != DEFAULTS[name]]
+        return f"{' '.join(words)}, {self.world_size} rank{'s' * (self.world_size > 1)}"
+
+    def _said(self, name: str) -> str:
+        value = getattr(self, name)
+        if name == "schedule":
+            return str(value)
+        if type(value) is bool:
+            return name if value else f"{name} off"
+        return f"{name} {value}"
+
+    @property
+    def data_ranks(self) -> int:
+        """Into how many ranks' parts the global batch is split."""
+        return data_ranks(self.strategy, self.world_size, self.tp_size)
+
+    @property
+    def batch_parts(self) -> int:
+        """Into how many equal parts the global batch is computed, over ranks and one after the other."""
+        return self.data_ranks * self.grad_accumulation * (self.microbatches or 1)
 
     def reference(self) -> Case:
         """The same training on one device: what this case's losses are verified against."""
-        return replace(
-            self,
-            strategy="single",
-            algorithm="native",
-            bucket_mib=None,
-            world_size=1,
-            ranks_per_node=None,
-        )
+        split = "sample" if self.split == "sample" else "batch"
+        return Case(strategy="single", split=split, **{name: getattr(self, name) for name in TRAINING})
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON can hold them."""
@@ -131,6 +203,16 @@ class Case:
     def from_dict(cls, values: Mapping[str, Any]) -> Case:
         """The reverse of `to_dict`; fields that a newer version added are ignored."""
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
+
+
+DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(Case)}
+
+# Options that a label names where they are set.
+NAMED = (
+    *(name for name in OPTIONAL if name not in ("algorithm", "bucket_mib", "ranks_per_node")),
+    *MEANS,
+    "split",
+)
 
 
 # A week: no launch is worth more, and a timer cannot wait for ever.
@@ -182,45 +264,3 @@ def slug(name: str) -> str:
     """A name as file names and shells take it; of a user's own only what follows the module."""
     own = name if name.startswith("nccl:") else name.rpartition(":")[2]
     return re.sub(r"[^A-Za-z0-9._]+", "-", own).strip("-")
-
-
-def _bucket(text: str) -> float | None:
-    return None if text == "default" else float(text)
-
-
-def _optional_integer(text: str) -> int | None:
-    return None if text == "auto" else int(text)
-
-
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "bucket_mib": _bucket,
-    "ranks_per_node": _optional_integer,
-    **{name: int for name in _INTEGERS if name != "ranks_per_node"},
-}
-
-AXES = tuple(f.name for f in fields(Case))
-
-
-def split_values(text: str) -> list[str]:
-    """What stands between the commas, without spaces. The comma of two_level(ring,tree) separates nothing."""
-    return [part.replace(" ", "") for part in re.split(r",(?![^()]*\))", text)]
-
-
-def parse_axis(name: str, text: str) -> tuple[Any, ...]:
-    """The values of one axis from text: `parse_axis("bucket_mib", "1,4,default")` is `(1.0, 4.0, None)`.
-
-    `world_size` also takes `auto`. Raises UsageError with the value and what is allowed.
-    """
-    if name not in AXES:
-        raise UsageError(f"axis {name!r} is unknown; use one of {', '.join(AXES)}")
-    if name == "world_size" and text == "auto":
-        return ("auto",)
-    values = []
-    for part in split_values(text):
-        try:
-            if not part:
-                raise ValueError
-            values.append(_PARSERS.get(name, str)(part))
-        except ValueError:
-            raise UsageError(f"{name}={text!r}: {part!r} is not a value of {name}") from None
-    return tuple(values)

@@ -12,13 +12,14 @@ from typing import Any
 
 from rich.console import Console
 
-from parabench.case import split_values
+from parabench.axes import split_values
 from parabench.collective_case import OPS, REDUCING, CollectiveCase, CollectiveProtocol, parse_size
 from parabench.collectives import NCCL_ALGORITHMS, NCCL_PREFIX, canonical, is_nccls, levels_of
 from parabench.errors import UsageError
 from parabench.machine import Machine, this_machine
-from parabench.plan import Plan, Skipped, check_algorithm, check_backend, nodes_of, refusal, settle_device
+from parabench.plan import Plan, Skipped
 from parabench.record import Launch, check_label
+from parabench.rules import check_algorithm, check_backend, refusal
 from parabench.run import (
     REPORT_NAME,
     STOPPED,
@@ -33,6 +34,7 @@ from parabench.run import (
     walk_session,
 )  # fmt: skip
 from parabench.session import CollectiveWalk, LaunchOf, Progress
+from parabench.settle import nodes_of, settle_device
 from parabench.store import load
 
 NAME = "collectives"

@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from parabench.case import Case, Protocol
 from parabench.collectives import nccl_environment
+from parabench.family import entry_of
 from parabench.probes.nvml import DeviceSampler
 from parabench.probes.steps import MARKS, read_marks
 from parabench.ranks import Ended, log_tail, run_ranks
-from parabench.record import STEP_PARTS, AnyCase, Failure, Launch, Phase, Sample, Status, utc_now
+from parabench.record import AnyCase, Failure, Launch, Phase, Sample, Status, utc_now
 from parabench.scratch import launch_folder
 from parabench.worker import Job, run
 
@@ -51,8 +52,8 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
     """
     steps = protocol.warmup + protocol.steps
 
-    def where(reached: int) -> str:
-        step, part = divmod(reached, MARKS)
+    def where(moments: int) -> str:
+        step, part = divmod(moments, MARKS)
         return f"to step {step}, part {part}"
 
     course = Course(
@@ -61,24 +62,26 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
         marks=lambda folder, rank: read_marks(folder / f"marks{rank}.f64", steps),
         where=where,
     )
-    seen, results, marks = observe(case, course, deadline_s)
-    for rank in range(case.world_size):
+    size = 1 if entry_of(case.strategy).one_process else case.world_size
+    seen, results, marks = observe(case, course, deadline_s, size)
+    for rank in range(size):
         seen.samples += samples(rank, marks[rank], results[rank], protocol.warmup)
     return seen
 
 
 def observe(
-    case: AnyCase, course: Course, deadline_s: float
+    case: AnyCase, course: Course, deadline_s: float, size: int | None = None
 ) -> tuple[Launch, list[dict[str, Any]], list[npt.NDArray[np.float64]]]:
-    """Run a fresh group of ranks: the launch without its samples, and every rank's result and marks."""
+    """Run a fresh group of ranks, `size` of them where it is not the case's world size: the launch without its samples,
+    and every rank's result and marks."""
     started, begin = utc_now(), time.perf_counter()
-    ranks = range(case.world_size)
+    ranks = range(case.world_size if size is None else size)
     with ExitStack() as stack:
         folder = stack.enter_context(launch_folder())
         sampler = stack.enter_context(DeviceSampler()) if case.device == "cuda" else None
         # The group's own timeout only backs up the deadline, which says more.
         job = course.job(folder, deadline_s + 60, {**LOOPBACK, **nccl_environment(case.algorithm)})
-        ended = run_ranks(course.entry, (job,), size=case.world_size, deadline_s=deadline_s, logs=folder / "logs")
+        ended = run_ranks(course.entry, (job,), size=len(ranks), deadline_s=deadline_s, logs=folder / "logs")
         results = [_result(folder, rank) for rank in ranks]
         marks = [course.marks(folder, rank) for rank in ranks]
         status, failure = judge(ended, results, marks, course.where, folder / "logs", deadline_s)
@@ -104,8 +107,8 @@ def samples(rank: int, marks: Any, result: Mapping[str, Any], warmup: int) -> It
         if math.isnan(row[-1]):
             break
         yield Sample(rank, step, phase(step), "step_s", float(row[-1] - row[0]))
-        for part, duration in zip(STEP_PARTS, np.diff(row), strict=True):
-            yield Sample(rank, step, phase(step), part, float(duration))
+        for part, begin, end in parts_of(row):
+            yield Sample(rank, step, phase(step), part, float(end - begin))
     for step, loss in enumerate(result.get("loss", [])):
         yield Sample(rank, step, phase(step), "loss", loss if math.isfinite(loss) else None)
     if result.get("grad_norm") is not None:
@@ -113,6 +116,24 @@ def samples(rank: int, marks: Any, result: Mapping[str, Any], warmup: int) -> It
         yield Sample(rank, 0, Phase.WARMUP, "grad_norm", norm if math.isfinite(norm) else None)
     for metric, value in result.get("memory", {}).items():
         yield Sample(rank, None, Phase.MEASURE, metric, value)
+
+
+def parts_of(row: npt.NDArray[np.float64]) -> Iterator[tuple[str, float, float]]:
+    """(part, begin, end) of a step's marks. Where forward and backward took turns there is no mark between them."""
+    begin, loaded, forward, backward, end = row
+    yield "data_s", begin, loaded
+    if math.isnan(forward):
+        yield "forward_backward_s", loaded, backward
+    else:
+        yield "forward_s", loaded, forward
+        yield "backward_s", forward, backward
+    yield "optimizer_s", backward, end
+
+
+def reached(marks: npt.NDArray[np.float64]) -> int:
+    """How many moments of its way a rank came to; those that it skipped count."""
+    came = np.flatnonzero(~np.isnan(marks))
+    return int(came[-1]) + 1 if len(came) else 0
 
 
 def judge(
@@ -150,13 +171,13 @@ def _hang(
     deadline_s: float,
 ) -> Failure:
     """Whoever came least far is what the others waited for; a rank that left its result came to the end."""
-    reached = [(int(np.count_nonzero(~np.isnan(m))), len(r) > 1) for m, r in zip(marks, results, strict=True)]
-    least = [rank for rank, at in enumerate(reached) if at == min(reached)]
+    progress = [(reached(m), len(r) > 1) for m, r in zip(marks, results, strict=True)]
+    least = [rank for rank, at in enumerate(progress) if at == min(progress)]
     # Among equals, the one that could not write its stack down when it was asked to is stopped.
     silent = [rank for rank in least if STACK_HEAD not in log_tail(logs, rank, lines=1000)]
     if len(silent) == 1:
         least = silent
-    far = where(min(reached)[0])
+    far = where(min(progress)[0])
     if len(least) == 1:
         rank, message = least[0], f"it came least far, {far}"
     else:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
+from parabench.family import STRATEGIES
 from parabench.machine import this_machine
 from parabench.models import MODELS
-from parabench.strategies import STRATEGIES
 from parabench.suite import load_suite, shipped
 
 

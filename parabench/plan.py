@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 from typing import Protocol as Interface
 
-from parabench.case import Case, Protocol
+from parabench.axes import BATCH_PER_RANK
+from parabench.case import DEFAULTS, Case, Protocol
 from parabench.collective_case import CollectiveCase, CollectiveProtocol
-from parabench.collectives import ALGORITHMS, canonical, is_nccls, levels_of, table_name
-from parabench.data import source
+from parabench.collectives import levels_of
 from parabench.errors import UsageError
-from parabench.machine import RANKS_PER_CORE, Machine
-from parabench.models import MODELS
+from parabench.family import OPTIONAL, STRATEGIES, entry_of
+from parabench.machine import Machine
+from parabench.models.known import entry_of_model
 from parabench.record import AnyCase
-from parabench.registry import Entry, find, load
-from parabench.strategies import STRATEGIES, USERS_OWN, StrategyEntry
+from parabench.rules import check, check_names, lacking, needs_nccl, refusal
+from parabench.settle import settle
 from parabench.suite import Suite, Sweep
 
 
@@ -114,6 +114,7 @@ def make_plan(
 ) -> TrainingPlan:
     """Expand, check and sort out. Raises UsageError for what is wrong on any machine, for what the user asked for
     by `overrides` and this machine lacks, and when nothing is left to run."""
+    check_axes(suite, overrides)
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
     for case, automatic in dict(_cases(suite.override(overrides).sweeps, machine)).items():
@@ -121,6 +122,7 @@ def make_plan(
         reason = refusal(case, machine)
         if reason is not None and ("world_size" in overrides or "device" in overrides):
             raise UsageError(reason)
+        reason = reason or lacking(case)
         if reason is None:
             try:
                 check(case)
@@ -138,10 +140,28 @@ def make_plan(
     return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)
 
 
-def strategy_entry(case: Case) -> StrategyEntry:
-    """What is known of the case's strategy; a user's own counts as data-parallel."""
-    entry = find(STRATEGIES, "strategy", case.strategy)
-    return entry if isinstance(entry, StrategyEntry) else USERS_OWN
+def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise UsageError for an axis that was given a value and that no strategy has which it is given to: a sweep drops
+    an axis for the strategies that lack it, but not for all of them."""
+    for each in suite.override(overrides).sweeps:
+        strategies = each.axes.get("strategy", (DEFAULTS["strategy"],))
+        _check_some_has(strategies, {name: values for name, values in each.axes.items() if name not in overrides})
+    every = [name for each in suite.override(overrides).sweeps for name in each.axes.get("strategy", ("ddp",))]
+    _check_some_has(tuple(dict.fromkeys(every)), overrides)
+
+
+def _check_some_has(strategies: tuple[Any, ...], axes: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, values in axes.items():
+        given = [value for value in values if name in OPTIONAL and value != DEFAULTS[name]]
+        # Where two_level needs it, it is not the strategy's.
+        if not given or (name == "ranks_per_node"):
+            continue
+        if not any(name in entry_of(str(strategy)).axes for strategy in strategies):
+            have = [known for known, entry in STRATEGIES.items() if name in entry.axes]
+            raise UsageError(
+                f"{name}={given[0]} makes no sense for strategy {', '.join(map(str, strategies))}, which has no such "
+                f"thing; drop it, or use {', '.join(have)}"
+            )
 
 
 def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[tuple[Case, bool]]:
@@ -151,14 +171,26 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[tuple[Case, 
         names = list(axes)
         for values in itertools.product(*axes.values()):
             chosen = dict(zip(names, values, strict=True))
-            size = chosen.pop("world_size", Case().world_size)
-            ranks_per_node = chosen.pop("ranks_per_node", None)
+            size = chosen.pop("world_size", DEFAULTS["world_size"])
             automatic = size == "auto"
             for world_size in _powers_of_two(chosen, machine) if automatic else [size]:
-                case = settle(Case(**chosen, world_size=world_size), machine)
-                if levels_of(case.algorithm) is not None and ranks_per_node is not None:
-                    case = replace(case, ranks_per_node=ranks_per_node)
-                yield case, automatic
+                yield _case(chosen, world_size, machine), automatic
+
+
+def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
+    """One case, settled. An axis that its strategy lacks is dropped before its value can be found wrong."""
+    entry = entry_of(str(chosen.get("strategy", DEFAULTS["strategy"])))
+    fields = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in entry.axes}
+    per_rank = fields.pop(BATCH_PER_RANK, None)
+    if per_rank is not None:
+        fields["global_batch"] = per_rank * (1 if entry.one_rank_only else world_size)
+    model = entry_of_model(str(fields.get("model", DEFAULTS["model"])))
+    if "data" not in fields and model.vocabulary is None:
+        fields["data"] = "synthetic"
+    case = Case(**fields, world_size=1 if entry.one_rank_only else world_size)
+    if levels_of(case.algorithm) is not None and chosen.get("ranks_per_node") is not None:
+        case = replace(case, ranks_per_node=chosen["ranks_per_node"])
+    return settle(case, machine)
 
 
 def _powers_of_two(chosen: Mapping[str, Any], machine: Machine) -> list[int]:
@@ -166,116 +198,3 @@ def _powers_of_two(chosen: Mapping[str, Any], machine: Machine) -> list[int]:
     on_cuda = chosen.get("device", "auto") == "cuda" or (chosen.get("device", "auto") == "auto" and machine.gpus)
     most = len(machine.gpus) if on_cuda else machine.cores
     return [2**i for i in range(max(1, most).bit_length())]
-
-
-def settle(case: Case, machine: Machine) -> Case:
-    """`case` with everything automatic decided and every axis dropped that its strategy does not have."""
-    entry = strategy_entry(case)
-    changes = settle_device(case.device, case.backend, machine)
-    if "algorithm" not in entry.axes:
-        changes["algorithm"] = "native"
-    if "bucket_mib" not in entry.axes:
-        changes["bucket_mib"] = None
-    if entry.one_rank_only:
-        changes["world_size"] = 1
-    else:
-        changes["algorithm"] = canonical(case.algorithm)
-    if levels_of(changes["algorithm"]) is None:
-        changes["ranks_per_node"] = None
-    elif case.ranks_per_node is None:
-        changes["ranks_per_node"] = nodes_of(case.world_size)
-    if changes.get("world_size", case.world_size) == 1:
-        changes["algorithm"], changes["ranks_per_node"] = "native", None
-    return replace(case, **changes)
-
-
-def settle_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:
-    """The fields `device` and `backend` with `auto` decided."""
-    device = device if device != "auto" else "cuda" if machine.gpus else "cpu"
-    return {"device": device, "backend": backend if backend != "auto" else "nccl" if device == "cuda" else "gloo"}
-
-
-def nodes_of(size: int) -> int:
-    """Ranks of a node where none was asked for: one machine has no nodes; the largest proper divisor makes as few
-    of them as it can, and a prime's are of one rank each."""
-    return next((size // d for d in range(2, math.isqrt(size) + 1) if size % d == 0), 1)
-
-
-def check_name(kind: str, name: str, table: Mapping[str, Entry]) -> None:
-    """Raise UsageError for an unknown name. A user's own is imported: nothing else tells that it is there."""
-    if find(table, kind, name) is None:
-        own = load(table, kind, name)
-        if not callable(own) and not hasattr(own, "all_reduce"):
-            raise UsageError(f"{kind} {name!r} is {own!r}; it must be a function, or an Algorithm")
-
-
-def check_algorithm(name: str, ranks_per_node: int | None) -> None:
-    """Raise UsageError for an unknown algorithm. A user's own is made, as every rank will: a function of
-    `ranks_per_node` must give an Algorithm. Our own need no look, and so no torch."""
-    check_name("algorithm", table_name(name), ALGORITHMS)
-    if find(ALGORITHMS, "algorithm", table_name(name)) is None:
-        from parabench.collectives.algorithm import make
-
-        make(name, ranks_per_node)
-
-
-def needs_nccl(case: AnyCase) -> bool:
-    """Whether the case's algorithm is NCCL's own, and its backend is not NCCL."""
-    return is_nccls(case.algorithm) and case.backend != "nccl"
-
-
-def check_backend(case: AnyCase) -> None:
-    """Raise UsageError for an algorithm or a device that the case's backend does not have."""
-    if needs_nccl(case):
-        raise UsageError(
-            f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
-            "CUDA devices, or an algorithm without nccl: before its name"
-        )
-    if case.device == "cpu" and case.backend == "nccl":
-        raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
-
-
-def check_names(case: Case) -> None:
-    """Raise UsageError for an unknown name."""
-    check_name("strategy", case.strategy, STRATEGIES)
-    check_algorithm(case.algorithm, case.ranks_per_node)
-    check_name("model", case.model, MODELS)
-
-
-def check(case: Case) -> None:
-    """Raise UsageError for a case that makes sense nowhere: a batch or heads that don't divide, data that is short."""
-    entry = strategy_entry(case)
-    shape = MODELS.get(case.model)
-    if entry.splits_batch and case.global_batch % case.world_size:
-        raise UsageError(
-            f"global_batch {case.global_batch} does not divide by world_size {case.world_size} "
-            f"for {case.strategy}; give a multiple"
-        )
-    if shape is not None and entry.splits_heads and shape.heads % case.world_size:
-        raise UsageError(
-            f"world_size {case.world_size} does not divide the {shape.heads} heads of {case.model} "
-            f"for {case.strategy}; use a divisor"
-        )
-    if shape is not None and case.seq_len > shape.context:
-        raise UsageError(f"seq_len {case.seq_len} is longer than the context of {case.model}, {shape.context}")
-    if shape is not None and case.data != "synthetic" and shape.vocabulary < source.BYTES_VOCABULARY:
-        raise UsageError(f"model {case.model} knows fewer than 256 tokens; use data synthetic")
-    check_backend(case)
-    source.check(case.data, case.global_batch * case.seq_len + 1)
-
-
-def refusal(case: AnyCase, machine: Machine) -> str | None:
-    """Why this machine cannot run the case, or None when it can."""
-    if case.device == "cuda" and not machine.gpus:
-        return f"device cuda is not here: {machine.gpus_reason}; use device cpu"
-    if case.device == "cuda" and case.backend == "gloo":
-        return None  # gloo lets several ranks share a device
-    most = machine.ranks(case.device)
-    if case.world_size <= most:
-        return None
-    if case.device == "cuda":
-        return f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer"
-    return (
-        f"world_size {case.world_size} is larger than {most}, {RANKS_PER_CORE} ranks on each of the "
-        f"{machine.cores} core(s) here; use {most} or fewer"
-    )

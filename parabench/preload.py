@@ -18,7 +18,10 @@ import parabench.collectives.parameter_server
 import parabench.collectives.ring
 import parabench.collectives.tree
 import parabench.collectives.two_level
+import parabench.data.loader
+import parabench.models.build
 import parabench.models.gpt
+import parabench.models.options
 import parabench.strategies.ddp
 import parabench.strategies.fsdp
 import parabench.strategies.single

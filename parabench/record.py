@@ -79,9 +79,13 @@ METRICS: dict[str, Metric] = {
     "data_s": Metric("s", "waiting for the step's batch"),
     "forward_s": Metric("s", "forward pass and loss"),
     "backward_s": Metric("s", "backward pass, with the communication that it waits for"),
+    "forward_backward_s": Metric("s", "forward and backward where they take turns: micro-batches, accumulation"),
     "optimizer_s": Metric("s", "optimizer step and clearing of gradients"),
-    "loss": Metric("nat", "mean next-token loss of this rank's part of the batch"),
+    "loss": Metric("1", "mean loss of this rank's part of the batch; of next tokens in nats"),
     "grad_norm": Metric("1", "L2 norm of the whole gradient, at the first step"),
+    "parameter_bytes": Metric("B", "parameters that the rank holds at most, counted from tensors"),
+    "gradient_bytes": Metric("B", "gradients that the rank holds after backward, counted from tensors"),
+    "optimizer_bytes": Metric("B", "optimizer state that the rank holds, counted from tensors"),
     "peak_rss_bytes": Metric("B", "peak resident set of the rank's process"),
     "peak_allocated_bytes": Metric("B", "peak memory in torch's CUDA tensors"),
     "peak_reserved_bytes": Metric("B", "peak memory that torch's CUDA allocator held"),
@@ -196,8 +200,8 @@ REFERENCE_BLOCK = -1
 # The finding of a launch whose reference did not run: it computed something, nobody knows whether the right thing.
 UNVERIFIED = "unverified"
 
-# A step is these parts, one after the other.
-STEP_PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s")
+# A step is these parts, one after the other; it has forward and backward either apart or taking turns.
+STEP_PARTS = ("data_s", "forward_s", "backward_s", "forward_backward_s", "optimizer_s")
 
 
 def utc_now() -> str:

@@ -15,7 +15,8 @@ from typing import Any, Generic
 
 from rich.console import Console
 
-from parabench.case import Case, Protocol, parse_axis
+from parabench.axes import parse_axis
+from parabench.case import Case, Protocol
 from parabench.errors import UsageError
 from parabench.interrupt import Interrupted, stop_signals
 from parabench.machine import Machine, environment, this_machine

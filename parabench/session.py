@@ -9,7 +9,7 @@ from typing import Protocol as Interface
 
 from parabench.case import Case, Protocol
 from parabench.collective_case import CollectiveCase, CollectiveProtocol
-from parabench.models import MODELS
+from parabench.models.known import entry_of_model
 from parabench.plan import AnyProtocol, C, P, Plan, Turn
 from parabench.record import REFERENCE_BLOCK, UNVERIFIED, AnyCase, Finding, Launch, Status
 from parabench.verify import Reference, reference_of, verify
@@ -140,11 +140,10 @@ class Session(Walk[Case, Protocol]):
         known = self._wall_s.get(case.reference().id)
         if known is not None:
             return known
-        shape = MODELS.get(case.model)
+        parameters = entry_of_model(case.model).parameters or 0
         steps = self.plan.protocol.warmup + self.plan.protocol.steps
         # 6 operations a parameter and token: Kaplan et al., "Scaling laws for neural language models", 2020.
-        work = 6 * shape.parameters * case.global_batch * case.seq_len * steps if shape else 0
-        return work / SURE_FLOPS
+        return 6 * parameters * case.global_batch * case.seq_len * steps / SURE_FLOPS
 
 
 @dataclass

@@ -10,7 +10,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from parabench.case import AXES, Protocol, is_text
+from parabench.axes import AXES
+from parabench.case import Protocol, is_text
 from parabench.errors import UsageError
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,18 @@ import torch
 
 from parabench.case import Case
 from parabench.collectives import membership
-from parabench.data.batches import Split, batches, tokens
-from parabench.models import MODELS
-from parabench.models.model import Model
+from parabench.data.loader import batches
+from parabench.family import STRATEGIES, entry_of
+from parabench.models.build import build_model, sizes
+from parabench.models.options import apply_options
 from parabench.probes.memory import peak_memory
 from parabench.probes.steps import StepClock
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
-from parabench.registry import find, load
-from parabench.strategies import STRATEGIES
+from parabench.registry import load
+from parabench.strategies.compute import ForwardBackward
+from parabench.strategies.optimizer import adamw
 from parabench.strategies.recipe import Context, Parallel, Place
-from parabench.trainer import Training, make_optimizer, train
+from parabench.trainer import Training, norm_of, train
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     case = job.case
     torch.set_num_threads(case.threads)
     place = Place(rank, case.world_size, device_of(case, rank))
-    grouped = case.strategy != "single"
+    entry = entry_of(case.strategy)
+    grouped = not entry.one_rank_only and not entry.one_process
     if grouped:
         join_group(job, rank)
     result = train_case(job, place)
@@ -62,33 +65,40 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
 
 def train_case(job: Job, place: Place) -> dict[str, Any]:
     """Build, train and read what was seen."""
-    training, parallel = build(job.case, place)
+    training, parallel, known = build(job.case, place)
     clock = StepClock(job.folder / f"marks{place.rank}.f64", job.steps, place.device)
     train(training, clock, job.steps)
     clock.finish()
     return {
         "loss": [float(loss) for loss in training.losses],
         "grad_norm": training.grad_norm,
-        "memory": peak_memory(place.device),
-        "facts": {**parallel.facts(), "collectives": membership.calls()},
+        "memory": {**training.footprint, **peak_memory(place.device)},
+        "facts": {**known, **parallel.facts(), "collectives": membership.calls()},
     }
 
 
-def build(case: Case, place: Place) -> tuple[Training, Parallel]:
-    """The case's model made parallel, with its optimizer and data. The same seed on every rank: one same model."""
+def build(case: Case, place: Place) -> tuple[Training, Parallel, dict[str, Any]]:
+    """The case's model made parallel, with its optimizer and data; and what is known of the model before it is split.
+
+    The same seed on every rank: one same model.
+    """
     torch.manual_seed(case.seed)
-    entry = find(MODELS, "model", case.model)
-    factory = load(MODELS, "model", case.model)
     with place.device:
-        model: Model = factory(entry) if entry else factory()
-    parallel: Parallel = load(STRATEGIES, "strategy", case.strategy)(model, Context(case, place))
-    stream = tokens(case, model.vocabulary)
+        model = build_model(case)
+    known = {"model": sizes(model)}
+    apply_options(model, case)
+    context = Context(case, place)
+    parallel: Parallel = load(STRATEGIES, "strategy", case.strategy)(model, context)
+    parameters = dict(model.module.named_parameters()) if parallel.parameters is None else parallel.parameters
+    parallel = replace(parallel, parameters=parameters)
     training = Training(
-        model=model,
         module=parallel.module,
-        optimizer=make_optimizer(parallel.module),
-        batches=batches(case, stream, Split(parallel.data_rank, parallel.data_ranks), place.device),
-        autocast=torch.autocast(place.device.type, torch.bfloat16, enabled=case.dtype == "bfloat16"),
-        losses=[],
+        compute=parallel.compute
+        or ForwardBackward(
+            module=parallel.module, loss=model.loss, context=context, last_reduces=parallel.last_reduces
+        ),
+        optimizer=parallel.optimizer or adamw(parameters.values(), fused=case.fused),
+        batches=batches(case, model, parallel.data_rank, parallel.data_ranks, place.device),
+        gradient_norm=parallel.gradient_norm or (lambda: norm_of(parameters.values())),
     )
-    return training, parallel
+    return training, parallel, known

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parabench.case import AXES, Case, Protocol, parse_axis
+from parabench.axes import AXES, parse_axis
+from parabench.case import Case, Protocol
 from parabench.errors import UsageError
-from parabench.models import MODELS
+from parabench.models import MODELS, GPTEntry
 
 
 def test_an_id_is_stable_and_tells_cases_apart():
@@ -98,6 +99,7 @@ def test_published_parameter_counts():
     """Counted by hand from the published shapes, the vocabulary padded to 50304 (47 more rows than 50257)."""
     published = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
     for name, parameters in published.items():
-        shape = MODELS[name]
-        assert shape.parameters == parameters + 47 * shape.width
+        entry = MODELS[name]
+        assert isinstance(entry, GPTEntry)
+        assert entry.parameters == parameters + 47 * entry.width
     assert 0.9e6 < MODELS["gpt-nano"].parameters < 1.1e6

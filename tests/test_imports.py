@@ -12,11 +12,11 @@ import pytest
 import parabench
 
 ROOT = Path(parabench.__file__).parent
-EVERYONES = {"__init__", "case", "collective_case", "record", "errors", "interrupt"}
+EVERYONES = {"__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt"}
 READING = {"store", "analysis", "report", "collectives_report", "page", "figures", "collectives_figures"}
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "ranks", "preload",
-    "rank", "collective_launcher", "scratch", "plan", "suite", "session", "verify", "machine", "registry",
+    "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify", "machine",
 }  # fmt: skip
 SEE_BOTH = {"cli", "run", "collectives_run", "pytest_plugin", "__main__", "doctor", "listing", "progress"}
 

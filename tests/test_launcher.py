@@ -16,10 +16,10 @@ from ranks_helpers import FAULTY_RANK
 
 from parabench import scratch
 from parabench.case import Case, Protocol
+from parabench.family import STRATEGIES
 from parabench.launcher import LOOPBACK, launch
 from parabench.ranks import run_ranks, start_server
 from parabench.record import Launch, Phase, Status
-from parabench.strategies import STRATEGIES
 from parabench.worker import Job, run
 
 PROTOCOL = Protocol(warmup=2, steps=4)

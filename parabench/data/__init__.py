@@ -1,1 +1,1 @@
-"""Training data: tokens, and how each global batch is split between ranks."""
+"""Training data: where samples come from, and how each global batch is split between ranks."""

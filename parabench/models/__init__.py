@@ -1,35 +1,76 @@
 """Reference models. This table is free of torch: shapes are checked against a case before anything is launched."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from parabench.registry import Entry
 
+# GPT-2's 50257 tokens (Radford et al., 2019), padded to a multiple of 128 as nanoGPT does.
+GPT2_VOCABULARY = 50304
+
+# What a strategy may ask of a model: parts in order, a plan for tensor parallel, one with sequence parallel too,
+# a first layer that can take features split between ranks.
+BLOCKS, TENSOR, SEQUENCE, FIRST = "blocks", "tensor_parallel", "sequence_parallel", "first"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GPTShape(Entry):
-    """The shape of a GPT-2 style decoder."""
+class ModelEntry(Entry):
+    """What the planner must know of a model before it is built.
 
-    target: str = "parabench.models.gpt:gpt"
-    layers: int
-    heads: int
-    width: int
-    vocabulary: int = 50304  # GPT-2's 50257, padded to a multiple of 128 as nanoGPT does
-    context: int = 1024
+    `brings`: which of BLOCKS, TENSOR, SEQUENCE and FIRST it has; `blocks`: how many parts. `heads` and `widths` must
+    divide by the ranks that share a layer, `features` by those that share the input. `vocabulary` is None where the
+    model takes no tokens; `context` is the longest sequence. `images`: whether it takes MNIST's.
+    """
+
+    parameters: int | None = None
+    brings: frozenset[str] = frozenset()
+    blocks: int = 0
+    heads: int | None = None
+    features: int | None = None
+    vocabulary: int | None = None
+    context: int | None = None
+    images: bool = False
 
     @property
-    def parameters(self) -> int:
-        """Trainable parameters, the tied head counted once: embeddings, blocks, final norm."""
-        d = self.width
-        block = 12 * d * d + 13 * d  # two norms 4d; qkv 3d^2+3d; projection d^2+d; MLP 8d^2+5d
-        return (self.vocabulary + self.context) * d + self.layers * block + 2 * d
+    def sequences(self) -> bool:
+        """Whether `seq_len` means anything to it."""
+        return self.context is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPTEntry(ModelEntry):
+    """A GPT-2 style decoder."""
+
+    layers: int
+    width: int
+
+
+def gpt_entry(layers: int, heads: int, width: int, vocabulary: int, summary: str) -> GPTEntry:
+    """The entry of a decoder of that shape. Trainable parameters: embeddings (the tied head is one of them), blocks,
+    final norm; of a block: two norms 4d, qkv 3d^2+3d, projection d^2+d, MLP 8d^2+5d."""
+    context = 1024
+    block = 12 * width * width + 13 * width
+    return GPTEntry(
+        target="parabench.models.gpt:gpt",
+        summary=summary,
+        parameters=(vocabulary + context) * width + layers * block + 2 * width,
+        brings=frozenset({BLOCKS, TENSOR, SEQUENCE}),
+        blocks=layers,
+        heads=heads,
+        vocabulary=vocabulary,
+        context=context,
+        layers=layers,
+        width=width,
+    )
 
 
 # gpt2 and larger: the published shapes (Radford et al. 2019, table 2).
-MODELS: dict[str, GPTShape] = {
-    "gpt-nano": GPTShape(summary="1M parameters, bytes", layers=4, heads=4, width=128, vocabulary=256),
-    "gpt-mini": GPTShape(summary="11M parameters, bytes", layers=6, heads=6, width=384, vocabulary=256),
-    "gpt2": GPTShape(summary="124M parameters", layers=12, heads=12, width=768),
-    "gpt2-medium": GPTShape(summary="355M parameters", layers=24, heads=16, width=1024),
-    "gpt2-large": GPTShape(summary="774M parameters", layers=36, heads=20, width=1280),
-    "gpt2-xl": GPTShape(summary="1558M parameters", layers=48, heads=25, width=1600),
+MODELS: dict[str, ModelEntry] = {
+    "gpt-nano": gpt_entry(4, 4, 128, 256, "1M parameters, bytes"),
+    "gpt-mini": gpt_entry(6, 6, 384, 256, "11M parameters, bytes"),
+    "gpt2": gpt_entry(12, 12, 768, GPT2_VOCABULARY, "124M parameters"),
+    "gpt2-medium": gpt_entry(24, 16, 1024, GPT2_VOCABULARY, "355M parameters"),
+    "gpt2-large": gpt_entry(36, 20, 1280, GPT2_VOCABULARY, "774M parameters"),
+    "gpt2-xl": gpt_entry(48, 25, 1600, GPT2_VOCABULARY, "1558M parameters"),
 }

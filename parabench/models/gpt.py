@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from parabench.models import GPTShape
+from parabench.case import Case
+from parabench.models import GPTEntry
 from parabench.models.model import Model
 
 
@@ -55,18 +56,44 @@ class Block(nn.Module):
         return out
 
 
+class Stem(nn.Module):
+    """Token and position embeddings: (batch, time) to (batch, time, width)."""
+
+    def __init__(self, vocabulary: int, context: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(context, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The sum of both."""
+        x: Tensor = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        return x
+
+
+class Head(nn.Module):
+    """The final norm and the projection to the vocabulary, whose weight is the token embedding's."""
+
+    def __init__(self, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(tokens.embedding_dim)
+        self.out = nn.Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False)
+        self.out.weight = tokens.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, time, width) to (batch, time, vocabulary)."""
+        logits: Tensor = self.out(self.norm(x))
+        return logits
+
+
 class GPT(nn.Module):
     """Tokens (batch, time) to logits (batch, time, vocabulary)."""
 
-    def __init__(self, shape: GPTShape) -> None:
+    def __init__(self, layers: int, heads: int, width: int, vocabulary: int, context: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
-        self.positions = nn.Embedding(shape.context, shape.width)
-        self.blocks = nn.ModuleList(Block(shape.width, shape.heads) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.width)
-        self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
-        self.head.weight = self.tokens.weight
-        self._initialise(shape.layers)
+        self.stem = Stem(vocabulary, context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.head = Head(self.stem.tokens)
+        self._initialise(layers)
 
     def _initialise(self, layers: int) -> None:
         for name, parameter in self.named_parameters():
@@ -79,10 +106,10 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits for the token that follows each position."""
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.stem(tokens)
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.head(self.norm(x))
+        logits: Tensor = self.head(x)
         return logits
 
 
@@ -91,18 +118,31 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def gpt(shape: GPTShape) -> Model:
+def gpt(entry: GPTEntry, case: Case) -> Model:
     """The reference model of the given shape, initialised from torch's current seed."""
-    module = GPT(shape)
+    assert entry.heads is not None
+    assert entry.vocabulary is not None
+    assert entry.context is not None
+    vocabulary = entry.vocabulary
+    module = GPT(entry.layers, entry.heads, entry.width, vocabulary, entry.context)
+
+    def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        tokens = torch.randint(vocabulary, (n, case.seq_len + 1), generator=generator, device="cpu")
+        return tokens[:, :-1], tokens[:, 1:]
+
     return Model(
         module=module,
         loss=next_token_loss,
-        vocabulary=shape.vocabulary,
+        batch=batch,
+        vocabulary=vocabulary,
         blocks=list(module.blocks),
+        stem=module.stem,
+        head=module.head,
         tensor_parallel={
-            "attention.qkv": ColwiseParallel(),
-            "attention.out": RowwiseParallel(),
-            "up": ColwiseParallel(),
-            "down": RowwiseParallel(),
+            "blocks.*.attention.qkv": ColwiseParallel(),
+            "blocks.*.attention.out": RowwiseParallel(),
+            "blocks.*.up": ColwiseParallel(),
+            "blocks.*.down": RowwiseParallel(),
         },
+        sequence_parallel={},
     )

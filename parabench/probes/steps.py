@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from parabench.record import STEP_PARTS
-
-# A step is five marks: its four parts lie between them.
-MARKS = len(STEP_PARTS) + 1
+# A step is five marks; between them lie data, forward, backward, optimizer.
+MARKS = 5
 
 
 class StepClock:
@@ -41,12 +39,18 @@ class StepClock:
         self._marks[self._at] = perf_counter()
         self._at += 1
 
+    def skip(self) -> None:
+        """The next of the five moments does not exist: forward and backward take turns in this step."""
+        self._at += 1
+
     def finish(self) -> None:
         """On CUDA, replace host times by the device's: seconds since the first mark, on the host's clock."""
         if self._cuda and self._at:
             torch.cuda.synchronize()
             begin, first = self._marks[0], self._events[0]
             for i in range(self._at):
+                if np.isnan(self._marks[i]):
+                    continue
                 self._marks[i] = begin + first.elapsed_time(self._events[i]) / 1e3
 
 

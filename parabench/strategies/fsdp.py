@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from parabench.models.model import Model
 from parabench.record import MIB
@@ -14,21 +16,34 @@ from parabench.strategies.recipe import Context, Parallel
 
 
 def fsdp(model: Model, context: Context) -> Parallel:
-    """Shard unit by unit, then what is left (embeddings, final norm) as the root's."""
+    """Shard over all ranks, and give a unit's parameters back after its forward."""
     place = context.place
     mesh = init_device_mesh(place.device.type, (place.world_size,))
+    return sharded(model, context, mesh, place.rank, place.world_size)
+
+
+def sharded(
+    model: Model, context: Context, mesh: DeviceMesh, data_rank: int, data_ranks: int, *, reshard: bool = True
+) -> Parallel:
+    """Shard unit by unit over `mesh`, then what is left (embeddings, final norm) as the root's."""
     units = group_blocks(model.blocks, context.case.bucket_mib)
     unit_bytes = [sum(_bytes(block) for block in unit) for unit in units]
     root_bytes = _bytes(model.module) - sum(unit_bytes)
     for unit in units:
-        fully_shard(unit, mesh=mesh)
-    fully_shard(model.module, mesh=mesh)
+        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard)
+    root = fully_shard(model.module, mesh=mesh, reshard_after_forward=None if reshard else False)
     return Parallel(
         module=model.module,
-        data_rank=place.rank,
-        data_ranks=place.world_size,
+        data_rank=data_rank,
+        data_ranks=data_ranks,
+        last_reduces=lambda last: _reducing(root, last or not context.case.no_sync),
         facts=lambda: {"unit_bytes": [*unit_bytes, root_bytes]},
     )
+
+
+def _reducing(module: FSDPModule, reduces: bool) -> AbstractContextManager[Any]:
+    module.set_requires_gradient_sync(reduces)
+    return nullcontext()
 
 
 def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[list[nn.Module]]:

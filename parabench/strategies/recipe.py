@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+from typing import Protocol as Interface
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from parabench.case import Case
 
@@ -21,22 +23,57 @@ class Place:
     device: torch.device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel:
-    """A model made parallel. `data_rank` of `data_ranks` says which part of each global batch this rank takes.
-
-    `facts` is read after training: how the strategy really ran (bucket sizes, units).
-    """
-
-    module: nn.Module
-    data_rank: int
-    data_ranks: int
-    facts: Callable[[], dict[str, Any]] = field(default=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a recipe may look at besides the model."""
 
     case: Case
     place: Place
+
+    def autocast(self) -> torch.autocast:
+        """A fresh context in which operations run in the case's dtype."""
+        return torch.autocast(self.place.device.type, torch.bfloat16, enabled=self.case.dtype == "bfloat16")
+
+
+class Clock(Interface):
+    """Marks the moments of a step; `probes.steps.StepClock` is the real one."""
+
+    def mark(self) -> None: ...  # noqa: D102
+    def skip(self) -> None: ...  # noqa: D102
+
+
+class Compute(Interface):
+    """Forward and backward of one rank's batch: leaves gradients, gives the loss, None where this rank sees none.
+
+    It marks once, when forward ends and backward begins, or skips that mark where the two take turns.
+    """
+
+    def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor | None: ...  # noqa: D102
+
+
+def always(last: bool) -> AbstractContextManager[Any]:
+    """What a strategy without anything to hold back does for every part of a batch."""
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """A model made parallel. `data_rank` of `data_ranks` says which part of each global batch this rank takes.
+
+    The rest is for strategies that differ from: forward, loss, backward, then AdamW over all parameters.
+    `compute` takes the place of forward and backward. `last_reduces(last)` is the context in which a part of an
+    accumulated batch is computed; gradients need to be reduced only for the last. `optimizer` is used instead of
+    AdamW. `parameters` are those that this rank holds, by the model's own names; None: all of them. `gradient_norm`
+    gives the L2 norm of the whole gradient after backward, None where this rank cannot know it; a collective call.
+    `facts` is read after training, a collective call too: how the strategy really ran (bucket sizes, units).
+    """
+
+    module: nn.Module
+    data_rank: int
+    data_ranks: int
+    compute: Compute | None = None
+    last_reduces: Callable[[bool], AbstractContextManager[Any]] = always
+    optimizer: torch.optim.Optimizer | None = None
+    parameters: Mapping[str, nn.Parameter] | None = None
+    gradient_norm: Callable[[], float | None] | None = None
+    facts: Callable[[], dict[str, Any]] = field(default=dict)

@@ -4,7 +4,7 @@ Shoeybi et al., "Megatron-LM", 2019. Norms, embeddings and the tied head are rep
 the whole batch.
 """
 
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
 
 from parabench.errors import UsageError
@@ -13,11 +13,15 @@ from parabench.strategies.recipe import Context, Parallel
 
 
 def tp(model: Model, context: Context) -> Parallel:
-    """Apply the model's plan to each of its blocks."""
-    if not model.tensor_parallel:
-        raise UsageError(f"model {context.case.model!r} has no tensor-parallel plan; give Model.tensor_parallel")
+    """Split the layers over all ranks."""
     place = context.place
-    mesh = init_device_mesh(place.device.type, (place.world_size,))
-    for block in model.blocks:
-        parallelize_module(block, mesh, dict(model.tensor_parallel))
+    split_layers(model, context, init_device_mesh(place.device.type, (place.world_size,)))
     return Parallel(module=model.module, data_rank=0, data_ranks=1)
+
+
+def split_layers(model: Model, context: Context, mesh: DeviceMesh) -> None:
+    """Apply the model's plan over `mesh`."""
+    plan = model.tensor_parallel
+    if not plan:
+        raise UsageError(f"model {context.case.model!r} has no tensor-parallel plan; give Model.tensor_parallel")
+    parallelize_module(model.module, mesh, dict(plan))

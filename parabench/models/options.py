@@ -1,0 +1,30 @@
+"""Options of every model: activation checkpointing and torch.compile, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.checkpoint import checkpoint
+
+from parabench.case import Case
+from parabench.models.model import Model
+
+
+def apply_options(model: Model, case: Case) -> None:
+    """Change the model's blocks, or the whole module where it has none, in place: names and parameters stay."""
+    blocks = model.blocks or [model.module]
+    for block in blocks:
+        if case.activation_checkpointing:
+            block.forward = checkpointed(block.forward)
+        if case.compile:
+            block.compile()
+
+
+def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward`, whose activations are not kept but computed again in backward."""
+
+    def again(*inputs: Any) -> Any:
+        return checkpoint(forward, *inputs, use_reentrant=False)
+
+    return again

@@ -1,0 +1,146 @@
+"""What makes no sense: unknown names, combinations that no machine can run, and what this machine lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from parabench.case import Case
+from parabench.collectives import ALGORITHMS, is_nccls, table_name
+from parabench.data import source
+from parabench.errors import UsageError
+from parabench.family import STRATEGIES, Layout, StrategyEntry, entry_of
+from parabench.machine import RANKS_PER_CORE, Machine
+from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
+from parabench.models.known import entry_of_model
+from parabench.record import AnyCase
+from parabench.registry import Entry, find, load
+
+# What to add to a model that a strategy finds lacking.
+REMEDIES = {
+    BLOCKS: "give Model.blocks (and stem and head, where the blocks are not the whole module)",
+    TENSOR: "give Model.tensor_parallel",
+    SEQUENCE: "give Model.sequence_parallel",
+    FIRST: "give Model.first, the name of the linear layer that takes the features",
+}
+
+
+def check_name(kind: str, name: str, table: Mapping[str, Entry]) -> None:
+    """Raise UsageError for an unknown name. A user's own is imported: nothing else tells that it is there."""
+    if find(table, kind, name) is None:
+        own = load(table, kind, name)
+        if not callable(own) and not hasattr(own, "all_reduce"):
+            raise UsageError(f"{kind} {name!r} is {own!r}; it must be a function, or an Algorithm")
+
+
+def check_algorithm(name: str, ranks_per_node: int | None) -> None:
+    """Raise UsageError for an unknown algorithm. A user's own is made, as every rank will: a function of
+    `ranks_per_node` must give an Algorithm. Our own need no look, and so no torch."""
+    check_name("algorithm", table_name(name), ALGORITHMS)
+    if find(ALGORITHMS, "algorithm", table_name(name)) is None:
+        from parabench.collectives.algorithm import make
+
+        make(name, ranks_per_node)
+
+
+def check_names(case: Case) -> None:
+    """Raise UsageError for an unknown name."""
+    check_name("strategy", case.strategy, STRATEGIES)
+    check_algorithm(case.algorithm, case.ranks_per_node)
+    check_name("model", case.model, MODELS)
+
+
+def needs_nccl(case: AnyCase) -> bool:
+    """Whether the case's algorithm is NCCL's own, and its backend is not NCCL."""
+    return is_nccls(case.algorithm) and case.backend != "nccl"
+
+
+def check_backend(case: AnyCase) -> None:
+    """Raise UsageError for an algorithm or a device that the case's backend does not have."""
+    if needs_nccl(case):
+        raise UsageError(
+            f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
+            "CUDA devices, or an algorithm without nccl: before its name"
+        )
+    if case.device == "cpu" and case.backend == "nccl":
+        raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
+
+
+def check(case: Case) -> None:
+    """Raise UsageError for a case that makes sense nowhere: what does not divide, what is too long, data that the
+    model cannot take."""
+    entry, model = entry_of(case.strategy), entry_of_model(case.model)
+    _check_division(case, entry, model)
+    _check_data(case, model)
+    if case.pin_memory and case.device == "cpu":
+        raise UsageError("pin_memory is for copies to a CUDA device; drop it on device cpu")
+    check_backend(case)
+
+
+def _check_division(case: Case, entry: StrategyEntry, model: ModelEntry) -> None:
+    if case.global_batch % case.data_ranks:
+        by = f"world_size {case.world_size}" if entry.layout is Layout.DATA else f"{case.data_ranks} groups of ranks"
+        raise UsageError(
+            f"global_batch {case.global_batch} does not divide by {by} for {case.strategy}; give a multiple"
+        )
+    if case.global_batch % case.batch_parts:
+        name = "grad_accumulation" if case.microbatches is None else "microbatches"
+        raise UsageError(
+            f"a rank's batch of {case.global_batch // case.data_ranks} does not divide by {name} "
+            f"{getattr(case, name)} for {case.strategy}; give a divisor"
+        )
+    sharing = {Layout.TENSOR: case.world_size, Layout.GRID: case.tp_size or 1}.get(entry.layout, 1)
+    name = "tp_size" if entry.layout is Layout.GRID else "world_size"
+    if model.heads is not None and model.heads % sharing:
+        raise UsageError(
+            f"{name} {sharing} does not divide the {model.heads} heads of {case.model} for {case.strategy}; "
+            "use a divisor"
+        )
+    if case.sequence_parallel and case.seq_len % sharing:
+        raise UsageError(f"{name} {sharing} does not divide seq_len {case.seq_len}, which sequence_parallel splits")
+    if case.split == "dimension":
+        if entry.layout is not Layout.TENSOR:
+            raise UsageError(f"split dimension is for tensor parallel; {case.strategy} splits {entry.splits}")
+        if model.features is not None and model.features % sharing:
+            raise UsageError(
+                f"{name} {sharing} does not divide the {model.features} features of {case.model}; use a divisor"
+            )
+
+
+def _check_data(case: Case, model: ModelEntry) -> None:
+    if model.context is not None and case.seq_len > model.context:
+        raise UsageError(f"seq_len {case.seq_len} is longer than the context of {case.model}, {model.context}")
+    if case.data != "synthetic" and model.vocabulary is not None and model.vocabulary < source.BYTES_VOCABULARY:
+        raise UsageError(f"model {case.model} knows fewer than 256 tokens; use data synthetic")
+    source.check(case.data, case.global_batch * case.seq_len + 1)
+
+
+def lacking(case: Case) -> str | None:
+    """What the case's strategy needs and its model, or this Python, does not have; None when nothing is missing."""
+    entry, model = entry_of(case.strategy), entry_of_model(case.model)
+    if entry.missing is not None:
+        return f"strategy {case.strategy} needs a package that is not installed: pip install {entry.missing}"
+    needed = set(entry.needs)
+    if case.sequence_parallel:
+        needed |= {SEQUENCE}
+    if case.split == "dimension":
+        needed |= {FIRST}
+    for need in sorted(needed - model.brings):
+        return f"model {case.model} has no {need} for {case.strategy}; {REMEDIES[need]}"
+    return None
+
+
+def refusal(case: AnyCase, machine: Machine) -> str | None:
+    """Why this machine cannot run the case, or None when it can."""
+    if case.device == "cuda" and not machine.gpus:
+        return f"device cuda is not here: {machine.gpus_reason}; use device cpu"
+    if case.device == "cuda" and case.backend == "gloo":
+        return None  # gloo lets several ranks share a device
+    most = machine.ranks(case.device)
+    if case.world_size <= most:
+        return None
+    if case.device == "cuda":
+        return f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer"
+    return (
+        f"world_size {case.world_size} is larger than {most}, {RANKS_PER_CORE} ranks on each of the "
+        f"{machine.cores} core(s) here; use {most} or fewer"
+    )

@@ -1,0 +1,57 @@
+"""Settling: everything automatic in a case is decided, and every axis dropped that its strategy does not have."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from parabench.case import DEFAULTS, Case
+from parabench.collectives import canonical, levels_of
+from parabench.family import OPTIONAL, Layout, StrategyEntry, entry_of
+from parabench.machine import Machine
+from parabench.models.known import entry_of_model
+
+# Two ranks share the layers where nobody says how many: the smallest grid that is one.
+TP_SIZE = 2
+
+
+def settle(case: Case, machine: Machine) -> Case:
+    """`case` as it will be launched."""
+    entry = entry_of(case.strategy)
+    changes = settle_device(case.device, case.backend, machine)
+    changes |= {name: DEFAULTS[name] for name in OPTIONAL if name not in entry.axes and name != "ranks_per_node"}
+    if entry.one_rank_only:
+        changes["world_size"] = 1
+    size = changes.get("world_size", case.world_size)
+    if "algorithm" in entry.axes:
+        changes["algorithm"] = canonical(case.algorithm) if size > 1 else "native"
+    if case.grad_accumulation == 1 or "no_sync" not in entry.axes:
+        changes["no_sync"] = DEFAULTS["no_sync"]
+    changes["ranks_per_node"] = _ranks_per_node(case, changes["algorithm"], entry, size)
+    if entry.layout is Layout.GRID and case.tp_size is None:
+        changes["tp_size"] = math.gcd(TP_SIZE, size)
+    if "microbatches" in entry.axes and case.microbatches is None:
+        # Twice the stages: half of the bubble of as many as there are stages. Where they don't divide, what does.
+        changes["microbatches"] = math.gcd(2 * size, case.global_batch)
+    if not entry_of_model(case.model).sequences:
+        changes["seq_len"] = 1
+    return replace(case, **changes)
+
+
+def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int) -> int | None:
+    if size == 1 or (levels_of(algorithm) is None and "ranks_per_node" not in entry.axes):
+        return None
+    return case.ranks_per_node or nodes_of(size)
+
+
+def settle_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:
+    """The fields `device` and `backend` with `auto` decided."""
+    device = device if device != "auto" else "cuda" if machine.gpus else "cpu"
+    return {"device": device, "backend": backend if backend != "auto" else "nccl" if device == "cuda" else "gloo"}
+
+
+def nodes_of(size: int) -> int:
+    """Ranks of a node where none was asked for: one machine has no nodes; the largest proper divisor makes as few
+    of them as it can, and a prime's are of one rank each."""
+    return next((size // d for d in range(2, math.isqrt(size) + 1) if size % d == 0), 1)

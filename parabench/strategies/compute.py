@@ -1,0 +1,44 @@
+"""Forward and backward of one rank's batch, in one go or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from parabench.models.model import Loss
+from parabench.strategies.recipe import Clock, Context, always
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBackward:
+    """The ordinary way. With gradient accumulation the batch is cut in equal parts, and the gradients add up to the
+    mean over all of them; each part is computed in the context `last_reduces(whether it is the last)`."""
+
+    module: nn.Module
+    loss: Loss
+    context: Context
+    last_reduces: Callable[[bool], AbstractContextManager[Any]] = always
+
+    def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor:
+        """Leave the gradients of the batch's mean loss; returns it."""
+        parts = self.context.case.grad_accumulation
+        if parts == 1:
+            with self.context.autocast():
+                loss = self.loss(self.module(inputs), targets)
+            clock.mark()
+            loss.backward()
+            return loss.detach()
+        clock.skip()
+        total = torch.zeros((), device=inputs.device)
+        for i, (some, theirs) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
+            with self.last_reduces(i == parts - 1):
+                with self.context.autocast():
+                    loss = self.loss(self.module(some), theirs) / parts
+                loss.backward()
+            total += loss.detach()
+        return total
