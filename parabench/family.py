@@ -77,6 +77,7 @@ _REDUCING = frozenset({"algorithm", "bucket_mib", "grad_accumulation", "no_sync"
 _DDP = _REDUCING | {"find_unused_parameters", "static_graph", "gradient_as_bucket_view"}
 _TENSOR = frozenset({"algorithm", "sequence_parallel", "grad_accumulation"})
 _ALONE = frozenset({"grad_accumulation"})
+_PLAN = frozenset({"tensor_parallel"})
 
 STRATEGIES: dict[str, StrategyEntry] = {
     "single": StrategyEntry(
@@ -87,6 +88,14 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="nothing",
         one_rank_only=True,
     ),
+    "dp": StrategyEntry(
+        target="parabench.strategies.dp:dp",
+        summary="DataParallel: one process scatters the batch over its CUDA devices; no other process",
+        axes=_ALONE,
+        splits="batch",
+        travels="parameters, inputs and gradients, between the first device and the others, every step",
+        one_process=True,
+    ),
     "ddp": StrategyEntry(
         target="parabench.strategies.ddp:ddp",
         summary="DistributedDataParallel: a replica a rank, gradients all-reduced in buckets",
@@ -94,22 +103,117 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch",
         travels="gradients, all-reduced in buckets during backward",
     ),
+    "zero1": StrategyEntry(
+        target="parabench.strategies.zero1:zero1",
+        summary="ZeroRedundancyOptimizer over DDP: each rank keeps the optimizer state of its parameters",
+        axes=_DDP,
+        splits="batch, optimizer state",
+        travels="gradients, all-reduced during backward; updated parameters, broadcast by their owners",
+    ),
+    "zero2": StrategyEntry(
+        target="parabench.strategies.zero2:zero2",
+        summary="FSDP2 that keeps gathered parameters from forward to backward: gradients and optimizer state sharded",
+        axes=_REDUCING,
+        splits="batch, gradients, optimizer state; parameters between steps",
+        travels="parameters, gathered once a step; gradients, reduce-scattered",
+    ),
     "fsdp": StrategyEntry(
         target="parabench.strategies.fsdp:fsdp",
         summary="FSDP2: parameters, gradients and optimizer state sharded; all-gather and reduce-scatter a unit",
         axes=_REDUCING,
         splits="batch, parameters, gradients, optimizer state",
-        travels="parameters gathered for forward and again for backward, gradients reduce-scattered",
+        travels="parameters, gathered for forward and again for backward; gradients, reduce-scattered",
+    ),
+    "hsdp": StrategyEntry(
+        target="parabench.strategies.hsdp:hsdp",
+        summary="FSDP2 inside each node of ranks_per_node ranks, replicas across nodes",
+        axes=_REDUCING | {"ranks_per_node"},
+        splits="batch; inside a node parameters, gradients, optimizer state",
+        travels="as fsdp inside a node; each rank's gradient shard, all-reduced across nodes",
     ),
     "tp": StrategyEntry(
         target="parabench.strategies.tp:tp",
         summary="tensor parallel: attention and MLP split column- then row-wise; activations all-reduced",
         axes=_TENSOR,
         layout=Layout.TENSOR,
-        needs=frozenset({"tensor_parallel"}),
+        needs=_PLAN,
         splits="layers, with their gradients and optimizer state",
         travels="activations, all-reduced in forward and their gradients in backward",
     ),
+    "tp_ddp": StrategyEntry(
+        target="parabench.strategies.tp_ddp:tp_ddp",
+        summary="tensor parallel inside groups of tp_size ranks, DistributedDataParallel between them",
+        axes=_TENSOR | _DDP | {"tp_size"},
+        layout=Layout.GRID,
+        needs=_PLAN,
+        splits="layers inside a group, batch between groups",
+        travels="activations inside a group; gradients of each rank's part of the layers, between groups",
+    ),
+    "tp_fsdp": StrategyEntry(
+        target="parabench.strategies.tp_fsdp:tp_fsdp",
+        summary="tensor parallel inside groups of tp_size ranks, FSDP2 between them",
+        axes=_TENSOR | _REDUCING | {"tp_size"},
+        layout=Layout.GRID,
+        needs=_PLAN,
+        splits="layers inside a group; between groups batch, parameters, gradients, optimizer state",
+        travels="activations inside a group; each rank's part of parameters and gradients, between groups",
+    ),
+    "pp": StrategyEntry(
+        target="parabench.strategies.pp:pp",
+        summary="pipeline of stages over micro-batches: GPipe, 1F1B or interleaved",
+        axes=frozenset({"schedule", "microbatches"}),
+        layout=Layout.PIPELINE,
+        needs=frozenset({"blocks"}),
+        splits="blocks, with their gradients and optimizer state",
+        travels="activations and their gradients, from stage to stage, a micro-batch at a time",
+    ),
+    "layer_split": StrategyEntry(
+        target="parabench.strategies.layer_split:layer_split",
+        summary="the naive vertical split: one stage after the other, the whole batch at once",
+        layout=Layout.PIPELINE,
+        needs=frozenset({"blocks"}),
+        splits="blocks, with their gradients and optimizer state",
+        travels="activations and their gradients, from stage to stage, while all other ranks wait",
+    ),
+    "parameter_server": StrategyEntry(
+        target="parabench.strategies.parameter_server:parameter_server",
+        summary="synchronous: gradients to rank 0, which updates and sends the parameters back",
+        axes=_ALONE,
+        splits="batch; rank 0 alone has the optimizer state",
+        travels="n-1 gradients to rank 0 and n-1 copies of the parameters back: 2(n-1)K",
+    ),
+    "parameter_server_async": StrategyEntry(
+        target="parabench.strategies.parameter_server_async:parameter_server_async",
+        summary="asynchronous: each rank's gradient is applied when it comes, so gradients are stale; another training",
+        axes=_ALONE,
+        rule=Rule.APPLIED_ONCE,
+        splits="batch; rank 0 alone has the optimizer state",
+        travels="each rank's gradients to rank 0 and the newest parameters back, with no wait for other ranks",
+    ),
+    "local_only": StrategyEntry(
+        target="parabench.strategies.local_only:local_only",
+        summary="no gradient exchange at all: the headroom, what communication could cost at most; no answer",
+        axes=_ALONE,
+        rule=Rule.FIRST_LOSS,
+        splits="batch",
+        travels="nothing: ranks train apart",
+        ranked=False,
+    ),
+    **{
+        f"deepspeed{stage}": StrategyEntry(
+            target=f"parabench.strategies.deepspeed:stage{stage}",
+            summary=f"DeepSpeed's ZeRO stage {stage}: {what} split",
+            axes=_ALONE,
+            splits=f"batch, {what}",
+            travels=travels,
+            package="deepspeed",
+        )
+        for stage, what, travels in (
+            (1, "optimizer state", "gradients, all-reduced; updated parameters, gathered"),
+            (2, "gradients and optimizer state", "gradients, reduced to their owners; updated parameters, gathered"),
+            (3, "parameters, gradients and optimizer state", "parameters, gathered twice; gradients, reduce-scattered"),
+        )
+    },
 }
 
 # What is assumed of a user's own strategy: a data-parallel one with every axis.
