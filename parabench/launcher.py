@@ -114,7 +114,7 @@ def samples(rank: int, marks: Any, result: Mapping[str, Any], warmup: int) -> It
     if result.get("grad_norm") is not None:
         norm = result["grad_norm"]
         yield Sample(rank, 0, Phase.WARMUP, "grad_norm", norm if math.isfinite(norm) else None)
-    for metric, value in result.get("memory", {}).items():
+    for metric, value in result.get("numbers", {}).items():
         yield Sample(rank, None, Phase.MEASURE, metric, value)
 
 

@@ -69,11 +69,12 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     clock = StepClock(job.folder / f"marks{place.rank}.f64", job.steps, place.device)
     train(training, clock, job.steps)
     clock.finish()
+    facts = parallel.facts()
     return {
         "loss": [float(loss) for loss in training.losses],
         "grad_norm": training.grad_norm,
-        "memory": {**training.footprint, **peak_memory(place.device)},
-        "facts": {**known, **parallel.facts(), "collectives": membership.calls()},
+        "numbers": {**training.footprint, **peak_memory(place.device), **parallel.numbers()},
+        "facts": {**known, **facts, "collectives": membership.calls()},
     }
 
 

@@ -65,7 +65,8 @@ class Parallel:
     accumulated batch is computed; gradients need to be reduced only for the last. `optimizer` is used instead of
     AdamW. `parameters` are those that this rank holds, by the model's own names; None: all of them. `gradient_norm`
     gives the L2 norm of the whole gradient after backward, None where this rank cannot know it; a collective call.
-    `facts` is read after training, a collective call too: how the strategy really ran (bucket sizes, units).
+    After training `facts` is read, a collective call too: how the strategy really ran (bucket sizes, units); then
+    `numbers`, what this rank saw of itself: {metric of record.METRICS: value}.
     """
 
     module: nn.Module
@@ -77,3 +78,4 @@ class Parallel:
     parameters: Mapping[str, nn.Parameter] | None = None
     gradient_norm: Callable[[], float | None] | None = None
     facts: Callable[[], dict[str, Any]] = field(default=dict)
+    numbers: Callable[[], dict[str, float]] = field(default=dict)
