@@ -32,9 +32,18 @@ def _flag(text: str) -> bool:
     return _FLAG[text.lower()]
 
 
+# A path may hold spaces, and `bytes` is how text is read without a vocabulary.
+PATHS = ("data", "vocabulary")
+
+
+def _vocabulary(text: str) -> str:
+    return "" if text == "bytes" else text
+
+
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "bucket_mib": _bucket,
     BATCH_PER_RANK: int,
+    "vocabulary": _vocabulary,
     **dict.fromkeys(INTEGERS, int),
     **dict.fromkeys(MAYBE_INTEGERS, _optional_integer),
     **dict.fromkeys(FLAGS, _flag),
@@ -48,6 +57,11 @@ def split_values(text: str) -> list[str]:
     return [part.strip() if ":" in part else part.replace(" ", "") for part in parts]
 
 
+def split_paths(text: str) -> list[str]:
+    """What stands between the commas; one that belongs to a path is written `\\,`."""
+    return [part.strip().replace("\\,", ",") for part in re.split(r"(?<!\\),", text)]
+
+
 def parse_axis(name: str, text: str) -> tuple[Any, ...]:
     """The values of one axis from text: `parse_axis("bucket_mib", "1,4,default")` is `(1.0, 4.0, None)`.
 
@@ -58,7 +72,7 @@ def parse_axis(name: str, text: str) -> tuple[Any, ...]:
     if name == "world_size" and text == "auto":
         return ("auto",)
     values = []
-    for part in split_values(text):
+    for part in split_paths(text) if name in PATHS else split_values(text):
         try:
             if not part:
                 raise ValueError

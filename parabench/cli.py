@@ -76,8 +76,8 @@ def main() -> None:
 @click.option("--launches", type=int, help="Launches of every case: one a block.")
 @click.option("--steps", type=int, help="Measured steps a launch.")
 @click.option("--warmup", type=int, help="Steps before them that are kept apart.")
-@click.option("--data", help="text, text:PATH or synthetic; the same as --set data=...")
-@click.option("--model", help="The same as --set model=...")
+@click.option("--data", help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=...")
+@click.option("--model", help="A name that `parabench list` shows, or your own package.module:name; as --set model=...")
 @_seed
 @_deadline
 @_label

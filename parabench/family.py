@@ -35,8 +35,8 @@ class StrategyEntry(Entry):
 
     `axes`: which of the OPTIONAL axes it has. `splits` and `travels`: what is divided between ranks, and what goes
     over the wire when. `needs`: what the model must bring ("blocks", "tensor_parallel"). `one_process`: a single
-    process drives all devices. `ranked`: whether it may be an answer. `package`: what must be installed, as pip
-    calls it.
+    process drives all devices. `local_forward`: a rank's forward communicates nothing. `ranked`: whether it may be an
+    answer. `package`: what must be installed, as pip calls it.
     """
 
     axes: frozenset[str] = frozenset()
@@ -47,6 +47,7 @@ class StrategyEntry(Entry):
     travels: str = ""
     one_rank_only: bool = False
     one_process: bool = False
+    local_forward: bool = False
     ranked: bool = True
     package: str | None = None
 
@@ -102,6 +103,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_DDP,
         splits="batch",
         travels="gradients, all-reduced in buckets during backward",
+        local_forward=True,
     ),
     "zero1": StrategyEntry(
         target="parabench.strategies.zero1:zero1",
@@ -109,6 +111,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_DDP,
         splits="batch, optimizer state",
         travels="gradients, all-reduced during backward; updated parameters, broadcast by their owners",
+        local_forward=True,
     ),
     "zero2": StrategyEntry(
         target="parabench.strategies.zero2:zero2",
@@ -181,6 +184,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_ALONE,
         splits="batch; rank 0 alone has the optimizer state",
         travels="n-1 gradients to rank 0 and n-1 copies of the parameters back: 2(n-1)K",
+        local_forward=True,
     ),
     "parameter_server_async": StrategyEntry(
         target="parabench.strategies.parameter_server_async:parameter_server_async",
@@ -189,6 +193,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         rule=Rule.APPLIED_ONCE,
         splits="batch; rank 0 alone has the optimizer state",
         travels="each rank's gradients to rank 0 and the newest parameters back, with no wait for other ranks",
+        local_forward=True,
     ),
     "local_only": StrategyEntry(
         target="parabench.strategies.local_only:local_only",
@@ -198,6 +203,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch",
         travels="nothing: ranks train apart",
         ranked=False,
+        local_forward=True,
     ),
     **{
         f"deepspeed{stage}": StrategyEntry(
@@ -206,6 +212,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
             axes=_ALONE,
             splits=f"batch, {what}",
             travels=travels,
+            local_forward=stage < 3,
             package="deepspeed",
         )
         for stage, what, travels in (

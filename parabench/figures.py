@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from parabench.analysis import words
-from parabench.analysis.frames import MEMORY
-from parabench.record import MIB, STEP_PARTS
+from parabench.analysis.tables import NO_ANSWER
+from parabench.family import entry_of
 
 # Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
 _PALETTE = ("#8C6D31", "#7F7F7F", "#B8860B", "#5F6CAF")
@@ -40,17 +41,32 @@ _OUTER = {"ring": "solid", "tree": "dash", "halving_doubling": "dot", "parameter
 _DASH = {f"nccl:{name}": "dash" for name in _NCCL}
 for (_inner, _of_inner), (_outer, _of_outer) in itertools.product(_INNER.items(), _OUTER.items()):
     ALGORITHM[f"two_level({_inner},{_outer})"], _DASH[f"two_level({_inner},{_outer})"] = _of_inner, _of_outer
-STRATEGY = {"single": "#999999", "ddp": "#0072B2", "fsdp": "#D55E00", "tp": "#009E73", "hsdp": "#CC79A7"}
-PART = {"data_s": "#56B4E9", "forward_s": "#0072B2", "backward_s": "#D55E00", "optimizer_s": "#009E73"}
-PEAK = {
-    "peak_rss_bytes": ("#0072B2", "resident set"),
-    "peak_allocated_bytes": ("#0072B2", "torch tensors"),
-    "peak_reserved_bytes": ("#56B4E9", "torch's allocator"),
-    "used_bytes": ("#E69F00", "device (NVML)"),
+# The family has more members than that palette has colours; these are Tol's muted ones beside it. Kin are near.
+STRATEGY = {
+    "single": "#999999",
+    "dp": "#777777",
+    "ddp": "#0072B2",
+    "zero1": "#56B4E9",
+    "zero2": "#E69F00",
+    "fsdp": "#D55E00",
+    "hsdp": "#B8860B",
+    "tp": "#009E73",
+    "tp_ddp": "#44AA99",
+    "tp_fsdp": "#999933",
+    "pp": "#AA4499",
+    "layer_split": "#CC79A7",
+    "parameter_server": "#8C6D31",
+    "parameter_server_async": "#CC6677",
+    "local_only": "#5F6CAF",
+    "deepspeed1": "#88CCEE",
+    "deepspeed2": "#DDCC77",
+    "deepspeed3": "#EE7733",
 }
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon", "cross")
 # More bars than this are a wall, not a figure; the table below holds every case.
 MOST_BARS = 16
+# Characters in a line of a bar's name.
+LINE = 24
 
 
 @dataclass(frozen=True)
@@ -80,7 +96,7 @@ def latency_by_bucket(cases: pd.DataFrame) -> list[Panel]:
             numbered, unset = own[own["bucket_mib"].notna()], own[own["bucket_mib"].isna()]
             style: dict[str, Any] = {"name": algorithm, "legendgroup": algorithm}
             style["marker"] = {
-                "color": _colour(ALGORITHM, algorithm),
+                "color": colour_of(ALGORITHM, algorithm),
                 "size": 8,
                 "symbol": SYMBOLS[i % len(SYMBOLS)],
             }
@@ -137,115 +153,19 @@ def heat_map(cases: pd.DataFrame) -> list[Panel]:
     return [Panel(title, figure, 130 + 56 * len(grid))]
 
 
-def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
-    """Against the world size: a curve per strategy, its best one; a curve per algorithm when there is one strategy."""
-    if curves.empty:
-        return []
-    throughput, efficiency = go.Figure(), go.Figure()
-    sizes = sorted(int(size) for size in curves["world_size"].unique())
-    kind = "strategy" if curves["strategy"].nunique() > 1 else "algorithm"
-    drawn = [_best_curve(group) for _, group in curves.groupby(kind, sort=False)]
-    # Without one device as the common base, the best base is the ideal: no curve is flattered.
-    rate = max(float((curve["base_tokens_per_s"] / curve["base_world_size"]).iloc[0]) for curve in drawn)
-    ideal = {"mode": "lines", "name": "ideal", "line": {"color": "#999999", "dash": "dot", "width": 1.5}}
-    throughput.add_scatter(x=sizes, y=[rate * size for size in sizes], hoverinfo="skip", **ideal)
-    efficiency.add_scatter(x=sizes, y=[100.0 for _ in sizes], hoverinfo="skip", **ideal)
-    strategies = list(curves["strategy"].unique())
-    algorithms = sorted(curves["algorithm"].unique(), key=_native_first)
-    several = len(strategies) > 1
-    for curve in drawn:
-        strategy, algorithm, bucket = (curve[name].iloc[0] for name in ("strategy", "algorithm", "bucket_mib"))
-        i, j = strategies.index(strategy), algorithms.index(algorithm)
-        colour = _colour(STRATEGY, str(strategy)) if several else _colour(ALGORITHM, str(algorithm))
-        name = f"{strategy} {algorithm}" + ("" if pd.isna(bucket) else f" {bucket:g} MiB")
-        style: dict[str, Any] = {
-            "mode": "lines+markers",
-            "name": plain(_short(name, 34)),
-            "line": {"color": colour},
-            "marker": {"size": 8, "symbol": SYMBOLS[(i if several else j) % len(SYMBOLS)]},
-            "x": list(curve["world_size"]),
-        }
-        throughput.add_scatter(
-            y=list(curve["tokens_per_s"]),
-            hovertemplate="%{x} ranks: %{y:,.3s} tokens/s<extra>%{fullData.name}</extra>",
-            **style,
-        )
-        efficiency.add_scatter(
-            y=[100 * value for value in curve["efficiency"]],
-            hovertemplate="%{x} ranks: %{y:.0f} %<extra>%{fullData.name}</extra>",
-            **style,
-        )
-    lay_out(throughput, "world size (ranks)", "throughput (tokens/s)")
-    lay_out(efficiency, "world size (ranks)", "efficiency (%)")
-    wide = sizes[-1] > 16 * sizes[0]  # a straight axis would crowd the small sizes; in log-log "ideal" stays straight
-    for figure in (throughput, efficiency):
-        figure.update_xaxes(type="log" if wide else "linear", tickvals=sizes, ticktext=[str(size) for size in sizes])
-        figure.update_yaxes(rangemode="tozero")
-    if wide:
-        throughput.update_yaxes(type="log")
-    return [Panel("Throughput", throughput), Panel("Efficiency", efficiency)]
-
-
-def step_parts(cases: pd.DataFrame) -> list[Panel]:
-    """Where a step's time goes, stacked, the fastest cases on top."""
-    rows = _measured(cases).dropna(subset=list(STEP_PARTS), how="all").head(MOST_BARS)
-    if rows.empty:
-        return []
-    figure = go.Figure()
-    for part in STEP_PARTS:
-        figure.add_bar(
-            y=list(range(len(rows))),
-            customdata=[plain(label) for label in rows["label"]],
-            x=listed(rows[part] * 1e3),
-            name=part.removesuffix("_s"),
-            orientation="h",
-            marker={"color": PART[part], "line": {"width": 0}},
-            hovertemplate="%{customdata}: %{x:.3~f} ms<extra>%{fullData.name}</extra>",
-        )
-    lay_out(figure, "median time of a step (ms)", "")
-    figure.update_layout(barmode="stack", bargap=0.35, legend_traceorder="normal")
-    _name_bars(figure, rows)
-    return [Panel("", figure, 130 + 40 * len(rows))]
-
-
-def peak_memory(cases: pd.DataFrame) -> list[Panel]:
-    """A bar per case for each thing that was observed: on a GPU torch's and NVML's, else the process's."""
-    on_gpu = (cases["device"] == "cuda").any()
-    wanted = [name for name in MEMORY if (name != "peak_rss_bytes") == bool(on_gpu)]
-    rows = _measured(cases).dropna(subset=wanted, how="all").head(MOST_BARS)
-    seen = [name for name in wanted if rows[name].notna().any()]
-    if rows.empty or not seen:
-        return []
-    figure = go.Figure()
-    for name in seen:
-        colour, meaning = PEAK[name]
-        figure.add_bar(
-            y=list(range(len(rows))),
-            customdata=[plain(label) for label in rows["label"]],
-            x=listed(rows[name] / MIB),
-            name=meaning,
-            orientation="h",
-            marker={"color": colour, "line": {"width": 0}},
-            hovertemplate="%{customdata}: %{x:,.0f} MiB<extra>%{fullData.name}</extra>",
-        )
-    lay_out(figure, f"peak {PEAK[seen[0]][1]} of a rank (MiB)" if len(seen) == 1 else "peak memory (MiB)", "")
-    figure.update_layout(barmode="group", bargap=0.35, legend_traceorder="normal", showlegend=len(seen) > 1)
-    _name_bars(figure, rows)
-    return [Panel("", figure, 130 + (26 + 14 * len(seen)) * len(rows))]
-
-
-def _measured(cases: pd.DataFrame) -> pd.DataFrame:
+def measured(cases: pd.DataFrame) -> pd.DataFrame:
+    """The cases with a latency, fastest first as they come."""
     return cases[cases["latency_s"].notna()]
 
 
 def _by_world(cases: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The measured cases of each strategy and world size, with what a person would call them."""
-    measured = _measured(cases)
-    keys = measured[["strategy", "world_size"]].drop_duplicates().sort_values(["strategy", "world_size"])
+    own = measured(cases)
+    keys = own[["strategy", "world_size"]].drop_duplicates().sort_values(["strategy", "world_size"])
     return [
         (
             f"{strategy}, {words.count(world_size, 'rank')}",
-            measured[(measured["strategy"] == strategy) & (measured["world_size"] == world_size)],
+            own[(own["strategy"] == strategy) & (own["world_size"] == world_size)],
         )
         for strategy, world_size in zip(keys["strategy"], keys["world_size"], strict=True)
     ]
@@ -266,13 +186,6 @@ def _with_spread(rows: pd.DataFrame) -> dict[str, Any]:
         "customdata": [plain(label) for label in rows["label"]],
         "hovertemplate": "%{customdata}: %{y:.3~f} ms<extra></extra>",
     }
-
-
-def _best_curve(group: pd.DataFrame) -> pd.DataFrame:
-    """The algorithm and bucket size with most world sizes; among equals, the fastest at the largest."""
-    keys = ["algorithm", "bucket_mib"]
-    curves = [curve.sort_values("world_size") for _, curve in group.groupby(keys, dropna=False, sort=False)]
-    return max(curves, key=lambda curve: (len(curve), float(curve["tokens_per_s"].iloc[-1])))
 
 
 def lay_out(figure: go.Figure, x: str, y: str) -> None:
@@ -296,13 +209,30 @@ def lay_out(figure: go.Figure, x: str, y: str) -> None:
     figure.update_yaxes(title={"text": y, "standoff": 10, "font": {"size": 13}} if y else None, automargin=True)
 
 
-def _colour(colours: dict[str, str], name: str) -> str:
+def colour_of(colours: dict[str, str], name: str) -> str:
+    """A name's colour; a user's own gets one of a few, always the same."""
     return colours.get(name) or _PALETTE[sum(name.encode()) % len(_PALETTE)]
+
+
+def strategy_line(strategy: str) -> dict[str, str]:
+    """The colour that a strategy has on every page, and a dash where it is no answer."""
+    return {"color": colour_of(STRATEGY, strategy), "dash": "solid" if entry_of(strategy).ranked else "dash"}
+
+
+def symbol_of(strategy: str) -> str:
+    """The marker that a strategy has on every page."""
+    known = list(STRATEGY)
+    return SYMBOLS[(known.index(strategy) if strategy in known else sum(strategy.encode())) % len(SYMBOLS)]
+
+
+def marked(label: str, strategy: str) -> str:
+    """`label`, and that it is no answer where it is none."""
+    return label if entry_of(strategy).ranked else f"{label} ({NO_ANSWER})"
 
 
 def algorithm_line(algorithm: str) -> dict[str, str]:
     """The colour and dash that an algorithm has on every page."""
-    return {"color": _colour(ALGORITHM, algorithm), "dash": _DASH.get(algorithm, "solid")}
+    return {"color": colour_of(ALGORITHM, algorithm), "dash": _DASH.get(algorithm, "solid")}
 
 
 def in_native_order(algorithms: Iterable[str]) -> list[str]:
@@ -315,15 +245,29 @@ def _native_first(algorithm: str) -> tuple[int, str]:
     return (known.index(algorithm) if algorithm in known else len(known), algorithm)
 
 
-def _name_bars(figure: go.Figure, rows: pd.DataFrame) -> None:
-    """Labels on the y axis, in two short lines so that a phone keeps room for the bars; hovering has the whole."""
-    names = ["<br>".join(plain(_short(line)) for line in label.split(", ", 1)) for label in rows["label"]]
-    ticks = list(range(len(rows)))
-    figure.update_yaxes(tickvals=ticks, ticktext=names, showgrid=False, zeroline=False)
-    figure.update_yaxes(range=[len(rows) - 0.5, -0.5])  # the first on top
+def name_bars(figure: go.Figure, names: Iterable[str]) -> int:
+    """Names on the y axis, the first on top, in short lines so that a phone keeps room for the bars; hovering has the
+    whole. Returns how many lines the longest takes."""
+    shown = [_in_lines(name) for name in names]
+    ticks = list(range(len(shown)))
+    texts = ["<br>".join(plain(line) for line in lines) for lines in shown]
+    figure.update_yaxes(tickvals=ticks, ticktext=texts, showgrid=False, zeroline=False)
+    figure.update_yaxes(range=[len(shown) - 0.5, -0.5])
+    return max(map(len, shown))
 
 
-def _short(text: str, most: int = 24) -> str:
+def _in_lines(label: str) -> list[str]:
+    """A label's strategy and options in up to three lines, its ranks and marks in up to two more."""
+    head, _, ranks = label.partition(", ")
+    return [
+        line
+        for part, most in ((head, 3), (ranks, 2))
+        for line in textwrap.wrap(part, LINE, max_lines=most, placeholder="…", break_on_hyphens=False)
+    ]
+
+
+def short(text: str, most: int) -> str:
+    """`text`, cut to `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -22,14 +22,27 @@ from parabench.record import MIB
 
 
 @dataclass(frozen=True)
+class Table:
+    """Rows of text below `head`. The first `texts` columns are words, the others numbers. `closed`: behind `title`,
+    because a figure shows the same."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    texts: int = 1
+    closed: bool = True
+
+
+@dataclass(frozen=True)
 class Section:
-    """A part of the page with figures; without any, `empty` says why there are none."""
+    """A part of the page with figures and tables; without any, `empty` says why there are none."""
 
     id: str
     title: str
     caption: str
     panels: list[figures.Panel]
     empty: str
+    tables: tuple[Table, ...] = ()
 
 
 def render_page(template: str, session: Session, sections: list[Section], **content: Any) -> str:
@@ -93,7 +106,7 @@ def _environment() -> jinja2.Environment:
         "count": _cell(lambda value: f"{value:,.0f}"),
         "percent": _cell(words.percent),
         "mib": _cell(lambda count: words.digits(count / MIB)),
-        "tokens": _cell(lambda rate: words.throughput(rate).removesuffix(" tokens/s")),
+        "rate": _cell(words.rate),
         "seconds": _cell(lambda seconds: f"{words.digits(seconds)} s"),
         "key": _cell(repr, unknown=""),
         "whole": _cell(lambda value: str(int(value)), unknown=""),

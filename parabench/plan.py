@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 from typing import Protocol as Interface
@@ -13,6 +13,7 @@ from parabench.axes import BATCH_PER_RANK
 from parabench.case import DEFAULTS, Case, Protocol
 from parabench.collective_case import CollectiveCase, CollectiveProtocol
 from parabench.collectives import levels_of
+from parabench.data import SYNTHETIC
 from parabench.errors import UsageError
 from parabench.family import OPTIONAL, STRATEGIES, entry_of
 from parabench.machine import Machine
@@ -143,25 +144,28 @@ def make_plan(
 def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:
     """Raise UsageError for an axis that was given a value and that no strategy has which it is given to: a sweep drops
     an axis for the strategies that lack it, but not for all of them."""
-    for each in suite.override(overrides).sweeps:
-        strategies = each.axes.get("strategy", (DEFAULTS["strategy"],))
-        _check_some_has(strategies, {name: values for name, values in each.axes.items() if name not in overrides})
-    every = [name for each in suite.override(overrides).sweeps for name in each.axes.get("strategy", ("ddp",))]
-    _check_some_has(tuple(dict.fromkeys(every)), overrides)
+    sweeps = suite.override(overrides).sweeps
+    if "strategy" not in overrides:
+        for each in suite.sweeps:
+            _check_some_has(_strategies(each), {k: v for k, v in each.axes.items() if k not in overrides})
+    _check_some_has(list(dict.fromkeys(name for each in sweeps for name in _strategies(each))), overrides)
 
 
-def _check_some_has(strategies: tuple[Any, ...], axes: Mapping[str, tuple[Any, ...]]) -> None:
+def _strategies(sweep: Sweep) -> list[str]:
+    return [str(name) for name in sweep.axes.get("strategy", (DEFAULTS["strategy"],))]
+
+
+def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...]]) -> None:
     for name, values in axes.items():
         given = [value for value in values if name in OPTIONAL and value != DEFAULTS[name]]
-        # Where two_level needs it, it is not the strategy's.
-        if not given or (name == "ranks_per_node"):
+        # two_level needs ranks_per_node, whatever the strategy.
+        if not given or name == "ranks_per_node" or any(name in entry_of(each).axes for each in strategies):
             continue
-        if not any(name in entry_of(str(strategy)).axes for strategy in strategies):
-            have = [known for known, entry in STRATEGIES.items() if name in entry.axes]
-            raise UsageError(
-                f"{name}={given[0]} makes no sense for strategy {', '.join(map(str, strategies))}, which has no such "
-                f"thing; drop it, or use {', '.join(have)}"
-            )
+        why = f"{', '.join(strategies)} {'have' if len(strategies) > 1 else 'has'} no such option"
+        if name == "algorithm":
+            why = "; ".join(f"what travels in {each}: {entry_of(each).travels}" for each in strategies[:2])
+        have = ", ".join(known for known, entry in STRATEGIES.items() if name in entry.axes)
+        raise UsageError(f"{name}={given[0]} makes no sense here: {why}; drop it, or use strategy {have}")
 
 
 def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[tuple[Case, bool]]:
@@ -183,10 +187,15 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     fields = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in entry.axes}
     per_rank = fields.pop(BATCH_PER_RANK, None)
     if per_rank is not None:
+        if "global_batch" in fields:
+            raise UsageError("batch_per_rank and global_batch are both given; give one of them")
+        if type(per_rank) is not int or per_rank < 1:
+            raise UsageError(f"batch_per_rank is {per_rank!r}; it must be a whole number of 1 or more")
         fields["global_batch"] = per_rank * (1 if entry.one_rank_only else world_size)
     model = entry_of_model(str(fields.get("model", DEFAULTS["model"])))
-    if "data" not in fields and model.vocabulary is None:
-        fields["data"] = "synthetic"
+    if "data" not in fields and not (model.reads_bytes or (model.vocabulary and fields.get("vocabulary"))):
+        # Nobody chose text for a model that cannot read it, so neither a vocabulary.
+        fields |= {"data": SYNTHETIC, "vocabulary": DEFAULTS["vocabulary"]}
     case = Case(**fields, world_size=1 if entry.one_rank_only else world_size)
     if levels_of(case.algorithm) is not None and chosen.get("ranks_per_node") is not None:
         case = replace(case, ranks_per_node=chosen["ranks_per_node"])

@@ -21,7 +21,10 @@ import parabench.collectives.two_level
 import parabench.data.loader
 import parabench.models.build
 import parabench.models.gpt
+import parabench.models.mlp
+import parabench.models.mnist
 import parabench.models.options
+import parabench.models.toy
 import parabench.strategies.ddp
 import parabench.strategies.fsdp
 import parabench.strategies.single

@@ -81,6 +81,11 @@ def tie_to_driver() -> None:
     if alive is not None:
         os.close(alive)
         server._forkserver_alive_fd = None
+    die_with_parent()
+
+
+def die_with_parent() -> None:
+    """Make this process die at once when the one that started it does, even while it is stopped."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent or parent == 1:

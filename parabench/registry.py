@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from parabench.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Where a strategy, algorithm or model lives (`module:name`), and what it is in a few words."""
+    """Where a strategy, algorithm, model or source of data lives (`module:name`), and what it is in a few words."""
 
     target: str
     summary: str
@@ -49,7 +50,23 @@ def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
         raise UsageError(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
+def takes_argument(factory: Any) -> bool:
+    """Whether a user's factory must be given something: the case. What has a default may be left out."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # a function in C that does not tell
+        return False
+    asked = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(each.kind in asked and each.default is each.empty for each in parameters)
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong in somebody else's code, short enough for a line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def _entry_point(kind: str, name: str) -> importlib.metadata.EntryPoint | None:
-    """`name` in the entry point group `parabench.strategy`, `parabench.algorithm` or `parabench.model`."""
+    """`name` in the entry point group `parabench.strategy`, `.algorithm`, `.model` or `.data`."""
     points = importlib.metadata.entry_points(group=f"parabench.{kind}", name=name)
     return next(iter(points), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 
 from parabench.case import Case
@@ -14,6 +16,10 @@ from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
 from parabench.models.known import entry_of_model
 from parabench.record import AnyCase
 from parabench.registry import Entry, find, load
+from parabench.strategies import bubble
+
+# What torch.compile looks for when it builds CPU code.
+COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++")
 
 # What to add to a model that a strategy finds lacking.
 REMEDIES = {
@@ -70,6 +76,8 @@ def check(case: Case) -> None:
     model cannot take."""
     entry, model = entry_of(case.strategy), entry_of_model(case.model)
     _check_division(case, entry, model)
+    if entry.layout is Layout.PIPELINE:
+        _check_pipeline(case, model)
     _check_data(case, model)
     if case.pin_memory and case.device == "cpu":
         raise UsageError("pin_memory is for copies to a CUDA device; drop it on device cpu")
@@ -95,6 +103,12 @@ def _check_division(case: Case, entry: StrategyEntry, model: ModelEntry) -> None
             f"{name} {sharing} does not divide the {model.heads} heads of {case.model} for {case.strategy}; "
             "use a divisor"
         )
+    for width in model.widths:
+        if width % sharing:
+            raise UsageError(
+                f"{name} {sharing} does not divide a layer's width of {width} in {case.model} for {case.strategy}; "
+                "use a divisor"
+            )
     if case.sequence_parallel and case.seq_len % sharing:
         raise UsageError(f"{name} {sharing} does not divide seq_len {case.seq_len}, which sequence_parallel splits")
     if case.split == "dimension":
@@ -106,12 +120,27 @@ def _check_division(case: Case, entry: StrategyEntry, model: ModelEntry) -> None
             )
 
 
+def _check_pipeline(case: Case, model: ModelEntry) -> None:
+    stages = bubble.stages_of(case)
+    if 0 < model.blocks < stages:
+        raise UsageError(
+            f"{case.strategy} needs {stages} stages for world_size {case.world_size}, and {case.model} has "
+            f"{model.blocks} blocks; use fewer ranks"
+        )
+    wrong = case.microbatches and bubble.fault(case.schedule, case.world_size, case.microbatches)
+    if wrong:
+        raise UsageError(
+            f"microbatches is {case.microbatches} of global_batch {case.global_batch}; for {case.strategy} "
+            f"{case.schedule} it {wrong}"
+        )
+    if case.device == "cuda" and case.backend == "gloo":
+        raise UsageError(f"{case.strategy} sends between ranks, and gloo sends no CUDA tensors; use backend nccl")
+
+
 def _check_data(case: Case, model: ModelEntry) -> None:
     if model.context is not None and case.seq_len > model.context:
         raise UsageError(f"seq_len {case.seq_len} is longer than the context of {case.model}, {model.context}")
-    if case.data != "synthetic" and model.vocabulary is not None and model.vocabulary < source.BYTES_VOCABULARY:
-        raise UsageError(f"model {case.model} knows fewer than 256 tokens; use data synthetic")
-    source.check(case.data, case.global_batch * case.seq_len + 1)
+    source.check(case, model)
 
 
 def lacking(case: Case) -> str | None:
@@ -119,10 +148,12 @@ def lacking(case: Case) -> str | None:
     entry, model = entry_of(case.strategy), entry_of_model(case.model)
     if entry.missing is not None:
         return f"strategy {case.strategy} needs a package that is not installed: pip install {entry.missing}"
+    if case.compile and case.device == "cpu" and not any(map(shutil.which, COMPILERS)):
+        return "compile needs a C++ compiler on the CPU, and there is none; install g++, or leave compile off"
     needed = set(entry.needs)
     if case.sequence_parallel:
         needed |= {SEQUENCE}
-    if case.split == "dimension":
+    if case.split == "dimension" and entry.layout is Layout.TENSOR:
         needed |= {FIRST}
     for need in sorted(needed - model.brings):
         return f"model {case.model} has no {need} for {case.strategy}; {REMEDIES[need]}"
@@ -131,6 +162,11 @@ def lacking(case: Case) -> str | None:
 
 def refusal(case: AnyCase, machine: Machine) -> str | None:
     """Why this machine cannot run the case, or None when it can."""
+    if entry_of(case.strategy).one_process and not 2 <= case.world_size <= len(machine.gpus):
+        return (
+            f"strategy {case.strategy} needs from 2 CUDA devices to as many as are here, {len(machine.gpus)}, for its "
+            f"one process; world_size is {case.world_size}; use ddp"
+        )
     if case.device == "cuda" and not machine.gpus:
         return f"device cuda is not here: {machine.gpus_reason}; use device cpu"
     if case.device == "cuda" and case.backend == "gloo":

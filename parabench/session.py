@@ -23,6 +23,9 @@ REFERENCE_TRIES = 2
 # What a core surely computes: the guess for the very first launch of a model, before anything is known.
 SURE_FLOPS = 5e9
 
+# What torch.compile takes at most in the first launch of a model, before its code is cached.
+COMPILE_S = 60.0
+
 # What a link surely carries, a second: the guess for the first launch of a collective.
 SURE_BYTES_PER_S = 100e6
 
@@ -109,9 +112,8 @@ class Session(Walk[Case, Protocol]):
 
     def _judge(self, launch: Launch, case: Case) -> None:
         reference = self.references.get(case.reference().id)
-        if reference is not None:
-            verify(launch, reference)
-        else:
+        verify(launch, reference)
+        if reference is None:
             launch.findings.append(
                 Finding(
                     UNVERIFIED,
@@ -137,13 +139,14 @@ class Session(Walk[Case, Protocol]):
 
     def _expected_s(self, case: Case) -> float:
         """What its reference took, or what its arithmetic must take."""
+        compiling = COMPILE_S if case.compile else 0.0
         known = self._wall_s.get(case.reference().id)
         if known is not None:
-            return known
+            return known + compiling
         parameters = entry_of_model(case.model).parameters or 0
         steps = self.plan.protocol.warmup + self.plan.protocol.steps
         # 6 operations a parameter and token: Kaplan et al., "Scaling laws for neural language models", 2020.
-        return 6 * parameters * case.global_batch * case.seq_len * steps / SURE_FLOPS
+        return 6 * parameters * case.global_batch * case.seq_len * steps / SURE_FLOPS + compiling
 
 
 @dataclass

@@ -11,6 +11,7 @@ from parabench.collectives import canonical, levels_of
 from parabench.family import OPTIONAL, Layout, StrategyEntry, entry_of
 from parabench.machine import Machine
 from parabench.models.known import entry_of_model
+from parabench.strategies.bubble import automatic
 
 # Two ranks share the layers where nobody says how many: the smallest grid that is one.
 TP_SIZE = 2
@@ -32,8 +33,7 @@ def settle(case: Case, machine: Machine) -> Case:
     if entry.layout is Layout.GRID and case.tp_size is None:
         changes["tp_size"] = math.gcd(TP_SIZE, size)
     if "microbatches" in entry.axes and case.microbatches is None:
-        # Twice the stages: half of the bubble of as many as there are stages. Where they don't divide, what does.
-        changes["microbatches"] = math.gcd(2 * size, case.global_batch)
+        changes["microbatches"] = automatic(case.schedule, size, case.global_batch)
     if not entry_of_model(case.model).sequences:
         changes["seq_len"] = 1
     return replace(case, **changes)

@@ -6,27 +6,28 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from parabench.probes.footprint import Footprint
 from parabench.probes.steps import StepClock
-from parabench.strategies.recipe import Compute
+from parabench.strategies import recipe
+from parabench.strategies.recipe import Compute, Steps
 
 
 @dataclass(slots=True, kw_only=True)
 class Training:
     """What a loop needs; `losses` (one scalar a step, on the device), `grad_norm` and `footprint` are its results.
 
-    A rank that sees no loss leaves `losses` empty, one that cannot know the gradient's norm leaves it None.
+    A rank that sees no loss leaves `losses` empty, one that cannot know the gradient's norm leaves it None; `footprint`
+    stays empty where `counted` is False.
     """
 
     module: nn.Module
     compute: Compute
-    optimizer: torch.optim.Optimizer
+    optimizer: Steps
     batches: Iterator[tuple[Tensor, Tensor]]
     gradient_norm: Callable[[], float | None]
+    counted: bool = True
     losses: list[Tensor] = field(default_factory=list)
     grad_norm: float | None = None
     footprint: dict[str, int] = field(default_factory=dict)
@@ -35,7 +36,7 @@ class Training:
 def train(training: Training, clock: StepClock, steps: int) -> None:
     """Take `steps` training steps. Each is timed by five marks and carries nothing else."""
     compute, optimizer = training.compute, training.optimizer
-    footprint = Footprint(training.module, optimizer)
+    footprint = Footprint(training.module, optimizer) if training.counted else None
     for step in range(steps):
         clock.mark()
         inputs, targets = next(training.batches)
@@ -44,9 +45,10 @@ def train(training: Training, clock: StepClock, steps: int) -> None:
         clock.mark()
         if step == 0:  # a warm-up step: it may carry more
             training.grad_norm = training.gradient_norm()
-            footprint.after_backward()
+            if footprint:
+                footprint.after_backward()
         optimizer.step()
-        if step == 0:
+        if step == 0 and footprint:
             training.footprint = footprint.after_step()
         optimizer.zero_grad()
         clock.mark()
@@ -54,15 +56,15 @@ def train(training: Training, clock: StepClock, steps: int) -> None:
             training.losses.append(loss)
 
 
-def norm_of(parameters: Iterable[nn.Parameter]) -> float:
+def norm_of(
+    parameters: Iterable[nn.Parameter], whole: Callable[[nn.Parameter, Tensor], Tensor] = recipe.whole
+) -> float:
     """L2 norm of the whole gradient, sharded parts gathered. A collective call: every rank must make it.
 
     AdamW hides a gradient that is wrong by a factor, so losses alone would not show it; this does.
     """
     squares = 0.0
     for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is not None:
-            whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-            squares += float(whole.double().square().sum())
+        if parameter.grad is not None:
+            squares += float(whole(parameter, parameter.grad).double().square().sum())
     return math.sqrt(squares)

@@ -1,13 +1,19 @@
-"""Verification: every launch must compute the training that one device computes."""
+"""Verification: every launch must compute the training that its strategy promises.
+
+Nearly all promise what one device computes; `family.Rule` says what the others do. docs/verification.md has the
+measurements behind the numbers here.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 
-from parabench.record import Failure, Launch, Status
+from parabench.family import Rule, entry_of
+from parabench.record import AnyCase, Failure, Finding, Launch, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +32,25 @@ TOLERANCES = {
     "bfloat16": Tolerance(loss=5e-3, grad_norm=1e-3),
 }
 
+# By (strategy, dtype): those that round elsewhere than autocast on one device does.
+OWN_TOLERANCES: dict[tuple[str, str], Tolerance] = {}
+
+# Fewer steps say nothing about whether a loss falls: batches differ by more than it does.
+LEAST_STEPS_TO_FALL = 16
+
+# Codes of findings: results that are right, and that a reader must not take for something else.
+LOSS_COST = "loss_cost"
+NO_EXCHANGE = "no_exchange"
+
+Values = Mapping[int, float | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
     """What one device computed: {step: value} of the loss and of the first gradient's norm."""
 
-    loss: Mapping[int, float | None]
-    grad_norm: Mapping[int, float | None]
+    loss: Values
+    grad_norm: Values
 
 
 def reference_of(launch: Launch) -> Reference:
@@ -40,39 +58,168 @@ def reference_of(launch: Launch) -> Reference:
     return Reference(_mean_over_ranks(launch, "loss"), _mean_over_ranks(launch, "grad_norm"))
 
 
-def verify(launch: Launch, reference: Reference) -> None:
-    """Turn an ok launch whose numbers are not the reference's into a `wrong` one, saying where they part."""
+def tolerance_of(case: AnyCase) -> Tolerance:
+    """What rounding explains for a case."""
+    return OWN_TOLERANCES.get((case.strategy, case.dtype), TOLERANCES[case.dtype])
+
+
+def verify(launch: Launch, reference: Reference | None) -> None:
+    """Turn an ok launch that breaks its strategy's rule into a `wrong` one, saying what and where; label one that keeps
+    it and is another training than one device's. Without a reference only what needs none is looked at."""
     if launch.status is not Status.OK:
         return
-    tolerance = TOLERANCES[launch.case.dtype]
-    message = _difference(
-        "grad_norm", _mean_over_ranks(launch, "grad_norm"), reference.grad_norm, tolerance.grad_norm
-    ) or _difference("loss", _mean_over_ranks(launch, "loss"), reference.loss, tolerance.loss)
+    rule = entry_of(launch.case.strategy).rule
+    message = _RULES[rule](launch, reference)
     if message is not None:
         launch.status = Status.WRONG
         launch.failure = Failure(message)
+    elif rule is Rule.APPLIED_ONCE:
+        launch.findings.append(_loss_cost(launch, reference))
+    elif rule is Rule.FIRST_LOSS:
+        launch.findings.append(
+            Finding(
+                NO_EXCHANGE,
+                "Ranks trained apart, with no exchange: this is the headroom, what communication costs at most.",
+                "Read it as a bound for the other strategies; it is no way to train.",
+                launch.case.id,
+            )
+        )
+
+
+# -- the rules: what breaks them, None where nothing does ------------------------------------------------------------
+
+
+def _same_training(launch: Launch, reference: Reference | None) -> str | None:
+    """Every loss and the first gradient's norm are one device's."""
+    if reference is None:
+        return None
+    tolerance = tolerance_of(launch.case)
+    norms, losses = _mean_over_ranks(launch, "grad_norm"), _mean_over_ranks(launch, "loss")
+    return _difference("grad_norm", norms, reference.grad_norm, tolerance.grad_norm) or _difference(
+        "loss", losses, reference.loss, tolerance.loss
+    )
+
+
+def _same_start(launch: Launch, reference: Reference | None) -> str | None:
+    """The first loss is one device's, because every rank begins with its parameters; all are finite."""
+    losses = _mean_over_ranks(launch, "loss")
+    if reference is not None:
+        first = {step: value for step, value in losses.items() if step == 0}
+        message = _difference("loss", first, {0: reference.loss.get(0)}, tolerance_of(launch.case).loss)
+        if message is not None:
+            return message
+    unknown = [step for step, value in losses.items() if value is None]
+    return f"loss at step {min(unknown)} is not finite, or not every rank recorded it" if unknown else None
+
+
+def _applied_once(launch: Launch, reference: Reference | None) -> str | None:
+    """The same start; then the server's ledger has each gradient of each rank once, in order; and the loss fell."""
+    return _same_start(launch, reference) or _ledger(launch) or (_not_falling(launch, reference) if reference else None)
+
+
+_RULES: dict[Rule, Callable[[Launch, Reference | None], str | None]] = {
+    Rule.REFERENCE: _same_training,
+    Rule.FIRST_LOSS: _same_start,
+    Rule.APPLIED_ONCE: _applied_once,
+}
+
+
+def _ledger(launch: Launch) -> str | None:
+    applied: Sequence[Sequence[int]] | None = launch.facts.get("applied")
+    if applied is None:
+        return "no ledger of applied gradients was recorded, so nothing can be verified"
+    taken = Counter(sample.rank for sample in launch.samples if sample.metric == "loss")
+    for rank in range(launch.case.world_size):
+        order = [step for of_rank, step, _ in applied if of_rank == rank]
+        times = Counter(order)
+        for step in sorted(times.keys() | range(taken[rank])):
+            if times[step] != (step < taken[rank]):
+                due = "not once" if step < taken[rank] else "and this rank took no such step"
+                return f"the gradient of rank {rank}'s step {step} was applied {times[step]} times, {due}"
+        if order != sorted(order):
+            return f"the gradients of rank {rank} were applied in another order than they were computed"
+        if not order:
+            return f"rank {rank} took no step"
+    if len(applied) != sum(taken.values()):
+        return f"{len(applied)} gradients were applied, {sum(taken.values())} computed"
+    return None
+
+
+def _not_falling(launch: Launch, reference: Reference) -> str | None:
+    """Where one device's loss has clearly fallen in the last quarter of the steps, this one's must have fallen too.
+
+    From the first step's, where parameters are untrained and the losses the same. Clearly: by more than the quarter's
+    batches differ. A median: stale gradients make spikes of a few steps in a training that goes on.
+    """
+    losses = _mean_over_ranks(launch, "loss")
+    steps = sorted(losses)
+    last = steps[-(len(steps) // 4) :]
+    theirs = [value for step in (0, *last) if (value := reference.loss.get(step)) is not None]
+    if len(steps) < LEAST_STEPS_TO_FALL or len(theirs) <= len(last):
+        return None
+    start, *after = theirs
+    end, mine = median(after), _over(median, losses, last)
+    if start - end <= max(after) - min(after) or mine < start:
+        return None
+    return (
+        f"the loss did not fall: {start:.6g} at the first step, {mine:.6g} over the last {len(last)}, on one device "
+        f"{end:.6g}"
+    )
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+def _loss_cost(launch: Launch, reference: Reference | None) -> Finding:
+    """How stale gradients were, and the loss that it costs."""
+    staleness = [late for _, _, late in launch.facts["applied"]]
+    losses = _mean_over_ranks(launch, "loss")
+    last = sorted(losses)[-max(1, len(losses) // 4) :]
+    # A spike is part of what it costs, so here the mean.
+    cost = _over(fmean, losses, last) - (math.nan if reference is None else _over(fmean, reference.loss, last))
+    costs = (
+        "the loss that it costs is unknown, because one device's is not known"
+        if math.isnan(cost)
+        else f"over the last {len(last)} of {len(losses)} steps the loss is {abs(cost):.3g} "
+        f"{'above' if cost > 0 else 'below'} one device's"
+    )
+    return Finding(
+        LOSS_COST,
+        f"Gradients were applied {fmean(staleness):.2g} updates late on average, {max(staleness)} at most; {costs}.",
+        "This is another training: an optimizer step for each rank's gradient, computed on older parameters. Weigh its "
+        "step latency together with its loss.",
+        launch.case.id,
+    )
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _over(average: Callable[[list[float]], float], values: Values, steps: Sequence[int]) -> float:
+    """The average over these steps; not a number where one of them is unknown."""
+    known = [value for step in steps if (value := values.get(step)) is not None]
+    return average(known) if len(known) == len(steps) else math.nan
 
 
 def _mean_over_ranks(launch: Launch, metric: str) -> dict[int, float | None]:
-    """Ranks hold equal parts of the batch, so the mean of their losses is the batch's loss."""
+    """Ranks that see a loss hold equal parts of the batch, or the same, so the mean of theirs is the batch's."""
     values: dict[int, list[float | None]] = defaultdict(list)
     for sample in launch.samples:
         if sample.metric == metric and sample.step is not None:
             values[sample.step].append(sample.value)
-    # One unknown (not finite) value makes the mean unknown.
+    ranks = max(map(len, values.values()), default=0)
+    # One unknown (not finite, or missing where other steps have it) value makes the mean unknown.
     return {
-        step: sum(v for v in each if v is not None) / len(each) if None not in each else None
+        step: sum(v for v in each if v is not None) / ranks if None not in each and len(each) == ranks else None
         for step, each in values.items()
     }
 
 
-def _difference(
-    metric: str, seen: Mapping[int, float | None], expected: Mapping[int, float | None], tolerance: float
-) -> str | None:
+def _difference(metric: str, seen: Values, expected: Values, tolerance: float) -> str | None:
     if not seen:
         return f"no {metric} was recorded, so nothing can be verified"
-    for step in sorted(seen):
-        mine, theirs = seen[step], expected.get(step)
+    for step in sorted(seen.keys() | expected.keys()):
+        mine, theirs = seen.get(step), expected.get(step)
         if mine is None or theirs is None:
             return f"{metric} at step {step} is {mine}, on one device {theirs}"
         if not math.isclose(mine, theirs, rel_tol=tolerance):

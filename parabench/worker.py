@@ -15,7 +15,7 @@ from parabench.data.loader import batches
 from parabench.family import STRATEGIES, entry_of
 from parabench.models.build import build_model, sizes
 from parabench.models.options import apply_options
-from parabench.probes.memory import peak_memory
+from parabench.probes.memory import forget_peak, peak_memory
 from parabench.probes.steps import StepClock
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
 from parabench.registry import load
@@ -66,6 +66,7 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
 def train_case(job: Job, place: Place) -> dict[str, Any]:
     """Build, train and read what was seen."""
     training, parallel, known = build(job.case, place)
+    forget_peak(place.device)
     clock = StepClock(job.folder / f"marks{place.rank}.f64", job.steps, place.device)
     train(training, clock, job.steps)
     clock.finish()
@@ -99,7 +100,16 @@ def build(case: Case, place: Place) -> tuple[Training, Parallel, dict[str, Any]]
             module=parallel.module, loss=model.loss, context=context, last_reduces=parallel.last_reduces
         ),
         optimizer=parallel.optimizer or adamw(parameters.values(), fused=case.fused),
-        batches=batches(case, model, parallel.data_rank, parallel.data_ranks, place.device),
-        gradient_norm=parallel.gradient_norm or (lambda: norm_of(parameters.values())),
+        batches=batches(
+            case,
+            model,
+            parallel.data_rank,
+            parallel.data_ranks,
+            place.device,
+            # Only tensor parallel over all ranks takes them so; every rank then sees the whole batch.
+            columns=(place.rank, place.world_size) if case.split == "dimension" else (0, 1),
+        ),
+        counted=parallel.counted,
+        gradient_norm=parallel.gradient_norm or (lambda: norm_of(parameters.values(), parallel.whole)),
     )
     return training, parallel, known

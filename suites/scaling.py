@@ -1,8 +1,15 @@
-"""What do more devices give? One global batch on 1, 2, 4, ... devices, up to what the machine has."""
+"""What do more devices give: for one global batch (strong scaling), and for one batch a rank (weak scaling)?
+
+Up to what the machine has: 1, 2, 4, ... devices.
+"""
 
 from parabench.suite import sweep
 
+STRATEGIES = ("ddp", "zero1", "fsdp", "tp", "local_only")
+
 CASES = [
-    sweep(strategy="single"),
-    sweep(strategy=("ddp", "fsdp", "tp"), world_size="auto"),
+    # Both kinds begin at this one.
+    sweep(strategy="single", global_batch=8),
+    sweep(strategy=STRATEGIES, world_size="auto", global_batch=8),
+    sweep(strategy=STRATEGIES, world_size="auto", batch_per_rank=8),
 ]

@@ -1,8 +1,23 @@
-"""Which way to parallelise is fastest for this model and global batch, and what memory does each need?"""
+"""Which way to parallelise is fastest for this model and global batch, and what memory does each need?
+
+All of the family does the same work. What this machine or model lacks is skipped with its reason: `dp` without two CUDA
+devices, DeepSpeed where it is not installed.
+"""
 
 from parabench.suite import sweep
 
 CASES = [
     sweep(strategy="single"),
-    sweep(strategy=("ddp", "fsdp", "tp"), world_size=(2, 4)),
+    sweep(strategy=("ddp", "zero1", "zero2", "fsdp", "tp"), world_size=(2, 4)),
+    sweep(strategy="tp", sequence_parallel=True, world_size=(2, 4)),
+    # Two dimensions need four ranks.
+    sweep(strategy="hsdp", ranks_per_node=2, world_size=4),
+    sweep(strategy=("tp_ddp", "tp_fsdp"), tp_size=2, world_size=4),
+    sweep(strategy="pp", schedule=("gpipe", "1f1b"), microbatches=4, world_size=(2, 4)),
+    # Two stages a rank: gpt-nano's four blocks are enough for two ranks.
+    sweep(strategy="pp", schedule="interleaved", microbatches=4, world_size=2),
+    sweep(strategy=("layer_split", "parameter_server", "parameter_server_async"), world_size=(2, 4)),
+    # No answer: what communication could cost at most.
+    sweep(strategy="local_only", world_size=(2, 4)),
+    sweep(strategy=("dp", "deepspeed1", "deepspeed2", "deepspeed3"), world_size=(2, 4)),
 ]

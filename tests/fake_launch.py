@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from parabench.case import Case, Protocol
+from parabench.family import Rule, entry_of
 from parabench.interrupt import Interrupted
 from parabench.record import Failure, Launch, Phase, Sample, Status
 
@@ -34,6 +35,7 @@ class FakeLauncher:
                 samples.append(Sample(rank, step, phase, "step_s", self.step_s(case) * (1 + rank / 100)))
                 samples.append(Sample(rank, step, phase, "loss", self.loss_of(case, step)))
             samples.append(Sample(rank, 0, Phase.WARMUP, "grad_norm", 2.0))
+        applied = [[rank, step, case.world_size - 1] for step in range(steps) for rank in range(case.world_size)]
         return Launch(
             case=case,
             status=status,
@@ -41,4 +43,5 @@ class FakeLauncher:
             wall_s=self.step_s(case) * steps + 0.1,
             failure=failure,
             samples=samples,
+            facts={"applied": applied} if entry_of(case.strategy).rule is Rule.APPLIED_ONCE else {},
         )

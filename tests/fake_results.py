@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from parabench.case import Case
+from parabench.family import STRATEGIES
 from parabench.record import MIB, DeviceSample, Failure, Finding, Launch, Sample, Status
 from parabench.store import Results, Store, load, utc_now
 
@@ -32,8 +33,17 @@ def case(**fields: Any) -> Case:
     return Case(**({"device": "cpu", "world_size": 2} | fields))
 
 
+PARTS = {"data_s": 0.05, "forward_s": 0.3, "backward_s": 0.55, "optimizer_s": 0.1}
+IN_TURNS = {"data_s": 0.05, "forward_backward_s": 0.85, "optimizer_s": 0.1}
+
+
 def samples(
-    steps: Iterable[float], world_size: int = 1, *, peak_bytes: float | None = 100 * MIB, device: str = "cpu"
+    steps: Iterable[float],
+    world_size: int = 1,
+    *,
+    peak_bytes: float | None = 100 * MIB,
+    device: str = "cpu",
+    in_turns: bool = False,
 ) -> list[Sample]:
     """Measured steps of those lengths (s); rank 0 is 1 % the slowest, warm-up is ten times as long."""
     peak = "peak_rss_bytes" if device == "cpu" else "peak_allocated_bytes"
@@ -43,12 +53,7 @@ def samples(
         share = 1.0 if rank == 0 else 1 / 1.01
         for step, (phase, seconds) in enumerate([("warmup", 10 * steps[0])] * 2 + [("measure", s) for s in steps]):
             rows.append(Sample(rank, step, phase, "step_s", seconds * share))
-            for part, of in (
-                ("data_s", 0.05),
-                ("forward_s", 0.3),
-                ("backward_s", 0.55),
-                ("optimizer_s", 0.1),
-            ):
+            for part, of in (IN_TURNS if in_turns else PARTS).items():
                 rows.append(Sample(rank, step, phase, part, seconds * share * of))
             rows.append(Sample(rank, step, phase, "loss", 3.0))
         rows.append(Sample(rank, None, "measure", peak, None if peak_bytes is None else peak_bytes + rank * MIB))
@@ -75,9 +80,20 @@ def launch(
         wall_s=1.5,
         block=block,
         failure=failure,
-        samples=samples(lengths, of.world_size, device=of.device, **peak) if status == Status.OK else [],
+        samples=samples(lengths, of.world_size, device=of.device, in_turns=of.batch_parts > of.data_ranks, **peak)
+        if status == Status.OK
+        else [],
         **more,
     )
+
+
+def tell(of: Launch, facts: dict[str, Any] | None = None, **numbers: float | Iterable[float]) -> Launch:
+    """The launch, with facts and with numbers of its ranks: one for all, or one each."""
+    of.facts |= facts or {}
+    for metric, value in numbers.items():
+        each = [value] * of.case.world_size if isinstance(value, (int, float)) else list(value)
+        of.samples += [Sample(rank, None, "measure", metric, one) for rank, one in enumerate(each)]
+    return of
 
 
 def write(
@@ -175,3 +191,32 @@ def rich(path: Path, *, gpu: bool = False) -> Results:
         argv=["parabench", "run", "quick", "--label", "nightly", "--set", "bucket_mib=1,4,25,default"],
         findings=[Finding("power", "The CPU governor is powersave.", "Set it to performance.")],
     )
+
+
+# A model of 12 MiB, of which tensor parallel splits 8, and FSDP's root unit has 2.
+SIZES = {"model": {"bytes": 12 * MIB, "tensor_parallel_bytes": 8 * MIB}, "unit_bytes": [5 * MIB, 5 * MIB, 2 * MIB]}
+
+
+def family(path: Path) -> Results:
+    """One launch of every strategy in three blocks, with what only some of them tell."""
+    cases = [case(strategy="single", world_size=1)]
+    for size in (2, 4):
+        plain = ("ddp", "zero1", "zero2", "fsdp", "tp", "layer_split", "parameter_server", "parameter_server_async")
+        cases += [case(strategy=name, world_size=size) for name in (*plain, "local_only")]
+        cases += [case(strategy="pp", schedule=name, microbatches=4, world_size=size) for name in ("gpipe", "1f1b")]
+        cases += [case(strategy="tp", sequence_parallel=True, world_size=size)]
+    cases += [case(strategy=name, tp_size=2, sequence_parallel=True, world_size=4) for name in ("tp_ddp", "tp_fsdp")]
+    cases += [case(strategy="hsdp", ranks_per_node=2, world_size=4)]
+    cases += [case(gradient_as_bucket_view=True, static_graph=True, grad_accumulation=2, bucket_mib=2.5, world_size=4)]
+    slowness = {each: 1 + 0.03 * i for i, each in enumerate(STRATEGIES)} | {"local_only": 0.8}
+
+    launches = sweep(cases, lambda one: 0.08 * slowness[one.strategy] / one.world_size, noise=0.01)
+    for one in launches:
+        share = 12 * MIB / (1 if one.case.strategy in ("ddp", "local_only") else one.case.world_size)
+        tell(one, SIZES, parameter_bytes=share, gradient_bytes=share, optimizer_bytes=2 * share)
+        if one.case.strategy == "parameter_server_async":
+            tell(one, staleness_mean=1.5, staleness_max=[2.0] * (one.case.world_size - 1) + [4.0])
+        if one.case.strategy in ("pp", "layer_split"):
+            facts = {"stages": one.case.world_size, "microbatches": one.case.microbatches or 1, "bubble": 0.2}
+            tell(one, {"pipeline": facts | {"schedule": one.case.schedule}}, stage_busy_share=0.7)
+    return write(path, [launch(cases[0], 0.08, block=-1), *launches], label="family", question="Which strategy?")

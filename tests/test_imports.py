@@ -13,7 +13,10 @@ import parabench
 
 ROOT = Path(parabench.__file__).parent
 EVERYONES = {"__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt"}
-READING = {"store", "analysis", "report", "collectives_report", "page", "figures", "collectives_figures"}
+READING = {
+    "store", "analysis", "report", "collectives_report", "page", "sections", "figures", "figures_scaling",
+    "figures_steps", "figures_memory", "collectives_figures",
+}  # fmt: skip
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "ranks", "preload",
     "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify", "machine",

@@ -35,6 +35,100 @@ def test_axes_that_a_strategy_lacks_collapse(machine):
     ]
 
 
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({"strategy": "single", "algorithm": "ring"}, "what travels in single: nothing; drop it, or use strategy ddp"),
+        (
+            {"strategy": "pp", "algorithm": "tree"},
+            "algorithm=tree makes no sense here: what travels in pp: activations",
+        ),
+        (
+            {"strategy": ("pp", "local_only"), "bucket_mib": (None, 4)},
+            "bucket_mib=4 makes no sense here: pp, local_only",
+        ),
+        ({"strategy": "tp", "static_graph": True}, "static_graph=True makes no sense here: tp has no such option"),
+        ({"strategy": "ddp", "tp_size": 2}, "use strategy tp_ddp, tp_fsdp"),
+        ({"strategy": "fsdp", "schedule": "gpipe"}, "use strategy pp"),
+    ],
+)
+def test_an_option_that_no_strategy_of_a_sweep_has_is_refused(machine, axes, said):
+    with pytest.raises(UsageError, match=said):
+        plan(machine, sweep(world_size=2, **axes))
+    strategies = axes.pop("strategy")
+    asked = {name: value if isinstance(value, tuple) else (value,) for name, value in axes.items()}
+    with pytest.raises(UsageError, match=said):
+        plan(machine, sweep(world_size=2, strategy=strategies), overrides=asked)
+
+
+def test_an_option_of_the_suites_own_is_dropped_where_another_strategy_is_asked_for(machine):
+    sweeps = sweep(strategy="ddp", algorithm=("native", "ring"), bucket_mib=(1, 4), world_size=2)
+    (case,) = plan(machine, sweeps, overrides={"strategy": ("local_only",)}).cases
+    assert (case.strategy, case.algorithm, case.bucket_mib) == ("local_only", "native", None)
+    cases = plan(machine, sweep(strategy="pp"), sweeps, overrides={"algorithm": ("tree",), "world_size": (2,)}).cases
+    assert {(case.strategy, case.algorithm) for case in cases} == {("pp", "native"), ("ddp", "tree")}
+
+
+def test_no_sync_means_nothing_without_accumulation(machine):
+    cases = plan(machine, sweep(strategy="ddp", grad_accumulation=(1, 2), no_sync=(True, False), world_size=2)).cases
+    assert [(case.grad_accumulation, case.no_sync) for case in cases] == [(1, True), (2, True), (2, False)]
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({"strategy": "tp_ddp", "tp_size": 3, "world_size": 6}, "tp_size 3 does not divide the 4 heads"),
+        ({"strategy": "tp_fsdp", "tp_size": 3, "world_size": 4}, "tp_size is 3; it must divide world_size 4"),
+        ({"strategy": "tp_ddp", "world_size": 4, "global_batch": 3}, "does not divide by 2 groups of ranks"),
+        (
+            {"strategy": "ddp", "grad_accumulation": 3, "world_size": 2},
+            "a rank's batch of 4 does not divide by grad_acc",
+        ),
+        (
+            {"strategy": "pp", "microbatches": 3, "world_size": 2},
+            "a rank's batch of 8 does not divide by microbatches 3",
+        ),
+        ({"strategy": "tp", "sequence_parallel": True, "seq_len": 5, "world_size": 2}, "does not divide seq_len 5"),
+        ({"strategy": "ddp", "split": "dimension", "world_size": 2}, "split dimension is for tensor parallel; ddp"),
+        ({"strategy": "ddp", "pin_memory": True, "world_size": 2}, "pin_memory is for copies to a CUDA device"),
+        ({"strategy": "ddp", "grad_accumulation": 0}, "grad_accumulation is 0; it must be 1 or more"),
+        ({"strategy": "ddp", "workers": -1}, "workers is -1"),
+        ({"strategy": "ddp", "compile": "yes"}, "compile is 'yes'; it must be true or false"),
+        ({"strategy": "pp", "schedule": "zigzag"}, "schedule 'zigzag' is unknown; use one of gpipe, 1f1b, interleaved"),
+    ],
+)
+def test_combinations_that_cannot_be_are_refused(machine, axes, said):
+    with pytest.raises(UsageError, match=said):
+        plan(machine, sweep(**axes))
+
+
+def test_one_process_for_all_devices_needs_two_of_them(machine):
+    made = plan(machine, sweep(strategy=("dp", "ddp"), world_size=2))
+    assert [case.strategy for case in made.cases] == ["ddp"]
+    assert "needs from 2 CUDA devices" in made.skipped[0].reason
+    gpus = replace(machine, gpus=tuple(Gpu("a device", None) for _ in range(4)))
+    assert [c.world_size for c in plan(gpus, sweep(strategy="dp", world_size=(1, 2, 4))).cases] == [2, 4]
+
+
+def test_compile_needs_a_compiler_on_the_cpu(machine, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(UsageError, match="compile needs a C\\+\\+ compiler on the CPU"):
+        plan(machine, sweep(strategy="ddp", compile=True, world_size=2))
+
+
+def test_weak_scaling_grows_the_batch_with_the_ranks(machine):
+    cases = plan(machine, sweep(strategy=("single", "ddp", "tp"), world_size=(2, 4), batch_per_rank=3)).cases
+    assert [(c.strategy, c.world_size, c.global_batch) for c in cases] == [
+        ("single", 1, 3),
+        ("ddp", 2, 6),
+        ("ddp", 4, 12),
+        ("tp", 2, 6),
+        ("tp", 4, 12),
+    ]
+    with pytest.raises(UsageError, match="batch_per_rank and global_batch"):
+        plan(machine, sweep(strategy="ddp", batch_per_rank=3, global_batch=8))
+
+
 def test_automatic_values_are_settled(machine):
     (case,) = plan(machine, sweep(strategy="ddp", algorithm="two_level", world_size=4)).cases
     assert (case.device, case.backend, case.ranks_per_node) == ("cpu", "gloo", 2)
@@ -95,7 +189,7 @@ def test_asking_for_what_the_machine_lacks_is_an_error(machine):
 @pytest.mark.parametrize(
     ("axes", "said"),
     [
-        ({"strategy": "dpp"}, "did you mean 'ddp'"),
+        ({"strategy": "ddpp"}, "did you mean 'ddp'"),
         ({"algorithm": "rings", "world_size": 2}, "did you mean 'ring'"),
         ({"model": "gpt3"}, "model 'gpt3' is unknown"),
         ({"world_size": 3}, "global_batch 8 does not divide by world_size 3"),
@@ -141,7 +235,7 @@ def test_a_plan_survives_json(machine):
 
 
 def test_shipped_suites_make_plans(machine):
-    assert set(shipped()) == {"quick", "bucket_size", "algorithms", "scaling", "strategies"}
+    assert set(shipped()) == {"quick", "bucket_size", "algorithms", "scaling", "strategies", "memory"}
     for name in shipped():
         suite = load_suite(name)
         assert suite.question.endswith((".", "?"))

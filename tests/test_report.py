@@ -57,9 +57,9 @@ def rich(tmp_path_factory):
 
 def test_the_page_answers_in_order(rich):
     page = Page(rich)
-    headings = ["verdict", "bucket", "heat", "scaling", "parts", "memory", "cases", "findings", "failed", "launches"]
+    figures_of = ["bucket", "heat", "scaling", "parts", "state", "memory"]
     ids = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
-    assert ids == [*headings, "environment", "reproduce"]
+    assert ids == ["verdict", *figures_of, "cases", "findings", "failed", "launches", "environment", "reproduce"]
     for said in (
         "Which algorithm and bucket size is fastest for DDP here?",
         "Fastest: ddp ring 25 MiB, 4 ranks: 22.2 ms a step",
@@ -166,7 +166,7 @@ def test_no_good_launch(tmp_path):
     bad = [fake.launch(fake.case(), status=Status.HUNG, failure=Failure("no step for 60 s"))]
     text, drawn = empty(tmp_path, bad)
     assert drawn == {}
-    assert text.count("No launch ended well, so there is nothing to draw.") == 5
+    assert text.count("No launch ended well, so there is nothing to draw.") == 6
     assert "no step for 60 s" in text
 
 
@@ -182,6 +182,7 @@ def test_a_single_case_has_sentences_for_what_cannot_be_drawn(tmp_path):
     assert "Only one world size was measured" in text
     assert "The parts of a step were not recorded." in text
     assert "Peak memory was not recorded: unknown, not zero." in text
+    assert "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero." in text
 
 
 def test_missing_keys_of_the_environment_and_the_plan_are_no_error(tmp_path):

@@ -36,6 +36,13 @@ def report(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """Every strategy, with long labels, and every section there can be."""
+    folder = tmp_path_factory.mktemp("family")
+    return write_report(fake.family(folder / "r.db"), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
 def collectives(tmp_path_factory):
     """All algorithms of ours and a user's own with a long name, over enough sizes to crowd an axis."""
     folder = tmp_path_factory.mktemp("collectives")
@@ -79,7 +86,7 @@ def open_page(browser, path, width, scheme="light"):
 
 
 @pytest.mark.parametrize("width", [360, 768, 1440])
-@pytest.mark.parametrize("which", ["report", "long_names", "collectives"])
+@pytest.mark.parametrize("which", ["report", "family", "long_names", "collectives"])
 def test_it_is_drawn_without_complaint_and_fits(browser, request, which, width):
     page, said = open_page(browser, request.getfixturevalue(which), width)
     assert said == []

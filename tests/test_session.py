@@ -13,11 +13,11 @@ from parabench.case import Case, Protocol
 from parabench.errors import UsageError
 from parabench.interrupt import signals_restored
 from parabench.plan import Plan
-from parabench.record import REFERENCE_BLOCK, Failure, Launch, Phase, Sample, Status
+from parabench.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
 from parabench.run import Request, run_suite
 from parabench.session import Session
 from parabench.store import load
-from parabench.verify import TOLERANCES, reference_of, verify
+from parabench.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
 
 SUITE = '''"""Which is fastest?"""
 from parabench.suite import sweep
@@ -230,6 +230,28 @@ def test_a_deadline_is_ten_times_what_is_expected_and_a_minute_at_least():
     assert quick.deadlines == [60.0, 60.0, 60.0]
     given = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=8, deadline_s=5.0), seed=0)
     assert session(given, quick).deadline_s(case) == 5.0
+
+
+def test_other_trainings_are_labelled_whether_or_not_there_is_a_reference():
+    cases = tuple(
+        Case(strategy=strategy, world_size=2, device="cpu", backend="gloo")
+        for strategy in ("ddp", "parameter_server_async", "local_only")
+    )
+    plan = Plan(cases=cases, skipped=(), protocol=Protocol(warmup=2, steps=20, launches=1), seed=0)
+    for failing, doubt in ((None, []), (Status.OOM, [UNVERIFIED])):
+        kept = []
+        fake = FakeLauncher()
+        if failing:
+            fake.failing["single"] = (failing, Failure("too large"))
+        Session(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
+        launches = {each.case.strategy: each for each in kept if each.block != REFERENCE_BLOCK}
+        assert [each.status for each in launches.values()] == [Status.OK] * 3
+        codes = {strategy: [finding.code for finding in each.findings] for strategy, each in launches.items()}
+        assert codes == {
+            "ddp": doubt,
+            "parameter_server_async": [LOSS_COST, *doubt],
+            "local_only": [NO_EXCHANGE, *doubt],
+        }
 
 
 def launch_with(**losses):

@@ -7,6 +7,7 @@ from typing import Any
 
 from parabench.analysis import words
 from parabench.analysis.effects import MOST_BLOCKS
+from parabench.analysis.headroom import Headroom
 
 # Differences below this are not worth another night of blocks: it is also what `compare` tolerates.
 SHARP_ENOUGH = 0.02
@@ -16,16 +17,29 @@ SHARP_ENOUGH = 0.02
 class Candidate:
     """One configuration's place.
 
-    `slower` is against the fastest, as a fraction; `plus_minus_s` is the latency's 95 % half-width.
+    `slower` is against the fastest, as a fraction; `plus_minus_s` is the latency's 95 % half-width. `tokens_per_s`
+    counts `unit`, which is samples where the model takes no sequences. `other_training`: it does not compute what one
+    device does, since gradients come late; by how many updates says its staleness, None where it is not known.
     """
 
     case_id: str
     label: str
+    strategy: str
     latency_s: float
     plus_minus_s: float | None
     tokens_per_s: float
+    unit: str
     slower: float
     launches: int
+    other_training: bool = False
+    staleness_mean: float | None = None
+    staleness_max: float | None = None
+
+    def stale(self) -> str:
+        """How stale its gradients were: '1.5 updates on average, 4 at most'."""
+        if self.staleness_mean is None or self.staleness_max is None:
+            return "by how many updates is unknown"
+        return words.staleness(self.staleness_mean, self.staleness_max)
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,9 @@ class Answer:
     `equals` are those that cannot be told apart from `best`, which is not among them; `half_width` is the
     widest simultaneous 95 % half-width against `best` that decides between them, as a fraction; None when
     there is none. `decided` is False when the data cannot separate anything; `why_not` then says why.
-    `unverified` are the labels whose training was not compared with one device's.
+    `unverified` are the labels whose training was not compared with one device's. `differing` are the fields of a case
+    in which the configurations differ. `headroom` is what was measured without any communication, which is never among
+    the configurations; `same_training` the fastest that computes what one device does, where the best does not.
     """
 
     heading: str
@@ -53,6 +69,9 @@ class Answer:
     decided: bool
     why_not: str | None
     unverified: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
+    headroom: Headroom | None = None
+    same_training: Candidate | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it: unknown is null."""
@@ -70,12 +89,13 @@ class Answer:
         number = words.milliseconds(best.latency_s) + " a step"
         if best.plus_minus_s is not None:
             number += f" (±{words.margin(best.plus_minus_s, best.latency_s)})"
-        number += f", {words.throughput(best.tokens_per_s)}"
+        number += f", {words.throughput(best.tokens_per_s, best.unit)}"
         if not self.decided:
             place = "Fastest so far" if self.equals else "Measured"
-            said = [f"{self.why_not} {place}: {best.label}: {number}.", self._unverified()]
+            said = [f"{self.why_not} {place}: {best.label}: {number}."]
         else:
-            said = [*self._place(number), self._blocks(), self._default(), self._unverified()]
+            said = [*self._place(number), self._blocks(), self._default()]
+        said += [self._other_training(), self.headroom.sentence() if self.headroom else "", self._unverified()]
         return " ".join(sentence for sentence in said if sentence)
 
     def _place(self, number: str) -> list[str]:
@@ -84,7 +104,7 @@ class Answer:
         if self.equals and not self.slower:
             everything = words.count(len(self.equals) + 1, "configuration")
             found = f"No difference was found between the {everything} with {blocks}"
-            if self._only_buckets():
+            if self.differing == ("bucket_mib",):
                 found = f"The bucket size makes no difference that {blocks} could show ({everything})"
             spread = max(candidate.slower for candidate in self.equals)
             return [
@@ -105,16 +125,20 @@ class Answer:
             )
         return said
 
-    def _only_buckets(self) -> bool:
-        """Whether labels differ in the bucket size alone."""
+    def _other_training(self) -> str:
         assert self.best is not None
-        labels = [self.best.label, *(candidate.label for candidate in self.equals)]
-        stems = {
-            (label.split(" MiB")[0].rpartition(" ")[0] if " MiB" in label else label.partition(",")[0])
-            + label.partition(",")[2]
-            for label in labels
-        }
-        return len(stems) == 1
+        others = [each for each in (self.best, *self.equals) if each.other_training]
+        said = [
+            f"{each.label} is another training than one device's: its gradients are stale ({each.stale()})."
+            for each in others
+        ]
+        if len(others) > 1:
+            several = words.listed((f"{each.label} ({each.stale()})" for each in others), most=3)
+            said = [f"Other trainings than one device's, with stale gradients: {several}."]
+        if self.same_training is not None:
+            latency = words.milliseconds(self.same_training.latency_s)
+            said.append(f"The fastest that trains as one device does: {self.same_training.label}: {latency} a step.")
+        return " ".join(said)
 
     def _blocks(self) -> str:
         if self.more_blocks is None:

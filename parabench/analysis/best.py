@@ -11,8 +11,11 @@ import pandas as pd
 from parabench.analysis import words
 from parabench.analysis.answer import SHARP_ENOUGH, Answer, Candidate
 from parabench.analysis.effects import Effects, fit
-from parabench.analysis.frames import case_table, launch_table, ranked, same_work
+from parabench.analysis.frames import case_table, counted, launch_table, same_work
+from parabench.analysis.headroom import headroom
 from parabench.analysis.session import select_session
+from parabench.case import DEFAULTS, NAMED
+from parabench.family import Rule, entry_of
 from parabench.record import REFERENCE_BLOCK
 from parabench.store import Results
 
@@ -34,29 +37,52 @@ def answers(launches: pd.DataFrame) -> tuple[Answer, ...]:
         return (_nothing({}, own, "No launch was recorded, so there is no fastest configuration."),)
     groups = same_work(own)
     works = [work for work, _ in groups]
+    shares = _shares(groups)
     return tuple(
-        replace(_answer(work, group), heading=_heading(work, works), unverified=_unverified(group))
-        for work, group in groups
+        replace(_answer(work, group), heading=_heading(work, works, share), unverified=_unverified(group))
+        for (work, group), share in zip(groups, shares, strict=True)
     )
+
+
+def _ranked(good: pd.DataFrame) -> pd.DataFrame:
+    """Without what is no answer, such as training that exchanges nothing."""
+    return good[good["strategy"].map(lambda strategy: entry_of(str(strategy)).ranked).astype(bool)]
 
 
 def _unverified(own: pd.DataFrame) -> tuple[str, ...]:
-    good = ranked(own)
+    good = _ranked(counted(own))
     return tuple(dict.fromkeys(good.loc[~good["verified"].astype(bool), "label"]))
 
 
-def _heading(work: dict[str, Any], works: list[dict[str, Any]]) -> str:
-    """What sets this work apart: 'gpt-nano, global batch 16'."""
+def _shares(groups: list[tuple[dict[str, Any], pd.DataFrame]]) -> list[str]:
+    """What to add to the headings of works that one world size did and another did not, as in weak scaling:
+    '4 ranks, 8 each'."""
+    sizes = [set(group["world_size"]) for _, group in groups]
+    said = []
+    for (work, _), own in zip(groups, sizes, strict=True):
+        n = max(own)
+        alone = len(own) == 1 and len(set().union(*sizes)) > 1
+        said.append(f"{words.count(n, 'rank')}, {work['global_batch'] / n:g} each" if alone else "")
+    return said
+
+
+def _heading(work: dict[str, Any], works: list[dict[str, Any]], share: str) -> str:
+    """What sets this work apart: 'gpt-nano, global batch 16'; in weak scaling 'global batch 16 (2 ranks, 8 each)'."""
     speaking = ("model", "data", "dtype", "device")  # their values need no name before them
-    return ", ".join(
-        str(value) if name in speaking else f"{name.replace('_', ' ')} {value}"
+    said = ", ".join(
+        str(value) if name in speaking else f"{name.replace('_', ' ')} {value or 'of bytes'}"
         for name, value in work.items()
         if len({str(other[name]) for other in works}) > 1
     )
+    return f"{said} ({share})" if said and share else said
 
 
 def _answer(work: dict[str, Any], own: pd.DataFrame) -> Answer:
-    good = ranked(own)
+    every = counted(own)
+    good = _ranked(every)
+    if good.empty and len(every):
+        labels = words.listed(dict.fromkeys(every["label"]), most=3)
+        return _nothing(work, own, f"Only {labels} ended well, which is headroom and no answer.")
     if good.empty:
         counts = own["status"].value_counts(sort=False)
         how = ", ".join(f"{n} {status}" for status, n in counts.items())
@@ -69,6 +95,7 @@ def _answer(work: dict[str, Any], own: pd.DataFrame) -> Answer:
     first = order[0]
     candidates = {case: _candidate(case, first, effects, cases) for case in order}
     why_not = _why_not(effects)
+    fields = cases.loc[order, list(DEFAULTS)].astype(str)
     near = order if why_not else effects.indistinguishable(first, CONFIDENCE)
     equals = tuple(candidates[case] for case in near if case != first)
     slower = tuple(candidates[case] for case in order if case not in near)
@@ -95,6 +122,11 @@ def _answer(work: dict[str, Any], own: pd.DataFrame) -> Answer:
         more_blocks=more,
         decided=not why_not,
         why_not=why_not,
+        differing=tuple(name for name in DEFAULTS if fields[name].nunique() > 1),
+        headroom=headroom(every, cases, first, CONFIDENCE),
+        same_training=next((candidates[case] for case in order if not candidates[case].other_training), None)
+        if candidates[first].other_training
+        else None,
     )
 
 
@@ -115,23 +147,26 @@ def _candidate(case: str, first: str, effects: Effects, cases: pd.DataFrame) -> 
     return Candidate(
         case_id=case,
         label=str(row["label"]),
+        strategy=str(row["strategy"]),
         latency_s=latency,
         plus_minus_s=words.number_or_none(latency * math.expm1(margin)) if math.isfinite(margin) else None,
         tokens_per_s=float(row["global_batch"]) * float(row["seq_len"]) / latency,
+        unit=words.unit_of(int(row["seq_len"])),
         slower=math.expm1(effects.means[case] - effects.means[first]),
         launches=effects.n[case],
+        other_training=entry_of(str(row["strategy"])).rule is Rule.APPLIED_ONCE,
+        staleness_mean=words.number_or_none(row["staleness_mean"]),
+        staleness_max=words.number_or_none(row["staleness_max"]),
     )
 
 
 def _default(best_one: Candidate, cases: pd.DataFrame, candidates: dict[str, Candidate]) -> Candidate | None:
     world_size = cases.loc[best_one.case_id, "world_size"]
-    default = cases[
-        (cases["strategy"] == "ddp")
-        & (cases["algorithm"] == "native")
-        & cases["bucket_mib"].isna()
-        & (cases["world_size"] == world_size)
-    ]
-    return next((candidates[str(case)] for case in default.index if case in candidates), None)
+    usual = {"strategy": "ddp", "algorithm": "native", "bucket_mib": None, **{name: DEFAULTS[name] for name in NAMED}}
+    is_usual = pd.Series(cases["world_size"] == world_size)
+    for name, value in usual.items():
+        is_usual &= cases[name].isna() if value is None else cases[name] == value
+    return next((candidates[str(case)] for case in cases.index[is_usual] if case in candidates), None)
 
 
 def _nothing(work: dict[str, Any], own: pd.DataFrame, why: str) -> Answer:

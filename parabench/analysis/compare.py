@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis import words
-from parabench.analysis.frames import case_table, launch_table, ranked
+from parabench.analysis.frames import case_table, counted, launch_table
 from parabench.analysis.session import Session, select_session
 from parabench.analysis.welch import holm, welch
 from parabench.case import Case
@@ -182,7 +182,7 @@ def _row(
     statuses = [
         table.loc[(table["case_id"] == case) & (table["block"] != REFERENCE_BLOCK), "status"] for table in tables
     ]
-    good = [ranked(table[table["case_id"] == case])["number_s"].to_numpy(dtype=float) for table in tables]
+    good = [counted(table[table["case_id"] == case])["number_s"].to_numpy(dtype=float) for table in tables]
     row: dict[str, Any] = {
         "case_id": case,
         "label": str(next(side["label"] for side in there if side is not None)),

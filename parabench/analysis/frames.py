@@ -18,10 +18,12 @@ from parabench.case import Case
 from parabench.record import REFERENCE_BLOCK, STEP_PARTS, UNVERIFIED, Phase, Status
 from parabench.store import Results
 
-# Two cases do the same work, and may be ranked against each other, when these fields agree.
-WORK = ("model", "data", "global_batch", "seq_len", "dtype", "device")
+# Two cases do the same work, and may be ranked against each other, when these fields agree. `split` is none of them:
+# it changes which samples come in which step, not how much there is to compute. `vocabulary` changes what a token is.
+WORK = ("model", "data", "vocabulary", "global_batch", "seq_len", "dtype", "device")
 PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 MEMORY = (*PEAKS, "used_bytes")
+STALENESS = ("staleness_mean", "staleness_max")
 
 # Other tenants of a shared CPU only ever make a step slower, so a low quantile estimates the undisturbed
 # step: its A/A spread was 2.5 % where the median's was 9.7 %. A dedicated GPU is not disturbed, and there the
@@ -49,7 +51,8 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     Beside the stored columns and the case's fields: `label` (unique among cases), `verified` (its losses were
     compared with one device's), `statistic`, `number_s` (the launch's one number), `p90_s`, `drift` (last third of
     the steps against the first, as a fraction), `n_steps`, `tokens_per_s`, the step's parts in seconds (medians of
-    the slowest rank), and the memory peaks in bytes (maximum over ranks or devices). Unknown is NaN.
+    the slowest rank), the memory peaks in bytes (maximum over ranks or devices), and how stale gradients were
+    (`staleness_mean` over ranks, `staleness_max` of all). Unknown is NaN.
     Raises UsageError for a session that trained nothing.
     """
     session.require("training", "use --session to name one that did")
@@ -87,7 +90,7 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
         )
     added = ("label", "statistic", "verified", "number_s", "p90_s", "drift", "n_steps", "tokens_per_s")
     table = pd.DataFrame(rows, columns=[*_KEPT, *Case().to_dict(), *added])
-    return table.join(parts, on="launch_id").join(memory, on="launch_id")
+    return table.join(parts, on="launch_id").join(memory, on="launch_id").join(_staleness(samples), on="launch_id")
 
 
 _KEPT = (
@@ -96,7 +99,7 @@ _KEPT = (
 )  # fmt: skip
 
 
-def ranked(launches: pd.DataFrame) -> pd.DataFrame:
+def counted(launches: pd.DataFrame) -> pd.DataFrame:
     """The launches that count: ended well, with a number, and not the session's reference."""
     known = launches["number_s"].notna() & (launches["number_s"] > 0)
     return launches[(launches["block"] != REFERENCE_BLOCK) & (launches["status"] == Status.OK) & known]
@@ -112,7 +115,7 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     own = launches[launches["block"] != REFERENCE_BLOCK]
     rows = []
     for case_id, group in own.groupby("case_id", sort=False):
-        good = ranked(group)
+        good = counted(group)
         number = good["number_s"]
         first = group.iloc[0]
         errors = group["error"].dropna()
@@ -133,10 +136,11 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
             }
             | {name: good[name].median() for name in STEP_PARTS}
             | {name: good[name].max() for name in MEMORY}
+            | {"staleness_mean": good["staleness_mean"].mean(), "staleness_max": good["staleness_max"].max()}
         )
     columns = (
         "case_id", "label", *Case().to_dict(), "statistic", "status", "error", "n_ok", "n_launches",
-        "latency_s", "low_s", "high_s", "spread", "p90_s", *STEP_PARTS, *MEMORY,
+        "latency_s", "low_s", "high_s", "spread", "p90_s", *STEP_PARTS, *MEMORY, *STALENESS,
     )  # fmt: skip
     table = pd.DataFrame(rows, columns=list(columns))
     table["tokens_per_s"] = table["global_batch"] * table["seq_len"] / table["latency_s"]
@@ -192,6 +196,16 @@ def _peaks(samples: pd.DataFrame, device_samples: pd.DataFrame) -> pd.DataFrame:
     used = device_samples[device_samples["metric"] == "used_bytes"]
     in_use = pd.to_numeric(used["value"]).groupby(used["launch_id"]).max().rename("used_bytes")
     return peaks.join(in_use, how="outer").astype(float)
+
+
+def _staleness(samples: pd.DataFrame) -> pd.DataFrame:
+    """Each launch's mean over the ranks that tell it (each sends as many gradients), and the largest."""
+    rows = samples[samples["metric"].isin(STALENESS)]
+    rows = rows.assign(value=pd.to_numeric(rows["value"]))
+    groups = rows.groupby(["launch_id", "metric"])["value"]
+    mean = groups.mean().unstack("metric").reindex(columns=["staleness_mean"])
+    largest = groups.max().unstack("metric").reindex(columns=["staleness_max"])
+    return mean.join(largest).astype(float)
 
 
 def _labels(cases: dict[str, Case]) -> dict[str, str]:

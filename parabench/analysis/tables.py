@@ -11,25 +11,41 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.answer import Answer
-from parabench.analysis.frames import ranked
+from parabench.analysis.frames import counted
 from parabench.analysis.session import Session
 from parabench.case import Case
 from parabench.collective_case import CollectiveCase
+from parabench.family import Rule, entry_of
 from parabench.record import Finding
 from parabench.store import Results
 
+# How a strategy that may not be ranked is marked.
+NO_ANSWER = "headroom, no answer"
+
 
 def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """The case table's rows, each with its `place` in the answers: 'fastest', 'as fast' or nothing."""
+    """The case table's rows, each with its `place` in the answers ('fastest', 'as fast' or nothing), and its `mark`
+    where it is no answer, or another training."""
     place = {}
     for answer in answers:
         if answer.best is not None and answer.decided:
             place[answer.best.case_id] = "as fast" if answer.equals and not answer.slower else "fastest"
             place.update({candidate.case_id: "as fast" for candidate in answer.equals})
     return [
-        {str(k): v for k, v in row.items()} | {"place": place.get(row["case_id"], "")}
+        {str(k): v for k, v in row.items()} | {"place": place.get(row["case_id"], ""), "mark": _mark(row)}
         for row in cases.to_dict("records")
     ]
+
+
+def _mark(row: Mapping[Any, Any]) -> str:
+    entry = entry_of(str(row["strategy"]))
+    if not entry.ranked:
+        return NO_ANSWER
+    if entry.rule is not Rule.APPLIED_ONCE:
+        return ""
+    mean, most = row["staleness_mean"], row["staleness_max"]
+    known = words.known(mean) and words.known(most)
+    return "another training: stale gradients" + (f", {words.staleness(mean, most)}" if known else "")
 
 
 def skipped_rows(session: Session) -> list[tuple[str, str]]:
@@ -73,7 +89,7 @@ def finding_groups(
 
 def trust(own: pd.DataFrame) -> dict[str, int]:
     """How much stands behind the answers: launches, good ones, cases, blocks, steps of a launch."""
-    good = ranked(own)
+    good = counted(own)
     return {
         "launches": len(own),
         "good": len(good),
@@ -106,8 +122,8 @@ def environment_rows(session: Session) -> list[tuple[str, str]]:
     rows += [(name, _said(value)) for name, value in known.items()]
     rows.append(("memory", words.gibibytes(memory)))
     named = [f"{gpu.get('name')} ({words.gibibytes(gpu.get('memory_bytes'))})" for gpu in gpus]
-    counted = [f"{named.count(name)} × {name}" if named.count(name) > 1 else name for name in dict.fromkeys(named)]
-    rows.append(("GPUs", "; ".join(counted) or "none"))
+    gpu_names = [f"{named.count(name)} × {name}" if named.count(name) > 1 else name for name in dict.fromkeys(named)]
+    rows.append(("GPUs", "; ".join(gpu_names) or "none"))
     if nvml.get("available") is not None:
         why = nvml.get("reason") or words.UNKNOWN
         rows.append(("NVML", "available" if nvml["available"] else f"not available: {why}"))

@@ -60,12 +60,28 @@ def gibibytes(count: float | None) -> str:
     return f"{count / 1024 / MIB:,.0f} GiB" if known(count) else UNKNOWN
 
 
-def throughput(tokens_per_s: float | None) -> str:
-    """Rounded to three digits: '12,400 tokens/s'."""
-    if not known(tokens_per_s) or tokens_per_s <= 0:
+def unit_of(seq_len: int) -> str:
+    """What throughput counts: models without sequences have a seq_len of 1, and no tokens."""
+    return "tokens" if seq_len > 1 else "samples"
+
+
+def rate(per_s: float | None) -> str:
+    """A throughput without its unit, rounded to three digits: '12,400'."""
+    if not known(per_s) or per_s <= 0:
         return UNKNOWN
-    step = 10.0 ** max(0, math.floor(math.log10(tokens_per_s)) - 2)
-    return f"{digits(round(tokens_per_s / step) * step)} tokens/s"
+    step = 10.0 ** max(0, math.floor(math.log10(per_s)) - 2)
+    return digits(round(per_s / step) * step)
+
+
+def throughput(per_s: float | None, unit: str = "tokens") -> str:
+    """'12,400 tokens/s', or of another `unit`."""
+    said = rate(per_s)
+    return said if said == UNKNOWN else f"{said} {unit}/s"
+
+
+def staleness(mean: float, most: float) -> str:
+    """How many updates of others a gradient missed: '1.5 updates on average, 4 at most'."""
+    return f"{digits(mean, 2)} updates on average, {most:.0f} at most"
 
 
 def count(n: int, thing: str) -> str:

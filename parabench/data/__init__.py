@@ -1,1 +1,33 @@
-"""Training data: where samples come from, and how each global batch is split between ranks."""
+"""Training data: where samples come from, and how each global batch is split between ranks. This table is free of
+torch: what a source holds is checked against a case before anything is launched."""
+
+from __future__ import annotations
+
+from parabench.registry import Entry, find
+
+SYNTHETIC, TEXT, MNIST = "synthetic", "text", "mnist"
+
+SOURCES: dict[str, Entry] = {
+    SYNTHETIC: Entry(
+        target="parabench.data.datasets:synthetic", summary="seeded samples that the model makes for itself"
+    ),
+    TEXT: Entry(
+        target="parabench.data.datasets:text",
+        summary="the text that parabench ships; text:PATH a file; bytes, or GPT-2's tokens with a vocabulary file",
+    ),
+    MNIST: Entry(
+        target="parabench.data.datasets:mnist", summary="mnist:DIR, the handwritten digits from their IDX files"
+    ),
+}
+
+
+def source_of(data: str) -> tuple[str | None, str]:
+    """What `data` names, one of SOURCES or None for a user's own, and what stands after the colon.
+
+    Raises UsageError for an unknown name.
+    """
+    name, _, argument = data.partition(":")
+    if name in SOURCES:
+        return name, argument
+    find(SOURCES, "data", data)
+    return None, ""

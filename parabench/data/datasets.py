@@ -1,48 +1,131 @@
-"""Datasets: samples by index, the same on every rank."""
+"""Datasets: samples by index, the same on every rank. Those here hand out whole batches, by one indexing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from parabench.case import Case
-from parabench.data import source
+from parabench.data import SOURCES, bpe, corpus, idx, source_of
+from parabench.data.own import own
 from parabench.errors import UsageError
 from parabench.models.model import Model
+from parabench.registry import load
 
 # Enough that no batch repeats within the steps that are verified, little enough to be made at once.
 SYNTHETIC_BATCHES = 8
 
+# Mean and standard deviation of MNIST's pixels, from 0 to 1: pytorch/examples, mnist/main.py.
+MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 
-class Tokens(Dataset[tuple[Tensor, Tensor]]):
+Pair = tuple[Tensor, Tensor]
+
+
+class Whole(Dataset[Pair]):
+    """A Dataset that gives a batch as two tensors (inputs, targets), first dimension the samples: what would be made
+    of single samples by stacking them, at a fraction of the cost."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: Sequence[int]) -> Pair:
+        """The samples of these indices."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Pair:
+        inputs, targets = self.__getitems__([index])
+        return inputs[0], targets[0]
+
+
+class Tokens(Whole):
     """Sequences of `length` tokens, one after the other; a target is the token after its input."""
 
     def __init__(self, stream: Tensor, length: int) -> None:
-        self._stream, self._length = stream, length
-        self._count = (stream.numel() - 1) // length
+        count = (stream.numel() - 1) // length
+        self._inputs = stream[: count * length].view(count, length)
+        self._targets = stream[1 : count * length + 1].view(count, length)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._inputs)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        start = index * self._length
-        window = self._stream[start : start + self._length + 1].long()
-        return window[:-1], window[1:]
+    def __getitems__(self, indices: Sequence[int]) -> Pair:
+        """(n, length) each, int64."""
+        return self._inputs[indices].long(), self._targets[indices].long()
+
+
+class Samples(Whole):
+    """Samples that are there already."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self._inputs, self._targets = inputs, targets
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitems__(self, indices: Sequence[int]) -> Pair:
+        """Rows of both."""
+        return self._inputs[indices], self._targets[indices]
+
+
+class Digits(Whole):
+    """MNIST: normalised images (n, 1, 28, 28) and their digits (n)."""
+
+    def __init__(self, images: Tensor, digits: Tensor) -> None:
+        self._images, self._digits = images, digits
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitems__(self, indices: Sequence[int]) -> Pair:
+        """Kept as bytes, a quarter of the memory, and normalised here."""
+        images = self._images[indices].unsqueeze(1).float().div_(255)
+        return images.sub_(MNIST_MEAN).div_(MNIST_STD), self._digits[indices].long()
+
+
+class Making(Protocol):
+    """How one of SOURCES is made."""
+
+    def __call__(self, case: Case, model: Model) -> Dataset[Any]: ...  # noqa: D102
 
 
 def dataset_of(case: Case, model: Model) -> Dataset[Any]:
-    """What the case trains on. Raises UsageError for data that the model cannot take."""
-    if case.data == "synthetic":
-        if model.batch is None:
-            raise UsageError(f"model {case.model!r} makes no synthetic data; give Model.batch, or another data")
-        inputs, targets = model.batch(SYNTHETIC_BATCHES * case.global_batch, torch.Generator().manual_seed(case.seed))
-        return TensorDataset(inputs, targets)
-    stream = torch.frombuffer(bytearray(source.read_bytes(case.data)), dtype=torch.uint8)
-    return Tokens(stream, case.seq_len)
+    """What the case trains on. Raises UsageError for data that cannot be had."""
+    name, _ = source_of(case.data)
+    if name is None:
+        return own(case)
+    making: Making = load(SOURCES, "data", name)
+    return making(case, model)
+
+
+def synthetic(case: Case, model: Model) -> Dataset[Any]:
+    """What the model makes for itself, from the case's seed."""
+    if model.batch is None:
+        raise UsageError(f"model {case.model!r} makes no synthetic data; give Model.batch, or another data")
+    inputs, targets = model.batch(SYNTHETIC_BATCHES * case.global_batch, torch.Generator().manual_seed(case.seed))
+    return Samples(inputs, targets)
+
+
+def text(case: Case, model: Model) -> Dataset[Any]:
+    """The text as bytes or, with a vocabulary, as tokens."""
+    if case.vocabulary:
+        return Tokens(_mapped(bpe.token_file(case.data, case.vocabulary), torch.int32), case.seq_len)
+    return Tokens(_mapped(corpus.path_of(case.data), torch.uint8), case.seq_len)
+
+
+def mnist(case: Case, model: Model) -> Dataset[Any]:
+    """The training images of the folder."""
+    images, digits = idx.read(source_of(case.data)[1])
+    return Digits(torch.tensor(images), torch.tensor(digits))
+
+
+def _mapped(path: Path, dtype: torch.dtype) -> Tensor:
+    """The file's elements, not read but mapped: only what steps use is loaded, and once for all ranks."""
+    return torch.from_file(str(path), shared=False, size=path.stat().st_size // dtype.itemsize, dtype=dtype)
 
 
 def count_of(dataset: Dataset[Any]) -> int:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from parabench.case import Case
-from parabench.data.datasets import count_of, dataset_of
-from parabench.data.split import Drawn, Rows
+from parabench.data.datasets import Whole, count_of, dataset_of
+from parabench.data.split import Drawn, Rows, columns_of
 from parabench.models.model import Model
+from parabench.rank import die_with_parent
 
 
 def batches(
-    case: Case, model: Model, data_rank: int, data_ranks: int, device: torch.device
+    case: Case,
+    model: Model,
+    data_rank: int,
+    data_ranks: int,
+    device: torch.device,
+    *,
+    columns: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless (inputs, targets) of this rank's samples, `global_batch / data_ranks` of them, on `device`.
 
-    What a step reads over all ranks depends on the step alone, never on strategy or world size.
+    What a step reads over all ranks depends on the step alone, never on strategy or world size. `columns` is which of
+    how many equal parts of each sample's features, the last dimension, is this rank's; its targets are whole.
     """
     dataset = dataset_of(case, model)
     samples = count_of(dataset)
@@ -32,18 +42,37 @@ def batches(
     loader = DataLoader(
         dataset,
         batch_sampler=sampler,
+        collate_fn=_as_it_is if isinstance(dataset, Whole) else None,
         num_workers=case.workers,
         pin_memory=case.pin_memory,
         persistent_workers=case.workers > 0,
+        # Forked from the rank, a worker has the dataset and torch already.
+        multiprocessing_context="fork" if case.workers else None,
+        worker_init_fn=_tie_to_rank,
+        # Workers' seeds come from it: a user's Dataset may draw numbers.
+        generator=torch.Generator().manual_seed(case.seed),
     )
-    return _endless(loader, sampler, device)
+    return _endless(loader, sampler, columns, device)
 
 
 def _endless(
-    loader: DataLoader[tuple[Tensor, Tensor]], sampler: Rows | Drawn, device: torch.device
+    loader: DataLoader[tuple[Tensor, Tensor]], sampler: Rows | Drawn, columns: tuple[int, int], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     for epoch in count():
         if isinstance(sampler, Drawn):
             sampler.set_epoch(epoch)
         for inputs, targets in loader:
-            yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+            mine = columns_of(inputs, *columns)
+            yield mine.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+
+
+def _as_it_is(batch: Any) -> Any:
+    """A batch that needs no stacking."""
+    return batch
+
+
+def _tie_to_rank(worker: int) -> None:
+    """DataLoader's own watch looks every 5 s whether the rank is still there, and a stopped worker can't look."""
+    die_with_parent()
+    # A hanging rank is asked for its stack; a worker's in the same file would be taken for it.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)

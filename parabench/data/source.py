@@ -1,39 +1,69 @@
-"""Where tokens come from, checked before anything is launched. Free of torch."""
+"""Whether a case's data is there, well-formed, enough, and of a kind that its model takes. Free of torch, but for a
+user's own data."""
 
 from __future__ import annotations
 
-import os
-from importlib.resources import files
-from pathlib import Path
-
+from parabench.case import Case
+from parabench.data import MNIST, SYNTHETIC, TEXT, bpe, corpus, idx, source_of
 from parabench.errors import UsageError
+from parabench.models import BYTES_VOCABULARY, ModelEntry
 
-BYTES_VOCABULARY = 256
+
+def check(case: Case, model: ModelEntry) -> None:
+    """Raise UsageError unless the case's data can be read, suits the model and fills at least one global batch."""
+    name, argument = source_of(case.data)
+    if case.vocabulary and name != TEXT:
+        raise UsageError(f"vocabulary is for data text; data is {case.data}, so drop it")
+    if name == TEXT:
+        _check_text(case, model)
+    elif name == MNIST:
+        _check_mnist(case, model, argument)
+    elif name == SYNTHETIC:
+        if argument:
+            raise UsageError(f"data {case.data!r} is unknown; synthetic takes nothing after a colon")
+        if not model.synthetic:
+            raise UsageError(f"model {case.model} makes no synthetic data; give Model.batch, or another data")
+    else:
+        from parabench.data import own
+
+        own.check(case, model)
 
 
-def check(data: str, needed: int) -> None:
-    """Raise UsageError unless `data` names a source that holds at least `needed` tokens (one batch).
-
-    `text` is the text that parabench ships, `text:PATH` a file read as bytes, `synthetic` seeded random tokens.
-    """
-    if data == "synthetic":
-        return
-    if data != "text" and not data.startswith("text:"):
-        raise UsageError(f"data {data!r} is unknown; use text, text:PATH or synthetic")
-    have = len(read_bytes(data))
+def _check_text(case: Case, model: ModelEntry) -> None:
+    if model.vocabulary is None:
+        raise UsageError(f"model {case.model} takes no tokens, and data {case.data} is text; use data synthetic")
+    if case.vocabulary:
+        knows = bpe.size(case.vocabulary)
+        if knows > model.vocabulary:
+            raise UsageError(
+                f"vocabulary {case.vocabulary!r} has {knows} tokens, model {case.model} knows {model.vocabulary}; "
+                "use a model that knows as many, gpt2 say, or a smaller vocabulary"
+            )
+        have, unit = bpe.count(case.data, case.vocabulary), "tokens"
+    elif not model.reads_bytes:
+        raise UsageError(f"model {case.model} knows fewer than {BYTES_VOCABULARY} tokens; use data synthetic")
+    else:
+        have, unit = corpus.size(case.data), "bytes"
+    needed = case.global_batch * case.seq_len + 1
     if have < needed:
         raise UsageError(
-            f"data {data!r} holds {have} bytes, one batch needs {needed}; "
+            f"data {case.data!r} holds {have} {unit}, one batch needs {needed}; "
             "give a longer file, or a smaller global_batch or seq_len"
         )
 
 
-def read_bytes(data: str) -> bytes:
-    """The bytes behind `text` or `text:PATH`. Raises UsageError when the file cannot be read."""
-    path = data.partition(":")[2]
-    if path and not os.path.isfile(path):
-        raise UsageError(f"data file {path!r} cannot be read: there is no such file")
-    try:
-        return Path(path).read_bytes() if path else files("parabench.data").joinpath("sample.txt").read_bytes()
-    except OSError as error:
-        raise UsageError(f"data file {path!r} cannot be read: {error.strerror or error}") from error
+def _check_mnist(case: Case, model: ModelEntry, folder: str) -> None:
+    if not model.images:
+        raise UsageError(f"model {case.model} takes no images; use data synthetic or text, or model mnist")
+    if not folder:
+        raise UsageError("data mnist needs the folder of its IDX files; give mnist:DIR")
+    check_count(case, idx.count(folder))
+
+
+def check_count(case: Case, have: int) -> None:
+    """Raise UsageError for fewer samples than a global batch needs."""
+    if have < case.global_batch:
+        raise UsageError(
+            f"data {case.data!r} holds {have} samples, one batch needs {case.global_batch}; "
+            "give more, or a smaller global_batch"
+        )

@@ -1,10 +1,11 @@
-"""Which samples of an epoch are a rank's, batch by batch."""
+"""Which samples of an epoch are a rank's, batch by batch, or which of their features."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
 
@@ -51,3 +52,8 @@ class Drawn(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self._batches)
+
+
+def columns_of(inputs: Tensor, rank: int, ranks: int) -> Tensor:
+    """The `rank`th of `ranks` equal parts of the last dimension, as a rank of a row-parallel first layer takes it."""
+    return inputs if ranks == 1 else inputs.chunk(ranks, dim=-1)[rank].contiguous()

@@ -8,6 +8,10 @@ from parabench.registry import Entry
 
 # GPT-2's 50257 tokens (Radford et al., 2019), padded to a multiple of 128 as nanoGPT does.
 GPT2_VOCABULARY = 50304
+BYTES_VOCABULARY = 256
+
+# The perceptron: features to this width, then pairs of linear layers up and down again, then classes.
+MLP_FEATURES, MLP_WIDTH, MLP_HIDDEN, MLP_BLOCKS, MLP_CLASSES = 256, 256, 1024, 8, 16
 
 # What a strategy may ask of a model: parts in order, a plan for tensor parallel, one with sequence parallel too,
 # a first layer that can take features split between ranks.
@@ -20,22 +24,32 @@ class ModelEntry(Entry):
 
     `brings`: which of BLOCKS, TENSOR, SEQUENCE and FIRST it has; `blocks`: how many parts. `heads` and `widths` must
     divide by the ranks that share a layer, `features` by those that share the input. `vocabulary` is None where the
-    model takes no tokens; `context` is the longest sequence. `images`: whether it takes MNIST's.
+    model takes no tokens; `context` is the longest sequence, None where any length will do. `images`: whether it may
+    take MNIST's. `synthetic`: whether it makes samples itself. `takes_case`: whether a user's factory is given the
+    case, and so may make something of `seq_len`.
     """
 
     parameters: int | None = None
     brings: frozenset[str] = frozenset()
     blocks: int = 0
     heads: int | None = None
+    widths: tuple[int, ...] = ()
     features: int | None = None
     vocabulary: int | None = None
     context: int | None = None
     images: bool = False
+    synthetic: bool = True
+    takes_case: bool = False
 
     @property
     def sequences(self) -> bool:
         """Whether `seq_len` means anything to it."""
-        return self.context is not None
+        return self.vocabulary is not None or self.takes_case
+
+    @property
+    def reads_bytes(self) -> bool:
+        """Whether text read as bytes is something it knows."""
+        return self.vocabulary is not None and self.vocabulary >= BYTES_VOCABULARY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +81,36 @@ def gpt_entry(layers: int, heads: int, width: int, vocabulary: int, summary: str
 
 # gpt2 and larger: the published shapes (Radford et al. 2019, table 2).
 MODELS: dict[str, ModelEntry] = {
-    "gpt-nano": gpt_entry(4, 4, 128, 256, "1M parameters, bytes"),
-    "gpt-mini": gpt_entry(6, 6, 384, 256, "11M parameters, bytes"),
+    "gpt-nano": gpt_entry(4, 4, 128, BYTES_VOCABULARY, "1M parameters, bytes"),
+    "gpt-mini": gpt_entry(6, 6, 384, BYTES_VOCABULARY, "11M parameters, bytes"),
     "gpt2": gpt_entry(12, 12, 768, GPT2_VOCABULARY, "124M parameters"),
     "gpt2-medium": gpt_entry(24, 16, 1024, GPT2_VOCABULARY, "355M parameters"),
     "gpt2-large": gpt_entry(36, 20, 1280, GPT2_VOCABULARY, "774M parameters"),
     "gpt2-xl": gpt_entry(48, 25, 1600, GPT2_VOCABULARY, "1558M parameters"),
+    "mlp": ModelEntry(
+        target="parabench.models.mlp:mlp",
+        summary="4M parameters, 256 features to 16 classes; its first layer can be split by features",
+        parameters=4_274_448,
+        brings=frozenset({BLOCKS, TENSOR, FIRST}),
+        blocks=MLP_BLOCKS,
+        widths=(MLP_HIDDEN, MLP_FEATURES),
+        features=MLP_FEATURES,
+    ),
+    "mnist": ModelEntry(
+        target="parabench.models.mnist:mnist",
+        summary="1.2M parameters, PyTorch's MNIST example: two convolutions, two linear layers; no dropout",
+        parameters=1_199_882,
+        brings=frozenset({BLOCKS, TENSOR}),
+        blocks=4,
+        widths=(128,),
+        images=True,
+    ),
+    "toy": ModelEntry(
+        target="parabench.models.toy:toy",
+        summary="121 parameters, 10-10-1",
+        parameters=121,
+        brings=frozenset({BLOCKS, TENSOR}),
+        blocks=2,
+        widths=(10,),
+    ),
 }

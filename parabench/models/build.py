@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 from fnmatch import fnmatch
+from typing import Any
+
+import torch
 
 from parabench.case import Case
 from parabench.errors import UsageError
 from parabench.models import MODELS
 from parabench.models.model import Model
-from parabench.registry import find, load
+from parabench.registry import find, load, takes_argument
 
 
 def build_model(case: Case) -> Model:
     """The case's model, from torch's current seed and on its current device. Raises UsageError when it is none."""
     entry = find(MODELS, "model", case.model)
     factory = load(MODELS, "model", case.model)
-    model = factory(entry, case) if entry is not None else factory()
+    if entry is not None:
+        made: Model = factory(entry, case)
+        return made
+    model = called(factory, case)
     if not isinstance(model, Model):
-        raise UsageError(f"model {case.model!r} gives {type(model).__name__}; it must return a parabench Model")
+        raise UsageError(
+            f"model {case.model!r} gives {type(model).__name__}; return a parabench.models.model.Model from it"
+        )
+    # What a user's factory made elsewhere, from a file perhaps, belongs on this rank's device too.
+    model.module.to(torch.get_default_device())
     return model
 
 
+def called(factory: Any, case: Case) -> Any:
+    """What a user's factory gives; one that takes an argument is given the case."""
+    return factory(case) if takes_argument(factory) else factory()
+
+
 def sizes(model: Model) -> dict[str, int]:
-    """Bytes of all parameters, of those in the largest block, and of those that tensor parallel would split."""
+    """Bytes of all parameters, and of those that tensor parallel would split."""
     parameters = {id(p): p for p in model.module.parameters()}
     split = {
         id(p): p.nbytes

@@ -10,7 +10,14 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+)
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from parabench.case import Case
@@ -127,7 +134,10 @@ def gpt(entry: GPTEntry, case: Case) -> Model:
     module = GPT(entry.layers, entry.heads, entry.width, vocabulary, entry.context)
 
     def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        tokens = torch.randint(vocabulary, (n, case.seq_len + 1), generator=generator, device="cpu")
+        """Sequences that count up from anywhere in steps of 1 to 4, modulo the vocabulary."""
+        start = torch.randint(vocabulary, (n, 1), generator=generator, device="cpu")
+        stride = torch.randint(1, 5, (n, 1), generator=generator, device="cpu")
+        tokens = (start + stride * torch.arange(case.seq_len + 1, device="cpu")) % vocabulary
         return tokens[:, :-1], tokens[:, 1:]
 
     return Model(
@@ -144,5 +154,18 @@ def gpt(entry: GPTEntry, case: Case) -> Model:
             "blocks.*.up": ColwiseParallel(),
             "blocks.*.down": RowwiseParallel(),
         },
-        sequence_parallel={},
+        # Between the layers each rank has its part of the sequence; the stem's output is cut, the head's input whole.
+        sequence_parallel={
+            "stem": PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1)),
+            "blocks.*.norm1": SequenceParallel(),
+            "blocks.*.attention.qkv": ColwiseParallel(input_layouts=Shard(1)),
+            "blocks.*.attention.out": RowwiseParallel(output_layouts=Shard(1)),
+            "blocks.*.norm2": SequenceParallel(),
+            "blocks.*.up": ColwiseParallel(input_layouts=Shard(1)),
+            "blocks.*.down": RowwiseParallel(output_layouts=Shard(1)),
+            "head.norm": SequenceParallel(),
+            "head.out": PrepareModuleInput(
+                input_layouts=Shard(1), desired_input_layouts=Replicate(), use_local_output=True
+            ),
+        },
     )

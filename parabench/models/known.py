@@ -7,12 +7,16 @@ from functools import cache
 from parabench.models import MODELS, ModelEntry
 from parabench.registry import find
 
-# Until it is built, a user's own model is taken to bring everything.
-ANYTHING = ModelEntry(target="", summary="a user's own", brings=frozenset({"blocks", "tensor_parallel"}))
-
 
 @cache
 def entry_of_model(name: str) -> ModelEntry:
-    """The entry of our own models; of a user's own what building it shows. Raises UsageError for an unknown name."""
+    """The entry of our own models; of a user's own what building it once shows.
+
+    Raises UsageError for an unknown name, and where a user's own cannot be built or is not what it must be.
+    """
     entry = find(MODELS, "model", name)
-    return entry if isinstance(entry, ModelEntry) else ANYTHING
+    if isinstance(entry, ModelEntry):
+        return entry
+    from parabench.models.own import describe  # it needs torch, which our own models do not here
+
+    return describe(name)

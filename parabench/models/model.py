@@ -19,20 +19,22 @@ class Model:
 
     `loss(output, targets)` is the mean over the samples. `batch(n, generator)` makes n synthetic samples (inputs,
     targets) on the CPU, first dimension n, from that generator alone; it may be missing where data comes from
-    elsewhere. `vocabulary` is how many tokens it knows, None when it takes no tokens.
+    elsewhere. `vocabulary` is how many tokens it knows, None when it takes no tokens; `context` how many at most
+    in a sequence, None when any number will do.
 
     What only some strategies need:
     `blocks` are the repeated parts in order: what FSDP shards as units, a pipeline deals out, and activation
     checkpointing computes again. For a pipeline `head(blocks(stem(x)))` must be `module(x)`; None is the identity.
     `tensor_parallel` maps names in the module ("blocks.*.up") to their style, `sequence_parallel` the same where
     activations between the layers are split along the sequence. `first` names the linear layer that takes the
-    features, for data that is split by dimension.
+    features, for data that is split by dimension; its output is summed over ranks, so what follows takes it whole.
     """
 
     module: nn.Module
     loss: Loss
     batch: MakeBatch | None = None
     vocabulary: int | None = None
+    context: int | None = None
     blocks: Sequence[nn.Module] = ()
     stem: nn.Module | None = None
     head: nn.Module | None = None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+from parabench.strategies.recipe import Steps
 
 
 class Footprint:
@@ -19,7 +20,7 @@ class Footprint:
     and again after backward; the larger counts. A shard and what was gathered from it both count.
     """
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, module: nn.Module, optimizer: Steps) -> None:
         self._module, self._optimizer = module, optimizer
         self._bytes = {"parameter_bytes": 0, "gradient_bytes": 0, "optimizer_bytes": 0}
         self._hook = module.register_forward_hook(lambda *_: self._parameters())
@@ -33,8 +34,12 @@ class Footprint:
 
     def after_step(self) -> dict[str, int]:
         """{metric: bytes} of all three."""
+        # What is split between ranks is in the optimizer that each of them has inside.
+        optimizer = self._optimizer
+        # (ZeroRedundancyOptimizer calls it `optim`; importing its module would bring torch.jit's into every process).
+        inner: Steps = getattr(optimizer, "optim", optimizer)
         # The count of steps is a scalar for each parameter, which no formula counts.
-        states = (v for state in self._optimizer.state.values() for v in state.values())
+        states = (v for state in inner.state.values() for v in state.values())
         self._bytes["optimizer_bytes"] = held_bytes(v for v in states if isinstance(v, Tensor) and v.dim() > 0)
         return self._bytes
 

@@ -7,6 +7,12 @@ import resource
 import torch
 
 
+def forget_peak(device: torch.device) -> None:
+    """Count from here: what building took at most, whole layers that another rank keeps, is no part of training."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_memory(device: torch.device) -> dict[str, float]:
     """{metric: bytes}: the process' peak resident set, and on CUDA what torch's allocator gave out and held."""
     # Linux counts ru_maxrss in KiB.

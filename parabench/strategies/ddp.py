@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from parabench.case import Case
 from parabench.models.model import Model
 from parabench.strategies.recipe import Context, Parallel
 
@@ -20,7 +22,7 @@ def ddp(model: Model, context: Context) -> Parallel:
         module=module,
         data_rank=place.rank,
         data_ranks=place.world_size,
-        last_reduces=lambda last: held_back(module, last or not context.case.no_sync),
+        last_reduces=last_reduces(module, context.case),
         facts=lambda: bucket_facts(module),
     )
 
@@ -40,9 +42,18 @@ def replicate(module: nn.Module, context: Context, **options: Any) -> Distribute
     )
 
 
-def held_back(module: DistributedDataParallel, reduces: bool) -> AbstractContextManager[Any]:
-    """The context in which backward reduces gradients, or only adds them up."""
-    return nullcontext() if reduces else module.no_sync()
+def last_reduces(module: DistributedDataParallel, case: Case) -> Callable[[bool], AbstractContextManager[Any]]:
+    """For `Parallel.last_reduces`: the context in which backward reduces gradients, or only adds them up."""
+    # A static graph is learnt in the very first backward; if that one reduces nothing, torch 2.13 fails an assertion.
+    learnt = not case.static_graph
+
+    def context(last: bool) -> AbstractContextManager[Any]:
+        nonlocal learnt
+        reduces = last or not case.no_sync or not learnt
+        learnt = True
+        return nullcontext() if reduces else module.no_sync()
+
+    return context
 
 
 def bucket_facts(module: DistributedDataParallel) -> dict[str, Any]:

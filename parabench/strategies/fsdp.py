@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from parabench.models.model import Model
 from parabench.record import MIB
@@ -25,13 +27,20 @@ def fsdp(model: Model, context: Context) -> Parallel:
 def sharded(
     model: Model, context: Context, mesh: DeviceMesh, data_rank: int, data_ranks: int, *, reshard: bool = True
 ) -> Parallel:
-    """Shard unit by unit over `mesh`, then what is left (embeddings, final norm) as the root's."""
+    """Shard unit by unit over `mesh`, then what is left (embeddings, final norm) as the root's.
+
+    In bfloat16 parameters are cast before they are gathered, so that half the bytes travel, and gradients are summed
+    in float32.
+    """
+    policy = MixedPrecisionPolicy()
+    if context.case.dtype == "bfloat16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     units = group_blocks(model.blocks, context.case.bucket_mib)
     unit_bytes = [sum(_bytes(block) for block in unit) for unit in units]
     root_bytes = _bytes(model.module) - sum(unit_bytes)
     for unit in units:
-        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard)
-    root = fully_shard(model.module, mesh=mesh, reshard_after_forward=None if reshard else False)
+        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    root = fully_shard(model.module, mesh=mesh, mp_policy=policy, reshard_after_forward=None if reshard else False)
     return Parallel(
         module=model.module,
         data_rank=data_rank,
@@ -62,4 +71,9 @@ def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[
 
 
 def _bytes(module: nn.Module) -> int:
-    return sum(parameter.nbytes for parameter in module.parameters())
+    """Of what this rank has: under tensor parallel, its part of the layers."""
+    return sum(_local(parameter).nbytes for parameter in module.parameters())
+
+
+def _local(parameter: nn.Parameter) -> Tensor:
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -1,12 +1,18 @@
 """Tensor parallel: attention and MLP are split column- then row-wise, so that one all-reduce closes each pair.
 
 Shoeybi et al., "Megatron-LM", 2019. Norms, embeddings and the tied head are replicated, and every rank sees
-the whole batch.
+the whole batch. With sequence parallel (Korthikanti et al., "Reducing activation recomputation in large transformer
+models", 2022) each rank has its part of the sequence between the layers: all-gather before each pair and
+reduce-scatter after it carry together what the all-reduce did, and what the norms see is split too.
 """
 
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor.parallel import parallelize_module
+from __future__ import annotations
 
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ParallelStyle, RowwiseParallel, parallelize_module
+
+from parabench.case import Case
 from parabench.errors import UsageError
 from parabench.models.model import Model
 from parabench.strategies.recipe import Context, Parallel
@@ -21,7 +27,30 @@ def tp(model: Model, context: Context) -> Parallel:
 
 def split_layers(model: Model, context: Context, mesh: DeviceMesh) -> None:
     """Apply the model's plan over `mesh`."""
-    plan = model.tensor_parallel
+    parallelize_module(model.module, mesh, plan_of(model, context.case))
+
+
+def plan_of(model: Model, case: Case) -> dict[str, ParallelStyle]:
+    """The model's plan as the case wants it. Raises UsageError where the model has none.
+
+    Where data is split by dimension, a rank is fed its features only: the first layer's rows belong to it, and its
+    output is summed over the ranks, so what comes after must take it whole.
+    """
+    plan = dict(model.sequence_parallel if case.sequence_parallel else model.tensor_parallel)
     if not plan:
-        raise UsageError(f"model {context.case.model!r} has no tensor-parallel plan; give Model.tensor_parallel")
-    parallelize_module(model.module, mesh, dict(plan))
+        name = "sequence_parallel" if case.sequence_parallel else "tensor_parallel"
+        raise UsageError(f"model {case.model!r} has no {name} plan; give Model.{name}")
+    if case.split == "dimension":
+        if model.first is None:
+            raise UsageError(
+                f"model {case.model!r} has no layer that takes split features; give Model.first, or use split batch"
+            )
+        plan[model.first] = RowwiseParallel(input_layouts=Shard(-1))
+    return plan
+
+
+def grid(context: Context) -> DeviceMesh:
+    """Ranks in groups of `tp_size` consecutive ones that share layers ("tp"), and across those groups ("dp")."""
+    place = context.place
+    inside = context.case.tp_size or place.world_size
+    return init_device_mesh(place.device.type, (place.world_size // inside, inside), mesh_dim_names=("dp", "tp"))

@@ -1,0 +1,211 @@
+"""What a rank holds of the training state, parameters, gradients and optimizer state: measured, and by formula.
+
+The formulas count bytes of parameters and divide them. AdamW keeps two moments of each parameter, so that a whole
+state is 4K for K bytes of parameters (Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion
+parameter models", 2020, section 3; there with mixed precision, here all in the parameters' own dtype). What is counted,
+and when, says `parabench.probes.footprint`: activations and communication buffers are not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis.frames import counted
+from parabench.record import Phase
+
+PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Of what size a model is, and how its ranks are arranged; all in bytes and ranks.
+
+    `whole` are all parameters, `tensor` those of them that tensor parallel splits. `root` is FSDP's root unit, what
+    belongs to no block. `sharing` is how many ranks share the layers, `node` how many share a shard of `hsdp`.
+    """
+
+    whole: float
+    tensor: float
+    root: float
+    ranks: int
+    sharing: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Bytes on the rank that holds most."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """All three."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """How much a strategy's rank holds. `source` says where it comes from; `text` is it, with K, n and so on.
+
+    `exact` is False where the formula can only be what an even split would give.
+    """
+
+    state: Callable[[Shape], State]
+    text: str
+    source: str
+    exact: bool = True
+
+
+def _replica(shape: Shape) -> State:
+    return State(shape.whole, shape.whole, 2 * shape.whole)
+
+
+def _zero1(shape: Shape) -> State:
+    return State(shape.whole, shape.whole, 2 * shape.whole / shape.ranks)
+
+
+def _zero2(shape: Shape) -> State:
+    return _sharded(shape.whole, shape.whole, shape.ranks)
+
+
+def _fsdp(shape: Shape) -> State:
+    return _sharded(shape.whole, shape.root, shape.ranks)
+
+
+def _hsdp(shape: Shape) -> State:
+    return _sharded(shape.whole, shape.root, shape.node)
+
+
+def _tensor(shape: Shape) -> State:
+    own = _own_layers(shape)
+    return State(own, own, 2 * own)
+
+
+def _tensor_fsdp(shape: Shape) -> State:
+    return _sharded(_own_layers(shape), shape.root, shape.ranks // shape.sharing)
+
+
+def _serving_async(shape: Shape) -> State:
+    """The newest parameters are beside those that rank 0 computes with, as a worker too."""
+    return State(2 * shape.whole, shape.whole, 2 * shape.whole)
+
+
+def _even(shape: Shape) -> State:
+    own = shape.whole / shape.ranks
+    return State(own, own, 2 * own)
+
+
+def _own_layers(shape: Shape) -> float:
+    return shape.whole - shape.tensor + shape.tensor / shape.sharing
+
+
+def _sharded(whole: float, gathered: float, ranks: int) -> State:
+    """Shards of everything, and what is `gathered` at the end of forward beside its shard."""
+    return State(whole / ranks + gathered, whole / ranks, 2 * whole / ranks)
+
+
+_ZERO = "Rajbhandari et al. 2020"
+_FSDP2 = "PyTorch's fully_shard: the root stays gathered from forward to backward"
+_MEGATRON = "Shoeybi et al., Megatron-LM, 2019"
+_SERVER = "Li et al., Scaling distributed machine learning with the parameter server, 2014"
+_STAGES = "Huang et al., GPipe, 2019"
+
+_WHOLE = Formula(_replica, "4K", _ZERO)
+_SERVING = Formula(_replica, "rank 0: 4K, others 2K", _SERVER)
+_STAGE = Formula(_even, "4K/n, if stages are equal", _STAGES, exact=False)
+
+# By strategy; one that is missing here has no formula of ours, and its theory is unknown. DeepSpeed keeps flat copies
+# of its own, which no formula here counts.
+FORMULAS: dict[str, Formula] = {
+    "single": _WHOLE,
+    "dp": _WHOLE,
+    "ddp": _WHOLE,
+    "local_only": _WHOLE,
+    "zero1": Formula(_zero1, "2K + 2K/n", _ZERO),
+    "zero2": Formula(_zero2, "K + 4K/n", f"{_ZERO}; the gathered K beside its shard as FSDP2 keeps it"),
+    "fsdp": Formula(_fsdp, "E + 4K/n", f"{_ZERO}; {_FSDP2}"),
+    "hsdp": Formula(_hsdp, "E + 4K/m", f"{_ZERO}; {_FSDP2}"),
+    "tp": Formula(_tensor, "4(K-S) + 4S/n", _MEGATRON),
+    "tp_ddp": Formula(_tensor, "4(K-S) + 4S/t", _MEGATRON),
+    "tp_fsdp": Formula(_tensor_fsdp, "E + 4(K-S+S/t)t/n", f"{_MEGATRON}; {_ZERO}; {_FSDP2}"),
+    "pp": _STAGE,
+    "layer_split": _STAGE,
+    "parameter_server": _SERVING,
+    "parameter_server_async": Formula(_serving_async, "rank 0: 5K, others 2K", _SERVER),
+}
+
+SYMBOLS = (
+    "K: bytes of all parameters; S: those that tensor parallel splits; E: those of FSDP's root unit (embeddings, "
+    "final norm); n: ranks; m: ranks of a node; t: ranks that share the layers."
+)
+
+COLUMNS = (
+    "case_id", "label", "model", "strategy", "world_size", *PARTS, "measured", *(f"{part}_theory" for part in PARTS),
+    "theory", "ratio", "formula", "exact",
+)  # fmt: skip
+
+
+def state_table(launches: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+    """One row per case whose ranks told what they hold, with COLUMNS, by world size and then by what is measured.
+
+    `launches` is a launch table, `samples` the store's. The parts are those of the rank that holds most, in the launch
+    in which it did; `theory` is NaN where there is no formula or the launch did not tell what it needs, `ratio` is
+    measured / theory. `exact` is False where theory can only be an even split.
+    """
+    good = counted(launches)
+    rows = samples[samples["metric"].isin(PARTS) & samples["launch_id"].isin(good["launch_id"])]
+    rows = rows[rows["phase"] == Phase.MEASURE].assign(value=lambda own: pd.to_numeric(own["value"]))
+    held = rows.pivot_table(index=["launch_id", "rank"], columns="metric", values="value", aggfunc="max")
+    held = held.reindex(columns=list(PARTS)).dropna()
+    table = []
+    for case_id, group in good.groupby("case_id", sort=False):
+        own = held[held.index.get_level_values("launch_id").isin(group["launch_id"])]
+        if own.empty:
+            continue
+        most = own.iloc[int(own.sum(axis="columns").to_numpy().argmax())]
+        first = group.iloc[0]
+        formula = FORMULAS.get(str(first["strategy"]))
+        shape = shape_of(first)
+        theory = formula.state(shape) if formula is not None and shape is not None else None
+        expected = [theory.parameters, theory.gradients, theory.optimizer] if theory else [float("nan")] * 3
+        table.append(
+            {"case_id": case_id}
+            | {name: first[name] for name in ("label", "model", "strategy")}
+            | {"world_size": int(first["world_size"])}
+            | {part: float(most[part]) for part in PARTS}
+            | {f"{part}_theory": value for part, value in zip(PARTS, expected, strict=True)}
+            | {"measured": float(most.sum()), "theory": sum(expected), "ratio": float(most.sum()) / sum(expected)}
+            | {"formula": formula.text if formula else None, "exact": formula is not None and formula.exact}
+        )
+    frame = pd.DataFrame(table, columns=list(COLUMNS))
+    return frame.sort_values(["world_size", "measured", "label"], kind="stable").reset_index(drop=True)
+
+
+def shape_of(launch: Any) -> Shape | None:
+    """The sizes that a launch told, with its case's ranks; None when it told none."""
+    facts = json.loads(launch["facts"]) if isinstance(launch["facts"], str) else {}
+    model = facts.get("model") or {}
+    if "bytes" not in model:
+        return None
+    ranks = int(launch["world_size"])
+
+    def option(name: str, instead: int) -> int:
+        return instead if pd.isna(launch[name]) else int(launch[name])
+
+    units = facts.get("unit_bytes")
+    return Shape(
+        whole=float(model["bytes"]),
+        tensor=float(model.get("tensor_parallel_bytes", float("nan"))),
+        root=float(units[-1]) if units else float("nan"),
+        ranks=ranks,
+        sharing=option("tp_size", ranks),
+        node=option("ranks_per_node", ranks),
+    )

@@ -1,0 +1,53 @@
+"""A user's own Dataset: `package.module:name`, a function that returns a map-style torch Dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
+from parabench.case import Case
+from parabench.data import SOURCES
+from parabench.data.source import check_count
+from parabench.errors import UsageError
+from parabench.models import ModelEntry
+from parabench.models.build import called
+from parabench.registry import load, one_line
+
+
+def own(case: Case) -> Dataset[Any]:
+    """What the user's function gives; one that takes an argument is given the case. Raises UsageError for what is no
+    map-style Dataset."""
+    factory = load(SOURCES, "data", case.data)
+    if not callable(factory):
+        raise UsageError(
+            f"data {case.data!r} is {type(factory).__name__}; it must be a function that returns a Dataset"
+        )
+    try:
+        dataset = called(factory, case)
+    except Exception as error:  # whatever a user's function does
+        raise UsageError(f"data {case.data!r} cannot be made: {one_line(error)}; mend that function") from error
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise UsageError(
+            f"data {case.data!r} gives {type(dataset).__name__}; return a Dataset with __len__ and __getitem__"
+        )
+    made: Dataset[Any] = dataset
+    return made
+
+
+def check(case: Case, model: ModelEntry) -> None:
+    """Raise UsageError for a Dataset that is too short, or whose first item is nothing that the model takes."""
+    dataset: Any = own(case)
+    try:
+        check_count(case, len(dataset))
+        batch = default_collate([dataset[0], dataset[0]])
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a user's Dataset does
+        raise UsageError(f"data {case.data!r} gives no first item: {one_line(error)}; mend its __getitem__") from error
+    if not (isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)):
+        raise UsageError(f"data {case.data!r} gives items that are no pair of numbers; each must be (input, target)")
+    if model.vocabulary is not None and batch[0].is_floating_point():
+        kind = str(batch[0].dtype).removeprefix("torch.")
+        raise UsageError(f"data {case.data!r} gives inputs of {kind}, model {case.model} takes tokens; give integers")

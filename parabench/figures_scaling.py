@@ -1,0 +1,110 @@
+"""Throughput and efficiency against the world size; strong and weak scaling each have their own panels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from parabench.analysis import words
+from parabench.analysis.scaling import FIXED, STRONG
+from parabench.family import entry_of
+from parabench.figures import (
+    ALGORITHM,
+    SYMBOLS,
+    Panel,
+    colour_of,
+    in_native_order,
+    lay_out,
+    marked,
+    plain,
+    short,
+    strategy_line,
+    symbol_of,
+)
+
+_ALIKE = ("model", "data", "vocabulary", "seq_len", "dtype", "device")
+
+
+def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
+    """Two panels for each kind of scaling and each work: a curve per strategy, its best one; a curve per algorithm
+    where there is one strategy."""
+    panels: list[Panel] = []
+    works = curves[list(_ALIKE)].drop_duplicates()
+    for kind, fixed in FIXED.items():
+        own = curves[curves["kind"] == kind]
+        for key, group in own.groupby([*_ALIKE, fixed], sort=False, dropna=False):
+            panels += _two_panels(group, _title(kind, dict(zip((*_ALIKE, fixed), key, strict=True)), works))
+    return panels
+
+
+def _title(kind: str, work: dict[str, Any], works: pd.DataFrame) -> str:
+    """'Strong scaling, global batch 8', and what else sets this work apart."""
+    said = f"global batch {work['global_batch']}" if kind == STRONG else f"{work['batch_per_rank']:g} samples a rank"
+    apart = [str(work[name]) for name in _ALIKE if works[name].nunique() > 1]
+    return ", ".join([f"{kind.capitalize()} scaling", said, *apart])
+
+
+def _two_panels(curves: pd.DataFrame, title: str) -> list[Panel]:
+    throughput, efficiency = go.Figure(), go.Figure()
+    sizes = sorted(int(size) for size in curves["world_size"].unique())
+    several = curves["strategy"].nunique() > 1
+    drawn = [_best_curve(group) for _, group in curves.groupby("strategy" if several else "algorithm", sort=False)]
+    # Without one device as the common base, the best base is the ideal: no curve is flattered.
+    bases = [curve for curve in drawn if curve["ranked"].iloc[0]] or drawn
+    rate = max(float((curve["base_tokens_per_s"] / curve["base_world_size"]).iloc[0]) for curve in bases)
+    ideal = {"mode": "lines", "name": "ideal", "line": {"color": "#999999", "dash": "dot", "width": 1.5}}
+    throughput.add_scatter(x=sizes, y=[rate * size for size in sizes], hoverinfo="skip", **ideal)
+    efficiency.add_scatter(x=sizes, y=[100.0 for _ in sizes], hoverinfo="skip", **ideal)
+    algorithms = in_native_order(curves["algorithm"].unique())
+    unit = words.unit_of(int(curves["seq_len"].iloc[0]))
+    for curve in drawn:
+        strategy, algorithm = str(curve["strategy"].iloc[0]), str(curve["algorithm"].iloc[0])
+        style: dict[str, Any] = {
+            "mode": "lines+markers",
+            "name": plain(_name(curve)),
+            "line": strategy_line(strategy) if several else {"color": colour_of(ALGORITHM, algorithm)},
+            "marker": {
+                "size": 8,
+                "symbol": symbol_of(strategy) if several else SYMBOLS[algorithms.index(algorithm) % len(SYMBOLS)],
+            },
+            "x": list(curve["world_size"]),
+        }
+        throughput.add_scatter(
+            y=list(curve["tokens_per_s"]),
+            hovertemplate=f"%{{x}} ranks: %{{y:,.3s}} {unit}/s<extra>%{{fullData.name}}</extra>",
+            **style,
+        )
+        efficiency.add_scatter(
+            y=[100 * value for value in curve["efficiency"]],
+            hovertemplate="%{x} ranks: %{y:.0f} %<extra>%{fullData.name}</extra>",
+            **style,
+        )
+    lay_out(throughput, "world size (ranks)", f"throughput ({unit}/s)")
+    lay_out(efficiency, "world size (ranks)", "efficiency (%)")
+    wide = sizes[-1] > 16 * sizes[0]  # a straight axis would crowd the small sizes; in log-log "ideal" stays straight
+    for figure in (throughput, efficiency):
+        figure.update_xaxes(type="log" if wide else "linear", tickvals=sizes, ticktext=[str(size) for size in sizes])
+        figure.update_yaxes(rangemode="tozero")
+    if wide:
+        throughput.update_yaxes(type="log")
+    height = 340 + 20 * len(drawn)  # so that a legend of a line each leaves room for the curves
+    return [Panel(f"{title}: throughput", throughput, height), Panel(f"{title}: efficiency", efficiency, height)]
+
+
+def _name(curve: pd.DataFrame) -> str:
+    strategy, algorithm, bucket = (curve[name].iloc[0] for name in ("strategy", "algorithm", "bucket_mib"))
+    words_of = [str(strategy)]
+    if "algorithm" in entry_of(str(strategy)).axes:
+        words_of.append(str(algorithm))
+    if not pd.isna(bucket):
+        words_of.append(f"{bucket:g} MiB")
+    return marked(short(" ".join(words_of), 34), str(strategy))
+
+
+def _best_curve(group: pd.DataFrame) -> pd.DataFrame:
+    """The algorithm and bucket size with most world sizes; among equals, the fastest at the largest."""
+    keys = ["algorithm", "bucket_mib"]
+    curves = [curve.sort_values("world_size") for _, curve in group.groupby(keys, dropna=False, sort=False)]
+    return max(curves, key=lambda curve: (len(curve), float(curve["tokens_per_s"].iloc[-1])))

@@ -1,0 +1,18 @@
+"""No exchange at all: each rank trains its own copy on its part of the batch.
+
+It shows the headroom: what a step would take if communication were free. The copies drift apart, so it is no answer.
+"""
+
+from parabench.models.model import Model
+from parabench.strategies.recipe import Context, Parallel
+
+
+def local_only(model: Model, context: Context) -> Parallel:
+    """The module as it is. No rank knows the whole gradient."""
+    place = context.place
+    return Parallel(
+        module=model.module,
+        data_rank=place.rank,
+        data_ranks=place.world_size,
+        gradient_norm=lambda: None,
+    )

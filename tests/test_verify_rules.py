@@ -1,0 +1,210 @@
+"""The rules that a launch is verified by, on launches whose every number is given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from parabench import verify as module
+from parabench.case import Case
+from parabench.record import Failure, Launch, Phase, Sample, Status
+from parabench.verify import (
+    LEAST_STEPS_TO_FALL,
+    LOSS_COST,
+    NO_EXCHANGE,
+    TOLERANCES,
+    Reference,
+    Tolerance,
+    tolerance_of,
+    verify,
+)
+
+STEPS = 20
+FALLING = [round(4.0 - 0.1 * step, 1) for step in range(STEPS)]
+REFERENCE = Reference(loss=dict(enumerate(FALLING)), grad_norm={0: 2.0})
+
+Losses = dict[int, Sequence[float | None]]
+
+
+def launched(strategy: str, losses: Losses, *, norms: dict[int, float] | None = None, **facts: Any) -> Launch:
+    """A launch of 2 ranks; {rank: its losses}, {rank: its gradient's norm}."""
+    samples = [
+        Sample(rank, step, Phase.MEASURE, "loss", loss) for rank in losses for step, loss in enumerate(losses[rank])
+    ]
+    samples += [Sample(rank, 0, Phase.WARMUP, "grad_norm", norm) for rank, norm in (norms or {}).items()]
+    case = Case(strategy=strategy, world_size=2)
+    return Launch(case=case, status=Status.OK, started_utc="", wall_s=1.0, samples=samples, facts=facts)
+
+
+def wrong(launch: Launch, reference: Reference | None = REFERENCE) -> str | None:
+    """What breaks the launch's rule."""
+    verify(launch, reference)
+    assert (launch.status is Status.WRONG) == (launch.failure is not None)
+    assert not (launch.failure and launch.findings)
+    return str(launch.failure) if launch.failure else None
+
+
+# -- one device's training ------------------------------------------------------------------------------------------
+
+
+def test_only_those_who_see_a_loss_or_the_norm_are_asked() -> None:
+    assert wrong(launched("pp", {1: FALLING}, norms={0: 2.0})) is None
+    assert wrong(launched("ddp", {0: FALLING, 1: FALLING}, norms={0: 2.0, 1: 2.0})) is None
+    assert wrong(launched("pp", {}, norms={0: 2.0})) == "no loss was recorded, so nothing can be verified"
+    assert wrong(launched("pp", {1: FALLING})) == "no grad_norm was recorded, so nothing can be verified"
+
+
+def test_a_step_that_a_rank_did_not_record_is_missed() -> None:
+    assert wrong(launched("pp", {1: FALLING[:-1]}, norms={0: 2.0})) == "loss at step 19 is None, on one device 2.1"
+    half = launched("ddp", {0: FALLING, 1: FALLING[:7]}, norms={0: 2.0})
+    assert wrong(half) == "loss at step 7 is None, on one device 3.3"
+
+
+def test_what_did_not_end_well_is_not_judged() -> None:
+    crashed = launched("ddp", {})
+    crashed.status, crashed.failure = Status.CRASHED, Failure("ended by SIGKILL")
+    verify(crashed, REFERENCE)
+    assert (crashed.status, str(crashed.failure)) == (Status.CRASHED, "ended by SIGKILL")
+
+
+def test_without_a_reference_one_devices_training_is_not_judged() -> None:
+    assert wrong(launched("ddp", {0: [1.0]}), None) is None
+
+
+def test_a_strategy_may_have_tolerances_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(strategy="fsdp", world_size=2)
+    own = Tolerance(loss=0.5, grad_norm=0.25)
+    monkeypatch.setitem(module.OWN_TOLERANCES, ("fsdp", "float32"), own)
+    assert tolerance_of(case) == own
+    assert tolerance_of(replace(case, dtype="bfloat16")) == TOLERANCES["bfloat16"]
+    assert tolerance_of(replace(case, strategy="ddp")) == TOLERANCES["float32"]
+    assert wrong(launched("fsdp", {0: [5.0, *FALLING[1:]]}, norms={0: 2.4})) is None
+
+
+# -- no exchange: the first loss ------------------------------------------------------------------------------------
+
+
+def test_apart_only_the_first_loss_is_one_devices() -> None:
+    apart = launched("local_only", {0: [3.0, 3.9, 5.0], 1: [5.0, 3.9, 5.0]})
+    assert wrong(apart) is None
+    assert [(finding.code, finding.case_id) for finding in apart.findings] == [(NO_EXCHANGE, apart.case.id)]
+    # "relative to the larger" 4.1
+    message = wrong(launched("local_only", {0: [4.1, 3.9], 1: [4.1, 3.9]}))
+    assert message == "loss at step 0 is 4.1, on one device 4: relative to the larger 2.4e-02 apart, more than 2e-05"
+
+
+@pytest.mark.parametrize("strategy", ["local_only", "parameter_server_async"])
+def test_every_loss_is_there_and_finite_with_and_without_a_reference(strategy: str) -> None:
+    for reference in (REFERENCE, None):
+        for losses in ({0: [4.0, None], 1: [4.0, 3.0]}, {0: [4.0], 1: [4.0, 3.0]}):
+            seen = wrong(launched(strategy, losses, applied=[[0, 0, 0], [1, 0, 1]]), reference)
+            assert seen is not None
+            assert "step 1 is not finite, or not every rank recorded it" in seen
+    assert wrong(launched("local_only", {})) == "no loss was recorded, so nothing can be verified"
+
+
+# -- asynchronous: each gradient once, in order, and the loss falls ---------------------------------------------------
+
+
+def ledger(steps: int = STEPS) -> list[list[int]]:
+    return [[rank, step, int(bool(step or rank))] for step in range(steps) for rank in (0, 1)]
+
+
+def asynchronous(applied: list[list[int]] | None, losses: Sequence[float | None] = FALLING) -> Launch:
+    facts = {} if applied is None else {"applied": applied}
+    return launched("parameter_server_async", {0: losses, 1: losses}, **facts)
+
+
+def test_a_whole_ledger_keeps_the_rule_and_the_cost_is_told() -> None:
+    seen = asynchronous(ledger(), [4.0, *(loss + 0.25 for loss in FALLING[1:])])
+    assert wrong(seen) is None
+    assert [(finding.code, finding.case_id) for finding in seen.findings] == [(LOSS_COST, seen.case.id)]
+    assert seen.findings[0].message == (
+        "Gradients were applied 0.97 updates late on average, 1 at most; over the last 5 of 20 steps the loss is 0.25 "
+        "above one device's."
+    )
+    better = asynchronous(ledger(), [4.0, *(loss - 0.5 for loss in FALLING[1:])])
+    assert wrong(better) is None
+    assert "the loss is 0.5 below one device's" in better.findings[0].message
+
+
+@pytest.mark.parametrize("reference", [None, Reference({0: 4.0, 1: 3.9, 2: 3.8, 3: None}, {})])
+def test_a_cost_that_is_not_known_is_said_to_be(reference: Reference | None) -> None:
+    seen = asynchronous(ledger(4), FALLING[:4])
+    assert wrong(seen, reference) is None
+    assert "the loss that it costs is unknown" in seen.findings[0].message
+
+
+def swapped(rows: list[list[int]], a: int, b: int) -> list[list[int]]:
+    rows[a], rows[b] = rows[b], rows[a]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("applied", "message"),
+    [
+        (None, "no ledger of applied gradients was recorded, so nothing can be verified"),
+        ([row for row in ledger() if row[:2] != [1, 7]], "rank 1's step 7 was applied 0 times, not once"),
+        ([*ledger(), [0, 3, 1]], "rank 0's step 3 was applied 2 times, not once"),
+        ([*ledger(), [1, STEPS, 1]], "rank 1's step 20 was applied 1 times, and this rank took no such step"),
+        (swapped(ledger(), 4, 6), "the gradients of rank 0 were applied in another order than they were computed"),
+        ([row for row in ledger() if row[0] == 0], "rank 1's step 0 was applied 0 times, not once"),
+        ([*ledger(), [2, 0, 1]], "41 gradients were applied, 40 computed"),
+    ],
+)
+def test_a_ledger_that_is_not_whole_is_wrong(applied: list[list[int]] | None, message: str) -> None:
+    for reference in (REFERENCE, None):
+        seen = wrong(asynchronous(applied), reference)
+        assert seen is not None
+        assert message in seen
+
+
+def test_others_order_between_ranks_is_free() -> None:
+    by_rank = [row for rank in (1, 0) for row in ledger() if row[0] == rank]
+    assert wrong(asynchronous(by_rank)) is None
+
+
+def test_a_rank_that_took_no_step_is_missed() -> None:
+    lone = launched("parameter_server_async", {0: FALLING}, applied=[row for row in ledger() if row[0] == 0])
+    assert wrong(lone) == "rank 1 took no step"
+
+
+RISING = [round(4.0 + 0.1 * step, 1) for step in range(STEPS)]
+
+
+def test_a_loss_that_does_not_fall_where_one_devices_does_is_wrong() -> None:
+    assert wrong(asynchronous(ledger(), RISING)) == (
+        "the loss did not fall: 4 at the first step, 5.7 over the last 5, on one device 2.3"
+    )
+    assert wrong(asynchronous(ledger(), [4.0] * STEPS)) is not None
+    assert wrong(asynchronous(ledger(), [4.0, *[3.99] * 19])) is None
+
+
+@pytest.mark.parametrize(
+    ("last", "clear"),
+    [([3.5] * 5, True), ([3.5, 3.7, 3.3, 3.5, 3.5], True), ([4.0] * 5, False), ([3.5, 3.8, 3.2, 3.5, 3.5], False)],
+)
+def test_nothing_is_asked_where_one_devices_loss_did_not_clearly_fall(last: list[float], clear: bool) -> None:
+    reference = Reference(loss=dict(enumerate([4.0] * 15 + last)), grad_norm={0: 2.0})
+    assert (wrong(asynchronous(ledger(), RISING), reference) is not None) == clear
+
+
+def test_nothing_is_asked_where_one_devices_loss_is_not_known() -> None:
+    assert wrong(asynchronous(ledger(), RISING), Reference({**REFERENCE.loss, STEPS - 1: None}, {})) is None
+    assert wrong(asynchronous(ledger(), RISING), Reference({0: 4.0}, {})) is None
+
+
+def test_a_spike_is_no_rise() -> None:
+    spiked = [*FALLING[:-3], 9.0, 9.5, FALLING[-1]]
+    assert math.fsum(spiked[-5:]) / 5 > spiked[0]
+    assert wrong(asynchronous(ledger(), spiked)) is None
+
+
+def test_few_steps_say_nothing_about_falling() -> None:
+    few, enough = LEAST_STEPS_TO_FALL - 1, LEAST_STEPS_TO_FALL
+    assert wrong(asynchronous(ledger(few), RISING[:few])) is None
+    assert wrong(asynchronous(ledger(enough), RISING[:enough])) is not None
