@@ -27,8 +27,18 @@ import parabench.models.options
 import parabench.models.toy
 import parabench.strategies.ddp
 import parabench.strategies.fsdp
+import parabench.strategies.hsdp
+import parabench.strategies.layer_split
+import parabench.strategies.local_only
+import parabench.strategies.parameter_server
+import parabench.strategies.parameter_server_async
+import parabench.strategies.pp
 import parabench.strategies.single
 import parabench.strategies.tp
+import parabench.strategies.tp_ddp
+import parabench.strategies.tp_fsdp
+import parabench.strategies.zero1
+import parabench.strategies.zero2
 import parabench.worker
 
 __all__ = ["parabench", "torch"]

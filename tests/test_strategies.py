@@ -95,7 +95,7 @@ DDP_OPTIONS: tuple[Mapping[str, Any], ...] = tuple(
 SOME_DDP_OPTIONS = (NO_SYNC_OFF, DDP_OPTIONS[-1], DDP_OPTIONS[-2])
 UNITS = (
     {"bucket_mib": 0.1} | NO_SYNC_OFF,
-    {"bucket_mib": 0.5, "grad_accumulation": 4, "activation_checkpointing": True},
+    {"bucket_mib": 0.5, "grad_accumulation": 2, "activation_checkpointing": True},
 )
 SEQUENCE = (
     {"sequence_parallel": True},
@@ -123,7 +123,9 @@ def groups() -> Iterator[Group]:
         if algorithm in ("native", "ring"):
             variants += OPTIONS
             # Two ranks are no grid.
-            if (algorithm, size) in (("native", 4 if entry_of(strategy).layout is Layout.GRID else 2), ("ring", 4)):
+            if (algorithm, size) == ("ring", 4) or (
+                (algorithm, size) == ("native", 2) and entry_of(strategy).layout is not Layout.GRID
+            ):
                 variants += EXTRA[strategy]
         yield Group(strategy, algorithm, size, variants)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils.checkpoint import checkpoint
 
 from parabench.case import Case
@@ -15,10 +16,11 @@ def apply_options(model: Model, case: Case) -> None:
     """Change the model's blocks, or the whole module where it has none, in place: names and parameters stay."""
     blocks = model.blocks or [model.module]
     for block in blocks:
+        # In this order: torch 2.13 fails to compile what is checkpointed over parameters that are DTensors.
+        if case.compile:
+            block.forward = torch.compile(block.forward)
         if case.activation_checkpointing:
             block.forward = checkpointed(block.forward)
-        if case.compile:
-            block.compile()
 
 
 def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
