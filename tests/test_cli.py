@@ -59,7 +59,7 @@ def test_doctor_names_devices_versions_and_doubts():
         (["run", "quick", "--set", "bucket=1"], "axis 'bucket' is unknown; use one of strategy,"),
         (["run", "quick", "--set", "bucket_mib"], "give AXIS=VALUE"),
         (["run", "quick", "--set", "bucket_mib=big"], "'big' is not a value of bucket_mib"),
-        (["run", "quick", "--set", "strategy=dpp"], "did you mean 'ddp'"),
+        (["run", "quick", "--set", "strategy=ddpp"], "did you mean 'ddp'"),
         (["run", "quick", "--set", "algorithm=rung"], "did you mean 'ring'"),
         (["run", "quick", "--model", "gpt9"], "model 'gpt9' is unknown"),
         (

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import ranks_helpers
 from torch import nn
 
 from parabench.case import Case, Protocol
+from parabench.errors import UsageError
 from parabench.family import Layout, entry_of
 from parabench.launcher import launch
 from parabench.models import MODELS
 from parabench.ranks import run_ranks
 from parabench.record import MIB, Launch, Status
+from parabench.rules import check as check_case
+from parabench.rules import lacking
 from parabench.strategies.fsdp import group_blocks
 from parabench.verify import reference_of, verify
 
@@ -63,8 +67,7 @@ class Group:
         return [
             case(
                 **{"strategy": self.strategy, "algorithm": self.algorithm, "world_size": self.world_size},
-                **SMALL,
-                **each,
+                **(SMALL | each),
             )
             for each in self.variants
         ]
@@ -76,8 +79,9 @@ class Group:
 # A block of it has 0.2 MiB.
 SMALL = {"model": "ranks_helpers:small_gpt", "seq_len": ranks_helpers.TRAINED_TOKENS}
 
-# What every strategy is tried with, over every algorithm.
+# What every strategy is tried with, over every algorithm: a transformer, and every other model that it can split.
 EVERY_WAY: tuple[Mapping[str, Any], ...] = ({}, {"grad_accumulation": 2})
+OTHER_MODELS = tuple({"model": name, "seq_len": 1} for name in ("mlp", "mnist", "toy"))
 
 # What does not depend on the algorithm, tried over one of ours and the backend's.
 OPTIONS: tuple[Mapping[str, Any], ...] = (
@@ -104,22 +108,34 @@ SEQUENCE = (
     {"sequence_parallel": True, "activation_checkpointing": True, "fused": False},
 )
 EXTRA: dict[str, tuple[Mapping[str, Any], ...]] = {
-    "ddp": DDP_OPTIONS,
+    "ddp": (*DDP_OPTIONS, {"split": "sample"}),
     "zero1": SOME_DDP_OPTIONS,
     "zero2": UNITS,
     "fsdp": UNITS,
     "hsdp": UNITS,
-    "tp": SEQUENCE,
+    "tp": (*SEQUENCE, {"model": "mlp", "seq_len": 1, "split": "dimension"}),
     "tp_ddp": (*SOME_DDP_OPTIONS, *SEQUENCE, {"tp_size": 1}, {"tp_size": 4}),
     "tp_fsdp": (*UNITS, *SEQUENCE, {"tp_size": 1}, {"tp_size": 4}),
+}
+# Those without a collective that an algorithm could do. (tests/test_pipeline.py has the schedules.)
+POINT_TO_POINT: dict[str, tuple[Mapping[str, Any], ...]] = {
+    "pp": tuple(
+        {"schedule": schedule, "microbatches": 4} | model
+        for schedule in ("gpipe", "1f1b", "interleaved")
+        for model in OTHER_MODELS
+    ),
+    "layer_split": OTHER_MODELS,
+    "parameter_server": (*EVERY_WAY, *OPTIONS, *OTHER_MODELS),
 }
 STRATEGIES = tuple(EXTRA)
 ALGORITHMS = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level")
 
 
 def groups() -> Iterator[Group]:
+    for size, (strategy, variants) in itertools.product((2, 4), POINT_TO_POINT.items()):
+        yield Group(strategy, "native", size, tuple(filter(partial(possible, strategy, size), variants)))
     for size, strategy, algorithm in itertools.product((2, 4), STRATEGIES, ALGORITHMS):
-        variants = EVERY_WAY
+        variants = EVERY_WAY + tuple(filter(partial(possible, strategy, size), OTHER_MODELS))
         if algorithm in ("native", "ring"):
             variants += OPTIONS
             # Two ranks are no grid.
@@ -128,6 +144,16 @@ def groups() -> Iterator[Group]:
             ):
                 variants += EXTRA[strategy]
         yield Group(strategy, algorithm, size, variants)
+
+
+def possible(strategy: str, size: int, fields: Mapping[str, Any]) -> bool:
+    """Whether the model has what the strategy needs, and enough of it."""
+    each = case(strategy=strategy, world_size=size, **fields)
+    try:
+        check_case(each)
+    except UsageError:
+        return False
+    return lacking(each) is None
 
 
 GROUPS = list(groups())

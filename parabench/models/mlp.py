@@ -27,7 +27,7 @@ class Pair(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, width) to the same shape."""
-        out: Tensor = x + self.down(F.relu(self.up(x)))
+        out: Tensor = x + self.down(F.gelu(self.up(x)))
         return out
 
 
