@@ -27,6 +27,7 @@ class Pair(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, width) to the same shape."""
+        # Smooth: a ReLU near its kink turns another order of summation into another gradient.
         out: Tensor = x + self.down(F.gelu(self.up(x)))
         return out
 
