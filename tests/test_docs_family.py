@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from parabench.analysis.memory import FORMULAS
+from parabench.axes import AXES, BATCH_PER_RANK, parse_axis
+from parabench.case import DEFAULTS
 from parabench.family import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
@@ -41,3 +43,19 @@ def test_the_memory_formulas_are_those_of_the_report():
         n: f.text for n, f in FORMULAS.items() if n not in apart
     }
     assert {name for name, formula in said.items() if formula == "not ours to say"} == {*STRATEGIES} - {*FORMULAS}
+
+
+def test_the_page_of_axes_names_every_axis_and_its_default():
+    defaults = {}
+    for line in (ROOT / "docs/axes.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `"):
+            defaults[cells[0].strip("`")] = cells[1]
+    assert set(defaults) == set(AXES)
+    for name, said in defaults.items():
+        if name == BATCH_PER_RANK:
+            assert said == ""
+        elif said.startswith("`"):  # a text, or the name that None has on the command line
+            assert parse_axis(name, said.split("`")[1]) == (DEFAULTS[name],)
+        else:
+            assert parse_axis(name, said) == (DEFAULTS[name],)
