@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from parabench.errors import UsageError
-from parabench.family import OPTIONAL, data_ranks, entry_of
+from parabench.family import OPTIONAL, STRATEGIES, data_ranks, entry_of
 
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -169,8 +169,17 @@ class Case:
             words.append(self.algorithm)
         if self.bucket_mib is not None:
             words.append(f"{self.bucket_mib:g} MiB")
-        words += [self._said(name) for name in NAMED if getattr(self, name) != DEFAULTS[name]]
+        words += [self._said(name) for name in NAMED if self._tells(name)]
         return f"{' '.join(words)}, {self.world_size} rank{'s' * (self.world_size > 1)}"
+
+    def _tells(self, name: str) -> bool:
+        """Whether a label names the option: where it is set, and a pipeline's schedule always."""
+        own = entry_of(self.strategy).axes
+        if name == "ranks_per_node":  # else it belongs to two_level
+            return name in own and self.ranks_per_node is not None
+        if name == "schedule" and name in own:
+            return self.strategy in STRATEGIES
+        return bool(getattr(self, name) != DEFAULTS[name])
 
     def _said(self, name: str) -> str:
         value = getattr(self, name)
@@ -209,7 +218,7 @@ DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(Case)}
 
 # Options that a label names where they are set.
 NAMED = (
-    *(name for name in OPTIONAL if name not in ("algorithm", "bucket_mib", "ranks_per_node")),
+    *(name for name in OPTIONAL if name not in ("algorithm", "bucket_mib")),
     *MEANS,
     "split",
 )

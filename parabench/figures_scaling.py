@@ -17,7 +17,6 @@ from parabench.figures import (
     colour_of,
     in_native_order,
     lay_out,
-    marked,
     plain,
     short,
     strategy_line,
@@ -59,11 +58,13 @@ def _two_panels(curves: pd.DataFrame, title: str) -> list[Panel]:
     efficiency.add_scatter(x=sizes, y=[100.0 for _ in sizes], hoverinfo="skip", **ideal)
     algorithms = in_native_order(curves["algorithm"].unique())
     unit = words.unit_of(int(curves["seq_len"].iloc[0]))
+    # Where all are native nobody asks which algorithm it was.
+    named = any(str(curve["algorithm"].iloc[0]) != "native" for curve in drawn)
     for curve in drawn:
         strategy, algorithm = str(curve["strategy"].iloc[0]), str(curve["algorithm"].iloc[0])
         style: dict[str, Any] = {
             "mode": "lines+markers",
-            "name": plain(_name(curve)),
+            "name": plain(_name(curve, named or not several)),
             "line": strategy_line(strategy) if several else {"color": colour_of(ALGORITHM, algorithm)},
             "marker": {
                 "size": 8,
@@ -89,18 +90,20 @@ def _two_panels(curves: pd.DataFrame, title: str) -> list[Panel]:
         figure.update_yaxes(rangemode="tozero")
     if wide:
         throughput.update_yaxes(type="log")
-    height = 340 + 20 * len(drawn)  # so that a legend of a line each leaves room for the curves
+    height = 340 + 12 * len(drawn)  # so that a legend of a line for two leaves room for the curves
     return [Panel(f"{title}: throughput", throughput, height), Panel(f"{title}: efficiency", efficiency, height)]
 
 
-def _name(curve: pd.DataFrame) -> str:
+def _name(curve: pd.DataFrame, named: bool) -> str:
+    """The strategy, with its algorithm where curves differ in it. What is headroom its dashed line and the section's
+    words say: a long name would leave the legend one name a line."""
     strategy, algorithm, bucket = (curve[name].iloc[0] for name in ("strategy", "algorithm", "bucket_mib"))
     words_of = [str(strategy)]
-    if "algorithm" in entry_of(str(strategy)).axes:
+    if named and "algorithm" in entry_of(str(strategy)).axes:
         words_of.append(str(algorithm))
     if not pd.isna(bucket):
         words_of.append(f"{bucket:g} MiB")
-    return marked(short(" ".join(words_of), 34), str(strategy))
+    return short(" ".join(words_of), 34)
 
 
 def _best_curve(group: pd.DataFrame) -> pd.DataFrame:

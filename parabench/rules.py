@@ -164,8 +164,8 @@ def refusal(case: AnyCase, machine: Machine) -> str | None:
     """Why this machine cannot run the case, or None when it can."""
     if entry_of(case.strategy).one_process and not 2 <= case.world_size <= len(machine.gpus):
         return (
-            f"strategy {case.strategy} needs from 2 CUDA devices to as many as are here, {len(machine.gpus)}, for its "
-            f"one process; world_size is {case.world_size}; use ddp"
+            f"strategy {case.strategy} drives 2 or more CUDA devices from one process; here are "
+            f"{len(machine.gpus)}, and world_size is {case.world_size}; use ddp"
         )
     if case.device == "cuda" and not machine.gpus:
         return f"device cuda is not here: {machine.gpus_reason}; use device cpu"

@@ -1,7 +1,6 @@
 """Which way to parallelise is fastest for this model and global batch, and what memory does each need?
 
-All of the family does the same work. What this machine or model lacks is skipped with its reason: `dp` without two CUDA
-devices, DeepSpeed where it is not installed.
+All of the family does the same work. What this machine or model lacks is skipped with its reason.
 """
 
 from parabench.suite import sweep

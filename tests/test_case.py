@@ -103,3 +103,21 @@ def test_published_parameter_counts():
         assert isinstance(entry, GPTEntry)
         assert entry.parameters == parameters + 47 * entry.width
     assert 0.9e6 < MODELS["gpt-nano"].parameters < 1.1e6
+
+
+@pytest.mark.parametrize(
+    ("fields", "label"),
+    [
+        ({"strategy": "single"}, "single, 1 rank"),
+        ({"algorithm": "ring", "bucket_mib": 4, "world_size": 2}, "ddp ring 4 MiB, 2 ranks"),
+        ({"strategy": "pp", "microbatches": 8, "world_size": 2}, "pp 1f1b microbatches 8, 2 ranks"),
+        ({"strategy": "hsdp", "ranks_per_node": 2, "world_size": 4}, "hsdp native ranks_per_node 2, 4 ranks"),
+        ({"algorithm": "two_level", "ranks_per_node": 2, "world_size": 4}, "ddp two_level, 4 ranks"),
+        (
+            {"grad_accumulation": 2, "no_sync": False, "static_graph": True, "world_size": 2},
+            "ddp native grad_accumulation 2 no_sync off static_graph, 2 ranks",
+        ),
+    ],
+)
+def test_a_label_names_what_sets_a_case_apart(fields, label):
+    assert Case(**fields).label == label

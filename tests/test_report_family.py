@@ -36,9 +36,9 @@ def test_what_is_no_answer_is_marked_wherever_it_stands(family):
     assert "another training: stale gradients, 1.5 updates on average, 4 at most" in text
     drawn = figures(family)
     assert "local_only<br>4 ranks (headroom, no<br>answer)" in drawn["parts-0"]["layout"]["yaxis"]["ticktext"]
-    headroom = traces(drawn["scaling-0"])["local_only (headroom, no answer)"]
+    headroom = traces(drawn["scaling-0"])["local_only"]
     assert headroom["line"]["dash"] == "dash"
-    assert traces(drawn["scaling-0"])["ddp native"]["line"]["dash"] == "solid"
+    assert traces(drawn["scaling-0"])["ddp"]["line"]["dash"] == "solid"
     assert "Fastest: local_only" not in text
 
 

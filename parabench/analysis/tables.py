@@ -49,10 +49,12 @@ def _mark(row: Mapping[Any, Any]) -> str:
 
 
 def skipped_rows(session: Session) -> list[tuple[str, str]]:
-    """(label, reason) of every case that was not launched."""
-    skipped = session.plan.get("skipped") or []
+    """(labels, reason) of the cases that were not launched, those of one reason together."""
     kind = CollectiveCase if session.kind == "collectives" else Case
-    return [(kind.from_dict(entry["case"]).label, str(entry["reason"])) for entry in skipped]
+    reasons: dict[str, list[str]] = {}
+    for entry in session.plan.get("skipped") or []:
+        reasons.setdefault(str(entry["reason"]), []).append(kind.from_dict(entry["case"]).label)
+    return [(words.listed(labels), reason) for reason, labels in reasons.items()]
 
 
 @dataclass(frozen=True)
