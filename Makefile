@@ -12,7 +12,7 @@ help:
 	@echo "make lint    ruff, ruff format --check, mypy --strict"
 	@echo "make format  let ruff reformat the source"
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
-	@echo "make soak    launch 500 times over every algorithm and strategy, each verified"
+	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, each verified"
 	@echo "make clean   remove the virtual environment and caches"
 
 install: $(STAMP)

@@ -88,7 +88,7 @@ def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str |
     from parabench.run import Request, run_suite
 
     _find_users_own()
-    given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value]
+    given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
     request = Request(suite=suite, axes=tuple(given), argv=_command(), **options)
     console = _console()
     raise SystemExit(run_suite(request, console))
@@ -147,6 +147,7 @@ def best(store: Path, session: str | None, as_json: bool) -> None:
     from parabench.analysis.best import sweet_spots
     from parabench.analysis.crossover import bus_answers
     from parabench.analysis.session import select_session
+    from parabench.analysis.verdict import verdict
     from parabench.store import load
 
     results = load(store)
@@ -155,8 +156,9 @@ def best(store: Path, session: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([answer.to_dict() for answer in answers], indent=2))
     else:
-        for answer in answers:
-            click.echo(answer.sentence())
+        lines = verdict(results, session) if chosen.kind == "training" else [each.sentence() for each in answers]
+        for line in lines:
+            click.echo(line)
         if not answers:
             why = "ended well" if len(results.launch[results.launch["session_id"] == chosen.id]) else "was recorded"
             click.echo(f"No launch {why}, so nothing can be said about what is fastest.")

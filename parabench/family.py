@@ -223,8 +223,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
     },
 }
 
-# What is assumed of a user's own strategy: a data-parallel one with every axis.
-USERS_OWN = StrategyEntry(target="", summary="a user's own", axes=frozenset(OPTIONAL), splits="batch")
+# What is assumed of a user's own strategy: a data-parallel one with DDP's axes.
+USERS_OWN = StrategyEntry(target="", summary="a user's own", axes=_DDP, splits="batch")
 
 
 def entry_of(strategy: str) -> StrategyEntry:

@@ -41,7 +41,8 @@ _OUTER = {"ring": "solid", "tree": "dash", "halving_doubling": "dot", "parameter
 _DASH = {f"nccl:{name}": "dash" for name in _NCCL}
 for (_inner, _of_inner), (_outer, _of_outer) in itertools.product(_INNER.items(), _OUTER.items()):
     ALGORITHM[f"two_level({_inner},{_outer})"], _DASH[f"two_level({_inner},{_outer})"] = _of_inner, _of_outer
-# The family has more members than that palette has colours; these are Tol's muted ones beside it. Kin are near.
+# The family has more members than that palette has colours; most of the others are Tol's muted ones. Kin are near,
+# but for those that would not be told apart.
 STRATEGY = {
     "single": "#999999",
     "dp": "#777777",
@@ -49,10 +50,10 @@ STRATEGY = {
     "zero1": "#56B4E9",
     "zero2": "#E69F00",
     "fsdp": "#D55E00",
-    "hsdp": "#B8860B",
+    "hsdp": "#9467FF",
     "tp": "#009E73",
     "tp_ddp": "#44AA99",
-    "tp_fsdp": "#999933",
+    "tp_fsdp": "#66A61E",
     "pp": "#AA4499",
     "layer_split": "#CC79A7",
     "parameter_server": "#8C6D31",
@@ -243,6 +244,13 @@ def in_native_order(algorithms: Iterable[str]) -> list[str]:
 def _native_first(algorithm: str) -> tuple[int, str]:
     known = list(ALGORITHM)
     return (known.index(algorithm) if algorithm in known else len(known), algorithm)
+
+
+def at_every(sizes: Iterable[int], curve: pd.DataFrame) -> pd.DataFrame:
+    """A curve's points by world size, with an empty one at each of `sizes` between its ends where it has none: a line
+    through them has a gap there, and so crosses nothing that was measured of others but not of it."""
+    own = curve.set_index("world_size")
+    return own.reindex([size for size in sizes if own.index.min() <= size <= own.index.max()])
 
 
 def name_bars(figure: go.Figure, names: Iterable[str]) -> int:

@@ -13,12 +13,14 @@ from parabench.analysis.memory import PARTS
 from parabench.figures import (
     MOST_BARS,
     Panel,
+    at_every,
     lay_out,
     listed,
     marked,
     measured,
     name_bars,
     plain,
+    short,
     strategy_line,
     symbol_of,
 )
@@ -82,15 +84,17 @@ def state_panels(states: pd.DataFrame) -> list[Panel]:
 
 
 def _against_world_size(states: pd.DataFrame, title: str) -> Panel:
-    """Of a strategy with several options, the one that holds least."""
+    """Of a strategy with several options, the one that holds least. Names are short, as a legend must be: what is
+    headroom its dashed line and the section's words say."""
     least = states.sort_values(["world_size", "measured"]).drop_duplicates(["strategy", "world_size"])
     sizes = sorted(int(size) for size in least["world_size"].unique())
     figure = go.Figure()
     for strategy, line in least.groupby("strategy", sort=False):
-        style: dict[str, Any] = {"x": list(line["world_size"]), "legendgroup": str(strategy)}
-        name, look = plain(marked(str(strategy), str(strategy))), strategy_line(str(strategy))
+        points = at_every(sizes, line)
+        style: dict[str, Any] = {"x": list(points.index), "legendgroup": str(strategy)}
+        name, look = plain(short(str(strategy), 34)), strategy_line(str(strategy))
         figure.add_scatter(
-            y=listed(line["measured"] / MIB),
+            y=listed(points["measured"] / MIB),
             mode="lines+markers",
             name=name,
             line=look,
@@ -99,7 +103,7 @@ def _against_world_size(states: pd.DataFrame, title: str) -> Panel:
             **style,
         )
         figure.add_scatter(
-            y=listed(line["theory"] / MIB),
+            y=listed(points["theory"] / MIB),
             mode="markers",
             name=f"{name}, theory",
             showlegend=False,

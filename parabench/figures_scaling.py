@@ -14,9 +14,11 @@ from parabench.figures import (
     ALGORITHM,
     SYMBOLS,
     Panel,
+    at_every,
     colour_of,
     in_native_order,
     lay_out,
+    listed,
     plain,
     short,
     strategy_line,
@@ -24,6 +26,8 @@ from parabench.figures import (
 )
 
 _ALIKE = ("model", "data", "vocabulary", "seq_len", "dtype", "device")
+# How far above the highest measured point the ideal line is shown, so that it does not press the curves down.
+_ABOVE = 1.5
 
 
 def scaling_panels(curves: pd.DataFrame) -> list[Panel]:
@@ -53,7 +57,8 @@ def _two_panels(curves: pd.DataFrame, title: str) -> list[Panel]:
     # Without one device as the common base, the best base is the ideal: no curve is flattered.
     bases = [curve for curve in drawn if curve["ranked"].iloc[0]] or drawn
     rate = max(float((curve["base_tokens_per_s"] / curve["base_world_size"]).iloc[0]) for curve in bases)
-    ideal = {"mode": "lines", "name": "ideal", "line": {"color": "#999999", "dash": "dot", "width": 1.5}}
+    ideal: dict[str, Any] = {"mode": "lines", "name": "ideal", "legendgroup": "ideal"}
+    ideal["line"] = {"color": "#999999", "dash": "dot", "width": 1.5}
     throughput.add_scatter(x=sizes, y=[rate * size for size in sizes], hoverinfo="skip", **ideal)
     efficiency.add_scatter(x=sizes, y=[100.0 for _ in sizes], hoverinfo="skip", **ideal)
     algorithms = in_native_order(curves["algorithm"].unique())
@@ -70,18 +75,29 @@ def _two_panels(curves: pd.DataFrame, title: str) -> list[Panel]:
                 "size": 8,
                 "symbol": symbol_of(strategy) if several else SYMBOLS[algorithms.index(algorithm) % len(SYMBOLS)],
             },
-            "x": list(curve["world_size"]),
+            # Groups of their own take the room of their names; otherwise the longest name sets a column's width.
+            "legendgroup": f"{strategy} {algorithm}",
         }
+        points = at_every(sizes, curve)
+        style["x"] = list(points.index)
         throughput.add_scatter(
-            y=list(curve["tokens_per_s"]),
+            y=listed(points["tokens_per_s"]),
             hovertemplate=f"%{{x}} ranks: %{{y:,.3s}} {unit}/s<extra>%{{fullData.name}}</extra>",
             **style,
         )
         efficiency.add_scatter(
-            y=[100 * value for value in curve["efficiency"]],
+            y=listed(100 * points["efficiency"]),
             hovertemplate="%{x} ranks: %{y:.0f} %<extra>%{fullData.name}</extra>",
             **style,
         )
+    base = drawn[0].iloc[0]
+    if base["base"] == "single":
+        # Where all curves begin; once, over their own marks.
+        one: dict[str, Any] = {"mode": "markers", "name": "single", "legendgroup": "single"}
+        one |= {"x": [int(base["base_world_size"])], "marker": {"size": 12, "color": strategy_line("single")["color"]}}
+        hover = f"one device: %{{y:,.3s}} {unit}/s<extra>single</extra>"
+        throughput.add_scatter(y=[float(base["base_tokens_per_s"])], hovertemplate=hover, **one)
+        efficiency.add_scatter(y=[100.0], hovertemplate="one device<extra>single</extra>", **one)
     lay_out(throughput, "world size (ranks)", f"throughput ({unit}/s)")
     lay_out(efficiency, "world size (ranks)", "efficiency (%)")
     wide = sizes[-1] > 16 * sizes[0]  # a straight axis would crowd the small sizes; in log-log "ideal" stays straight
@@ -90,7 +106,11 @@ def _two_panels(curves: pd.DataFrame, title: str) -> list[Panel]:
         figure.update_yaxes(rangemode="tozero")
     if wide:
         throughput.update_yaxes(type="log")
-    height = 340 + 12 * len(drawn)  # so that a legend of a line for two leaves room for the curves
+    else:
+        highest = max(float(curve["tokens_per_s"].max()) for curve in drawn)
+        shown = max(highest, min(rate * sizes[-1], _ABOVE * highest))
+        throughput.update_yaxes(range=[0, 1.05 * shown])
+    height = 340 + 16 * len(drawn)  # so that a legend of a line for two leaves room for the curves
     return [Panel(f"{title}: throughput", throughput, height), Panel(f"{title}: efficiency", efficiency, height)]
 
 

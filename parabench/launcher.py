@@ -18,6 +18,7 @@ from parabench.case import Case, Protocol
 from parabench.collectives import nccl_environment
 from parabench.family import entry_of
 from parabench.probes.nvml import DeviceSampler
+from parabench.probes.replicas import replicas_apart
 from parabench.probes.steps import MARKS, read_marks
 from parabench.ranks import Ended, log_tail, run_ranks
 from parabench.record import AnyCase, Failure, Launch, Phase, Sample, Status, utc_now
@@ -64,6 +65,7 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
     )
     size = 1 if entry_of(case.strategy).one_process else case.world_size
     seen, results, marks = observe(case, course, deadline_s, size)
+    seen.facts |= replicas_apart(results)
     for rank in range(size):
         seen.samples += samples(rank, marks[rank], results[rank], protocol.warmup)
     return seen
@@ -159,8 +161,7 @@ def judge(
     first = min((r for r in results if "error" in r), key=lambda r: r["error"]["at"])
     error = first["error"]
     status = Status.OOM if error["oom"] else Status.FAILED
-    # In a line; the traceback has the whole text.
-    return status, Failure(error["message"].partition("\n")[0], first["rank"], None, error["traceback"])
+    return status, Failure(error["message"], first["rank"], None, error["traceback"])
 
 
 def _hang(

@@ -35,7 +35,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with figures and tables; without any, `empty` says why there are none."""
+    """A part of the page with figures and tables; without any, `empty` says why there are none. `lead` is what they
+    show, in a sentence or two."""
 
     id: str
     title: str
@@ -43,6 +44,7 @@ class Section:
     panels: list[figures.Panel]
     empty: str
     tables: tuple[Table, ...] = ()
+    lead: str = ""
 
 
 def render_page(template: str, session: Session, sections: list[Section], **content: Any) -> str:

@@ -19,8 +19,8 @@ from parabench.family import OPTIONAL, STRATEGIES, entry_of
 from parabench.machine import Machine
 from parabench.models.known import entry_of_model
 from parabench.record import AnyCase
-from parabench.rules import check, check_names, lacking, needs_nccl, refusal
-from parabench.settle import settle
+from parabench.rules import check, check_fit, check_names, lacking, needs_nccl, refusal
+from parabench.settle import settle, settle_device
 from parabench.suite import Suite, Sweep
 
 
@@ -120,10 +120,19 @@ def make_plan(
     skipped: list[Skipped[Case]] = []
     for case, automatic in dict(_cases(suite.override(overrides).sweeps, machine)).items():
         check_names(case)
-        reason = refusal(case, machine)
-        if reason is not None and ("world_size" in overrides or "device" in overrides):
-            raise UsageError(reason)
-        reason = reason or lacking(case)
+        reason = lacking(case, machine)
+        if reason is None:
+            reason = refusal(case, machine)
+            if reason is not None and overrides.keys() & {"world_size", "device"}:
+                raise UsageError(reason)
+        if reason is None:
+            try:
+                check_fit(case)
+            except UsageError as error:
+                # What a suite lists need not fit the model or the size that was asked for; what was asked for must.
+                if not automatic and (not overrides or "strategy" in overrides):
+                    raise
+                reason = str(error)
         if reason is None:
             try:
                 check(case)
@@ -192,11 +201,12 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
         if type(per_rank) is not int or per_rank < 1:
             raise UsageError(f"batch_per_rank is {per_rank!r}; it must be a whole number of 1 or more")
         fields["global_batch"] = per_rank * (1 if entry.one_rank_only else world_size)
-    model = entry_of_model(str(fields.get("model", DEFAULTS["model"])))
-    if "data" not in fields and not (model.reads_bytes or (model.vocabulary and fields.get("vocabulary"))):
-        # Nobody chose text for a model that cannot read it, so neither a vocabulary.
-        fields |= {"data": SYNTHETIC, "vocabulary": DEFAULTS["vocabulary"]}
     case = Case(**fields, world_size=1 if entry.one_rank_only else world_size)
+    if "data" not in fields:
+        # A user's model may depend on the case, and should see a device that there is.
+        model = entry_of_model(replace(case, **settle_device(case.device, case.backend, machine)))
+        if not (model.reads_bytes or (model.vocabulary and case.vocabulary)):
+            case = replace(case, data=SYNTHETIC)  # nobody chose text for a model that cannot read it
     if levels_of(case.algorithm) is not None and chosen.get("ranks_per_node") is not None:
         case = replace(case, ranks_per_node=chosen["ranks_per_node"])
     return settle(case, machine)

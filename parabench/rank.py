@@ -54,7 +54,7 @@ def hand_over(job: AJob, measure: Callable[[AJob, int], dict[str, Any]]) -> None
         failed = True
         told = {
             "at": time.perf_counter(),
-            "message": f"{type(error).__name__}: {error}",
+            "message": in_a_line(error),
             "traceback": traceback.format_exc(),
             "oom": is_out_of_memory(error),
         }
@@ -64,6 +64,23 @@ def hand_over(job: AJob, measure: Callable[[AJob, int], dict[str, Any]]) -> None
         # When a rank dies, its peers fail a moment later: let the driver see the first cause first.
         time.sleep(0.25)
         sys.exit(1)
+
+
+def in_a_line(error: BaseException) -> str:
+    """What went wrong, without the text that wraps it.
+
+    torch's pipelining raises another error from the first one, whose message begins with an empty line, and its
+    DataLoader puts a worker's whole traceback into one: there the cause, or the last line, is what was really said.
+    """
+    cause = error
+    while cause.__cause__ is not None and not str(cause).partition("\n")[0].strip():
+        cause = cause.__cause__
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    if not lines:
+        return type(cause).__name__
+    if lines[0].startswith("Caught ") and len(lines) > 1:
+        return f"{lines[-1]} ({lines[0].rstrip('.')})"
+    return f"{type(cause).__name__}: {lines[0]}"
 
 
 def tie_to_driver() -> None:

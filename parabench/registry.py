@@ -46,8 +46,8 @@ def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
     module_name, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # whatever a user's module does when it is imported
-        raise UsageError(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+        raise UsageError(f"{kind} {name!r} cannot be loaded: {one_line(error)}") from error
 
 
 def takes_argument(factory: Any) -> bool:

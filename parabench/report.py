@@ -11,6 +11,7 @@ from parabench.analysis import tables, words
 from parabench.analysis.best import answers
 from parabench.analysis.checks import check_launches
 from parabench.analysis.frames import case_table, launch_table
+from parabench.analysis.memory import compared, state_table
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.page import render_page
@@ -56,13 +57,15 @@ def render(results: Results, session: str | None = None) -> str:
     launches = launch_table(results, chosen)
     cases = case_table(launches)
     spots = answers(launches)
+    states = state_table(launches, results.sample)
     own = launches[launches["block"] != REFERENCE_BLOCK]
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     return render_page(
         "report.html",
         chosen,
-        training_sections(launches, cases, results.sample),
+        training_sections(launches, cases, results.sample, states),
         answers=spots,
+        held=compared(states),
         trust=tables.trust(own),
         cases=tables.case_rows(cases, spots),
         unit=" or ".join(dict.fromkeys(map(words.unit_of, cases["seq_len"]))) or "tokens",

@@ -72,19 +72,21 @@ def check_backend(case: AnyCase) -> None:
 
 
 def check(case: Case) -> None:
-    """Raise UsageError for a case that makes sense nowhere: what does not divide, what is too long, data that the
-    model cannot take."""
-    entry, model = entry_of(case.strategy), entry_of_model(case.model)
-    _check_division(case, entry, model)
-    if entry.layout is Layout.PIPELINE:
-        _check_pipeline(case, model)
+    """Raise UsageError for a case that makes sense nowhere: a batch that does not divide, data that the model cannot
+    take, options that contradict one another."""
+    entry, model = entry_of(case.strategy), entry_of_model(case)
+    if case.split == "dimension" and entry.layout is not Layout.TENSOR:
+        raise UsageError(f"split dimension is for tensor parallel; {case.strategy} splits {entry.splits}")
+    _check_batch(case, entry)
     _check_data(case, model)
     if case.pin_memory and case.device == "cpu":
         raise UsageError("pin_memory is for copies to a CUDA device; drop it on device cpu")
+    if entry.layout is Layout.PIPELINE and case.device == "cuda" and case.backend == "gloo":
+        raise UsageError(f"{case.strategy} sends between ranks, and gloo sends no CUDA tensors; use backend nccl")
     check_backend(case)
 
 
-def _check_division(case: Case, entry: StrategyEntry, model: ModelEntry) -> None:
+def _check_batch(case: Case, entry: StrategyEntry) -> None:
     if case.global_batch % case.data_ranks:
         by = f"world_size {case.world_size}" if entry.layout is Layout.DATA else f"{case.data_ranks} groups of ranks"
         raise UsageError(
@@ -96,28 +98,24 @@ def _check_division(case: Case, entry: StrategyEntry, model: ModelEntry) -> None
             f"a rank's batch of {case.global_batch // case.data_ranks} does not divide by {name} "
             f"{getattr(case, name)} for {case.strategy}; give a divisor"
         )
+
+
+def check_fit(case: Case) -> None:
+    """Raise UsageError where the model cannot be split among so many ranks as the strategy would split it."""
+    entry, model = entry_of(case.strategy), entry_of_model(case)
+    if entry.layout is Layout.PIPELINE:
+        _check_pipeline(case, model)
     sharing = {Layout.TENSOR: case.world_size, Layout.GRID: case.tp_size or 1}.get(entry.layout, 1)
     name = "tp_size" if entry.layout is Layout.GRID else "world_size"
-    if model.heads is not None and model.heads % sharing:
-        raise UsageError(
-            f"{name} {sharing} does not divide the {model.heads} heads of {case.model} for {case.strategy}; "
-            "use a divisor"
-        )
-    for width in model.widths:
-        if width % sharing:
-            raise UsageError(
-                f"{name} {sharing} does not divide a layer's width of {width} in {case.model} for {case.strategy}; "
-                "use a divisor"
-            )
-    if case.sequence_parallel and case.seq_len % sharing:
-        raise UsageError(f"{name} {sharing} does not divide seq_len {case.seq_len}, which sequence_parallel splits")
+    shared = [(f"the {model.heads} heads of {case.model}", model.heads)]
+    shared += [(f"a layer's width of {width} in {case.model}", width) for width in model.widths]
+    if case.sequence_parallel:
+        shared.append((f"seq_len {case.seq_len}, which sequence_parallel splits,", case.seq_len))
     if case.split == "dimension":
-        if entry.layout is not Layout.TENSOR:
-            raise UsageError(f"split dimension is for tensor parallel; {case.strategy} splits {entry.splits}")
-        if model.features is not None and model.features % sharing:
-            raise UsageError(
-                f"{name} {sharing} does not divide the {model.features} features of {case.model}; use a divisor"
-            )
+        shared.append((f"the {model.features} features of {case.model}", model.features))
+    for what, size in shared:
+        if size is not None and size % sharing:
+            raise UsageError(f"{name} {sharing} does not divide {what} for {case.strategy}; use a divisor")
 
 
 def _check_pipeline(case: Case, model: ModelEntry) -> None:
@@ -133,8 +131,6 @@ def _check_pipeline(case: Case, model: ModelEntry) -> None:
             f"microbatches is {case.microbatches} of global_batch {case.global_batch}; for {case.strategy} "
             f"{case.schedule} it {wrong}"
         )
-    if case.device == "cuda" and case.backend == "gloo":
-        raise UsageError(f"{case.strategy} sends between ranks, and gloo sends no CUDA tensors; use backend nccl")
 
 
 def _check_data(case: Case, model: ModelEntry) -> None:
@@ -143,9 +139,14 @@ def _check_data(case: Case, model: ModelEntry) -> None:
     source.check(case, model)
 
 
-def lacking(case: Case) -> str | None:
-    """What the case's strategy needs and its model, or this Python, does not have; None when nothing is missing."""
-    entry, model = entry_of(case.strategy), entry_of_model(case.model)
+def lacking(case: Case, machine: Machine) -> str | None:
+    """What the case's strategy needs and its model, or this machine, does not have; None when nothing is missing."""
+    entry, model = entry_of(case.strategy), entry_of_model(case)
+    if entry.one_process and not 2 <= case.world_size <= len(machine.gpus):
+        return (
+            f"strategy {case.strategy} drives 2 or more CUDA devices from one process; here are "
+            f"{len(machine.gpus)}, and world_size is {case.world_size}; use ddp"
+        )
     if entry.missing is not None:
         return f"strategy {case.strategy} needs a package that is not installed: pip install {entry.missing}"
     if case.compile and case.device == "cpu" and not any(map(shutil.which, COMPILERS)):
@@ -156,17 +157,13 @@ def lacking(case: Case) -> str | None:
     if case.split == "dimension" and entry.layout is Layout.TENSOR:
         needed |= {FIRST}
     for need in sorted(needed - model.brings):
-        return f"model {case.model} has no {need} for {case.strategy}; {REMEDIES[need]}"
+        has = f"blocks without {model.outside}" if need == BLOCKS and model.outside else f"no {need}"
+        return f"model {case.model} has {has} for {case.strategy}; {REMEDIES[need]}"
     return None
 
 
 def refusal(case: AnyCase, machine: Machine) -> str | None:
     """Why this machine cannot run the case, or None when it can."""
-    if entry_of(case.strategy).one_process and not 2 <= case.world_size <= len(machine.gpus):
-        return (
-            f"strategy {case.strategy} drives 2 or more CUDA devices from one process; here are "
-            f"{len(machine.gpus)}, and world_size is {case.world_size}; use ddp"
-        )
     if case.device == "cuda" and not machine.gpus:
         return f"device cuda is not here: {machine.gpus_reason}; use device cpu"
     if case.device == "cuda" and case.backend == "gloo":

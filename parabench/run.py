@@ -316,13 +316,13 @@ def no_launch(*args: Any, **options: Any) -> Launch:
 
 def conclude(path: Path, session_id: int, console: Console) -> None:
     """Write the report, and say the verdict and where the report is."""
-    from parabench.analysis.best import sweet_spots
+    from parabench.analysis.verdict import verdict
     from parabench.report import write_report
 
     results = load(path)
     report = write_report(results, path.with_name(REPORT_NAME), str(session_id))
-    for answer in sweet_spots(results, str(session_id)):
-        console.print(answer.sentence(), highlight=False, markup=False, soft_wrap=True)
+    for line in verdict(results, str(session_id)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"store:  {path}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
 

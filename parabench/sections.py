@@ -10,7 +10,7 @@ import pandas as pd
 from parabench import figures
 from parabench.analysis import words
 from parabench.analysis.frames import same_work
-from parabench.analysis.memory import PARTS, SYMBOLS, state_table
+from parabench.analysis.memory import PARTS, SYMBOLS, sentences
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.scaling import STRONG, WEAK, scaling
 from parabench.family import Layout, entry_of
@@ -30,8 +30,11 @@ _EACH_KIND = {
 }
 
 
-def training_sections(launches: pd.DataFrame, cases: pd.DataFrame, samples: pd.DataFrame) -> list[Section]:
-    """All sections of a session: `launches` is its launch table, `cases` its case table, `samples` the store's."""
+def training_sections(
+    launches: pd.DataFrame, cases: pd.DataFrame, samples: pd.DataFrame, states: pd.DataFrame
+) -> list[Section]:
+    """All sections of a session: `launches` is its launch table, `cases` its case table, `samples` the store's,
+    `states` what ranks hold (`analysis.memory.state_table`)."""
     nothing = "" if cases["latency_s"].notna().any() else NOTHING
     sections = [
         _buckets(cases, nothing),
@@ -39,7 +42,7 @@ def training_sections(launches: pd.DataFrame, cases: pd.DataFrame, samples: pd.D
         _scaling(cases, nothing),
         _parts(cases, nothing),
         _pipelines(launches, cases, samples, nothing),
-        _state(launches, samples, nothing),
+        _state(states, nothing),
         _peaks(cases, nothing),
     ]
     return [section for section in sections if section is not None]
@@ -74,7 +77,8 @@ def _scaling(cases: pd.DataFrame, nothing: str) -> Section:
         "More ranks",
         f"{kinds} Efficiency is throughput over that of one rank times the ranks; where one rank was not measured, "
         "the smallest world size is the base. Of several curves of a strategy, the one with most world sizes, then the "
-        "fastest, is drawn." + _headroom(list(curves["strategy"])),
+        "fastest, is drawn. A line joins neighbouring world sizes; the ideal one may leave the figure."
+        + _headroom(list(curves["strategy"]), dashed=True),
         scaling_panels(curves),
         nothing or "Only one world size was measured, so nothing can be said about scaling.",
     )
@@ -142,8 +146,7 @@ def _pipelines(launches: pd.DataFrame, cases: pd.DataFrame, samples: pd.DataFram
     )
 
 
-def _state(launches: pd.DataFrame, samples: pd.DataFrame, nothing: str) -> Section:
-    states = state_table(launches, samples)
+def _state(states: pd.DataFrame, nothing: str) -> Section:
     table = Table(
         "Every case's training state, in MiB: measured, and by formula",
         ("Case", "Formula", *(STATE[part][1].capitalize() for part in PARTS), "Measured", "Theory", "Ratio"),
@@ -169,10 +172,12 @@ def _state(launches: pd.DataFrame, samples: pd.DataFrame, nothing: str) -> Secti
         "state",
         "Memory of the training state",
         "Parameters, gradients and optimizer state of the rank that holds most, counted from tensors; activations and "
-        f"communication buffers are not in it. {SYMBOLS}{uneven}" + _headroom(list(states["strategy"])),
+        f"communication buffers are not in it. Lines of strategies that hold the same lie on one another. {SYMBOLS}"
+        f"{uneven}{_headroom(list(states['strategy']), dashed=True)}",
         state_panels(states),
         nothing or "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero.",
         (table,) if len(states) else (),
+        lead=" ".join(sentences(states)),
     )
 
 
@@ -211,10 +216,11 @@ def _at_most(count: int) -> str:
     return f" The {figures.MOST_BARS} fastest cases are drawn; the table has all." if many else ""
 
 
-def _headroom(strategies: list[str]) -> str:
-    """What a mark in a figure means, where one is there."""
+def _headroom(strategies: list[str], *, dashed: bool = False) -> str:
+    """What a mark in a figure means, where one is there; `dashed` where it is a line's dashes."""
     unranked = [name for name in dict.fromkeys(strategies) if not entry_of(name).ranked]
-    return f" {', '.join(unranked)} exchanges nothing: headroom, no answer." if unranked else ""
+    mark = " (dashed)" if dashed else ""
+    return f" {', '.join(unranked)}{mark} exchanges nothing: headroom, no answer." if unranked else ""
 
 
 def _any_uneven(states: pd.DataFrame) -> bool:

@@ -143,7 +143,7 @@ class Session(Walk[Case, Protocol]):
         known = self._wall_s.get(case.reference().id)
         if known is not None:
             return known + compiling
-        parameters = entry_of_model(case.model).parameters or 0
+        parameters = entry_of_model(case).parameters or 0
         steps = self.plan.protocol.warmup + self.plan.protocol.steps
         # 6 operations a parameter and token: Kaplan et al., "Scaling laws for neural language models", 2020.
         return 6 * parameters * case.global_batch * case.seq_len * steps / SURE_FLOPS + compiling

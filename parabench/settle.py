@@ -34,9 +34,8 @@ def settle(case: Case, machine: Machine) -> Case:
         changes["tp_size"] = math.gcd(TP_SIZE, size)
     if "microbatches" in entry.axes and case.microbatches is None:
         changes["microbatches"] = automatic(case.schedule, size, case.global_batch)
-    if not entry_of_model(case.model).sequences:
-        changes["seq_len"] = 1
-    return replace(case, **changes)
+    settled = replace(case, **changes)
+    return settled if entry_of_model(settled).sequences else replace(settled, seq_len=1)
 
 
 def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int) -> int | None:

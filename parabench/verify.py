@@ -75,8 +75,8 @@ def verify(launch: Launch, reference: Reference | None) -> None:
         launch.findings.append(
             Finding(
                 NO_EXCHANGE,
-                "Ranks trained apart, with no exchange: this is the headroom, what communication costs at most.",
-                "Read it as a bound for the other strategies; it is no way to train.",
+                "Ranks trained apart, with no exchange: this is the headroom, what exchanging gradients costs at most.",
+                "Read it as a bound for ddp; it is no way to train.",
                 launch.case.id,
             )
         )
@@ -86,15 +86,29 @@ def verify(launch: Launch, reference: Reference | None) -> None:
 
 
 def _same_training(launch: Launch, reference: Reference | None) -> str | None:
-    """Every loss and the first gradient's norm are one device's."""
-    if reference is None:
-        return None
+    """The first gradient's norm and every loss are one device's; data-parallel replicas are equal to the end."""
+    return (_one_devices(launch, reference) if reference is not None else None) or _replicas(launch)
+
+
+def _one_devices(launch: Launch, reference: Reference) -> str | None:
     tolerance = TOLERANCES[launch.case.dtype]
     norms, losses = _mean_over_ranks(launch, "grad_norm"), _mean_over_ranks(launch, "loss")
     return (
         _difference("grad_norm", norms, reference.grad_norm, lambda _: tolerance.grad_norm)
         or _difference("loss", losses, reference.loss, lambda step: _of_loss(tolerance, step))
     )  # fmt: skip
+
+
+def _replicas(launch: Launch) -> str | None:
+    """Bits, not a tolerance: what bfloat16's rounding would hide in a loss shows here (`probes.replicas`)."""
+    apart = launch.facts.get("replicas_apart")
+    if apart is None:
+        return None
+    ranks = " and ".join(map(str, apart["ranks"]))
+    return (
+        f"after the last step parameter {apart['parameter']} of rank {ranks} is not rank 0's, one of "
+        f"{apart['parameters']} that differ; data-parallel ranks must stay equal"
+    )
 
 
 def _of_loss(tolerance: Tolerance, step: int) -> float:
@@ -222,6 +236,8 @@ def _difference(metric: str, seen: Values, expected: Values, tolerance: Callable
         return f"no {metric} was recorded, so nothing can be verified"
     for step in sorted(seen.keys() | expected.keys()):
         mine, theirs = seen.get(step), expected.get(step)
+        if step in seen and step in expected and mine is None and theirs is None:
+            return f"{metric} at step {step} is not finite, on one device too; make the training stable first"
         if mine is None or theirs is None:
             return f"{metric} at step {step} is {mine}, on one device {theirs}"
         if not math.isclose(mine, theirs, rel_tol=tolerance(step)):

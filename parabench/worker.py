@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import torch
 from parabench.case import Case
 from parabench.collectives import membership
 from parabench.data.loader import batches
+from parabench.errors import UsageError
 from parabench.family import STRATEGIES, entry_of
 from parabench.models.build import build_model, sizes
 from parabench.models.options import apply_options
 from parabench.probes.memory import forget_peak, peak_memory
+from parabench.probes.replicas import fingerprints
 from parabench.probes.steps import StepClock
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
+from parabench.record import METRICS
 from parabench.registry import load
 from parabench.strategies.compute import ForwardBackward
 from parabench.strategies.optimizer import adamw
@@ -71,12 +75,27 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     train(training, clock, job.steps)
     clock.finish()
     facts = parallel.facts()
+    numbers = parallel.numbers()
+    check_numbers(job.case, numbers)
+    calls = membership.calls()
+    # Only pure data parallel promises equal replicas to the last bit.
+    replicated = parallel.data_ranks == place.world_size > 1 and parallel.parameters is not None
     return {
         "loss": [float(loss) for loss in training.losses],
         "grad_norm": training.grad_norm,
-        "numbers": {**training.footprint, **peak_memory(place.device), **parallel.numbers()},
-        "facts": {**known, **facts, "collectives": membership.calls()},
+        "numbers": {**training.footprint, **peak_memory(place.device), **numbers},
+        "facts": {**known, **facts, "collectives": calls},
+        "fingerprints": fingerprints(parallel.parameters or {}, parallel.whole) if replicated else {},
     }
+
+
+def check_numbers(case: Case, numbers: Mapping[str, Any]) -> None:
+    """Raise UsageError for a number of a strategy's that is no metric, or none at all."""
+    for name, value in numbers.items():
+        if name not in METRICS or not isinstance(value, (int, float)):
+            raise UsageError(
+                f"strategy {case.strategy!r} tells {name} = {value!r}; give a number under a name of record.METRICS"
+            )
 
 
 def build(case: Case, place: Place) -> tuple[Training, Parallel, dict[str, Any]]:

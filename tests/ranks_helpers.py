@@ -38,6 +38,7 @@ from parabench.launcher import LOOPBACK
 from parabench.models import gpt_entry
 from parabench.models.gpt import gpt
 from parabench.models.model import Model
+from parabench.strategies.compute import ForwardBackward
 from parabench.strategies.ddp import ddp
 from parabench.strategies.recipe import Context, Parallel, Place
 
@@ -556,6 +557,27 @@ def differences(mine: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[st
 
 
 # -- strategies with a fault on one rank, at one step ---------------------------------------------------------------
+
+
+def forgetting_late(model: Model, context: Context) -> Parallel:
+    """Data parallel by hand that in its last step leaves out one bias: too little for any loss to show."""
+    place = context.place
+    ordinary = ForwardBackward(module=model.module, loss=model.loss, context=context)
+    steps = itertools.count()
+
+    def compute(inputs: Tensor, targets: Tensor, clock: Any) -> Tensor:
+        loss = ordinary(inputs, targets, clock)
+        last = next(steps) == FORGETFUL_STEPS - 1
+        for name, parameter in model.module.named_parameters():
+            if not (last and name.endswith("down.bias")):
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= place.world_size
+        return loss
+
+    return Parallel(module=model.module, data_rank=place.rank, data_ranks=place.world_size, compute=compute)
+
+
+FORGETFUL_STEPS = 4
 
 
 def _faulty(fault: Callable[[], object], *, backward: bool = False) -> Callable[[Model, Context], Parallel]:

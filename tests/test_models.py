@@ -14,7 +14,7 @@ from parabench.case import Case, Protocol
 from parabench.launcher import launch
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR
 from parabench.models.build import build_model
-from parabench.models.own import check_model, split_widths
+from parabench.models.fields import check_model, outside, split_widths
 from parabench.record import Status
 from parabench.settle import settle
 from parabench.verify import reference_of, verify

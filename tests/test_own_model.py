@@ -18,6 +18,7 @@ from parabench.data.datasets import dataset_of
 from parabench.errors import UsageError
 from parabench.family import STRATEGIES, Layout
 from parabench.launcher import launch
+from parabench.machine import Machine
 from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
 from parabench.models.build import build_model
 from parabench.models.known import entry_of_model
@@ -79,21 +80,21 @@ def test_the_page_tells_every_models_size() -> None:
 
 
 def test_what_a_model_brings_is_seen_by_building_it() -> None:
-    entry = entry_of_model("own_helpers:rich")
+    entry = entry_of_model(Case(model="own_helpers:rich"))
     assert entry.brings == {BLOCKS, TENSOR, FIRST}
     assert (entry.blocks, entry.widths, entry.features) == (4, (24,), 12)
     assert entry.parameters == 12 * 16 + 16 + 16 * 24 + 24 + 24 * 4 + 4
     assert (entry.vocabulary, entry.sequences, entry.synthetic, entry.images) == (None, False, True, True)
-    assert not entry_of_model("own_helpers:bare").synthetic
-    assert not entry_of_model("own_helpers:bare").brings
+    assert not entry_of_model(Case(model="own_helpers:bare")).synthetic
+    assert not entry_of_model(Case(model="own_helpers:bare")).brings
 
 
 def test_a_model_that_needs_real_numbers_to_build_is_built_on_the_cpu() -> None:
-    assert entry_of_model("own_helpers:stubborn").parameters == 12 * 24 + 24 + 24 * 4 + 4
+    assert entry_of_model(Case(model="own_helpers:stubborn")).parameters == 12 * 24 + 24 + 24 * 4 + 4
 
 
 def test_a_model_of_sequences_takes_the_case(machine: Any) -> None:
-    entry = entry_of_model("own_helpers:sequential")
+    entry = entry_of_model(Case(model="own_helpers:sequential"))
     assert (entry.takes_case, entry.sequences, entry.vocabulary, entry.context) == (True, True, 512, 128)
     (case,) = plan(machine, strategy="single", model="own_helpers:sequential", seq_len=16).cases
     assert (case.seq_len, case.data) == (16, "text")
@@ -113,7 +114,7 @@ def test_an_installed_packages_model_and_data_go_by_their_entry_points(
         return [EntryPoint(name, value, group)] if name == known else []
 
     monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
-    assert entry_of_model("theirs").blocks == 4
+    assert entry_of_model(Case(model="theirs")).blocks == 4
     (case,) = plan(machine, strategy="tp", world_size=2, model="theirs", data="rows").cases
     assert len(dataset_of(case, build_model(case))) == 40
     with pytest.raises(UsageError, match="data 'row' is unknown"):
@@ -134,7 +135,7 @@ def test_a_strategy_that_needs_more_is_skipped_saying_what_to_add(machine: Any, 
 
 @pytest.mark.parametrize("strategy", [name for name, entry in STRATEGIES.items() if entry.needs and not entry.package])
 def test_a_model_that_brings_everything_lacks_nothing(strategy: str) -> None:
-    assert lacking(Case(strategy=strategy, model="own_helpers:rich", world_size=2)) is None
+    assert lacking(Case(strategy=strategy, model="own_helpers:rich", world_size=2), Machine(cores=2)) is None
 
 
 def test_a_width_that_does_not_divide_is_refused(machine: Any) -> None:

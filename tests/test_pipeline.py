@@ -22,7 +22,7 @@ from parabench.machine import Machine
 from parabench.models.model import Model
 from parabench.ranks import run_ranks
 from parabench.record import Sample, Status
-from parabench.rules import check
+from parabench.rules import check, check_fit
 from parabench.settle import settle
 from parabench.strategies import busy
 from parabench.strategies.bubble import automatic, fault
@@ -390,10 +390,16 @@ REFUSED = [
 ]
 
 
+def checked(case: Case) -> None:
+    """As the plan does, before anything is launched."""
+    check_fit(case)
+    check(case)
+
+
 @pytest.mark.parametrize(("fields", "reason"), REFUSED)
 def test_what_no_pipeline_can_do_is_refused(fields: dict[str, Any], reason: str, machine: Machine) -> None:
     with pytest.raises(UsageError, match=reason):
-        check(settled(machine, **({"global_batch": 24} | fields)))
+        checked(settled(machine, **({"global_batch": 24} | fields)))
 
 
 @pytest.mark.parametrize(
@@ -407,7 +413,7 @@ def test_what_no_pipeline_can_do_is_refused(fields: dict[str, Any], reason: str,
     ],
 )
 def test_what_a_pipeline_can_do_is_not_refused(fields: dict[str, Any], machine: Machine) -> None:
-    check(settled(machine, **({"global_batch": 24} | fields)))
+    checked(settled(machine, **({"global_batch": 24} | fields)))
 
 
 # -- read back ------------------------------------------------------------------------------------------------------

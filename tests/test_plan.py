@@ -69,6 +69,29 @@ def test_an_option_of_the_suites_own_is_dropped_where_another_strategy_is_asked_
     assert {(case.strategy, case.algorithm) for case in cases} == {("pp", "native"), ("ddp", "tree")}
 
 
+def test_what_a_suite_lists_need_not_fit_what_is_asked_for(machine):
+    listed = (sweep(strategy=("ddp", "tp", "pp", "dp"), world_size=(2, 4)),)
+    made = plan(machine, *listed, overrides={"world_size": (2,)})
+    assert {case.strategy for case in made.cases} == {"ddp", "tp", "pp"}
+    made = plan(machine, *listed, overrides={"model": ("gpt-mini",)})
+    assert {(case.strategy, case.world_size) for case in made.cases} == {
+        ("ddp", 2), ("ddp", 4), ("tp", 2), ("pp", 2), ("pp", 4)
+    }  # fmt: skip
+    assert any("does not divide the 6 heads" in skipped.reason for skipped in made.skipped)
+    with pytest.raises(UsageError, match="does not divide the 6 heads"):
+        plan(machine, *listed, overrides={"model": ("gpt-mini",), "strategy": ("tp", "ddp")})
+    with pytest.raises(UsageError, match="nothing to run; strategy dp drives"):
+        plan(machine, *listed, overrides={"strategy": ("dp",), "world_size": (2,)})
+
+
+def test_a_users_own_strategy_is_taken_for_data_parallel(machine, tmp_path, monkeypatch):
+    (tmp_path / "my_strategy.py").write_text("def mine(model, context): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (case,) = plan(machine, sweep(strategy="my_strategy:mine", world_size=2, global_batch=2)).cases
+    assert (case.microbatches, case.tp_size, case.ranks_per_node) == (None, None, None)
+    assert case.label == "my_strategy:mine native, 2 ranks"
+
+
 def test_no_sync_means_nothing_without_accumulation(machine):
     cases = plan(machine, sweep(strategy="ddp", grad_accumulation=(1, 2), no_sync=(True, False), world_size=2)).cases
     assert [(case.grad_accumulation, case.no_sync) for case in cases] == [(1, True), (2, True), (2, False)]

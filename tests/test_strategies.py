@@ -18,11 +18,11 @@ from parabench.case import Case, Protocol
 from parabench.errors import UsageError
 from parabench.family import Layout, entry_of
 from parabench.launcher import launch
+from parabench.machine import Machine
 from parabench.models import MODELS
 from parabench.ranks import run_ranks
 from parabench.record import MIB, Launch, Status
-from parabench.rules import check as check_case
-from parabench.rules import lacking
+from parabench.rules import check_fit, lacking
 from parabench.strategies.fsdp import group_blocks
 from parabench.verify import reference_of, verify
 
@@ -150,10 +150,10 @@ def possible(strategy: str, size: int, fields: Mapping[str, Any]) -> bool:
     """Whether the model has what the strategy needs, and enough of it."""
     each = case(strategy=strategy, world_size=size, **fields)
     try:
-        check_case(each)
+        check_fit(each)
     except UsageError:
         return False
-    return lacking(each) is None
+    return lacking(each, Machine(cores=2)) is None
 
 
 GROUPS = list(groups())
@@ -243,6 +243,15 @@ def test_updated_parameters_that_do_not_arrive_are_caught() -> None:
     assert seen.status is Status.WRONG
     assert seen.failure is not None
     assert seen.failure.message.startswith("loss")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_replicas_that_part_are_caught_however_little(dtype: str) -> None:
+    seen = verified(case(strategy="ranks_helpers:forgetting_late", dtype=dtype))
+    assert SHORT.warmup + SHORT.steps == ranks_helpers.FORGETFUL_STEPS
+    assert seen.status is Status.WRONG
+    assert seen.failure is not None
+    assert "blocks.0.down.bias of rank 1 is not rank 0's, one of 4 that differ" in seen.failure.message
 
 
 @pytest.mark.parametrize("size", [3, 5, 7])

@@ -15,7 +15,9 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import words
 from parabench.analysis.frames import counted
+from parabench.family import entry_of
 from parabench.record import Phase
 
 PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
@@ -187,6 +189,78 @@ def state_table(launches: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
         )
     frame = pd.DataFrame(table, columns=list(COLUMNS))
     return frame.sort_values(["world_size", "measured", "label"], kind="stable").reset_index(drop=True)
+
+
+def sentences(states: pd.DataFrame) -> list[str]:
+    """What a state table answers, a sentence or more for each model: which case holds least on the rank that holds
+    most, against one device's, and how measured and theory compare."""
+    several = states["model"].nunique() > 1
+    return [
+        (f"{model}: " if several else "") + " ".join([*_least(own), *_against_theory(own)])
+        for model, own in states.groupby("model", sort=False)
+    ]
+
+
+def compared(states: pd.DataFrame) -> list[str]:
+    """The same where there are strategies to compare, and nothing where there is one: for the head of a report, which
+    most sessions fill with their times."""
+    return sentences(states) if states["strategy"].nunique() > 1 else []
+
+
+def _least(states: pd.DataFrame) -> list[str]:
+    """Of cases that hold the same, one strategy's are said once."""
+    # A stable order, so that "native" and a smaller world size come as they stand in the table.
+    ordered = states[[entry_of(str(strategy)).ranked for strategy in states["strategy"]]]
+    if ordered.empty:
+        return []
+    least, most = ordered["measured"].min(), ordered["measured"].max()
+    if least == most:
+        whom = "Every case holds" if len(ordered) > 1 else f"{ordered['label'].iloc[0]} holds"
+        return [f"{whom} {words.mebibytes(least)} of training state on the rank that holds most."]
+    holders = ordered[ordered["measured"] == least]
+    said = f"Least training state, on the rank that holds most: {words.listed(_names(holders), most=3)}: "
+    said += f"{words.mebibytes(least)}."
+    for strategy, name in (("single", "One device"), ("ddp", "ddp")):
+        whole = ordered[(ordered["strategy"] == strategy) & (ordered["measured"] > least)]
+        if len(whole):
+            held = float(whole["measured"].iloc[0])
+            return [said, f"{name} holds {words.mebibytes(held)}, {words.digits(held / least, 2)} times as much."]
+    holders = ordered[ordered["measured"] == most]
+    times = f"{words.mebibytes(most)}, {words.digits(most / least, 2)} times as much"
+    return [said, f"Most: {words.listed(_names(holders), most=3)}: {times}."]
+
+
+def _names(holders: pd.DataFrame) -> list[str]:
+    """A case's label, or strategy and ranks of several cases alike in them."""
+    return [
+        str(own["label"].iloc[0]) if len(own) == 1 else f"{strategy}, {words.count(int(world_size), 'rank')}"
+        for (strategy, world_size), own in holders.groupby(["strategy", "world_size"], sort=False)
+    ]
+
+
+def _against_theory(states: pd.DataFrame) -> list[str]:
+    known = states[states["ratio"].notna()]
+    exact, uneven = known[known["exact"].astype(bool)], known[~known["exact"].astype(bool)]
+    said = []
+    if len(exact):
+        said.append(f"Measured is {_between(exact)} theory in {words.count(len(exact), 'case')}.")
+    if len(uneven):
+        names = ", ".join(dict.fromkeys(uneven["strategy"]))
+        cases = words.count(len(uneven), "case")
+        said.append(f"For {names} theory is only an even split: measured is {_between(uneven)} it in {cases}.")
+    unknown = states[states["ratio"].isna()]
+    if len(unknown):
+        names = words.listed(dict.fromkeys(unknown["strategy"]), most=3)
+        said.append(f"Theory is unknown in {words.count(len(unknown), 'case')}: {names}.")
+    return said
+
+
+def _between(states: pd.DataFrame) -> str:
+    """'equal to', '1.01 times' or '1.00 to 1.01 times'."""
+    if (states["measured"] == states["theory"]).all():
+        return "equal to"
+    low, high = (f"{ratio:.2f}" for ratio in (states["ratio"].min(), states["ratio"].max()))
+    return f"{low} times" if low == high else f"{low} to {high} times"
 
 
 def shape_of(launch: Any) -> Shape | None:

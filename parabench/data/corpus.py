@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from parabench.errors import UsageError
@@ -23,9 +24,11 @@ def size(data: str) -> int:
 
 
 def readable(what: str, path: Path) -> None:
-    """Raise UsageError unless `path` is a file that can be opened; `what` says what it was given for."""
-    if not path.is_file():
+    """Raise UsageError unless `path` is a regular file that can be opened; `what` says what it was given for."""
+    if not os.path.exists(path):
         raise UsageError(f"{what} file {str(path)!r} cannot be read: there is no such file")
+    if not path.is_file():
+        raise UsageError(f"{what} file {str(path)!r} cannot be read: it is no regular file; give one")
     try:
         path.open("rb").close()
     except OSError as error:

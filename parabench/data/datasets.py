@@ -14,8 +14,8 @@ from parabench.case import Case
 from parabench.data import SOURCES, bpe, corpus, idx, source_of
 from parabench.data.own import own
 from parabench.errors import UsageError
-from parabench.models.model import Model
-from parabench.registry import load
+from parabench.models.model import MakeBatch, Model
+from parabench.registry import load, one_line
 
 # Enough that no batch repeats within the steps that are verified, little enough to be made at once.
 SYNTHETIC_BATCHES = 8
@@ -106,8 +106,31 @@ def synthetic(case: Case, model: Model) -> Dataset[Any]:
     """What the model makes for itself, from the case's seed."""
     if model.batch is None:
         raise UsageError(f"model {case.model!r} makes no synthetic data; give Model.batch, or another data")
-    inputs, targets = model.batch(SYNTHETIC_BATCHES * case.global_batch, torch.Generator().manual_seed(case.seed))
-    return Samples(inputs, targets)
+    return Samples(*made_by(model.batch, case))
+
+
+def made_by(batch: MakeBatch, case: Case) -> Pair:
+    """The case's synthetic samples. Raises UsageError where a user's `batch` fails, or gives something else than it
+    was asked for."""
+    rows = SYNTHETIC_BATCHES * case.global_batch
+    try:
+        made: Any = batch(rows, torch.Generator().manual_seed(case.seed))
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's function does
+        raise UsageError(
+            f"model {case.model!r} cannot make {rows} samples: {one_line(error)}; mend its batch"
+        ) from error
+    asked = f"asked for {rows} samples; give a pair (inputs, targets) of tensors on the CPU with {rows} rows each"
+    if not isinstance(made, (tuple, list)) or not all(isinstance(each, Tensor) for each in made):
+        kind = type(made).__name__
+        inside = f" of {', '.join(type(each).__name__ for each in made[:3])}" if isinstance(made, (tuple, list)) else ""
+        raise UsageError(f"model {case.model!r}: batch gives {kind}{inside}, {asked}")
+    wrong = [each for each in made if each.device.type != "cpu" or each.shape[:1] != (rows,)]
+    if len(made) != 2 or wrong:
+        shapes = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in made[:3])
+        raise UsageError(f"model {case.model!r}: batch gives {len(made)} tensors, {shapes}, {asked}")
+    return made[0], made[1]
 
 
 def text(case: Case, model: Model) -> Dataset[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import zlib
 from functools import cache
 from pathlib import Path
@@ -79,7 +80,7 @@ def read_idx(path: Path, dimensions: int) -> Bytes:
 
 def _find(folder: str, name: str) -> Path:
     for path in (Path(folder, name), Path(folder, f"{name}.gz")):
-        if path.exists():
+        if os.path.exists(path):  # unlike Path's, it takes a name that is too long for a file
             readable("data", path)
             return path
     raise UsageError(f"data folder {folder!r} has no {name} and no {name}.gz; give the folder of MNIST's IDX files")

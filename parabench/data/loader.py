@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from parabench.case import Case
 from parabench.data.datasets import Whole, count_of, dataset_of
+from parabench.data.source import check_count
 from parabench.data.split import Drawn, Rows, columns_of
 from parabench.models.model import Model
 from parabench.rank import die_with_parent
@@ -31,9 +32,12 @@ def batches(
 
     What a step reads over all ranks depends on the step alone, never on strategy or world size. `columns` is which of
     how many equal parts of each sample's features, the last dimension, is this rank's; its targets are whole.
+
+    Raises UsageError for data that does not fill one global batch: there would never be a first one.
     """
     dataset = dataset_of(case, model)
     samples = count_of(dataset)
+    check_count(case, samples)
     sampler: Rows | Drawn
     if case.split == "sample":
         sampler = Drawn(samples, case.global_batch, data_rank, data_ranks, case.seed)

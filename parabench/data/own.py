@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -26,7 +28,7 @@ def own(case: Case) -> Dataset[Any]:
         )
     try:
         dataset = called(factory, case)
-    except Exception as error:  # whatever a user's function does
+    except (Exception, SystemExit) as error:  # whatever a user's function does
         raise UsageError(f"data {case.data!r} cannot be made: {one_line(error)}; mend that function") from error
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise UsageError(
@@ -37,17 +39,25 @@ def own(case: Case) -> Dataset[Any]:
 
 
 def check(case: Case, model: ModelEntry) -> None:
-    """Raise UsageError for a Dataset that is too short, or whose first item is nothing that the model takes."""
+    """Raise UsageError for a Dataset that is too short, or whose first and last item are nothing that the model takes.
+
+    The last one shows whether it is as long as it says, and whether items are alike.
+    """
     dataset: Any = own(case)
-    try:
-        check_count(case, len(dataset))
-        batch = default_collate([dataset[0], dataset[0]])
-    except UsageError:
-        raise
-    except Exception as error:  # whatever a user's Dataset does
-        raise UsageError(f"data {case.data!r} gives no first item: {one_line(error)}; mend its __getitem__") from error
+    count = _asked(case, "no length", "__len__", lambda: len(dataset))
+    check_count(case, count)
+    ends = [_asked(case, f"no item {i}", "__getitem__", partial(dataset.__getitem__, i)) for i in (0, count - 1)]
+    batch = _asked(case, "items that do not stack", "__getitem__", lambda: default_collate(ends))
     if not (isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)):
         raise UsageError(f"data {case.data!r} gives items that are no pair of numbers; each must be (input, target)")
     if model.vocabulary is not None and batch[0].is_floating_point():
         kind = str(batch[0].dtype).removeprefix("torch.")
         raise UsageError(f"data {case.data!r} gives inputs of {kind}, model {case.model} takes tokens; give integers")
+
+
+def _asked(case: Case, failing: str, where: str, ask: Callable[[], Any]) -> Any:
+    """What a user's Dataset answers. Raises UsageError, saying what it gives then and where, when it fails."""
+    try:
+        return ask()
+    except (Exception, SystemExit) as error:  # whatever it does
+        raise UsageError(f"data {case.data!r} gives {failing}: {one_line(error)}; mend its {where}") from error

@@ -1,19 +1,21 @@
 """Whether a case's data is there, well-formed, enough, and of a kind that its model takes. Free of torch, but for a
-user's own data."""
+user's own data and model."""
 
 from __future__ import annotations
 
 from parabench.case import Case
 from parabench.data import MNIST, SYNTHETIC, TEXT, bpe, corpus, idx, source_of
 from parabench.errors import UsageError
-from parabench.models import BYTES_VOCABULARY, ModelEntry
+from parabench.models import BYTES_VOCABULARY, MODELS, ModelEntry
 
 
 def check(case: Case, model: ModelEntry) -> None:
     """Raise UsageError unless the case's data can be read, suits the model and fills at least one global batch."""
     name, argument = source_of(case.data)
     if case.vocabulary and name != TEXT:
-        raise UsageError(f"vocabulary is for data text; data is {case.data}, so drop it")
+        raise UsageError(
+            f"vocabulary {case.vocabulary!r} is for data text, and data is {case.data} with model {case.model}; drop it"
+        )
     if name == TEXT:
         _check_text(case, model)
     elif name == MNIST:
@@ -23,6 +25,10 @@ def check(case: Case, model: ModelEntry) -> None:
             raise UsageError(f"data {case.data!r} is unknown; synthetic takes nothing after a colon")
         if not model.synthetic:
             raise UsageError(f"model {case.model} makes no synthetic data; give Model.batch, or another data")
+        if case.model not in MODELS:
+            from parabench.models.own import check_batch
+
+            check_batch(case)
     else:
         from parabench.data import own
 

@@ -26,7 +26,8 @@ class ModelEntry(Entry):
     divide by the ranks that share a layer, `features` by those that share the input. `vocabulary` is None where the
     model takes no tokens; `context` is the longest sequence, None where any length will do. `images`: whether it may
     take MNIST's. `synthetic`: whether it makes samples itself. `takes_case`: whether a user's factory is given the
-    case, and so may make something of `seq_len`.
+    case, and so may make something of `seq_len`. `outside` names a parameter that is in none of a user's parts, which
+    FSDP does not mind and a pipeline does; such a model does not bring BLOCKS.
     """
 
     parameters: int | None = None
@@ -40,6 +41,7 @@ class ModelEntry(Entry):
     images: bool = False
     synthetic: bool = True
     takes_case: bool = False
+    outside: str | None = None
 
     @property
     def sequences(self) -> bool:

@@ -6,6 +6,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import torch
+from torch import nn
 
 from parabench.case import Case
 from parabench.errors import UsageError
@@ -26,6 +27,8 @@ def build_model(case: Case) -> Model:
         raise UsageError(
             f"model {case.model!r} gives {type(model).__name__}; return a parabench.models.model.Model from it"
         )
+    if not isinstance(model.module, nn.Module):
+        raise UsageError(f"model {case.model!r}: module is {what_is(model.module)}; it must be an nn.Module")
     # What a user's factory made elsewhere, from a file perhaps, belongs on this rank's device too.
     model.module.to(torch.get_default_device())
     return model
@@ -34,6 +37,13 @@ def build_model(case: Case) -> Model:
 def called(factory: Any, case: Case) -> Any:
     """What a user's factory gives; one that takes an argument is given the case."""
     return factory(case) if takes_argument(factory) else factory()
+
+
+def what_is(value: Any) -> str:
+    """A wrong value in few words; a class is often meant to be called first."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return repr(value) if value is None or isinstance(value, (int, float, str)) else type(value).__name__
 
 
 def sizes(model: Model) -> dict[str, int]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
-
+from parabench.case import Case
 from parabench.models import MODELS, ModelEntry
 from parabench.registry import find
 
 
-@cache
-def entry_of_model(name: str) -> ModelEntry:
-    """The entry of our own models; of a user's own what building it once shows.
+def entry_of_model(case: Case) -> ModelEntry:
+    """The entry of our own models; of a user's own what building it once shows, with the case where it takes one.
 
     Raises UsageError for an unknown name, and where a user's own cannot be built or is not what it must be.
     """
-    entry = find(MODELS, "model", name)
+    entry = find(MODELS, "model", case.model)
     if isinstance(entry, ModelEntry):
         return entry
     from parabench.models.own import describe  # it needs torch, which our own models do not here
 
-    return describe(name)
+    return describe(case)

@@ -59,7 +59,7 @@ def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[
     """Consecutive blocks, as many to a unit as fit into `bucket_mib`, at least one; None: one block a unit."""
     units: list[list[nn.Module]] = []
     filled = 0
-    for block in blocks:
+    for block in dict.fromkeys(blocks):  # one that is used twice is sharded once
         size = _bytes(block)
         if units and bucket_mib is not None and filled + size <= bucket_mib * MIB:
             units[-1].append(block)
