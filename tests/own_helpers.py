@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +107,111 @@ def wrong_plan() -> Model:
     return model(tensor_parallel={"blocks.*.up": ColwiseParallel()})
 
 
+def nothing_at_all() -> None:
+    """One who forgot to return it."""
+
+
+def quitter() -> Model:
+    sys.exit(3)
+
+
+def module_class() -> Model:
+    return Model(module=nn.Linear, loss=nn.CrossEntropyLoss(), batch=features)
+
+
+def lazy() -> Model:
+    return model(module=nn.LazyLinear(4))
+
+
+def loss_class() -> Model:
+    return model(loss=nn.CrossEntropyLoss)
+
+
+def foreign_head() -> Model:
+    return model(head=nn.Linear(4, 4))
+
+
+class Ends(nn.Module):
+    """An inside and an outside layer, and layers between them."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.inside = nn.Linear(12, 16)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(layers))
+        self.outside = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inside(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.outside(x)
+
+
+def blocks_alone() -> Model:
+    net = Ends(4)
+    return model(module=net, blocks=net.layers)
+
+
+def blocks_and_ends() -> Model:
+    net = Ends(4)
+    return model(module=net, blocks=net.layers, stem=net.inside, head=net.outside)
+
+
+def as_long(case: Case) -> Model:
+    """A context that is whatever the case wants."""
+    made = sequential(case)
+    return replace(made, context=case.seq_len)
+
+
+def as_deep(case: Case) -> Model:
+    """A block for every eight tokens; it also minds that what it is asked with can be launched."""
+    assert case.device != "auto"
+    layers = [nn.Linear(12, 12) for _ in range(case.seq_len // 8)]
+    return model(module=nn.Sequential(*layers), blocks=layers)
+
+
+def table_batch() -> Model:
+    """Samples that come from a table, which on the meta device holds nothing."""
+    weights = torch.ones(12, 4)
+
+    def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        inputs = torch.randn(n, 12, generator=generator)
+        return inputs, (inputs @ weights).argmax(1)
+
+    return model(batch=batch)
+
+
+def batch_of(make: Callable[[Tensor, Tensor], Any]) -> Callable[[], Model]:
+    """A model whose batch gives what `make` makes of a good one."""
+    return lambda: model(batch=lambda n, generator: make(*features(n, generator)))
+
+
+def quit_batch(inputs: Tensor, targets: Tensor) -> Any:
+    sys.exit("no samples\ntoday")
+
+
+few_samples = batch_of(lambda inputs, targets: (inputs[:4], targets[:4]))
+no_samples = batch_of(lambda inputs, targets: (inputs[:0], targets[:0]))
+fewer_targets = batch_of(lambda inputs, targets: (inputs, targets[1:]))
+dict_batch = batch_of(lambda inputs, targets: {"inputs": inputs, "targets": targets})
+list_batch = batch_of(lambda inputs, targets: (inputs.tolist(), targets.tolist()))
+tensor_batch = batch_of(lambda inputs, targets: inputs)
+three_batch = batch_of(lambda inputs, targets: (inputs, targets, targets))
+scalar_batch = batch_of(lambda inputs, targets: (inputs, targets.sum()))
+meta_batch = batch_of(lambda inputs, targets: (inputs.to("meta"), targets))
+quitting_batch = batch_of(quit_batch)
+
+none_blocks = partial(model, blocks=None)
+none_plan = partial(model, tensor_parallel=None)
+list_plan = partial(model, sequence_parallel=["0"])
+plan_of_words = partial(model, tensor_parallel={"0": "colwise"})
+worded_vocabulary = partial(model, vocabulary="x")
+worded_context = partial(model, context="x")
+no_context = partial(model, context=0)
+worded_stem = partial(model, stem="a")
+numbered_head = partial(model, head=3)
+numbered_first = partial(model, first=3)
+
 no_factory = 3
 
 
@@ -153,6 +262,30 @@ def single_rows() -> Rows:
 
 def worded_rows() -> Rows:
     return Rows([("a word", 0)] * 40)
+
+
+def dict_rows() -> Rows:
+    return Rows([{"input": torch.zeros(12), "target": 0}] * 40)
+
+
+def no_rows() -> Rows:
+    return Rows([None] * 40)
+
+
+def uneven_rows() -> Rows:
+    return Rows([(torch.zeros(12 + i), 0) for i in range(40)])
+
+
+def boastful_rows() -> Dataset[Any]:
+    class Boastful(Rows):
+        def __len__(self) -> int:
+            return 80
+
+    return Boastful([(torch.zeros(12), 0)] * 40)
+
+
+def quitting_rows() -> Rows:
+    sys.exit(3)
 
 
 def stream() -> Stream:

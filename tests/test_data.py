@@ -284,7 +284,8 @@ def test_bad_vocabularies_and_texts_are_refused(
     words = str(vocabulary(tmp_path))
     assert "has 261 tokens, model gpt-nano knows 256" in refused(machine, model="gpt-nano", vocabulary=words)
     assert "cannot be read: there is no such file" in refused(machine, model="gpt2", vocabulary="/no/such")
-    assert "vocabulary is for data text" in refused(machine, model="gpt2", data="synthetic", vocabulary=words)
+    synthetic = refused(machine, model="gpt2", data="synthetic", vocabulary=words)
+    assert f"vocabulary {words!r} is for data text, and data is synthetic with model gpt2; drop it" in synthetic
     text = tmp_path / "t.txt"
     text.write_bytes(b"good \xff bad")
     assert "no text in UTF-8, at byte 5" in refused(machine, model="gpt2", data=f"text:{text}", vocabulary=words)
@@ -397,7 +398,12 @@ def test_a_users_dataset_may_depend_on_the_case(machine: Any) -> None:
         ({"data": "own_helpers:few_rows"}, "holds 1 samples, one batch needs 8"),
         ({"data": "own_helpers:single_rows"}, "each must be (input, target)"),
         ({"data": "own_helpers:worded_rows"}, "each must be (input, target)"),
-        ({"data": "own_helpers:holey_rows"}, "gives no first item: KeyError: 0"),
+        ({"data": "own_helpers:dict_rows"}, "each must be (input, target)"),
+        ({"data": "own_helpers:no_rows"}, "gives items that do not stack: TypeError: default_collate"),
+        ({"data": "own_helpers:uneven_rows"}, "gives items that do not stack: RuntimeError: stack expects each tensor"),
+        ({"data": "own_helpers:boastful_rows"}, "gives no item 79: IndexError: list index out of range"),
+        ({"data": "own_helpers:quitting_rows"}, "cannot be made: SystemExit: 3; mend that function"),
+        ({"data": "own_helpers:holey_rows"}, "gives no item 0: KeyError: 0; mend its __getitem__"),
         ({"data": "own_helpers:rows"}, "gives inputs of float32, model gpt-nano takes tokens"),
         ({"data": "text", "model": "mlp"}, "model mlp takes no tokens"),
         ({"data": "mnist:/tmp", "model": "gpt-nano"}, "model gpt-nano takes no images"),
@@ -416,7 +422,8 @@ def test_data_that_nobody_chose_is_what_the_model_takes(machine: Any, tmp_path: 
     assert chosen == {"gpt-nano": "text", "mlp": "synthetic", "mnist": "synthetic"}
     assert plan(machine, strategy="single", model="own_helpers:few_words")[0].data == "synthetic"
     # A vocabulary is for those that read text.
-    assert plan(machine, strategy="single", model="toy", vocabulary="any.tiktoken")[0].vocabulary == ""
+    said = refused(machine, strategy="single", model="toy", vocabulary="any.tiktoken")
+    assert said == "vocabulary 'any.tiktoken' is for data text, and data is synthetic with model toy; drop it"
 
 
 def test_paths_with_commas_and_spaces_survive() -> None:
@@ -432,4 +439,23 @@ def test_a_file_that_may_not_be_read_is_refused(machine: Any, tmp_path: Path, mo
     secret.write_text("x" * 1000)
     monkeypatch.setattr(Path, "open", forbidden)  # root may read whatever its mode says
     assert "cannot be read: Permission denied" in refused(machine, strategy="single", data=f"text:{secret}")
-    assert "there is no such file" in refused(machine, strategy="single", data=f"text:{tmp_path}")
+
+
+def test_what_is_no_file_is_refused(machine: Any, tmp_path: Path) -> None:
+    for path in (tmp_path, "/dev/null"):
+        assert "it is no regular file; give one" in refused(machine, strategy="single", data=f"text:{path}")
+        assert "it is no regular file; give one" in refused(machine, model="gpt2", vocabulary=str(path))
+    for path in (tmp_path / "absent", "x" * 5000):
+        assert "there is no such file" in refused(machine, strategy="single", data=f"text:{path}")
+    assert f"has no {idx.IMAGES}" in refused(machine, model="mnist", data=f"mnist:{'x' * 5000}")
+    (tmp_path / idx.IMAGES).mkdir()
+    assert "it is no regular file" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
+
+
+@pytest.mark.parametrize("split", SAMPLERS)
+@pytest.mark.parametrize("data", ["own_helpers:few_rows", "synthetic"])
+def test_less_than_a_global_batch_is_refused_also_when_it_is_read(data: str, split: str) -> None:
+    """Epochs without a batch would follow each other for ever."""
+    case = Case(model="own_helpers:few_samples", data=data, split=split)
+    with pytest.raises(UsageError, match=r"holds 1 samples, one batch needs 8|batch gives 2 tensors, \(4, 12\)"):
+        batches(case, build_model(case), 0, 1, CPU)

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from ranks_helpers import FAULTY_RANK
+from faulty_helpers import FAULTY_RANK
 
 from parabench import scratch
 from parabench.case import Case, Protocol
@@ -31,7 +31,7 @@ DEADLINE_S = 120.0
 
 def case(strategy: str, **fields: Any) -> Case:
     settled: dict[str, Any] = {"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 8}
-    own = strategy if strategy in STRATEGIES else f"ranks_helpers:{strategy}"
+    own = strategy if strategy in STRATEGIES else f"faulty_helpers:{strategy}"
     return Case(strategy=own, **(settled | {"world_size": 2} | fields))
 
 
@@ -80,7 +80,7 @@ def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algor
 @pytest.mark.parametrize(("strategy", "op"), [("ddp", "all_reduce"), ("fsdp", "reduce_scatter"), ("tp", "all_reduce")])
 def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str) -> None:
     """It breaks on the group's own thread: the strategy that waits for it must be told, in Python and in C++."""
-    seen = launch(case(strategy, algorithm="ranks_helpers:BREAKING"), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case(strategy, algorithm="wrong_helpers:BREAKING"), PROTOCOL, deadline_s=DEADLINE_S)
     assert seen.status is Status.FAILED, seen.failure
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -98,7 +98,7 @@ def test_a_rank_that_exits_by_itself_is_failed() -> None:
     ("strategy", "message"),
     [
         ("raising_in_build", "RuntimeError: no such layer"),
-        ("does_not_exist", "UsageError: strategy 'ranks_helpers:does_not_exist' cannot be loaded: "),
+        ("does_not_exist", "UsageError: strategy 'faulty_helpers:does_not_exist' cannot be loaded: "),
     ],
 )
 def test_an_exception_in_building_ends_the_launch_while_peers_wait(strategy: str, message: str) -> None:
@@ -110,7 +110,7 @@ def test_an_exception_in_building_ends_the_launch_while_peers_wait(strategy: str
 
 
 def test_an_exception_before_the_group_forms_ends_the_launch() -> None:
-    seen = launch(case("ddp", algorithm="ranks_helpers:raising_before_the_group"), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case("ddp", algorithm="faulty_helpers:raising_before_the_group"), PROTOCOL, deadline_s=DEADLINE_S)
     assert seen.status is Status.FAILED
     assert str(seen.failure).startswith("rank 1: ")
     assert str(seen.failure).endswith("RuntimeError: no such link")
@@ -140,7 +140,7 @@ def test_a_segmentation_fault_says_where_it_was() -> None:
 
 @pytest.mark.parametrize(
     "each",
-    [case("killed_in_build"), case("ddp", algorithm="ranks_helpers:killed_before_the_group")],
+    [case("killed_in_build"), case("ddp", algorithm="faulty_helpers:killed_before_the_group")],
     ids=lambda each: f"{each.strategy} {each.algorithm}",
 )
 def test_a_signal_before_training_is_crashed_with_its_rank(each: Case) -> None:

@@ -53,6 +53,7 @@ def test_the_table_tells_what_building_shows(name: str) -> None:
     if model.first is not None:
         assert model.module.get_submodule(model.first).in_features == entry.features
     check_model(name, model)
+    assert outside(model) is None
 
 
 def test_published_sizes() -> None:

@@ -104,6 +104,26 @@ def test_a_model_of_sequences_takes_the_case(machine: Any) -> None:
     assert len(plan(machine, strategy="single", model="own_helpers:model", seq_len=(16, 32)).cases) == 1
 
 
+def test_what_depends_on_the_case_is_seen_with_that_case(machine: Any) -> None:
+    lengths = (16, 1024)
+    made = plan(machine, strategy="single", model="own_helpers:as_long", seq_len=lengths)
+    assert [(case.seq_len, case.data) for case in made.cases] == [(n, "text") for n in lengths]
+    # Two blocks are enough for two stages, and one is not.
+    (case,) = plan(machine, strategy="pp", world_size=2, model="own_helpers:as_deep", seq_len=16).cases
+    assert entry_of_model(case).blocks == 2
+    with pytest.raises(UsageError, match="own_helpers:as_deep has 1 blocks"):
+        plan(machine, strategy="pp", world_size=2, model="own_helpers:as_deep", seq_len=8)
+
+
+def test_a_batch_that_needs_real_numbers_is_given_them(machine: Any) -> None:
+    assert len(plan(machine, strategy="single", model="own_helpers:table_batch").cases) == 1
+
+
+def test_a_batch_is_asked_only_where_its_samples_are_used(machine: Any) -> None:
+    axes = {"strategy": "single", "model": "own_helpers:few_samples"}
+    assert len(plan(machine, data="own_helpers:rows", **axes).cases) == 1
+
+
 def test_an_installed_packages_model_and_data_go_by_their_entry_points(
     machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +151,21 @@ def test_a_strategy_that_needs_more_is_skipped_saying_what_to_add(machine: Any, 
     ((skipped,),) = [made.skipped]
     (need,) = STRATEGIES[strategy].needs
     assert f"model own_helpers:model has no {need} for {strategy}; give Model.{need}" in skipped.reason
+
+
+def test_blocks_that_are_not_the_whole_module_are_none_for_a_pipeline(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    for model in ("own_model:factory", "own_helpers:blocks_alone"):
+        made = plan(machine, strategy=("pp", "layer_split", "fsdp", "ddp"), world_size=2, model=model)
+        assert [case.strategy for case in made.cases] == ["fsdp", "ddp"]
+        assert [skipped.reason for skipped in made.skipped] == [
+            f"model {model} has blocks without inside.weight for {strategy}; "
+            "give Model.blocks (and stem and head, where the blocks are not the whole module)"
+            for strategy in ("pp", "layer_split")
+        ]
+    assert len(plan(machine, strategy="pp", world_size=2, model="own_helpers:blocks_and_ends").cases) == 1
 
 
 @pytest.mark.parametrize("strategy", [name for name, entry in STRATEGIES.items() if entry.needs and not entry.package])
@@ -170,6 +205,32 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         ("wrong_first", "first is '1', which is no linear layer"),
         ("paired_first", "first is '0', which tensor_parallel splits by columns"),
         ("wrong_plan", r"a plan names 'blocks\.\*\.up', which is no part of module"),
+        ("nothing_at_all", "gives NoneType; return a parabench.models.model.Model"),
+        ("quitter", "cannot be built: SystemExit: 3; mend that function"),
+        ("module_class", "module is the class Linear; it must be an nn.Module"),
+        ("lazy", "module has a parameter without a shape; give lazy layers their sizes"),
+        ("loss_class", "loss is the class CrossEntropyLoss; it must be a function"),
+        ("none_blocks", "blocks is None; it must be a list of modules"),
+        ("none_plan", "tensor_parallel is None; it must be a dict"),
+        ("list_plan", "sequence_parallel is list; it must be a dict"),
+        ("plan_of_words", "tensor_parallel holds '0': 'colwise'; give names and a ParallelStyle"),
+        ("worded_vocabulary", "vocabulary is 'x'; it must be a whole number of 1 or more"),
+        ("worded_context", "context is 'x'; it must be a whole number of 1 or more"),
+        ("no_context", "context is 0; it must be a whole number of 1 or more"),
+        ("worded_stem", "stem is 'a'; it must be an nn.Module"),
+        ("numbered_head", "head is 3; it must be an nn.Module"),
+        ("foreign_head", "head has a parameter that is none of module's"),
+        ("numbered_first", "first is 3, which is no linear layer"),
+        ("few_samples", r"batch gives 2 tensors, \(4, 12\) on cpu, \(4,\) on cpu, asked for 64 samples; give a pair"),
+        ("no_samples", r"batch gives 2 tensors, \(0, 12\) on cpu, \(0,\) on cpu, asked for 64 samples"),
+        ("fewer_targets", r"batch gives 2 tensors, \(64, 12\) on cpu, \(63,\) on cpu, asked for 64 samples"),
+        ("dict_batch", "batch gives dict, asked for 64 samples; give a pair"),
+        ("list_batch", "batch gives tuple of list, list, asked for 64 samples"),
+        ("tensor_batch", "batch gives Tensor, asked for 64 samples"),
+        ("three_batch", "batch gives 3 tensors"),
+        ("scalar_batch", r"batch gives 2 tensors, \(64, 12\) on cpu, \(\) on cpu"),
+        ("meta_batch", r"batch gives 2 tensors, \(64, 12\) on meta"),
+        ("quitting_batch", "cannot make 64 samples: SystemExit: no samples today; mend its batch"),
     ],
 )
 def test_what_is_wrong_with_a_model_is_one_line(machine: Any, name: str, said: str) -> None:

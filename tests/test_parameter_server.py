@@ -12,8 +12,8 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
-import ranks_helpers
 import torch
+import trained_helpers
 from torch import nn
 
 from parabench.case import Case, Protocol
@@ -51,7 +51,7 @@ def numbers(seen: Launch, metric: str) -> list[float | None]:
 def trained(cases: Sequence[Case], folder: Path, references: dict[str, Path] | None) -> None:
     folder.mkdir(exist_ok=True)
     ended = run_ranks(
-        ranks_helpers.trained,
+        trained_helpers.trained,
         (cases, folder, references),
         size=cases[0].world_size,
         deadline_s=DEADLINE_S,
@@ -86,7 +86,7 @@ def test_the_synchronous_server_trains_as_one_device_does(
         reports = [json.loads((tmp_path / f"case{number}-rank{rank}.json").read_text()) for rank in range(size)]
         tolerance = {"float32": 1e-5, "bfloat16": 4e-2}[each.dtype]
         expected = reports[0]["expected_loss"]
-        assert len(expected) == ranks_helpers.TRAINED_STEPS
+        assert len(expected) == trained_helpers.TRAINED_STEPS
         means = [fmean(losses) for losses in zip(*(r["loss"] for r in reports), strict=True)]
         assert means == pytest.approx(expected, rel={"float32": 1e-6, "bfloat16": 2e-4}[each.dtype])
         # The server alone has the mean gradient; every rank has the parameters.

@@ -67,6 +67,67 @@ def test_without_turns_there_is_no_such_part(tmp_path):
     assert "forward and backward in turns" not in traces(drawn["parts-0"])
 
 
+def test_a_line_crosses_no_world_size_that_was_not_measured(tmp_path):
+    """hsdp has 4 ranks alone, so its point stands alone; zero1 has 2 and 8 where others have 4."""
+    single = fake.case(strategy="single", world_size=1)
+    cases = [
+        single,
+        *(fake.case(world_size=n) for n in (2, 4, 8)),
+        *(fake.case(strategy="zero1", world_size=n) for n in (2, 8)),
+    ]
+    cases += [fake.case(strategy="hsdp", ranks_per_node=2, world_size=4)]
+    launches = fake.sweep(cases, lambda one: 0.08 / one.world_size)
+    for one in launches:
+        fake.tell(one, fake.SIZES, parameter_bytes=1.0, gradient_bytes=1.0, optimizer_bytes=2.0)
+    _, drawn = rendered(tmp_path, launches)
+    for name in ("scaling-0", "scaling-1"):
+        lines = traces(drawn[name])
+        points = {
+            strategy: [x for x, y in zip(lines[strategy]["x"], lines[strategy]["y"], strict=True) if y is not None]
+            for strategy in ("ddp", "zero1", "hsdp")
+        }
+        assert points == {"ddp": [1, 2, 4, 8], "zero1": [1, 2, 8], "hsdp": [1, 4]}
+        assert lines["zero1"]["x"] == [1, 2, 4, 8]
+        assert lines["hsdp"]["x"] == [1, 2, 4]
+        assert lines["single"]["x"] == [1]
+        assert not any(line.get("connectgaps") for line in lines.values())
+    held = traces(drawn["state-0"])
+    assert (held["zero1"]["x"], [y is None for y in held["zero1"]["y"]]) == ([2, 4, 8], [False, True, False])
+    assert held["hsdp"]["x"] == [4]
+
+
+def test_the_ideal_does_not_press_the_curves_down(tmp_path):
+    """Where 8 ranks are no faster than one, the ideal is eight times as high; the axis ends far below."""
+    single = fake.case(strategy="single", world_size=1)
+    cases = [single, *(fake.case(world_size=n) for n in (2, 4, 8))]
+    _, flat = rendered(tmp_path, fake.sweep(cases, lambda _: 0.08))
+    rate = 8 * 64 / 0.08
+    assert traces(flat["scaling-0"])["ideal"]["y"][-1] == pytest.approx(8 * rate)
+    assert flat["scaling-0"]["layout"]["yaxis"]["range"] == pytest.approx([0, 1.05 * 1.5 * rate])
+    (tmp_path / "steep").mkdir()
+    _, steep = rendered(tmp_path / "steep", fake.sweep(cases, lambda one: 0.1 / one.world_size))
+    assert steep["scaling-0"]["layout"]["yaxis"]["range"] == pytest.approx([0, 1.05 * 8 * 8 * 64 / 0.1])
+
+
+def test_the_section_of_the_training_state_begins_with_its_answer(family):
+    section = family[family.index('id="state"') :]
+    assert section.index('class="lead">Least training state') < section.index('class="caption"')
+    assert "(headroom" not in "".join(traces(figures(family)["state-0"]))
+    assert "local_only (dashed) exchanges nothing" in section
+
+
+@pytest.mark.parametrize(("blocks", "first"), [(1, "Least training state"), (3, "Fastest")])
+def test_the_page_begins_with_what_is_certain(tmp_path, blocks, first):
+    seconds = {"ddp": 0.03, "fsdp": 0.06}
+    cases = [fake.case(strategy=name) for name in seconds]
+    launches = fake.sweep(cases, lambda one: seconds[one.strategy], blocks=blocks)
+    for one in launches:
+        fake.tell(one, fake.SIZES, parameter_bytes=seconds[one.case.strategy], gradient_bytes=1.0, optimizer_bytes=2.0)
+    page = render(fake.write(tmp_path / "r.db", launches))
+    assert page.split('class="verdict">')[1].startswith(first)
+    assert page.count('class="verdict">') == 2
+
+
 def test_the_bubble_of_each_pipeline_beside_its_theory(family):
     text = Page(family).text
     assert "Pipelines: the bubble, theory and measured" in text

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ranks_helpers
+import trained_helpers
+import wrong_helpers
 from torch import nn
 
 from parabench.case import Case, Protocol
@@ -44,7 +45,7 @@ def case(**fields: Any) -> Case:
 def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] | None) -> None:
     folder.mkdir(exist_ok=True)
     ended = run_ranks(
-        ranks_helpers.trained,
+        trained_helpers.trained,
         (cases, folder, references),
         size=cases[0].world_size,
         deadline_s=DEADLINE_S,
@@ -77,7 +78,7 @@ class Group:
 
 
 # A block of it has 0.2 MiB.
-SMALL = {"model": "ranks_helpers:small_gpt", "seq_len": ranks_helpers.TRAINED_TOKENS}
+SMALL = {"model": "trained_helpers:small_gpt", "seq_len": trained_helpers.TRAINED_TOKENS}
 
 # What every strategy is tried with, over every algorithm: a transformer, and every other model that it can split.
 EVERY_WAY: tuple[Mapping[str, Any], ...] = ({}, {"grad_accumulation": 2})
@@ -189,7 +190,7 @@ def check(each: Case, reports: list[dict[str, Any]]) -> None:
     """What the ranks saw, against one device: those who see a loss see their part of the batch's, and every
     parameter and its gradient is somewhere."""
     expected = reports[0]["expected_loss"]
-    assert len(expected) == ranks_helpers.TRAINED_STEPS
+    assert len(expected) == trained_helpers.TRAINED_STEPS
     losses = [report["loss"] for report in reports if report["loss"]]
     means = [sum(seen) / len(losses) for seen in zip(*losses, strict=True)]
     assert means == pytest.approx(expected, rel=LOSS_TOLERANCE[each.dtype]), each.label
@@ -232,14 +233,14 @@ def verified(each: Case) -> Launch:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("algorithm", ["FORGETFUL", "DOUBLING"])
 def test_a_wrong_algorithm_is_caught(strategy: str, algorithm: str) -> None:
-    seen = verified(case(strategy=strategy, algorithm=f"ranks_helpers:{algorithm}"))
+    seen = verified(case(strategy=strategy, algorithm=f"wrong_helpers:{algorithm}"))
     assert seen.status is Status.WRONG
     assert seen.failure is not None
     assert "on one device" in seen.failure.message
 
 
 def test_updated_parameters_that_do_not_arrive_are_caught() -> None:
-    seen = verified(case(strategy="zero1", algorithm="ranks_helpers:STALE"))
+    seen = verified(case(strategy="zero1", algorithm="wrong_helpers:STALE"))
     assert seen.status is Status.WRONG
     assert seen.failure is not None
     assert seen.failure.message.startswith("loss")
@@ -247,8 +248,8 @@ def test_updated_parameters_that_do_not_arrive_are_caught() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_replicas_that_part_are_caught_however_little(dtype: str) -> None:
-    seen = verified(case(strategy="ranks_helpers:forgetting_late", dtype=dtype))
-    assert SHORT.warmup + SHORT.steps == ranks_helpers.FORGETFUL_STEPS
+    seen = verified(case(strategy="wrong_helpers:forgetting_late", dtype=dtype))
+    assert SHORT.warmup + SHORT.steps == wrong_helpers.FORGETFUL_STEPS
     assert seen.status is Status.WRONG
     assert seen.failure is not None
     assert "blocks.0.down.bias of rank 1 is not rank 0's, one of 4 that differ" in seen.failure.message

@@ -208,8 +208,7 @@ def compared(states: pd.DataFrame) -> list[str]:
 
 
 def _least(states: pd.DataFrame) -> list[str]:
-    """Of cases that hold the same, one strategy's are said once."""
-    # A stable order, so that "native" and a smaller world size come as they stand in the table.
+    """The first two sentences. What is no answer, such as training without exchange, holds neither least nor most."""
     ordered = states[[entry_of(str(strategy)).ranked for strategy in states["strategy"]]]
     if ordered.empty:
         return []
@@ -233,7 +232,7 @@ def _least(states: pd.DataFrame) -> list[str]:
 def _names(holders: pd.DataFrame) -> list[str]:
     """A case's label, or strategy and ranks of several cases alike in them."""
     return [
-        str(own["label"].iloc[0]) if len(own) == 1 else f"{strategy}, {words.count(int(world_size), 'rank')}"
+        str(own["label"].iloc[0]) if len(own) == 1 else f"{strategy}, {words.count(int(str(world_size)), 'rank')}"
         for (strategy, world_size), own in holders.groupby(["strategy", "world_size"], sort=False)
     ]
 
@@ -245,9 +244,9 @@ def _against_theory(states: pd.DataFrame) -> list[str]:
     if len(exact):
         said.append(f"Measured is {_between(exact)} theory in {words.count(len(exact), 'case')}.")
     if len(uneven):
-        names = ", ".join(dict.fromkeys(uneven["strategy"]))
+        names = " and ".join(dict.fromkeys(uneven["strategy"]))
         cases = words.count(len(uneven), "case")
-        said.append(f"For {names} theory is only an even split: measured is {_between(uneven)} it in {cases}.")
+        said.append(f"For {names}, theory is no more than an even split: measured is {_between(uneven)} it in {cases}.")
     unknown = states[states["ratio"].isna()]
     if len(unknown):
         names = words.listed(dict.fromkeys(unknown["strategy"]), most=3)

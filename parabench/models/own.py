@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import nn
 
 from parabench.case import Case
 from parabench.data.datasets import made_by

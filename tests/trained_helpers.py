@@ -1,0 +1,117 @@
+"""A strategy's training against one device's, many of them in one group of ranks."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from ranks_helpers import GROUP_TIMEOUT_S
+from torch import Tensor
+
+from parabench import worker
+from parabench.case import Case
+from parabench.collectives import membership
+from parabench.launcher import LOOPBACK
+from parabench.models import gpt_entry
+from parabench.models.gpt import gpt
+from parabench.models.model import Model
+from parabench.strategies.recipe import Place
+
+TRAINED_STEPS = 5
+
+
+class DampedAdamW(torch.optim.AdamW):
+    """AdamW whose `eps` is larger than most gradients. As it is, it turns the rounding of a gradient that is zero (the
+    keys' bias) into whole steps, and forgives one that is wrong by a factor."""
+
+    def __init__(self, params: Any, **settings: Any) -> None:
+        super().__init__(params, **settings)
+        for group in self.param_groups:  # which may have brought settings of their own
+            group |= {"lr": 1e-2, "eps": 1e-2}
+
+
+TRAINED_TOKENS = 16
+
+
+def small_gpt() -> Model:
+    """Our decoder, as small as it can be while four ranks can share its layers and blocks can be grouped: what is
+    trained so often must be quick."""
+    return gpt(gpt_entry(layers=2, heads=4, width=64, vocabulary=256, summary=""), Case(seq_len=TRAINED_TOKENS))
+
+
+def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] | None) -> None:
+    """Train each case a few steps, all in one group, which is the first one's: they must agree in what a group is made
+    of. Compare each with its reference, {id of the reference: path}, or make it: losses, every gradient of the first
+    step, every parameter after the last."""
+    worker.tie_to_driver()
+    os.environ.update(LOOPBACK)
+    torch.set_num_threads(1)
+    # Every strategy's optimizer, also one that it makes itself.
+    torch.optim.AdamW = DampedAdamW  # type: ignore[misc]
+    rank = int(os.environ["RANK"])
+    grouped = cases[0].strategy != "single"
+    if grouped:
+        worker.join_group(worker.Job(cases[0], 0, folder, GROUP_TIMEOUT_S), rank)
+    for number, case in enumerate(cases):
+        outcome = train_visibly(case, rank)
+        if references is None:
+            torch.save(outcome, folder / f"{case.id}.pt")
+        else:
+            expected = torch.load(references[case.reference().id], weights_only=True)
+            report = {
+                "loss": outcome["loss"],
+                "expected_loss": expected["loss"],
+                "gradients": differences(outcome["gradients"], expected["gradients"]),
+                "parameters": differences(outcome["parameters"], expected["parameters"]),
+                "missing": sorted(expected["parameters"].keys() - outcome["gradients"].keys()),
+                "calls": membership.calls(),
+            }
+            (folder / f"case{number}-rank{rank}.json").write_text(json.dumps(report))
+        del outcome
+        gc.collect()
+    if grouped:
+        membership.leave()
+
+
+def train_visibly(case: Case, rank: int) -> dict[str, Any]:
+    """What this rank sees: losses, perhaps none, and what it holds of the gradients and of the parameters."""
+    training, parallel, _ = worker.build(case, Place(rank, case.world_size, torch.device("cpu")))
+    held = parallel.parameters
+    losses, gradients = [], {}
+    for step in range(TRAINED_STEPS):
+        inputs, targets = next(training.batches)
+        loss = training.compute(inputs, targets, NoClock())
+        if step == 0:
+            gradients = {n: parallel.whole(p, p.grad).clone() for n, p in held.items() if p.grad is not None}
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        if loss is not None:
+            losses.append(float(loss))
+    return {
+        "loss": losses,
+        "gradients": gradients,
+        "parameters": {n: parallel.whole(p, p.detach()).clone() for n, p in held.items()},
+    }
+
+
+class NoClock:
+    def mark(self) -> None: ...
+
+    def skip(self) -> None: ...
+
+
+def differences(mine: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+    """The largest difference of each tensor, in units of the expected one's largest element."""
+    if not mine.keys() <= expected.keys():
+        raise AssertionError(f"{sorted(mine)} are not among {sorted(expected)}")
+    largest = max(float(each.abs().max()) for each in expected.values())
+    # A tensor that is zero but for rounding is measured against the largest of all.
+    return {
+        name: float((each - expected[name]).abs().max()) / max(float(expected[name].abs().max()), 1e-3 * largest)
+        for name, each in mine.items()
+    }
