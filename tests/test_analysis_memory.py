@@ -98,7 +98,8 @@ def holding(mib, **fields):
 
 
 def said(tmp_path, *launches):
-    return sentences(states(fake.write(tmp_path / "r.db", launches)))
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"
+    return sentences(states(fake.write(path, launches)))
 
 
 SINGLE = {"strategy": "single", "world_size": 1}
@@ -123,7 +124,7 @@ def test_without_one_device_ddp_stands_for_it_and_without_that_the_most(tmp_path
     fsdp, zero2 = holding(14, strategy="fsdp", world_size=4), holding(24, strategy="zero2", world_size=4)
     (text,) = said(tmp_path, fsdp, zero2, holding(48))
     assert ": 14.0 MiB. ddp holds 48.0 MiB, 3.4 times as much. Measured is equal to theory in 3 cases." in text
-    (text,) = said(tmp_path / "most", fsdp, zero2)
+    (text,) = said(tmp_path, fsdp, zero2)
     assert ": 14.0 MiB. Most: zero2 native, 4 ranks: 24.0 MiB, 1.7 times as much. Measured" in text
 
 
@@ -146,7 +147,7 @@ def test_alike_cases_of_a_strategy_are_named_once(tmp_path):
 def test_headroom_holds_neither_least_nor_most(tmp_path):
     (text,) = said(tmp_path, holding(26, strategy="fsdp"), holding(48), holding(20, strategy="local_only"))
     assert ": fsdp native, 2 ranks: 26.0 MiB." in text
-    assert said(tmp_path / "alone", holding(48, strategy="local_only")) == ["Measured is equal to theory in 1 case."]
+    assert said(tmp_path, holding(48, strategy="local_only")) == ["Measured is equal to theory in 1 case."]
 
 
 def test_where_all_hold_the_same_nothing_holds_least(tmp_path):
