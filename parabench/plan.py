@@ -120,27 +120,7 @@ def make_plan(
     skipped: list[Skipped[Case]] = []
     for case, automatic in dict(_cases(suite.override(overrides).sweeps, machine)).items():
         check_names(case)
-        reason = lacking(case, machine)
-        if reason is None:
-            reason = refusal(case, machine)
-            if reason is not None and overrides.keys() & {"world_size", "device"}:
-                raise UsageError(reason)
-        if reason is None:
-            try:
-                check_fit(case)
-            except UsageError as error:
-                # What a suite lists need not fit the model or the size that was asked for; what was asked for must.
-                if not automatic and (not overrides or "strategy" in overrides):
-                    raise
-                reason = str(error)
-        if reason is None:
-            try:
-                check(case)
-            except UsageError as error:
-                # Nobody asked for a size that `auto` chose, nor for what a suite lists for another backend.
-                if not automatic and not (needs_nccl(case) and not overrides.keys() & {"algorithm", "backend"}):
-                    raise
-                reason = str(error)
+        reason = _why_not(case, automatic, overrides, machine)
         if reason is None:
             cases.append(case)
         else:
@@ -148,6 +128,30 @@ def make_plan(
     if not cases:
         raise UsageError(f"suite {suite.name}: nothing to run; {skipped[0].reason if skipped else 'no cases'}")
     return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)
+
+
+def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str | None:
+    """Why the case is set aside, None when it is not. Raises UsageError where the user asked for just that."""
+    reason = lacking(case, machine)
+    if reason is not None:
+        return reason
+    reason = refusal(case, machine)
+    if reason is not None:
+        if overrides.keys() & {"world_size", "device"}:
+            raise UsageError(reason)
+        return reason
+    # Nobody asked for a size that `auto` chose; nor that what a suite lists fits the model or the size that was asked
+    # for; nor for what it lists for another backend.
+    listed = bool(overrides) and "strategy" not in overrides
+    elsewhere = needs_nccl(case) and not overrides.keys() & {"algorithm", "backend"}
+    for look, pardoned in ((check_fit, automatic or listed), (check, automatic or elsewhere)):
+        try:
+            look(case)
+        except UsageError as error:
+            if not pardoned:
+                raise
+            return str(error)
+    return None
 
 
 def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:

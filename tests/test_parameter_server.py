@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -15,12 +14,12 @@ import pytest
 import torch
 import trained_helpers
 from torch import nn
+from trained_helpers import train_in_group
 
 from parabench.case import Case, Protocol
 from parabench.errors import UsageError
 from parabench.launcher import launch
 from parabench.models import MODELS
-from parabench.ranks import run_ranks
 from parabench.record import Launch, Status
 from parabench.strategies.optimizer import adamw
 from parabench.strategies.recipe import Context, Place
@@ -48,18 +47,6 @@ def numbers(seen: Launch, metric: str) -> list[float | None]:
 # -- synchronous ----------------------------------------------------------------------------------------------------
 
 
-def trained(cases: Sequence[Case], folder: Path, references: dict[str, Path] | None) -> None:
-    folder.mkdir(exist_ok=True)
-    ended = run_ranks(
-        trained_helpers.trained,
-        (cases, folder, references),
-        size=cases[0].world_size,
-        deadline_s=DEADLINE_S,
-        logs=folder / "logs",
-    )
-    assert ended.ok, [path.read_text() for path in folder.glob("logs/**/stderr.log")]
-
-
 def synchronous(size: int) -> list[Case]:
     return [
         case("parameter_server", world_size=size),
@@ -72,7 +59,7 @@ def synchronous(size: int) -> list[Case]:
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("references")
     singles = [each.reference() for each in (synchronous(2)[0], synchronous(2)[2])]
-    trained(singles, folder, None)
+    train_in_group(singles, folder, None, deadline_s=DEADLINE_S)
     return {each.id: folder / f"{each.id}.pt" for each in singles}
 
 
@@ -81,7 +68,7 @@ def test_the_synchronous_server_trains_as_one_device_does(
     size: int, references: dict[str, Path], tmp_path: Path
 ) -> None:
     cases = synchronous(size)
-    trained(cases, tmp_path, references)
+    train_in_group(cases, tmp_path, references, deadline_s=DEADLINE_S)
     for number, each in enumerate(cases):
         reports = [json.loads((tmp_path / f"case{number}-rank{rank}.json").read_text()) for rank in range(size)]
         tolerance = {"float32": 1e-5, "bfloat16": 4e-2}[each.dtype]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 import trained_helpers
 import wrong_helpers
 from torch import nn
+from trained_helpers import train_in_group
 
 from parabench.case import Case, Protocol
 from parabench.errors import UsageError
@@ -21,7 +22,6 @@ from parabench.family import Layout, entry_of
 from parabench.launcher import launch
 from parabench.machine import Machine
 from parabench.models import MODELS
-from parabench.ranks import run_ranks
 from parabench.record import MIB, Launch, Status
 from parabench.rules import check_fit, lacking
 from parabench.strategies.fsdp import group_blocks
@@ -40,18 +40,6 @@ def case(**fields: Any) -> Case:
     if made.ranks_per_node is None and (made.algorithm == "two_level" or made.strategy == "hsdp"):
         made = replace(made, ranks_per_node=made.world_size // 2)
     return made
-
-
-def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] | None) -> None:
-    folder.mkdir(exist_ok=True)
-    ended = run_ranks(
-        trained_helpers.trained,
-        (cases, folder, references),
-        size=cases[0].world_size,
-        deadline_s=DEADLINE_S,
-        logs=folder / "logs",
-    )
-    assert ended.ok, [path.read_text() for path in folder.glob("logs/**/stderr.log")]
 
 
 @dataclass(frozen=True)
@@ -166,7 +154,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """What one device computes: {id of the reference: where it is}."""
     folder = tmp_path_factory.mktemp("references")
     wanted = {each.reference().id: each.reference() for each in CASES.values()}
-    trained(list(wanted.values()), folder, None)
+    train_in_group(list(wanted.values()), folder, None, deadline_s=DEADLINE_S)
     return {reference: folder / f"{reference}.pt" for reference in wanted}
 
 
@@ -178,7 +166,7 @@ LOSS_TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-3}
 
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_training_is_what_one_device_computes(group: Group, references: dict[str, Path], tmp_path: Path) -> None:
-    trained(group.cases, tmp_path, references)
+    train_in_group(group.cases, tmp_path, references, deadline_s=DEADLINE_S)
     for number, each in enumerate(group.cases):
         reports = [
             json.loads((tmp_path / f"case{number}-rank{rank}.json").read_text()) for rank in range(each.world_size)

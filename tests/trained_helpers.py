@@ -20,6 +20,7 @@ from parabench.launcher import LOOPBACK
 from parabench.models import gpt_entry
 from parabench.models.gpt import gpt
 from parabench.models.model import Model
+from parabench.ranks import run_ranks
 from parabench.strategies.recipe import Place
 
 TRAINED_STEPS = 5
@@ -42,6 +43,21 @@ def small_gpt() -> Model:
     """Our decoder, as small as it can be while four ranks can share its layers and blocks can be grouped: what is
     trained so often must be quick."""
     return gpt(gpt_entry(layers=2, heads=4, width=64, vocabulary=256, summary=""), Case(seq_len=TRAINED_TOKENS))
+
+
+def train_in_group(
+    cases: Sequence[Case], folder: Path, references: Mapping[str, Path] | None, *, deadline_s: float
+) -> None:
+    """Start the ranks that train the cases, and see them end well before the deadline."""
+    folder.mkdir(exist_ok=True)
+    ended = run_ranks(
+        trained,
+        (cases, folder, references),
+        size=cases[0].world_size,
+        deadline_s=deadline_s,
+        logs=folder / "logs",
+    )
+    assert ended.ok, [path.read_text() for path in folder.glob("logs/**/stderr.log")]
 
 
 def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] | None) -> None:

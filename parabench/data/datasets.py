@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,19 +87,13 @@ class Digits(Whole):
         return images.sub_(MNIST_MEAN).div_(MNIST_STD), self._digits[indices].long()
 
 
-class Making(Protocol):
-    """How one of SOURCES is made."""
-
-    def __call__(self, case: Case, model: Model) -> Dataset[Any]: ...  # noqa: D102
-
-
 def dataset_of(case: Case, model: Model) -> Dataset[Any]:
     """What the case trains on. Raises UsageError for data that cannot be had."""
     name, _ = source_of(case.data)
     if name is None:
         return own(case)
-    making: Making = load(SOURCES, "data", name)
-    return making(case, model)
+    made: Dataset[Any] = load(SOURCES, "data", name)(case, model)
+    return made
 
 
 def synthetic(case: Case, model: Model) -> Dataset[Any]:

@@ -36,7 +36,7 @@ class Footprint:
         """{metric: bytes} of all three."""
         # What is split between ranks is in the optimizer that each of them has inside.
         optimizer = self._optimizer
-        # (ZeroRedundancyOptimizer calls it `optim`; importing its module would bring torch.jit's into every process).
+        # ZeroRedundancyOptimizer calls it `optim`; importing its module would bring torch.jit's into every process.
         inner: Steps = getattr(optimizer, "optim", optimizer)
         # The count of steps is a scalar for each parameter, which no formula counts.
         states = (v for state in inner.state.values() for v in state.values())
@@ -44,7 +44,7 @@ class Footprint:
         return self._bytes
 
     def _parameters(self) -> None:
-        count = held_bytes([*self._module.parameters(), *self._own()])
+        count = held_bytes(self._own())
         self._bytes["parameter_bytes"] = max(self._bytes["parameter_bytes"], count)
 
     def _own(self) -> list[Tensor]:
