@@ -23,6 +23,7 @@ from parabench.collectives import membership
 
 # Small whole numbers: no order of adding them rounds. The period is prime, so no part looks like another.
 PERIOD = 251
+STILL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ def measure(groups: dict[str, Any], job: Job, rank: int, size: int) -> dict[str,
         # No algorithm is always behind the same one.
         for name in [*groups][:: 1 if call % 2 else -1]:
             total.copy_(mine)
-            dist.barrier()
             before = left()
+            dist.barrier()
             begin = time.perf_counter()
             groups[name].allreduce([total]).wait()
             duration = time.perf_counter() - begin
@@ -88,8 +89,17 @@ def measure(groups: dict[str, Any], job: Job, rank: int, size: int) -> dict[str,
 
 
 def left() -> int:
-    """Bytes that this node has sent over the link so far."""
-    return int(Path(f"/sys/class/net/{os.environ['GLOO_SOCKET_IFNAME']}/statistics/tx_bytes").read_text())
+    """Bytes that this node has sent over the link so far.
+
+    The kernel counts a packet, which may hold 64 KiB, after the other end has it: what was received is all counted
+    only when the counter has stood still for a while.
+    """
+    counter = Path(f"/sys/class/net/{os.environ['GLOO_SOCKET_IFNAME']}/statistics/tx_bytes")
+    seen, before = int(counter.read_text()), -1
+    while seen != before:
+        time.sleep(STILL_S)
+        seen, before = int(counter.read_text()), seen
+    return seen
 
 
 if __name__ == "__main__":
