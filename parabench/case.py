@@ -230,7 +230,7 @@ LONGEST_DEADLINE_S = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """How each launch measures: unmeasured warm-up steps, then measured ones.
+    """How each launch measures: unmeasured warm-up steps, measured ones that carry nothing, then instrumented ones.
 
     DDP rebuilds its buckets after the first step, so fewer than two warm-up steps are refused.
     `deadline_s` is the wall time after which a launch counts as hung; None derives it from what is known.
@@ -240,15 +240,22 @@ class Protocol:
     steps: int = 40
     launches: int = 3
     deadline_s: float | None = None
+    instrumented: int = 4
+
+    @property
+    def all_steps(self) -> int:
+        """How many steps a launch takes."""
+        return self.warmup + self.steps + self.instrumented
 
     def __post_init__(self) -> None:
-        for name in ("warmup", "steps", "launches"):
+        for name in ("warmup", "steps", "launches", "instrumented"):
             if type(getattr(self, name)) is not int:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a whole number")
         for name, least, why in (
             ("warmup", 2, " because DDP rebuilds its buckets after the first step"),
             ("steps", 1, ""),
             ("launches", 1, ""),
+            ("instrumented", 0, ""),
         ):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be {least} or more{why}")

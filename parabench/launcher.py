@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,8 @@ from parabench.probes.nvml import DeviceSampler
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.steps import MARKS, read_marks
 from parabench.ranks import Ended, log_tail, run_ranks
-from parabench.record import AnyCase, Failure, Launch, Phase, Sample, Status, utc_now
+from parabench.record import AnyCase, Failure, Launch, Status, utc_now
+from parabench.rows import collectives, phases_of, samples, spans
 from parabench.scratch import launch_folder
 from parabench.worker import Job, run
 
@@ -51,7 +51,7 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
 
     Raises Interrupted when the driver is asked to stop.
     """
-    steps = protocol.warmup + protocol.steps
+    steps = protocol.all_steps
 
     def where(moments: int) -> str:
         step, part = divmod(moments, MARKS)
@@ -59,15 +59,20 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
 
     course = Course(
         entry=run,
-        job=lambda folder, timeout_s, environment: Job(case, steps, folder, timeout_s, environment),
+        job=lambda folder, timeout_s, environment: Job(
+            case, protocol.warmup + protocol.steps, folder, timeout_s, environment, protocol.instrumented
+        ),
         marks=lambda folder, rank: read_marks(folder / f"marks{rank}.f64", steps),
         where=where,
     )
     size = 1 if entry_of(case.strategy).one_process else case.world_size
     seen, results, marks = observe(case, course, deadline_s, size)
     seen.facts |= replicas_apart(results)
+    phases = phases_of(protocol)
     for rank in range(size):
-        seen.samples += samples(rank, marks[rank], results[rank], protocol.warmup)
+        seen.samples += samples(rank, marks[rank], results[rank], phases)
+        seen.spans += spans(rank, marks[rank], results[rank], phases)
+        seen.collectives += collectives(rank, results[rank], phases)
     return seen
 
 
@@ -97,39 +102,6 @@ def observe(
         facts=next((r["facts"] for r in results if "facts" in r), {}),
     )
     return launched, results, marks
-
-
-def samples(rank: int, marks: Any, result: Mapping[str, Any], warmup: int) -> Iterator[Sample]:
-    """One rank's samples: the parts of every step it finished, its losses, and its memory."""
-
-    def phase(step: int) -> Phase:
-        return Phase.WARMUP if step < warmup else Phase.MEASURE
-
-    for step, row in enumerate(marks):
-        if math.isnan(row[-1]):
-            break
-        yield Sample(rank, step, phase(step), "step_s", float(row[-1] - row[0]))
-        for part, begin, end in parts_of(row):
-            yield Sample(rank, step, phase(step), part, float(end - begin))
-    for step, loss in enumerate(result.get("loss", [])):
-        yield Sample(rank, step, phase(step), "loss", loss if math.isfinite(loss) else None)
-    if result.get("grad_norm") is not None:
-        norm = result["grad_norm"]
-        yield Sample(rank, 0, Phase.WARMUP, "grad_norm", norm if math.isfinite(norm) else None)
-    for metric, value in result.get("numbers", {}).items():
-        yield Sample(rank, None, Phase.MEASURE, metric, value)
-
-
-def parts_of(row: npt.NDArray[np.float64]) -> Iterator[tuple[str, float, float]]:
-    """(part, begin, end) of a step's marks. Where forward and backward took turns there is no mark between them."""
-    begin, loaded, forward, backward, end = row
-    yield "data_s", begin, loaded
-    if math.isnan(forward):
-        yield "forward_backward_s", loaded, backward
-    else:
-        yield "forward_s", loaded, forward
-        yield "backward_s", forward, backward
-    yield "optimizer_s", backward, end
 
 
 def reached(marks: npt.NDArray[np.float64]) -> int:

@@ -119,7 +119,7 @@ def outcome(launch: Launch) -> str:
     """A launch in a few words: its median step or call over the slowest rank, or how it failed."""
     if launch.status is not Status.OK:
         return f"{launch.status}: {launch.failure}" if launch.failure else str(launch.status)
-    if launch.collectives:
+    if launch.case.kind == "collectives":
         size = max(call.bytes for call in launch.collectives)
         return f"{statistics.median(launch.call_durations(size)) * 1e3:.2f} ms a call at {size_text(size)}"
     return f"{statistics.median(launch.step_latencies(Phase.MEASURE)) * 1e3:.1f} ms a step"

@@ -109,9 +109,12 @@ class Sample(NamedTuple):
 class CollectiveSample(NamedTuple):
     """One call of a collective operation on one rank.
 
-    `step` counts the calls of one size, form and phase, `seq` all calls of the launch. `algorithm` is the one that
-    really ran. `bytes` is the whole buffer; `start_s` is on the clock that all processes of a host share. `n_wrong`
-    counts the elements that this rank found wrong at this size and form; None when it came to no check.
+    `step` is the training step; of a microbenchmark it counts the calls of one size, form and phase. `seq` counts all
+    calls of the rank. `algorithm` is the one that really ran. `bytes` is the whole buffer. `made_s`, when it was
+    called, and `start_s`, when it began to run, are on the clock that all processes of a host share; None is unknown.
+    `ranks` are those that take part, as in `0-3` or `0,2`. `bucket` is the index of DDP's bucket that it reduced,
+    and `ready_s` when the bucket's last gradient was there.
+    `n_wrong` counts the elements that this rank found wrong at this size and form; None when it came to no check.
     """
 
     rank: int
@@ -121,20 +124,53 @@ class CollectiveSample(NamedTuple):
     algorithm: str
     group_size: int
     bytes: int
-    start_s: float
-    duration_s: float
+    start_s: float | None
+    duration_s: float | None
     phase: str
-    in_place: bool
+    in_place: bool | None
     n_wrong: int | None
+    ranks: str | None = None
+    dtype: str | None = None
+    made_s: float | None = None
+    bucket: int | None = None
+    ready_s: float | None = None
+
+
+class Span(NamedTuple):
+    """What one rank did from when to when, on the clock that all processes of a host share.
+
+    `name` is a part of the step, as in STEP_PARTS without its unit, or `wait`: its training stood still for
+    communication.
+    """
+
+    rank: int
+    step: int
+    name: str
+    start_s: float
+    end_s: float
 
 
 class DeviceSample(NamedTuple):
-    """One NVML reading, `t_s` seconds after the launch began."""
+    """One NVML reading of a device, `t_s` seconds after the launch began. `rank` is whose process it is about, None for
+    the whole device. A value that could not be read is None, with the reason."""
 
     device: int
     t_s: float
     metric: str
     value: float | None
+    rank: int | None = None
+    reason: str | None = None
+
+
+class HostSample(NamedTuple):
+    """One reading of the host, `t_s` seconds after the launch began; `rank` is whose process it is about, None for the
+    whole host. A value that could not be read is None, with the reason."""
+
+    rank: int | None
+    t_s: float
+    metric: str
+    value: float | None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +213,8 @@ class Launch:
     failure: Failure | None = None
     samples: list[Sample] = field(default_factory=list)
     device_samples: list[DeviceSample] = field(default_factory=list)
+    host_samples: list[HostSample] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     collectives: list[CollectiveSample] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -194,9 +232,12 @@ class Launch:
         slowest: dict[int, float] = {}
         for call in self.collectives:
             if call.bytes == size and call.phase == Phase.MEASURE:
-                slowest[call.seq] = max(slowest.get(call.seq, 0.0), call.duration_s)
+                slowest[call.seq] = max(slowest.get(call.seq, 0.0), call.duration_s or 0.0)
         return [slowest[seq] for seq in sorted(slowest)]
 
+
+# The spans that a training stood still for communication in; the others are named like a step's parts.
+WAIT = "wait"
 
 REFERENCE_BLOCK = -1
 

@@ -144,7 +144,7 @@ class Session(Walk[Case, Protocol]):
         if known is not None:
             return known + compiling
         parameters = entry_of_model(case).parameters or 0
-        steps = self.plan.protocol.warmup + self.plan.protocol.steps
+        steps = self.plan.protocol.all_steps
         # 6 operations a parameter and token: Kaplan et al., "Scaling laws for neural language models", 2020.
         return 6 * parameters * case.global_batch * case.seq_len * steps / SURE_FLOPS + compiling
 

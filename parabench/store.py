@@ -6,55 +6,29 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.record import REFERENCE_BLOCK, Finding, Launch, Status, utc_now
+from parabench.record import (
+    REFERENCE_BLOCK,
+    CollectiveSample,
+    DeviceSample,
+    Finding,
+    HostSample,
+    Launch,
+    Sample,
+    Span,
+    Status,
+    utc_now,
+)  # fmt: skip
+from parabench.schema import APPLICATION_ID, INSTRUMENTS, MISSING, NEW_TABLES, SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SCHEMA_VERSION = 2
-APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
-
-_SCHEMA = """
-CREATE TABLE session(
-    id INTEGER PRIMARY KEY, label TEXT, suite TEXT NOT NULL, argv TEXT NOT NULL, seed INTEGER NOT NULL,
-    started_utc TEXT NOT NULL, finished_utc TEXT, parabench_version TEXT NOT NULL, environment TEXT NOT NULL,
-    question TEXT NOT NULL, plan TEXT NOT NULL);
-CREATE TABLE launch(
-    id INTEGER PRIMARY KEY, session_id INTEGER NOT NULL REFERENCES session(id), case_id TEXT NOT NULL,
-    case_json TEXT NOT NULL, strategy TEXT NOT NULL, algorithm TEXT NOT NULL, model TEXT NOT NULL,
-    world_size INTEGER NOT NULL, bucket_mib REAL, block INTEGER NOT NULL, position INTEGER NOT NULL,
-    status TEXT NOT NULL, error TEXT, started_utc TEXT NOT NULL, wall_s REAL NOT NULL,
-    failed_rank INTEGER, failed_signal TEXT, traceback TEXT, facts TEXT NOT NULL);
-CREATE INDEX launch_by_session ON launch(session_id, case_id);
-CREATE TABLE sample(
-    launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, step INTEGER,
-    phase TEXT NOT NULL, metric TEXT NOT NULL, value REAL);
-CREATE INDEX sample_by_launch ON sample(launch_id, metric);
-CREATE TABLE collective(
-    launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, step INTEGER, seq INTEGER,
-    op TEXT NOT NULL, algorithm TEXT NOT NULL, group_size INTEGER NOT NULL, bytes INTEGER NOT NULL,
-    start_s REAL, duration_s REAL, phase TEXT, in_place INTEGER, n_wrong INTEGER);
-CREATE INDEX collective_by_launch ON collective(launch_id);
-CREATE TABLE device_sample(
-    launch_id INTEGER NOT NULL REFERENCES launch(id), device INTEGER NOT NULL, t_s REAL NOT NULL,
-    metric TEXT NOT NULL, value REAL);
-CREATE INDEX device_sample_by_launch ON device_sample(launch_id);
-CREATE TABLE finding(
-    session_id INTEGER NOT NULL REFERENCES session(id), launch_id INTEGER REFERENCES launch(id), case_id TEXT,
-    code TEXT NOT NULL, message TEXT NOT NULL, advice TEXT NOT NULL);
-"""
-
-# What each version lacks of the next. Reading takes an older store as it is; writing brings it up to date.
-_MISSING = {
-    1: (("collective", "phase", "TEXT"), ("collective", "in_place", "INTEGER"), ("collective", "n_wrong", "INTEGER"))
-}
 
 
 @dataclass(frozen=True)
@@ -75,6 +49,8 @@ class Results:
     sample: pd.DataFrame
     collective: pd.DataFrame
     device_sample: pd.DataFrame
+    host_sample: pd.DataFrame
+    span: pd.DataFrame
     finding: pd.DataFrame
 
 
@@ -93,7 +69,7 @@ class Store:
             db = sqlite3.connect(path, isolation_level=None)
             if fresh:
                 marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-                db.executescript(f"BEGIN; {marks} {_SCHEMA} COMMIT;")
+                db.executescript(f"BEGIN; {marks} {SCHEMA} {INSTRUMENTS} COMMIT;")
             _upgrade(db, _check(db, path))
             # Readers (a live report) never block the run; one file is left when the store is closed.
             db.execute("PRAGMA journal_mode = WAL")
@@ -224,22 +200,22 @@ class Store:
             )
             launch_id = cursor.lastrowid
             assert launch_id is not None
-            self._db.executemany(
-                "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?)",
-                ((launch_id, *sample) for sample in launch.samples),
-            )
-            self._db.executemany(
-                "INSERT INTO device_sample VALUES (?, ?, ?, ?, ?)",
-                ((launch_id, *sample) for sample in launch.device_samples),
-            )
-            self._db.executemany(
-                "INSERT INTO collective(launch_id, rank, step, seq, op, algorithm, group_size, bytes, start_s,"
-                " duration_s, phase, in_place, n_wrong) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                ((launch_id, *sample) for sample in launch.collectives),
-            )
+            self._insert(launch_id, "sample", Sample, launch.samples)
+            self._insert(launch_id, "device_sample", DeviceSample, launch.device_samples)
+            self._insert(launch_id, "host_sample", HostSample, launch.host_samples)
+            self._insert(launch_id, "span", Span, launch.spans)
+            self._insert(launch_id, "collective", CollectiveSample, launch.collectives)
             for finding in launch.findings:
                 self._add_finding(session_id, launch_id, finding)
         return launch_id
+
+    def _insert(self, launch_id: int, table: str, kind: Any, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Insert named tuples of a kind into the table whose columns are named like its fields."""
+        columns = ("launch_id", *kind._fields)
+        places = ", ".join("?" * len(columns))
+        self._db.executemany(
+            f"INSERT INTO {table}({', '.join(columns)}) VALUES ({places})", ((launch_id, *row) for row in rows)
+        )
 
     def add_finding(self, session_id: int, finding: Finding) -> None:
         """Record a doubt that concerns the session or a case, not one launch."""
@@ -254,8 +230,9 @@ class Store:
 
 def _upgrade(db: sqlite3.Connection, version: int) -> None:
     if version < SCHEMA_VERSION:
-        added = [column for old in range(version, SCHEMA_VERSION) for column in _MISSING[old]]
+        added = [column for old in range(version, SCHEMA_VERSION) for column in MISSING[old]]
         changes = "".join(f"ALTER TABLE {table} ADD COLUMN {name} {kind};" for table, name, kind in added)
+        changes += "".join(NEW_TABLES.get(old, "") for old in range(version, SCHEMA_VERSION))
         db.executescript(f"BEGIN IMMEDIATE; {changes} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
 
 
@@ -287,10 +264,12 @@ def load(path: Path) -> Results:
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             version = _check(db, path)
-            missing = [column for old in range(version, SCHEMA_VERSION) for column in _MISSING[old]]
+            missing = [column for old in range(version, SCHEMA_VERSION) for column in MISSING[old]]
 
             def table(name: str) -> pd.DataFrame:
                 order = " ORDER BY id" if name in ("session", "launch") else " ORDER BY rowid"
+                if any(f"TABLE {name}(" in NEW_TABLES.get(old, "") for old in range(version, SCHEMA_VERSION)):
+                    return _empty(name)
                 later = "".join(f", NULL AS {column}" for of, column, _ in missing if of == name)
                 return pd.read_sql_query(f"SELECT *{later} FROM {name}{order}", db)
 
@@ -301,7 +280,18 @@ def load(path: Path) -> Results:
                 sample=table("sample"),
                 collective=table("collective"),
                 device_sample=table("device_sample"),
+                host_sample=table("host_sample"),
+                span=table("span"),
                 finding=table("finding"),
             )
     except (sqlite3.Error, pd.errors.DatabaseError) as error:
         raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
+
+
+def _empty(table: str) -> pd.DataFrame:
+    """What a store of before schema 3 has in a table of the instruments."""
+    import pandas as pd
+
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(INSTRUMENTS)
+        return pd.read_sql_query(f"SELECT * FROM {table}", db)

@@ -33,11 +33,11 @@ class Training:
     footprint: dict[str, int] = field(default_factory=dict)
 
 
-def train(training: Training, clock: StepClock, steps: int) -> None:
-    """Take `steps` training steps. Each is timed by five marks and carries nothing else."""
+def train(training: Training, clock: StepClock, steps: range) -> None:
+    """Take the training steps `steps`. Each is timed by five marks and carries nothing else."""
     compute, optimizer = training.compute, training.optimizer
-    footprint = Footprint(training.module, optimizer) if training.counted else None
-    for step in range(steps):
+    footprint = Footprint(training.module, optimizer) if training.counted and steps.start == 0 else None
+    for step in steps:
         clock.mark()
         inputs, targets = next(training.batches)
         clock.mark()

@@ -17,6 +17,7 @@ from parabench.errors import UsageError
 from parabench.family import STRATEGIES, entry_of
 from parabench.models.build import build_model, sizes
 from parabench.models.options import apply_options
+from parabench.probes.instruments import Instruments
 from parabench.probes.memory import forget_peak, peak_memory
 from parabench.probes.replicas import fingerprints
 from parabench.probes.steps import StepClock
@@ -31,13 +32,14 @@ from parabench.trainer import Training, norm_of, train
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the driver sends to every rank that trains."""
+    """What the driver sends to every rank that trains: `steps` bare ones, then `instrumented` ones."""
 
     case: Case
     steps: int
     folder: Path
     timeout_s: float
     environment: dict[str, str] = field(default_factory=dict)
+    instrumented: int = 0
 
 
 def run(job: Job) -> None:
@@ -71,9 +73,17 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     """Build, train and read what was seen."""
     training, parallel, known = build(job.case, place)
     forget_peak(place.device)
-    clock = StepClock(job.folder / f"marks{place.rank}.f64", job.steps, place.device)
-    train(training, clock, job.steps)
+    steps = job.steps + job.instrumented
+    clock = StepClock(job.folder / f"marks{place.rank}.f64", steps, place.device)
+    train(training, clock, range(job.steps))
+    peaks = peak_memory(place.device)
+    seen: dict[str, Any] = {"facts": {}}
+    if job.instrumented:
+        with Instruments(job.case, parallel, place.device, clock.moments) as instruments:
+            train(training, clock, range(job.steps, steps))
     clock.finish()
+    if job.instrumented:
+        seen = instruments.read(clock.begins())
     facts = parallel.facts()
     numbers = parallel.numbers()
     check_numbers(job.case, numbers)
@@ -83,8 +93,9 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     return {
         "loss": [float(loss) for loss in training.losses],
         "grad_norm": training.grad_norm,
-        "numbers": {**training.footprint, **peak_memory(place.device), **numbers},
-        "facts": {**known, **facts, "collectives": calls},
+        "numbers": {**training.footprint, **peaks, **numbers},
+        **seen,
+        "facts": {**known, **facts, "collectives": calls, **seen["facts"]},
         "fingerprints": fingerprints(parallel.parameters or {}, parallel.whole) if replicated else {},
     }
 

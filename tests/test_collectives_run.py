@@ -24,7 +24,8 @@ from parabench.errors import UsageError
 from parabench.interrupt import signals_restored
 from parabench.machine import Gpu, Machine
 from parabench.record import Failure, Status
-from parabench.store import SCHEMA_VERSION, Store, load
+from parabench.schema import SCHEMA_VERSION
+from parabench.store import Store, load
 
 GPUS = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
 

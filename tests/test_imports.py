@@ -14,12 +14,13 @@ import parabench
 ROOT = Path(parabench.__file__).parent
 EVERYONES = {"__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt"}
 READING = {
-    "store", "analysis", "report", "collectives_report", "page", "sections", "figures", "figures_scaling",
+    "store", "schema", "analysis", "report", "collectives_report", "page", "sections", "figures", "figures_scaling",
     "figures_steps", "figures_memory", "collectives_figures",
 }  # fmt: skip
 MEASURING = {
-    "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "ranks", "preload",
-    "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify", "machine",
+    "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",
+    "preload", "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify",
+    "machine",
 }  # fmt: skip
 SEE_BOTH = {"cli", "run", "collectives_run", "pytest_plugin", "__main__", "doctor", "listing", "progress"}
 

@@ -7,6 +7,7 @@ other; what is no all-reduce, reduce-scatter, all-gather or broadcast goes to th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import BarrierOptions
 from torch.distributed import ProcessGroup, Work
+from torch.utils._pytree import tree_leaves
 
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.lane import StreamLane, ThreadLane
+from parabench.collectives.observer import Observer
 from parabench.collectives.reduction import Reduction, reduction
 from parabench.collectives.wire import StreamWire, Wire, split
 
@@ -27,11 +30,14 @@ OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 groups: list[AlgorithmGroup] = []
 
 
-def _delegated(name: str) -> Callable[..., Any]:
-    """A method that calls the inner backend's of that name."""
+def _delegated(name: str, op: str | None = None, buffer: int = 0) -> Callable[..., Any]:
+    """A method that calls the inner backend's of that name; `op` is what a watched one does to argument `buffer`."""
 
     def method(self: AlgorithmGroup, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._inner, name)(*args, **kwargs)
+        call = partial(getattr(self._inner, name), *args, **kwargs)
+        if self.observer is None or op is None:
+            return call()
+        return self.observer.follow(op, self, tree_leaves(args[buffer]), call)
 
     method.__name__ = name
     return method
@@ -54,6 +60,7 @@ class AlgorithmGroup(ProcessGroup):
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the form that can be subclassed
         self.algorithm = algorithm
+        self.observer: Observer | None = None
         self.calls: dict[str, dict[str, Any]] = {}
         self._names = {op: f"{algorithm.name} {op} on rank {rank} of {size}" for op in OPERATIONS}
         self._inner = inner
@@ -161,7 +168,7 @@ class AlgorithmGroup(ProcessGroup):
         send = self.algorithm.broadcast
         if send is None:
             self._count("broadcast", tensors)
-            work: Work = self._inner.broadcast(tensors, opts)
+            work: Work = self._broadcast(tensors, opts)
             return work
         root = opts.rootRank if opts is not None else 0
 
@@ -232,7 +239,14 @@ class AlgorithmGroup(ProcessGroup):
                     f"with strides {tensor.stride()}; call .contiguous() first"
                 )
         self._count(op, results)
-        return self._lane.run(job, results, self._names[op], waits=_waits(opts))
+        waits = _waits(opts)
+        if self.observer is None:
+            return self._lane.run(job, results, self._names[op], waits=waits)
+        watch = self.observer.called(op, self, results, self.algorithm.of(op), on_stream=self._is_nccl)
+        with watch.handing(waits=waits):
+            work = self._lane.run(watch.timed(job), results, self._names[op], waits=waits)
+        work.watch = watch
+        return work
 
     def _count(self, op: str, results: list[Tensor]) -> None:
         count = self.calls.get(op)
@@ -243,16 +257,17 @@ class AlgorithmGroup(ProcessGroup):
 
     # -- everything else, by the backend -------------------------------------------------------------------------
 
-    reduce: Any = _delegated("reduce")
-    gather: Any = _delegated("gather")
-    scatter: Any = _delegated("scatter")
-    alltoall: Any = _delegated("alltoall")
-    alltoall_base: Any = _delegated("alltoall_base")
-    all_to_all_single: Any = _delegated("alltoall_base")
-    allgather_coalesced: Any = _delegated("allgather_coalesced")
-    send: Any = _delegated("send")
-    recv: Any = _delegated("recv")
-    recv_anysource: Any = _delegated("recv_anysource")
+    _broadcast: Any = _delegated("broadcast", "broadcast")
+    reduce: Any = _delegated("reduce", "reduce")
+    gather: Any = _delegated("gather", "gather", buffer=1)
+    scatter: Any = _delegated("scatter", "scatter")
+    alltoall: Any = _delegated("alltoall", "all_to_all")
+    alltoall_base: Any = _delegated("alltoall_base", "all_to_all")
+    all_to_all_single: Any = _delegated("alltoall_base", "all_to_all")
+    allgather_coalesced: Any = _delegated("allgather_coalesced", "all_gather")
+    send: Any = _delegated("send", "send")
+    recv: Any = _delegated("recv", "recv")
+    recv_anysource: Any = _delegated("recv_anysource", "recv")
     monitored_barrier: Any = _delegated("monitored_barrier")
 
     def getBackendName(self) -> str:  # noqa: D102, N802 - c10d's name

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
+from parabench.collectives.observer import Watch
+
 
 class FutureWork(Work):
     """A Work that ends when `finish` is called. c10d's own wrapper of a future is not enough: its `wait` returns as if
@@ -26,6 +28,7 @@ class FutureWork(Work):
         # callback raises is an error to both.
         self._outcome = self._end.then(_value_or_raise)
         self._help = help
+        self.watch: Watch | None = None
 
     def finish(self, outcome: list[Tensor] | Exception) -> None:
         """The job is over: with the tensors that it finished, or with what it raised."""
@@ -34,6 +37,12 @@ class FutureWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when the job is done; raises RuntimeError when it failed, or is not over after `timeout`. Without one
         the wire keeps the group's."""
+        if self.watch is None:
+            return self._wait(timeout)
+        with self.watch.waiting():
+            return self._wait(timeout)
+
+    def _wait(self, timeout: timedelta | None) -> bool:
         if timeout:
             over = threading.Event()
             self._end.add_done_callback(lambda _: over.set())
@@ -66,6 +75,8 @@ class FutureWork(Work):
 
     def get_future(self) -> Future[Any]:
         """What DDP chains its own work to."""
+        if self.watch is not None:
+            self.watch.futured()
         return self._outcome
 
 
@@ -121,7 +132,7 @@ class ThreadLane:
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
-    def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> Work:
+    def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> FutureWork:
         """Queue `job`, which finishes `tensors`; a failure names `what`. With `waits` it is over on return."""
         device = tensors[0].device
         work = FutureWork(device, self._help)
@@ -170,7 +181,7 @@ class StreamLane:
         self._line = Line()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
-    def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> Work:
+    def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> FutureWork:
         """Enqueue `job` on the side stream behind the caller's work; a failure names `what`. A caller that waits
         makes its stream wait, as always with kernels."""
         device = tensors[0].device

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from parabench.probes.moments import Moments
+
 # A step is five marks; between them lie data, forward, backward, optimizer.
 MARKS = 5
 
@@ -21,6 +23,7 @@ class StepClock:
     """Five marks a step. On the CPU a mark is one clock read; on CUDA it also records an event.
 
     GPU work runs behind the host, so there the events are what counts: `finish` reads them, after the last step.
+    `moments` is the clock that it reads.
     """
 
     def __init__(self, path: Path, steps: int, device: torch.device) -> None:
@@ -28,6 +31,7 @@ class StepClock:
         self._marks[:] = np.nan
         self._at = 0
         self._cuda = device.type == "cuda"
+        self.moments = Moments(device)
         self._events: list[torch.cuda.Event] = []
         if self._cuda:
             self._events = [torch.cuda.Event(enable_timing=True) for _ in range(steps * MARKS)]
@@ -44,14 +48,17 @@ class StepClock:
         self._at += 1
 
     def finish(self) -> None:
-        """On CUDA, replace host times by the device's: seconds since the first mark, on the host's clock."""
-        if self._cuda and self._at:
-            torch.cuda.synchronize()
-            begin, first = self._marks[0], self._events[0]
+        """On CUDA, replace host times by the device's, on the host's clock."""
+        if self._cuda:
+            self.moments.synchronize()
             for i in range(self._at):
-                if np.isnan(self._marks[i]):
-                    continue
-                self._marks[i] = begin + first.elapsed_time(self._events[i]) / 1e3
+                if not np.isnan(self._marks[i]):
+                    self._marks[i] = self.moments.seconds(self._events[i])
+
+    def begins(self) -> list[float]:
+        """The beginnings of all steps so far, and the end of the last, in seconds; after `finish`."""
+        marks = self._marks[: self._at].reshape(-1, MARKS)
+        return [*marks[:, 0].tolist(), float(marks[-1, -1])]
 
 
 def read_marks(path: Path, steps: int) -> npt.NDArray[np.float64]:

@@ -1,0 +1,205 @@
+"""Every call of a collective in the instrumented steps: when it was made, began and ended, and who stood still for it.
+
+An own algorithm's job notes its begin and end where it runs. What the backend does is timed from the call to the
+completion of its future. gloo's sends and receives have none: their end is known only where somebody had to wait for it.
+Standing still is what exposes communication: on the CPU the training thread inside a wait, on
+CUDA the compute stream between the two sides of one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import Work
+
+from parabench.probes.moments import Moment, Moments, event
+
+# Waiting for a message that is there already takes some 10 us. What took longer ended when the wait did.
+BLOCKED_S = 1e-4
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call:
+    """One call as moments: made, handed over (it returned to its caller), begun and ended."""
+
+    recorder: Recorder
+    op: str
+    algorithm: str
+    ranks: tuple[int, ...]
+    bytes: int
+    dtype: str | None
+    on_stream: bool
+    made: Moment
+    handed: Moment | None = None
+    begin: Moment | None = None
+    end: Moment | None = None
+    taken: bool = False
+    work: Any = None
+
+    def timed(self, job: Callable[[], None]) -> Callable[[], None]:
+        """`job`, which notes when it begins and ends."""
+        now: Callable[[], Moment] = event if self.on_stream else perf_counter
+
+        def run() -> None:
+            self.begin = now()
+            job()
+            self.end = now()
+
+        return run
+
+    @contextmanager
+    def handing(self, *, waits: bool) -> Iterator[None]:
+        """Around handing the job over; with `waits` the caller stands still meanwhile."""
+        if waits:
+            with self.waiting():
+                yield
+        else:
+            yield
+        self.handed = self.recorder.moments.now()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a caller's waiting for the outcome."""
+        if not self.recorder.computes_here():
+            yield
+            return
+        begin = self.recorder.moments.now()
+        yield
+        self.recorder.waits.append((begin, self.recorder.moments.now()))
+
+    def futured(self) -> None:
+        """The caller has taken the future: where it waits for it is not seen."""
+        self.taken = True
+
+
+class Recorder:
+    """Keeps the calls of one process, in order, and every time that its training stood still for one.
+
+    `native` is what the backend's own algorithm is called; `device` is where the training computes.
+    """
+
+    def __init__(self, moments: Moments, device: torch.device, native: str) -> None:
+        self.moments = moments
+        self.calls: list[Call] = []
+        self.waits: list[tuple[Moment, Moment]] = []
+        self._native = native
+        self._device = device
+        self._thread = threading.get_ident()
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._ranks: dict[str, tuple[int, ...]] = {}
+
+    def computes_here(self) -> bool:
+        """Whether the caller is what training stands still with: its thread, or on CUDA its stream."""
+        if self._stream is not None:
+            return bool(torch.cuda.current_stream(self._device) == self._stream)
+        return threading.get_ident() == self._thread
+
+    def called(
+        self, op: str, group: Any, results: Iterable[Tensor], algorithm: str | None = None, *, on_stream: bool
+    ) -> Call:
+        """A call begins; `results` are the tensors that it finishes. Their whole buffer counts as its bytes."""
+        tensors = list(results)
+        parts = group.size() if op == "reduce_scatter" else 1
+        call = Call(
+            recorder=self,
+            op=op,
+            algorithm=algorithm or self._native,
+            ranks=self._ranks_of(group),
+            bytes=parts * sum(tensor.nbytes for tensor in tensors),
+            dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
+            on_stream=on_stream,
+            made=self.moments.now() if on_stream else perf_counter(),
+        )
+        self.calls.append(call)
+        return call
+
+    def follow(self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any]) -> Any:
+        """Make a call that the backend does, and return its work, watched."""
+        watched = self.called(op, group, results, on_stream=_is_nccl(group, self._device))
+        watched.begin = watched.made
+        with watched.handing(waits=False):
+            work = call()
+        return work if work is None else WatchedWork(work, watched)
+
+    def _ranks_of(self, group: Any) -> tuple[int, ...]:
+        name = group.group_name
+        if name not in self._ranks:
+            self._ranks[name] = tuple(dist.get_process_group_ranks(group))
+        return self._ranks[name]
+
+
+class WatchedWork(Work):
+    """A backend's work that notes when it ends and who waits for it.
+
+    The recorder keeps it alive: c10d holds only its C++ half.
+    """
+
+    def __init__(self, inner: Any, call: Call) -> None:
+        super().__init__()
+        self._inner, self._call = inner, call
+        call.work = self
+        try:
+            self._end: Any = inner.get_future()
+        except RuntimeError:  # gloo's sends and receives have none
+            self._end = None
+        if self._end is not None:
+            # A future of NCCL's is there at once; its callback's stream is where its kernels have ended.
+            self._end.add_done_callback(lambda _: self._ended())
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """The inner work's."""
+        begin = perf_counter()
+        with self._call.waiting():
+            over = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
+        finishes_in_wait = self._end is not None and not self._end.done()
+        if finishes_in_wait or perf_counter() - begin > BLOCKED_S:
+            self._ended()
+        return over
+
+    def get_future(self) -> Any:
+        """The inner work's."""
+        self._call.futured()
+        return self._inner.get_future() if self._end is None else self._end
+
+    def duration_s(self) -> float | None:
+        """Seconds that the backend itself measured; None where it does not measure."""
+        try:
+            return float(self._inner._get_duration()) / 1e3
+        except RuntimeError:
+            return None
+
+    def is_completed(self) -> bool:  # noqa: D102
+        return bool(self._inner.is_completed())
+
+    def is_success(self) -> bool:  # noqa: D102
+        return bool(self._inner.is_success())
+
+    def exception(self) -> Any:  # noqa: D102
+        return self._inner.exception()
+
+    def result(self) -> Any:  # noqa: D102
+        return self._inner.result()
+
+    def _source_rank(self) -> int:
+        return int(self._inner._source_rank())
+
+    def synchronize(self) -> None:  # noqa: D102
+        self._inner.synchronize()
+
+    def _ended(self) -> None:
+        if self._call.end is not None:
+            return
+        self._call.end = event() if self._call.on_stream else perf_counter()
+
+
+def _is_nccl(group: Any, device: torch.device) -> bool:
+    return device.type == "cuda" and "nccl" in group._get_backend(device).name().lower()

@@ -1,0 +1,118 @@
+"""The instruments of the steps after the timed ones: on for a few steps, then off, then read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from parabench.case import Case
+from parabench.collectives.group import groups
+from parabench.probes.buckets import Buckets, last_before
+from parabench.probes.calls import Call, Recorder
+from parabench.probes.moments import Moments
+from parabench.probes.native import NativeCalls
+from parabench.strategies.recipe import Parallel
+
+
+class Instruments:
+    """On while its block runs; `read` afterwards, once the device has been waited for."""
+
+    def __init__(self, case: Case, parallel: Parallel, device: torch.device, moments: Moments) -> None:
+        self._moments = moments
+        self._device = device
+        self._recorder = Recorder(moments, device, case.algorithm)
+        module = parallel.module
+        self._ddp = module if isinstance(module, DistributedDataParallel) else None
+        self._buckets: Buckets | None = None
+        self._on = ExitStack()
+
+    def __enter__(self) -> Instruments:
+        if dist.is_initialized():
+            self._on.enter_context(NativeCalls(self._recorder, self._device.type))
+            for group in groups:
+                group.observer = self._recorder
+                self._on.callback(setattr, group, "observer", None)
+        if self._ddp is not None:
+            self._buckets = Buckets(self._ddp, self._moments)
+            self._on.callback(self._buckets.stop)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._on.close()
+
+    def read(self, begins: Sequence[float]) -> dict[str, Any]:
+        """What a rank hands over: {"collectives": rows, "waits": rows, "facts": ...}, seconds on the shared clock.
+
+        `begins` are the beginnings of all steps, and the end of the last. A row of "collectives" is step, seq, op,
+        algorithm, ranks, dtype, bytes, made, begin, duration, bucket, ready; one of "waits" step, begin, end.
+        """
+        self._moments.synchronize()
+        seconds = self._moments.seconds
+        taken = [call for call in self._recorder.calls if call.taken]
+        bucket = self._bucket_of(taken)
+        ready = self._buckets.ready_s() if self._buckets else []
+        rows = []
+        for seq, call in enumerate(self._recorder.calls):
+            made = seconds(call.made)
+            step = _step_of(made, begins)
+            if step is None:
+                continue
+            begin, end = self._span(call)
+            index = bucket.get(id(call))
+            rows.append(
+                (
+                    step, seq, call.op, call.algorithm, list(call.ranks), call.dtype, call.bytes, made, begin,
+                    None if begin is None or end is None else end - begin, index, last_before(ready, index, made),
+                )
+            )  # fmt: skip
+        waits = [(seconds(begin), seconds(end)) for begin, end in self._recorder.waits]
+        waits += self._unseen_waits(taken)
+        steps = [(_step_of(begin, begins), begin, end) for begin, end in sorted(waits)]
+        return {
+            "collectives": rows,
+            "waits": [row for row in steps if row[0] is not None],
+            "facts": self._buckets.facts() if self._buckets else {},
+        }
+
+    def _bucket_of(self, taken: Sequence[Call]) -> dict[int, int]:
+        """The bucket that each call reduced, by the call's identity."""
+        if self._buckets is None:
+            return {}
+        reduced = [call for call in taken if call.op == "all_reduce"]
+        found = {id(call): self._buckets.index_of(at, call.bytes) for at, call in enumerate(reduced)}
+        return {key: index for key, index in found.items() if index is not None}
+
+    def _span(self, call: Call) -> tuple[float | None, float | None]:
+        """When it began and ended. A backend that measures its own kernels knows the begin better than the caller."""
+        begin = None if call.begin is None else self._moments.seconds(call.begin)
+        end = None if call.end is None else self._moments.seconds(call.end)
+        measured = call.work.duration_s() if call.work is not None and call.on_stream else None
+        if measured is not None and end is not None:
+            begin = end - measured
+        return begin, end
+
+    def _unseen_waits(self, taken: Sequence[Call]) -> list[tuple[float, float]]:
+        """When training stood still for futures: DDP, in C++, waits for all buckets of a backward pass as soon as the
+        last is handed over."""
+        size = max(1, len(self._buckets.bytes)) if self._buckets else max(1, len(taken))
+        waits = []
+        for first in range(0, len(taken), size):
+            reduced = taken[first : first + size]
+            ends = [self._moments.seconds(call.end) for call in reduced if call.end is not None]
+            handed = reduced[-1].handed
+            if ends and handed is not None and max(ends) > self._moments.seconds(handed):
+                waits.append((self._moments.seconds(handed), max(ends)))
+        return waits
+
+
+def _step_of(second: float, begins: Sequence[float]) -> int | None:
+    """The step that `second` lies in; None outside of all."""
+    for step in range(len(begins) - 2, -1, -1):
+        if begins[step] <= second:
+            return step if second <= begins[-1] else None
+    return None

@@ -1,0 +1,85 @@
+"""Watching what goes straight to the backend: c10d's operators, which every caller, C++ too, comes through.
+
+DDP's reducer, FSDP2, functional collectives and torch.distributed's functions all end in an operator such as
+`c10d::allreduce_`, dispatched by device. While this watches, a function of ours stands one dispatch key above the
+device's; afterwards nothing stands there. So timed steps carry nothing.
+
+The device's kernel must be called with the interpreter's lock released, as operators called from Python are: gloo's
+threads free tensors, for which they want that lock, while they hold the one that a call needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed import ProcessGroup, Work
+from torch.utils._pytree import tree_leaves
+
+from parabench.collectives.observer import Observer
+
+# What each operator does, and which argument holds the whole buffer (None: there is none).
+OPERATORS: dict[str, tuple[str, int | None]] = {
+    "allreduce_": ("all_reduce", 0),
+    "allreduce_coalesced_": ("all_reduce", 0),
+    "allgather_": ("all_gather", 0),
+    "allgather_coalesced_": ("all_gather", 0),
+    "_allgather_base_": ("all_gather", 0),
+    "allgather_into_tensor_coalesced_": ("all_gather", 0),
+    "reduce_scatter_": ("reduce_scatter", 0),
+    "_reduce_scatter_base_": ("reduce_scatter", 0),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 0),
+    "broadcast_": ("broadcast", 0),
+    "reduce_": ("reduce", 0),
+    "gather_": ("gather", 0),
+    "scatter_": ("scatter", 1),
+    "alltoall_": ("all_to_all", 0),
+    "alltoall_base_": ("all_to_all", 0),
+    "send": ("send", 0),
+    "recv_": ("recv", 0),
+    "recv_any_source_": ("recv", 0),
+    "barrier": ("barrier", None),
+}
+
+
+# In every call's keys, whatever mode it is made in; c10d has nothing there.
+ABOVE = "BackendSelect"
+
+
+class NativeCalls:
+    """While its block runs, `observer` follows every call of an operator above on tensors of `device_type`."""
+
+    def __init__(self, observer: Observer, device_type: str) -> None:
+        self._observer = observer
+        self._device = getattr(torch._C.DispatchKey, device_type.upper())
+
+    def __enter__(self) -> NativeCalls:
+        self._library = torch.library.Library("c10d", "IMPL")
+        for name in OPERATORS:
+            self._library.impl(name, self._watched(name), ABOVE)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._library._destroy()
+
+    def _watched(self, name: str) -> Callable[..., Any]:
+        op, buffer = OPERATORS[name]
+        operator = getattr(torch.ops.c10d, name).default
+        group_at = [argument.name for argument in operator._schema.arguments].index("process_group")
+
+        def watched(*arguments: Any) -> Any:
+            returned: Any = None
+
+            def call() -> Any:
+                nonlocal returned
+                returned = operator._op_dk(self._device, *arguments)
+                work = returned[-1] if isinstance(returned, tuple) else returned
+                return Work.unbox(work)
+
+            group = ProcessGroup.unbox(arguments[group_at])
+            results = [] if buffer is None else tree_leaves(arguments[buffer])
+            work = self._observer.follow(op, group, results, call).boxed()
+            return (*returned[:-1], work) if isinstance(returned, tuple) else work
+
+        return watched
