@@ -76,6 +76,7 @@ def main() -> None:
 @click.option("--launches", type=int, help="Launches of every case: one a block.")
 @click.option("--steps", type=int, help="Measured steps a launch.")
 @click.option("--warmup", type=int, help="Steps before them that are kept apart.")
+@click.option("--instrumented", type=int, help="Steps after them that carry instruments; 0 for none. [default: 4]")
 @click.option("--data", help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=...")
 @click.option("--model", help="A name that `parabench list` shows, or your own package.module:name; as --set model=...")
 @_seed

@@ -9,8 +9,8 @@ from pathlib import Path
 from parabench import collectives_report
 from parabench.analysis import tables, words
 from parabench.analysis.best import answers
-from parabench.analysis.checks import check_launches
-from parabench.analysis.frames import case_table, launch_table
+from parabench.analysis.checks import check_evidence
+from parabench.analysis.evidence import evidence
 from parabench.analysis.memory import compared, state_table
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
@@ -54,8 +54,8 @@ def render(results: Results, session: str | None = None) -> str:
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
         return collectives_report.render(results, chosen)
-    launches = launch_table(results, chosen)
-    cases = case_table(launches)
+    seen = evidence(results, chosen)
+    launches, cases = seen.launches, seen.cases
     spots = answers(launches)
     states = state_table(launches, results.sample)
     own = launches[launches["block"] != REFERENCE_BLOCK]
@@ -63,14 +63,14 @@ def render(results: Results, session: str | None = None) -> str:
     return render_page(
         "report.html",
         chosen,
-        training_sections(launches, cases, results.sample, states),
+        training_sections(seen, states),
         answers=spots,
         held=compared(states),
         trust=tables.trust(own),
         cases=tables.case_rows(cases, spots),
         unit=" or ".join(dict.fromkeys(map(words.unit_of, cases["seq_len"]))) or "tokens",
         statistics=sorted(set(cases["statistic"])),
-        findings=tables.finding_groups(results, chosen, check_launches(launches, results.sample, chosen), labels),
+        findings=tables.finding_groups(results, chosen, check_evidence(seen), labels),
         launches=launches.to_dict("records"),
         failed=launches[launches["status"] != Status.OK].to_dict("records"),
     )

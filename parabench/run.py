@@ -43,6 +43,7 @@ class Request:
     launches: int | None = None
     steps: int | None = None
     warmup: int | None = None
+    instrumented: int | None = None
     deadline: float | None = None
     seed: int | None = None
     label: str | None = None
@@ -97,6 +98,7 @@ def check_bare_resume(request: Request) -> None:
     given = {"--set": request.axes or None, "--label": request.label, "--deadline": request.deadline}
     given |= {"--seed": request.seed}
     given |= {"--launches": request.launches, "--steps": request.steps, "--warmup": request.warmup}
+    given |= {"--instrumented": request.instrumented}
     for option, value in given.items():
         if value is not None:
             raise UsageError(f"{option} cannot change a session that is resumed as it was planned; drop it")
@@ -140,6 +142,7 @@ def plan_request(request: Request, suite: Suite, machine: Machine) -> TrainingPl
         "launches": request.launches,
         "steps": request.steps,
         "warmup": request.warmup,
+        "instrumented": request.instrumented,
         "deadline_s": request.deadline,
     }
     protocol: Protocol = replace(suite.protocol, **{k: v for k, v in given.items() if v is not None})

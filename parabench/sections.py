@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from parabench import figures
+from parabench import figures, sections_anatomy, sections_devices, sections_machine
 from parabench.analysis import words
+from parabench.analysis.evidence import Evidence
 from parabench.analysis.frames import same_work
 from parabench.analysis.memory import PARTS, SYMBOLS, sentences
 from parabench.analysis.pipeline import bubbles
@@ -30,20 +31,21 @@ _EACH_KIND = {
 }
 
 
-def training_sections(
-    launches: pd.DataFrame, cases: pd.DataFrame, samples: pd.DataFrame, states: pd.DataFrame
-) -> list[Section]:
-    """All sections of a session: `launches` is its launch table, `cases` its case table, `samples` the store's,
-    `states` what ranks hold (`analysis.memory.state_table`)."""
+def training_sections(seen: Evidence, states: pd.DataFrame) -> list[Section]:
+    """All sections of a session; `states` is what ranks hold (`analysis.memory.state_table`)."""
+    cases = seen.cases
     nothing = "" if cases["latency_s"].notna().any() else NOTHING
     sections = [
         _buckets(cases, nothing),
         _heat(cases, nothing),
         _scaling(cases, nothing),
         _parts(cases, nothing),
-        _pipelines(launches, cases, samples, nothing),
+        *sections_anatomy.sections(seen),
+        _pipelines(seen.launches, cases, seen.results.sample, nothing),
         _state(states, nothing),
         _peaks(cases, nothing),
+        *sections_devices.sections(seen),
+        *sections_machine.sections(seen),
     ]
     return [section for section in sections if section is not None]
 

@@ -24,7 +24,7 @@ from parabench.errors import UsageError
 from parabench.interrupt import signals_restored
 from parabench.machine import Gpu, Machine
 from parabench.record import Failure, Status
-from parabench.schema import SCHEMA_VERSION
+from parabench.schema import MISSING, SCHEMA_VERSION
 from parabench.store import Store, load
 
 GPUS = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
@@ -357,17 +357,23 @@ def test_best_says_when_no_launch_ended_well(tmp_path):
 # -- the store ---------------------------------------------------------------------------------------------------
 
 
-def test_an_older_store_is_read_as_it_is_and_brought_up_to_date_by_writing(tmp_path):
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+def test_an_older_store_is_read_as_it_is_and_brought_up_to_date_by_writing(version, tmp_path):
     path = tmp_path / "old.db"
     fake_results.write(path, [fake_results.launch(fake_results.case(), 0.04)])
     db = sqlite3.connect(path)
-    for column in ("phase", "in_place", "n_wrong"):
-        db.execute(f"ALTER TABLE collective DROP COLUMN {column}")
-    db.execute("PRAGMA user_version = 1")
+    lacking = [column for old in range(version, SCHEMA_VERSION) for column in MISSING[old]]
+    for table, column, _ in lacking:
+        db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    for table in ("span", "host_sample"):
+        db.execute(f"DROP TABLE {table}")
+    db.execute(f"PRAGMA user_version = {version}")
     db.commit()
     db.close()
     before = path.read_bytes()
-    assert {"phase", "in_place", "n_wrong"} <= set(load(path).collective.columns)
+    for table, column, _ in lacking:
+        assert column in getattr(load(path), table).columns
+    assert list(load(path).span.columns) == ["launch_id", "rank", "step", "name", "start_s", "end_s"]
     assert path.read_bytes() == before
     with Store.open_or_create(path):
         pass

@@ -15,7 +15,8 @@ ROOT = Path(parabench.__file__).parent
 EVERYONES = {"__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt"}
 READING = {
     "store", "schema", "analysis", "report", "collectives_report", "page", "sections", "figures", "figures_scaling",
-    "figures_steps", "figures_memory", "collectives_figures",
+    "figures_steps", "figures_memory", "collectives_figures", "sections_anatomy", "sections_devices",
+    "sections_machine", "figures_anatomy", "figures_timeline", "figures_devices", "trace",
 }  # fmt: skip
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pandas as pd
 
 from parabench.analysis import words
-from parabench.analysis.frames import case_table, counted, launch_table
+from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.session import Session, select_session
 from parabench.family import STRATEGIES, Rule
 from parabench.record import Finding, Phase
@@ -27,27 +27,28 @@ FEW_LAUNCHES = 3
 LOCAL_FORWARD = tuple(
     name for name, entry in STRATEGIES.items() if entry.local_forward and entry.rule is Rule.REFERENCE
 )
+# What each instrument makes doubtful: functions of the evidence, in the order in which they are said.
+INSTRUMENTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = ()
 # Above scheduler noise; the other ranks wait for it in every all-reduce.
 SLOW_RANK = 1.25
 
 
 def check(results: Results, session: str | int | None = None) -> list[Finding]:
     """All computed findings of a session (default: the newest), the broadest first."""
-    chosen = select_session(results, session)
-    launches = launch_table(results, chosen)
-    return check_launches(launches, results.sample, chosen)
+    return check_evidence(evidence(results, select_session(results, session)))
 
 
-def check_launches(launches: pd.DataFrame, samples: pd.DataFrame, session: Session) -> list[Finding]:
-    """The same from a launch table and the store's samples."""
-    good, cases = counted(launches), case_table(launches)
+def check_evidence(seen: Evidence) -> list[Finding]:
+    """The same from what was gathered."""
+    cases = seen.cases
     return [
         *few_launches(list(cases["label"]), list(cases["n_ok"])),
         *_failing(cases),
-        *_oversubscribed(cases, session),
+        *_oversubscribed(cases, seen.session),
         *_noisy(cases),
-        *_drifting(good),
-        *_slow_ranks(good, samples),
+        *_drifting(seen.good),
+        *_slow_ranks(seen.good, seen.results.sample),
+        *(finding for findings in INSTRUMENTS for finding in findings(seen)),
     ]
 
 

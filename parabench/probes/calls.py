@@ -1,8 +1,8 @@
 """Every call of a collective in the instrumented steps: when it was made, began and ended, and who stood still for it.
 
 An own algorithm's job notes its begin and end where it runs. What the backend does is timed from the call to the
-completion of its future. gloo's sends and receives have none: their end is known only where somebody had to wait for it.
-Standing still is what exposes communication: on the CPU the training thread inside a wait, on
+completion of its future. gloo's sends and receives have none: their end is known only where somebody had to wait for
+it. Standing still is what exposes communication: on the CPU the training thread inside a wait, on
 CUDA the compute stream between the two sides of one.
 """
 

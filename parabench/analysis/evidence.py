@@ -1,0 +1,38 @@
+"""Everything that is known of a session of trainings, gathered once for all who look at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from parabench.analysis.frames import case_table, counted, launch_table
+from parabench.analysis.session import Session
+from parabench.store import Results
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A session with its tables. `launches` is its launch table, `cases` its case table."""
+
+    session: Session
+    results: Results
+    launches: pd.DataFrame
+    cases: pd.DataFrame
+
+    @cached_property
+    def good(self) -> pd.DataFrame:
+        """The launches that count."""
+        return counted(self.launches)
+
+    def rows(self, table: str) -> pd.DataFrame:
+        """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""
+        frame: pd.DataFrame = getattr(self.results, table)
+        return frame[frame["launch_id"].isin(self.good["launch_id"])]
+
+
+def evidence(results: Results, session: Session) -> Evidence:
+    """Gather. Raises UsageError for a session that trained nothing."""
+    launches = launch_table(results, session)
+    return Evidence(session, results, launches, case_table(launches))
