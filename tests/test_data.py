@@ -162,7 +162,7 @@ def test_whole_batches_are_what_stacking_samples_makes() -> None:
 
 def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None:
     (case,) = plan(machine, strategy="ddp", world_size=2, workers=2, seq_len=8)
-    protocol = Protocol(warmup=2, steps=2)
+    protocol = Protocol(warmup=2, steps=2, instrumented=0)
     reference = launch(case.reference(), protocol, deadline_s=120)
     before = set(psutil.Process().children(recursive=True))
     seen = launch(case, protocol, deadline_s=120)
@@ -257,7 +257,7 @@ def test_tokens_train_for_real(machine: Any, tmp_path: Path, kept: Path) -> None
         vocabulary=str(vocabulary(tmp_path)),
         seq_len=8,
     )
-    protocol = Protocol(warmup=2, steps=1)
+    protocol = Protocol(warmup=2, steps=1, instrumented=0)
     seen = launch(case, protocol, deadline_s=120)
     verify(seen, reference_of(launch(case.reference(), protocol, deadline_s=120)))
     assert seen.status is Status.OK, seen.failure
@@ -376,7 +376,7 @@ def test_a_users_dataset_trains_for_real(machine: Any) -> None:
         split="sample",
         workers=1,
     )
-    protocol = Protocol(warmup=2, steps=2)
+    protocol = Protocol(warmup=2, steps=2, instrumented=0)
     seen = launch(case, protocol, deadline_s=120)
     verify(seen, reference_of(launch(case.reference(), protocol, deadline_s=120)))
     assert seen.status is Status.OK, seen.failure

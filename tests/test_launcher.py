@@ -22,7 +22,7 @@ from parabench.ranks import run_ranks, start_server
 from parabench.record import Launch, Phase, Status
 from parabench.worker import Job, run
 
-PROTOCOL = Protocol(warmup=2, steps=4)
+PROTOCOL = Protocol(warmup=2, steps=4, instrumented=0)
 
 # Long enough for a launch to reach its fault on a busy machine; a hang waits as long as this.
 HANG_DEADLINE_S = 5.0

@@ -28,9 +28,9 @@ from parabench.strategies.versions import Versions
 from parabench.verify import LOSS_COST, NO_EXCHANGE, Reference, reference_of, verify
 
 DEADLINE_S = 60.0
-SHORT = Protocol(warmup=2, steps=3)
+SHORT = Protocol(warmup=2, steps=3, instrumented=0)
 # Enough steps for the loss to have fallen.
-LONG = Protocol(warmup=2, steps=22)
+LONG = Protocol(warmup=2, steps=22, instrumented=0)
 K = MODELS["gpt-nano"].parameters * 4
 
 

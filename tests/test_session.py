@@ -221,14 +221,14 @@ def session(plan, launch):
 def test_a_deadline_is_ten_times_what_is_expected_and_a_minute_at_least():
     case = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")
     slow = FakeLauncher(lambda case: 10.0 if case.strategy == "single" else 20.0)
-    plan = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=8, launches=2), seed=0)
+    plan = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=8, instrumented=0, launches=2), seed=0)
     session(plan, slow).run()
     # The reference's deadline comes from its arithmetic, the first launch's from the reference, then its own.
     assert slow.deadlines == pytest.approx([60.0, 1001.0, 2001.0])
     quick = FakeLauncher(lambda case: 0.001)
     session(plan, quick).run()
     assert quick.deadlines == [60.0, 60.0, 60.0]
-    given = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=8, deadline_s=5.0), seed=0)
+    given = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=8, instrumented=0, deadline_s=5.0), seed=0)
     assert session(given, quick).deadline_s(case) == 5.0
 
 

@@ -26,6 +26,12 @@ from parabench.probes.moments import Moment, Moments, event
 # Waiting for a message that is there already takes some 10 us. What took longer ended when the wait did.
 BLOCKED_S = 1e-4
 
+# What gloo gives no future for.
+MESSAGES = ("send", "recv")
+
+# Where every rank has its part of the buffer: what a call finishes there, or brings, is one of as many.
+BY_PARTS = ("reduce_scatter", "gather", "scatter")
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call:
@@ -106,9 +112,9 @@ class Recorder:
     def called(
         self, op: str, group: Any, results: Iterable[Tensor], algorithm: str | None = None, *, on_stream: bool
     ) -> Call:
-        """A call begins; `results` are the tensors that it finishes. Their whole buffer counts as its bytes."""
+        """A call begins; `results` are the tensors that it finishes, or of a gather those that it brings."""
         tensors = list(results)
-        parts = group.size() if op == "reduce_scatter" else 1
+        parts = group.size() if op in BY_PARTS else 1
         call = Call(
             recorder=self,
             op=op,
@@ -160,8 +166,8 @@ class WatchedWork(Work):
         begin = perf_counter()
         with self._call.waiting():
             over = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
-        finishes_in_wait = self._end is not None and not self._end.done()
-        if finishes_in_wait or perf_counter() - begin > BLOCKED_S:
+        # Whoever comes late to a collective finds its end noted by its future, or does the rest of it here.
+        if self._call.op not in MESSAGES or perf_counter() - begin > BLOCKED_S:
             self._ended()
         return over
 

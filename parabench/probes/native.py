@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from parabench.collectives.observer import Observer
 
-# What each operator does, and which argument holds the whole buffer (None: there is none).
+# What each operator does, and which argument says how much: what it finishes, or of a gather what it brings.
 OPERATORS: dict[str, tuple[str, int | None]] = {
     "allreduce_": ("all_reduce", 0),
     "allreduce_coalesced_": ("all_reduce", 0),
@@ -32,8 +32,8 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
     "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 0),
     "broadcast_": ("broadcast", 0),
     "reduce_": ("reduce", 0),
-    "gather_": ("gather", 0),
-    "scatter_": ("scatter", 1),
+    "gather_": ("gather", 1),
+    "scatter_": ("scatter", 0),
     "alltoall_": ("all_to_all", 0),
     "alltoall_base_": ("all_to_all", 0),
     "send": ("send", 0),
