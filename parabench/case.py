@@ -232,6 +232,9 @@ LONGEST_DEADLINE_S = 7 * 86400.0
 class Protocol:
     """How each launch measures: unmeasured warm-up steps, measured ones that carry nothing, then instrumented ones.
 
+    `profile` adds a step with torch.profiler, `memory_snapshot` one whose allocations are written down. With `explain`
+    NCCL logs what it chooses: no launch that counts is measured so.
+
     DDP rebuilds its buckets after the first step, so fewer than two warm-up steps are refused.
     `deadline_s` is the wall time after which a launch counts as hung; None derives it from what is known.
     """
@@ -241,16 +244,27 @@ class Protocol:
     launches: int = 3
     deadline_s: float | None = None
     instrumented: int = 4
+    profile: bool = False
+    memory_snapshot: bool = False
+    explain: bool = False
 
     @property
     def all_steps(self) -> int:
         """How many steps a launch takes."""
-        return self.warmup + self.steps + self.instrumented
+        return self.warmup + self.steps + self.instrumented + self.traced
+
+    @property
+    def traced(self) -> int:
+        """How many steps come last and are in no statistic: the profiled one, and the one of the memory snapshot."""
+        return self.profile + self.memory_snapshot
 
     def __post_init__(self) -> None:
         for name in ("warmup", "steps", "launches", "instrumented"):
             if type(getattr(self, name)) is not int:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a whole number")
+        for name in ("profile", "memory_snapshot", "explain"):
+            if type(getattr(self, name)) is not bool:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be true or false")
         for name, least, why in (
             ("warmup", 2, " because DDP rebuilds its buckets after the first step"),
             ("steps", 1, ""),

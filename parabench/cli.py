@@ -77,6 +77,8 @@ def main() -> None:
 @click.option("--steps", type=int, help="Measured steps a launch.")
 @click.option("--warmup", type=int, help="Steps before them that are kept apart.")
 @click.option("--instrumented", type=int, help="Steps after them that carry instruments; 0 for none. [default: 4]")
+@click.option("--profile", is_flag=True, help="Add a step under torch.profiler; traces go to --out, folder traces.")
+@click.option("--memory-snapshot", is_flag=True, help="Add a step whose CUDA allocations are written down there too.")
 @click.option("--data", help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=...")
 @click.option("--model", help="A name that `parabench list` shows, or your own package.module:name; as --set model=...")
 @_seed
@@ -195,6 +197,28 @@ def compare(base: Path, new: Path, as_json: bool, **options: Any) -> None:
     if not outcome.judged and not outcome.regressed:
         raise UsageError("nothing could be judged; give both sides two or more ok launches of the same cases")
     raise SystemExit(REGRESSION if outcome.regressed else 0)
+
+
+@main.command()
+@click.option("--trace", "case", metavar="CASE", required=True, help="A case's id, the beginning of it, or its label.")
+@click.argument("store", type=click.Path(path_type=Path), default=DEFAULT_OUT / "results.db")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json"), show_default=True)
+@click.option("--session", help="Id or label; the newest when not given.")
+@click.option("--launch", type=int, help="Id in the store. [default: the case's median one]")
+@click.option("--step", type=int, help="An instrumented step. [default: the launch's median one]")
+def export(case: str, store: Path, output: Path, session: str | None, launch: int | None, step: int | None) -> None:
+    """Write one instrumented step of CASE in STORE as a trace, all ranks on one page, for ui.perfetto.dev.
+
+    STORE is parabench-results/results.db when not given.
+    """
+    from parabench.analysis.evidence import evidence
+    from parabench.analysis.session import select_session
+    from parabench.store import load
+    from parabench.trace import write_trace
+
+    results = load(store)
+    for line in write_trace(evidence(results, select_session(results, session)), case, output, launch, step):
+        click.echo(line)
 
 
 @main.command("list")

@@ -18,6 +18,7 @@ from parabench.collective_case import OPS, size_text
 from parabench.figures import in_native_order
 from parabench.page import Section, render_page
 from parabench.record import Status
+from parabench.sections_machine import machine_section
 from parabench.store import Results
 
 NS_PER_S, US_PER_S = 1e9, 1e6
@@ -41,6 +42,7 @@ def render(results: Results, session: Session) -> str:
         "collectives.html",
         session,
         _sections(table, fits),
+        machine_section(session),
         answers=answers(sizes),
         trust={"good": int(good.sum()), "launches": len(launches), "cases": launches["case_id"].nunique(),
                "blocks": launches["block"].nunique(), "checked": int(table["n_wrong"].notna().sum()),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from parabench import __version__
 from parabench.machine import Machine, environment, this_machine
+from parabench.probes.nvml import look
 from parabench.record import Finding
 
 # A benchmark shares its cores with whatever else runs; below this share of them nothing is noticed.
@@ -27,8 +29,16 @@ def examine(tell: Callable[[str], None]) -> int:
     facts = environment(machine)
     tell(f"host      {facts['host']}, {facts['os']}, Python {facts['python']}")
     tell(f"cpu       {facts['cpu']}, {facts['cores']} core(s), {facts['memory_bytes'] / 1e9:.1f} GB")
+    tell(f"numa      {_nodes(facts['numa'])}")
+    tell(f"network   {_network(facts['network'])}")
+    tell(f"container {facts['container']['kind'] or 'none'}")
     gpus = [f"{gpu['name']}" for gpu in facts["gpus"]]
     tell(f"gpus      {', '.join(gpus) or 'none: ' + str(facts['nvml']['reason'])}")
+    if gpus:
+        tell(f"driver    {facts['driver']['version'] or 'unknown'}, CUDA {facts['driver']['cuda'] or 'unknown'}")
+    for at, row in enumerate((facts["links"]["matrix"] or []) if len(gpus) > 1 else []):
+        tell(f"links     GPU{at}: {'  '.join(cell or 'unknown' for cell in row)}")
+    tell(f"samplers  {_samplers()}")
     versions = f"parabench {__version__}, " + ", ".join(
         f"{name} {version}" for name, version in facts["versions"].items() if version
     )
@@ -45,6 +55,34 @@ def examine(tell: Callable[[str], None]) -> int:
         tell("no backend: nothing can be launched; install a torch built with gloo or NCCL")
         return 1
     return 0
+
+
+def _nodes(numa: dict[str, Any]) -> str:
+    nodes = [f"node {node['node']} has CPUs {node['cpus']}" for node in numa["nodes"] or []]
+    return ", ".join(nodes) or f"unknown: {numa['reasons']['nodes']}"
+
+
+def _network(network: dict[str, Any]) -> str:
+    cards = [*network["interfaces"], *network["infiniband"]]
+    speeds = [(card["name"], card["bits_per_s"]) for card in cards]
+    return ", ".join(f"{name} {'speed unknown' if s is None else f'{s / 1e9:g} Gb/s'}" for name, s in speeds) or "none"
+
+
+def _samplers() -> str:
+    """What is read around a launch here, and what of it cannot be."""
+    devices, why = look()
+    said = ["resident sets and other processes' share of the CPU"]
+    for index, unread in devices:
+        lacking = [f"{', '.join(metrics)} ({reason})" for reason, metrics in _by_reason(unread).items()]
+        said.append(f"device {index}" + (f" without {'; '.join(lacking)}" if lacking else ""))
+    return "; ".join(said if why is None else [*said, f"no device: {why}"])
+
+
+def _by_reason(unread: dict[str, str]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for metric, reason in unread.items():
+        reasons.setdefault(reason, []).append(metric)
+    return reasons
 
 
 def doubts(machine: Machine) -> Iterator[Finding]:

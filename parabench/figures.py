@@ -72,11 +72,12 @@ LINE = 24
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure, its heading within the section, and the height it needs in pixels."""
+    """One figure, its heading within the section, and the height it needs in pixels. `wide`: over all of the page."""
 
     title: str
     figure: go.Figure
     height: int = 380
+    wide: bool = False
 
 
 def latency_by_bucket(cases: pd.DataFrame) -> list[Panel]:

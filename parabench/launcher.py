@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,12 +17,16 @@ import numpy.typing as npt
 from parabench.case import Case, Protocol
 from parabench.collectives import nccl_environment
 from parabench.family import entry_of
-from parabench.probes.nvml import DeviceSampler
+from parabench.probes import nccl_log
+from parabench.probes.devices import Devices
+from parabench.probes.host import Host
+from parabench.probes.pids import RankPids
 from parabench.probes.replicas import replicas_apart
+from parabench.probes.sampler import Sampler
 from parabench.probes.steps import MARKS, read_marks
 from parabench.ranks import Ended, log_tail, run_ranks
 from parabench.record import AnyCase, Failure, Launch, Status, utc_now
-from parabench.rows import collectives, phases_of, samples, spans
+from parabench.rows import collectives, phase_windows, phases_of, samples, spans, told
 from parabench.scratch import launch_folder
 from parabench.worker import Job, run
 
@@ -46,12 +51,17 @@ class Course:
     where: Callable[[int], str]
 
 
-def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
+def launch(case: Case, protocol: Protocol, *, deadline_s: float, traces: Path | None = None) -> Launch:
     """Run `case` once: warm-up, then measured steps. Never raises for what happens inside the ranks.
 
-    Raises Interrupted when the driver is asked to stop.
+    `traces` is the folder for the traces that the protocol asks for; the facts name the files. Raises Interrupted when
+    the driver is asked to stop.
     """
     steps = protocol.all_steps
+    stem = None
+    if traces is not None and protocol.traced:
+        traces.mkdir(exist_ok=True)
+        stem = traces / f"{case.id}-{re.sub('[^0-9TZ]', '', utc_now())}"
 
     def where(moments: int) -> str:
         step, part = divmod(moments, MARKS)
@@ -60,15 +70,25 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
     course = Course(
         entry=run,
         job=lambda folder, timeout_s, environment: Job(
-            case, protocol.warmup + protocol.steps, folder, timeout_s, environment, protocol.instrumented
+            case,
+            protocol.warmup + protocol.steps,
+            folder,
+            timeout_s,
+            environment | (nccl_log.environment(folder) if protocol.explain else {}),
+            instrumented=protocol.instrumented,
+            profile=protocol.profile,
+            memory_snapshot=protocol.memory_snapshot,
+            traces=stem,
+            explain=protocol.explain,
         ),
         marks=lambda folder, rank: read_marks(folder / f"marks{rank}.f64", steps),
         where=where,
     )
     size = 1 if entry_of(case.strategy).one_process else case.world_size
     seen, results, marks = observe(case, course, deadline_s, size)
-    seen.facts |= replicas_apart(results)
+    seen.facts |= replicas_apart(results) | told(results)
     phases = phases_of(protocol)
+    seen.facts["phases"] = phase_windows(marks, phases)
     for rank in range(size):
         seen.samples += samples(rank, marks[rank], results[rank], phases)
         seen.spans += spans(rank, marks[rank], results[rank], phases)
@@ -79,13 +99,18 @@ def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
 def observe(
     case: AnyCase, course: Course, deadline_s: float, size: int | None = None
 ) -> tuple[Launch, list[dict[str, Any]], list[npt.NDArray[np.float64]]]:
-    """Run a fresh group of ranks, `size` of them where it is not the case's world size: the launch without its samples,
-    and every rank's result and marks."""
+    """Run a fresh group of ranks, `size` of them where it is not the case's world size: the launch with what was read
+    around it, but without its samples, and every rank's result and marks.
+
+    Its facts tell at which reading of the clock that all processes share its readings' `t_s` is 0.
+    """
     started, begin = utc_now(), time.perf_counter()
     ranks = range(case.world_size if size is None else size)
     with ExitStack() as stack:
         folder = stack.enter_context(launch_folder())
-        sampler = stack.enter_context(DeviceSampler()) if case.device == "cuda" else None
+        pids = RankPids(folder, len(ranks))
+        host, devices = Host(begin, pids), Devices(begin, pids, len(ranks))
+        sampler = stack.enter_context(Sampler(begin, [host, devices] if case.device == "cuda" else [host]))
         # The group's own timeout only backs up the deadline, which says more.
         job = course.job(folder, deadline_s + 60, {**LOOPBACK, **nccl_environment(case.algorithm)})
         ended = run_ranks(course.entry, (job,), size=len(ranks), deadline_s=deadline_s, logs=folder / "logs")
@@ -98,8 +123,10 @@ def observe(
         started_utc=started,
         wall_s=time.perf_counter() - begin,
         failure=failure,
-        device_samples=sampler.samples if sampler else [],
-        facts=next((r["facts"] for r in results if "facts" in r), {}),
+        device_samples=list(devices.samples),
+        host_samples=list(host.samples),
+        facts=next((r["facts"] for r in results if "facts" in r), {})
+        | {"clock": {"began_s": begin}, "sampler": sampler.facts()},
     )
     return launched, results, marks
 

@@ -12,26 +12,33 @@ from typing import Any
 
 import psutil
 
+from parabench import hardware, provenance
+
 # On the CPU more ranks than cores still compute the right thing, slowly; beyond this it measures the scheduler.
 RANKS_PER_CORE = 4
 
-VERSIONS = ("torch", "numpy", "pandas", "scipy", "plotly", "pytest-benchmark", "nvidia-ml-py")
-
 # Only these are recorded: what changes how training runs, and nothing that could be a secret.
 ENVIRONMENT_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "GLOO_SOCKET_IFNAME",
-    "KMP_AFFINITY", "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_P2P_DISABLE",
-    "NCCL_PROTO", "NCCL_SHM_DISABLE", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS", "OMP_PROC_BIND",
-    "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
+    "KMP_BLOCKTIME", "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_CROSS_NIC", "NCCL_CUMEM_ENABLE",
+    "NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_IB_HCA", "NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_NET", "NCCL_NET_GDR_LEVEL", "NCCL_NTHREADS", "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROTO", "NCCL_SHM_DISABLE", "NCCL_SOCKET_IFNAME",
+    "NCCL_SOCKET_NTHREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND",
+    "OPENBLAS_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_BLOCKING_WAIT",
+    "TORCH_NCCL_HIGH_PRIORITY",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One visible NVIDIA device."""
+    """One visible NVIDIA device; `index` is its number in NVML, which counts the hidden ones too."""
 
     name: str
     memory_bytes: int | None
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +56,21 @@ class Machine:
 
 def this_machine() -> Machine:
     """What this process may use: its cores, and the devices that NVML and CUDA_VISIBLE_DEVICES show."""
-    gpus, reason = _gpus()
-    return Machine(cores=cores(), gpus=gpus, gpus_reason=reason)
+    found, reason = _gpus()
+    return Machine(cores=cores(), gpus=found, gpus_reason=reason)
 
 
 def cores() -> int:
     """Cores this process may use: its affinity, or the container's share when that is less."""
     allowed = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return allowed if quota == "max" else max(1, min(allowed, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        return allowed
+    limit = hardware.core_limit()
+    return allowed if limit is None else max(1, min(allowed, round(limit)))
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
     import pynvml
+
+    from parabench.probes.nvml import visible_devices
 
     if importlib.metadata.version("torch").endswith("+cpu"):
         return (), "this torch is a CPU build"
@@ -74,40 +80,62 @@ def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
         return (), f"NVML is not available: {error}"
     try:
         found = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
+        for index in visible_devices():
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             try:
                 memory: int | None = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
             except pynvml.NVMLError:
                 memory = None
             name = pynvml.nvmlDeviceGetName(handle)
-            found.append(Gpu(name if isinstance(name, str) else name.decode(), memory))
+            found.append(Gpu(name if isinstance(name, str) else name.decode(), memory, index))
     except pynvml.NVMLError as error:
         return (), f"NVML failed: {error}"
     finally:
         pynvml.nvmlShutdown()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        # CUDA stops at the first entry it does not know; names other than indices are counted as one device each.
-        entries = [entry.strip() for entry in visible.split(",") if entry.strip() and entry.strip() != "-1"]
-        found = [found[int(e)] if e.isdigit() and int(e) < len(found) else found[0] for e in entries] if found else []
     return tuple(found), None if found else "no CUDA device is visible"
 
 
 def environment(machine: Machine) -> dict[str, Any]:
-    """What is recorded of `machine`, this one, with a session; JSON-able. Unknown is None with a reason beside it."""
+    """What is recorded of `machine`, this one, with a session; JSON-able. Unknown is None with a reason beside it.
+
+    No user, path, address, serial number or remote is in it, and of the environment variables only those listed here.
+    """
+    versions, unknown_versions = provenance.versions()
     return {
         "host": socket.gethostname(),
         "os": platform.platform(),
         "python": platform.python_version(),
         "cpu": _cpu_name(),
         "cores": machine.cores,
+        "processor": hardware.processor(),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": [asdict(gpu) for gpu in machine.gpus],
+        "numa": hardware.numa(),
+        **_devices(machine),
         "nvml": {"available": bool(machine.gpus), "reason": machine.gpus_reason},
-        "versions": {name: _version(name) for name in VERSIONS},
+        "network": hardware.network(),
+        "container": hardware.container(),
+        "versions": versions,
+        "unknown_versions": unknown_versions,
+        "git": provenance.git(Path.cwd()),
         "env": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ},
     }
+
+
+def _devices(machine: Machine) -> dict[str, Any]:
+    """What is known of the devices, how they are linked, and their driver; where NVML is gone only what was seen."""
+    known: list[dict[str, Any]] = [asdict(gpu) for gpu in machine.gpus]
+    reason = machine.gpus_reason
+    if machine.gpus:
+        import pynvml
+
+        from parabench import gpus
+
+        try:
+            return gpus.look([gpu.index for gpu in machine.gpus])
+        except pynvml.NVMLError as error:
+            reason = f"NVML: {error}"
+    reasons = {"reasons": {"all": reason}}
+    return {"gpus": known, "links": {"matrix": None, **reasons}, "driver": {"version": None, "cuda": None, **reasons}}
 
 
 def _cpu_name() -> str:
@@ -119,10 +147,3 @@ def _cpu_name() -> str:
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
         platform.machine(),
     )
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -36,7 +36,7 @@ class Table:
 @dataclass(frozen=True)
 class Section:
     """A part of the page with figures and tables; without any, `empty` says why there are none. `lead` is what they
-    show, in a sentence or two."""
+    show, in a sentence or two; `pairs` are facts, each with its name."""
 
     id: str
     title: str
@@ -45,10 +45,11 @@ class Section:
     empty: str
     tables: tuple[Table, ...] = ()
     lead: str = ""
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
-def render_page(template: str, session: Session, sections: list[Section], **content: Any) -> str:
-    """The page as text: `template` filled with `content`, and what every page has of its session."""
+def render_page(template: str, session: Session, sections: list[Section], machine: Section, **content: Any) -> str:
+    """The page as text: `template` filled with `content`, and what every page has of its session and its `machine`."""
     panels = {
         f"{section.id}-{i}": json.loads(panel.figure.to_json())
         for section in sections
@@ -70,6 +71,7 @@ def render_page(template: str, session: Session, sections: list[Section], **cont
             command=shlex.join(session.argv),
             skipped=tables.skipped_rows(session),
             sections=sections,
+            machine=machine,
             **content,
         )
     )

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from parabench.collective_case import size_text
-from parabench.record import REFERENCE_BLOCK, AnyCase, Launch, Phase, Status
+from parabench.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Launch, Phase, Status
 from parabench.session import Progress
 
 
@@ -47,6 +47,9 @@ def make_progress(console: Console, total: int, blocks: int, prefix: str = "") -
         return LiveProgress(console, total, blocks, prefix)
     return PlainProgress(console, total, blocks, prefix)
 
+# What launches that do not count are called.
+UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL's choices"}
+
 
 class PlainProgress:
     """One line a launch."""
@@ -67,8 +70,8 @@ class PlainProgress:
 
     def launched(self, launch: Launch) -> None:
         """Tell which launch of how many this was, and what came out."""
-        if launch.block == REFERENCE_BLOCK:
-            count = "reference"
+        if launch.block < FIRST_BLOCK:
+            count = UNCOUNTED[launch.block]
         else:
             self._done += 1
             count = f"{self._done}/{self._total}"
@@ -108,7 +111,7 @@ class LiveProgress:
     def launched(self, launch: Launch) -> None:
         """Advance, and keep a line of what went wrong."""
         self._last = f"  (last: {outcome(launch)})"
-        if launch.block != REFERENCE_BLOCK:
+        if launch.block >= FIRST_BLOCK:
             self._bar.advance(self._task)
         if launch.status is not Status.OK:
             line = f"{self._prefix}{launch.case.label}: {outcome(launch)}"
@@ -126,4 +129,4 @@ def outcome(launch: Launch) -> str:
 
 
 def _block(block: int, blocks: int) -> str:
-    return "reference, " if block == REFERENCE_BLOCK else f"block {block + 1} of {blocks}, "
+    return f"{UNCOUNTED[block]}, " if block < FIRST_BLOCK else f"block {block + 1} of {blocks}, "

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from parabench.collectives import membership
+from parabench.probes.pids import leave_pid
 from parabench.record import AnyCase
 
 PR_SET_PDEATHSIG = 1
@@ -45,6 +46,7 @@ def hand_over(job: AJob, measure: Callable[[AJob, int], dict[str, Any]]) -> None
     A rank is a fresh process with torch elastic's environment (RANK, WORLD_SIZE, ...).
     """
     rank = int(os.environ["RANK"])
+    leave_pid(job.folder, rank)
     # Ranks inherit what the fork server's environment was when it started; a launch's own travels with its job.
     os.environ.update(job.environment)
     failed = False

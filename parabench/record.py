@@ -52,6 +52,7 @@ class Phase(StrEnum):
     WARMUP = "warmup"
     MEASURE = "measure"
     INSTRUMENT = "instrument"
+    PROFILE = "profile"
 
 
 class Status(StrEnum):
@@ -92,7 +93,47 @@ METRICS: dict[str, Metric] = {
     "peak_rss_bytes": Metric("B", "peak resident set of the rank's process"),
     "peak_allocated_bytes": Metric("B", "peak memory in torch's CUDA tensors"),
     "peak_reserved_bytes": Metric("B", "peak memory that torch's CUDA allocator held"),
-    "used_bytes": Metric("B", "memory in use on the device, as NVML reports it"),
+    "used_bytes": Metric("B", "memory in use on the device, or by a rank on it, as NVML reports it"),
+    "foreign_processes": Metric("1", "processes on the device that are none of the launch's ranks"),
+    "foreign_bytes": Metric("B", "memory in use on the device by such processes"),
+    "gpu_utilization": Metric("1", "share of the last moments in which a kernel ran, as NVML reports it"),
+    "memory_utilization": Metric("1", "share of the last moments in which device memory was read or written"),
+    "power_w": Metric("W", "what the device draws"),
+    "energy_j": Metric("J", "what the device has drawn since its driver was loaded: a counter"),
+    "temperature_c": Metric("degC", "temperature of the GPU"),
+    "sm_clock_hz": Metric("Hz", "clock of the multiprocessors"),
+    "memory_clock_hz": Metric("Hz", "clock of the device's memory"),
+    "clock_event_reasons": Metric("1", "why the clocks are not higher: a bit mask, as in nvml.h"),
+    "pcie_tx_bytes_per_s": Metric("B/s", "sent over PCIe since the reading before"),
+    "pcie_rx_bytes_per_s": Metric("B/s", "received over PCIe since the reading before"),
+    "nvlink_tx_bytes_per_s": Metric("B/s", "data sent over all NVLinks since the reading before"),
+    "nvlink_rx_bytes_per_s": Metric("B/s", "data received over all NVLinks since the reading before"),
+    "ecc_corrected": Metric("1", "memory errors corrected since the driver was loaded: a counter"),
+    "ecc_uncorrected": Metric("1", "memory errors not corrected since the driver was loaded: a counter"),
+    "rss_bytes": Metric("B", "resident set of the rank's process"),
+    "other_cpu_share": Metric("1", "share of the host's CPU time that neither driver nor ranks used since last read"),
+}
+
+# The parts of an instrumented step that memory is read for, and what is held then.
+MEMORY_PARTS = {
+    "begin": "when a step begins: parameters and optimizer state",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "forward_backward": "in forward and backward, where they take turns",
+    "optimizer": "in the optimizer's step",
+}
+# {metric of one part: what it means}. On the CPU torch's allocator keeps no count: there it is the resident set alone.
+MEMORY_READINGS = {
+    "allocated_bytes": "peak memory in torch's CUDA tensors",
+    "reserved_bytes": "peak memory that torch's CUDA allocator held",
+    "unused_bytes": "held by torch's CUDA allocator and in no tensor, at the end",
+    "inactive_split_bytes": "the part of it in blocks that were split, which cannot be given back, at the end",
+    "rss_bytes": "resident set of the rank's process, at the end",
+}
+METRICS |= {
+    f"{part}_{reading}": Metric("B", f"{meaning}, {when}")
+    for part, when in MEMORY_PARTS.items()
+    for reading, meaning in MEMORY_READINGS.items()
 }
 
 
@@ -199,7 +240,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Launch:
-    """One fresh group of processes that ran one case once. `block` is -1 for a session's reference launch.
+    """One fresh group of processes that ran one case once. Those that count have a `block` of 0 or more.
 
     `facts` holds what ranks report about how the case really ran (bucket sizes, the algorithm per operation).
     """
@@ -236,10 +277,17 @@ class Launch:
         return [slowest[seq] for seq in sorted(slowest)]
 
 
+# Why a value is null where neither time nor permission would help; what a device lacks is no doubt about it.
+NOT_SUPPORTED = "not supported by this device or driver"
+
 # The spans that a training stood still for communication in; the others are named like a step's parts.
 WAIT = "wait"
 
+# Launches that count are in a block of 0 or more. Those that don't: one device's, which others are verified against,
+# and the one in which NCCL tells what it chooses.
 REFERENCE_BLOCK = -1
+EXPLAIN_BLOCK = -2
+FIRST_BLOCK = 0
 
 # The finding of a launch whose reference did not run: it computed something, nobody knows whether the right thing.
 UNVERIFIED = "unverified"

@@ -15,8 +15,9 @@ from parabench.analysis.memory import compared, state_table
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.page import render_page
-from parabench.record import REFERENCE_BLOCK, Status
+from parabench.record import FIRST_BLOCK, Status
 from parabench.sections import training_sections
+from parabench.sections_machine import machine_section
 from parabench.store import Results
 
 # How an SQLite file begins: a store must never be taken for an old report.
@@ -58,12 +59,13 @@ def render(results: Results, session: str | None = None) -> str:
     launches, cases = seen.launches, seen.cases
     spots = answers(launches)
     states = state_table(launches, results.sample)
-    own = launches[launches["block"] != REFERENCE_BLOCK]
+    own = launches[launches["block"] >= FIRST_BLOCK]
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     return render_page(
         "report.html",
         chosen,
         training_sections(seen, states),
+        machine_section(chosen),
         answers=spots,
         held=compared(states),
         trust=tables.trust(own),

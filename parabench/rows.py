@@ -16,7 +16,8 @@ from parabench.record import WAIT, CollectiveSample, Phase, Sample, Span
 def phases_of(protocol: Protocol) -> list[Phase]:
     """The phase of each step of a launch."""
     counts = {
-        Phase.WARMUP: protocol.warmup, Phase.MEASURE: protocol.steps, Phase.INSTRUMENT: protocol.instrumented
+        Phase.WARMUP: protocol.warmup, Phase.MEASURE: protocol.steps, Phase.INSTRUMENT: protocol.instrumented,
+        Phase.PROFILE: protocol.traced,
     }  # fmt: skip
     return [phase for phase, count in counts.items() for _ in range(count)]
 
@@ -34,6 +35,8 @@ def samples(rank: int, marks: Any, result: Mapping[str, Any], phases: Sequence[P
     if result.get("grad_norm") is not None:
         norm = result["grad_norm"]
         yield Sample(rank, 0, Phase.WARMUP, "grad_norm", norm if math.isfinite(norm) else None)
+    for step, metric, value in result.get("readings", []):
+        yield Sample(rank, step, phases[step], metric, value)
     for metric, value in result.get("numbers", {}).items():
         yield Sample(rank, None, Phase.MEASURE, metric, value)
 
@@ -57,6 +60,27 @@ def collectives(rank: int, result: Mapping[str, Any], phases: Sequence[Phase]) -
             rank, step, seq, op, algorithm, len(ranks), size, begin, duration, phases[step], None, None,
             ranks_word(ranks), dtype, made, bucket, ready,
         )  # fmt: skip
+
+
+def told(results: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """What instruments told of single ranks, as facts: {name: [{"rank", what it told}]}."""
+    facts: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        for name, value in result.get("told", {}).items():
+            facts.setdefault(name, []).append({"rank": result["rank"], **value})
+    return facts
+
+
+def phase_windows(marks: Sequence[Any], phases: Sequence[Phase]) -> dict[str, tuple[float, float]]:
+    """{phase: (begin, end)} of a launch, from its first rank's first step to its last rank's last, on the clock that
+    all processes of a host share. A phase that no rank finished a step of is left out."""
+    windows: dict[str, tuple[float, float]] = {}
+    for steps in marks:
+        for row, phase in zip(steps, phases, strict=True):
+            if not math.isnan(row[-1]):
+                begin, end = windows.get(phase, (math.inf, -math.inf))
+                windows[phase.value] = min(begin, float(row[0])), max(end, float(row[-1]))
+    return windows
 
 
 def ranks_word(ranks: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
@@ -28,7 +29,7 @@ from parabench.store import Store, load
 from parabench.suite import Suite, load_suite
 from parabench.verify import Reference
 
-STORE_NAME, REPORT_NAME = "results.db", "report.html"
+STORE_NAME, REPORT_NAME, TRACES_NAME = "results.db", "report.html", "traces"
 NOT_OK, STOPPED = 1, 130
 
 
@@ -48,6 +49,8 @@ class Request:
     seed: int | None = None
     label: str | None = None
     resume: bool = False
+    profile: bool = False
+    memory_snapshot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,8 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
             assert suite is not None
             assert plan is not None
             opened = begin(store, request, suite, plan, machine)
+            for finding in snapshotless(request, suite, plan):
+                console.print(finding.message, highlight=False, markup=False, soft_wrap=True)
         code = run_session(store, opened, console, launch)
     if code != STOPPED:
         conclude(path, opened.session_id, console)
@@ -99,6 +104,7 @@ def check_bare_resume(request: Request) -> None:
     given |= {"--seed": request.seed}
     given |= {"--launches": request.launches, "--steps": request.steps, "--warmup": request.warmup}
     given |= {"--instrumented": request.instrumented}
+    given |= {"--profile": request.profile or None, "--memory-snapshot": request.memory_snapshot or None}
     for option, value in given.items():
         if value is not None:
             raise UsageError(f"{option} cannot change a session that is resumed as it was planned; drop it")
@@ -144,9 +150,26 @@ def plan_request(request: Request, suite: Suite, machine: Machine) -> TrainingPl
         "warmup": request.warmup,
         "instrumented": request.instrumented,
         "deadline_s": request.deadline,
+        "profile": request.profile or None,
+        "memory_snapshot": request.memory_snapshot or None,
     }
     protocol: Protocol = replace(suite.protocol, **{k: v for k, v in given.items() if v is not None})
-    return make_plan(suite, overrides, protocol, machine, request.seed or 0)
+    plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
+    if any(case.device == "cuda" for case in plan.cases):
+        return plan
+    # Without a CUDA device there is nothing to remember: `snapshotless` says so, and no step is taken for it.
+    return replace(plan, protocol=replace(protocol, memory_snapshot=False))
+
+
+def snapshotless(request: Request, suite: Suite, plan: TrainingPlan) -> Iterator[Finding]:
+    """The finding that a memory snapshot was asked for and there is none."""
+    if (request.memory_snapshot or suite.protocol.memory_snapshot) and not plan.protocol.memory_snapshot:
+        yield Finding(
+            "no_memory_snapshot",
+            "No memory snapshot is written: torch keeps a history of its allocator on CUDA only, and every case runs "
+            "on the CPU.",
+            "Run on a CUDA device for one; on the CPU see each part's resident set in the instrumented steps.",
+        )
 
 
 def check_writable(folder: Path, what: str = "output folder", option: str = "--out") -> None:
@@ -163,7 +186,7 @@ def check_writable(folder: Path, what: str = "output folder", option: str = "--o
 
 def begin(store: Store, request: Request, suite: Suite, plan: TrainingPlan, machine: Machine) -> TrainingOpened:
     """A new session of a suite."""
-    return begin_session(
+    opened = begin_session(
         store,
         plan,
         machine,
@@ -172,6 +195,9 @@ def begin(store: Store, request: Request, suite: Suite, plan: TrainingPlan, mach
         question=suite.question,
         argv=request.argv,
     )
+    for finding in snapshotless(request, suite, plan):
+        store.add_finding(opened.session_id, finding)
+    return opened
 
 
 def begin_session(
@@ -237,7 +263,7 @@ def run_session(store: Store, opened: TrainingOpened, console: Console, launch: 
     def walk(keep: Callable[[Launch], None], progress: Progress, left: int) -> Session:
         return Session(
             plan=opened.plan,
-            launch=launch if launch is not None else real_launch() if left else no_launch,
+            launch=launch if launch is not None else real_launch(store.path.parent) if left else no_launch,
             keep=keep,
             progress=progress,
             done=opened.done,
@@ -295,12 +321,12 @@ def walk_session(
     return 0 if store.all_ok(opened.session_id) else NOT_OK
 
 
-def real_launch() -> LaunchFunction:
-    """The launcher, with its fork server started. Imported only now: it brings torch."""
+def real_launch(folder: Path) -> LaunchFunction:
+    """The launcher, with its fork server started; traces go to `folder`/traces. Imported only now: it brings torch."""
     from parabench.launcher import launch
 
     start_launching()
-    return launch
+    return partial(launch, traces=folder / TRACES_NAME)
 
 
 def start_launching() -> None:

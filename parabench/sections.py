@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pandas as pd
 
 from parabench import figures, sections_anatomy, sections_devices, sections_machine
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.frames import same_work
 from parabench.analysis.memory import PARTS, SYMBOLS, sentences
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.scaling import STRONG, WEAK, scaling
@@ -19,9 +15,8 @@ from parabench.figures_memory import STATE, peak_memory, state_panels
 from parabench.figures_scaling import scaling_panels
 from parabench.figures_steps import PART, step_parts
 from parabench.page import Section, Table
+from parabench.panels import at_most, each_work, ms
 from parabench.record import MIB, STEP_PARTS
-
-Draw = Callable[[pd.DataFrame], list[figures.Panel]]
 
 NOTHING = "No launch ended well, so there is nothing to draw."
 _EACH_KIND = {
@@ -56,7 +51,7 @@ def _buckets(cases: pd.DataFrame, nothing: str) -> Section:
         "Step latency against bucket size",
         "Lower is better. Bars reach from the fastest to the slowest launch; the axis does not begin "
         "at zero. “default” is PyTorch's own bucket setting.",
-        _each_work(cases, figures.latency_by_bucket),
+        each_work(cases, figures.latency_by_bucket),
         nothing or "No strategy was measured with more than one bucket size.",
     )
 
@@ -66,7 +61,7 @@ def _heat(cases: pd.DataFrame, nothing: str) -> Section:
         "heat",
         "Algorithm and bucket size together",
         "Step latency in ms; the deeper the blue, the faster.",
-        _each_work(cases, figures.heat_map),
+        each_work(cases, figures.heat_map),
         nothing or "This needs at least two algorithms and two bucket sizes of one strategy and world size.",
     )
 
@@ -98,7 +93,7 @@ def _parts(cases: pd.DataFrame, nothing: str) -> Section:
         "Every case's parts, in ms",
         ("Case", *(PART[part][1].capitalize() for part in there)),
         [
-            (figures.marked(row["label"], row["strategy"]), *(_ms(row[part]) for part in there))
+            (figures.marked(row["label"], row["strategy"]), *(ms(row[part]) for part in there))
             for row in rows.to_dict("records")
         ],
     )
@@ -107,9 +102,9 @@ def _parts(cases: pd.DataFrame, nothing: str) -> Section:
         "Where a step's time goes",
         "Medians over steps of the slowest rank, then over launches; medians also where cases are "
         f"ranked by another number. Backward includes the communication that it waits for.{in_turns}"
-        + _at_most(len(rows))
+        + at_most(len(rows))
         + _headroom(list(rows["strategy"].head(figures.MOST_BARS))),
-        _each_work(cases, step_parts),
+        each_work(cases, step_parts),
         nothing or "The parts of a step were not recorded.",
         (table,) if len(rows) else (),
     )
@@ -189,33 +184,11 @@ def _peaks(cases: pd.DataFrame, nothing: str) -> Section:
         "memory",
         "Peak memory",
         "The largest of all ranks and launches."
-        + _at_most(len(rows))
+        + at_most(len(rows))
         + _headroom(list(rows["strategy"].head(figures.MOST_BARS))),
-        _each_work(cases, peak_memory),
+        each_work(cases, peak_memory),
         nothing or "Peak memory was not recorded: unknown, not zero.",
     )
-
-
-def _each_work(cases: pd.DataFrame, draw: Draw) -> list[figures.Panel]:
-    works = same_work(cases)
-    drawn = [(work, panel) for work, group in works for panel in draw(group)]
-    if len(works) < 2:
-        return [panel for _, panel in drawn]
-    return [
-        figures.Panel(" · ".join(filter(None, (panel.title, _work(work)))), panel.figure, panel.height)
-        for work, panel in drawn
-    ]
-
-
-def _work(work: dict[str, Any]) -> str:
-    data = f"{work['data']} ({work['vocabulary']})" if work["vocabulary"] else work["data"]
-    batch = f"{work['global_batch']} × {work['seq_len']}" if work["seq_len"] > 1 else work["global_batch"]
-    return f"{work['model']}, {data}, batch {batch}, {work['dtype']}, {work['device']}"
-
-
-def _at_most(count: int) -> str:
-    many = count > figures.MOST_BARS
-    return f" The {figures.MOST_BARS} fastest cases are drawn; the table has all." if many else ""
 
 
 def _headroom(strategies: list[str], *, dashed: bool = False) -> str:
@@ -227,10 +200,6 @@ def _headroom(strategies: list[str], *, dashed: bool = False) -> str:
 
 def _any_uneven(states: pd.DataFrame) -> bool:
     return bool((~states["exact"].astype(bool) & states["formula"].notna()).any())
-
-
-def _ms(seconds: float) -> str:
-    return words.digits(seconds * 1e3) if words.known(seconds) else "–"
 
 
 def _mib(count: float) -> str:

@@ -11,7 +11,7 @@ from parabench.case import Case, Protocol
 from parabench.collective_case import CollectiveCase, CollectiveProtocol
 from parabench.models.known import entry_of_model
 from parabench.plan import AnyProtocol, C, P, Plan, Turn
-from parabench.record import REFERENCE_BLOCK, UNVERIFIED, AnyCase, Finding, Launch, Status
+from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, UNVERIFIED, AnyCase, Finding, Launch, Status
 from parabench.verify import Reference, reference_of, verify
 
 # A launch is hung after ten times the time that is expected of it, and never before a minute.
@@ -19,6 +19,9 @@ DEADLINE_FACTOR = 10.0
 LEAST_DEADLINE_S = 60.0
 
 REFERENCE_TRIES = 2
+
+# The steps of a launch in which NCCL tells what it chooses: DDP has its final buckets after the first.
+EXPLAINING = Protocol(warmup=2, steps=1, launches=1, instrumented=0, explain=True)
 
 # What a core surely computes: the guess for the very first launch of a model, before anything is known.
 SURE_FLOPS = 5e9
@@ -68,12 +71,18 @@ class Walk(Generic[C, P]):
 
     def run(self) -> None:
         """Launch every turn that is left. Raises Interrupted when asked to stop; what is kept stays kept."""
-        for turn in turns_left(self.plan, self.done):
+        left = turns_left(self.plan, self.done)
+        for case in dict.fromkeys(turn.case for turn in left):
+            self._explain(case)
+        for turn in left:
             self._prepare(turn.case)
             launch = self._launch(turn.case, turn.block)
             launch.block, launch.position = turn.block, turn.position
             self._judge(launch, turn.case)
             self._finish(launch)
+
+    def _explain(self, case: C) -> None:
+        """What is launched once a session for what it tells, before anything is timed."""
 
     def _prepare(self, case: C) -> None:
         """What must have run before the case can be judged."""
@@ -122,6 +131,16 @@ class Session(Walk[Case, Protocol]):
                     case.id,
                 )
             )
+
+    def _explain(self, case: Case) -> None:
+        """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes."""
+        if case.backend != "nccl" or case.world_size == 1 or (case.id, EXPLAIN_BLOCK) in self.done:
+            return
+        self.progress.launching(case, EXPLAIN_BLOCK)
+        launch = self.launch(case, EXPLAINING, deadline_s=self.deadline_s(case))
+        launch.block = EXPLAIN_BLOCK
+        self.keep(launch)
+        self.progress.launched(launch)
 
     def _prepare(self, case: Case) -> None:
         """Launch the single-device run of the same training, once a session."""

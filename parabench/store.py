@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from parabench import __version__
 from parabench.errors import UsageError
 from parabench.record import (
+    EXPLAIN_BLOCK,
     REFERENCE_BLOCK,
     CollectiveSample,
     DeviceSample,
@@ -137,10 +138,10 @@ class Store:
         )
 
     def all_ok(self, session_id: int) -> bool:
-        """Whether every launch of a session that ended by itself ended well."""
+        """Whether every launch of a session that ended by itself ended well; one that only explains does not count."""
         bad = self._db.execute(
-            "SELECT count(*) FROM launch WHERE session_id = ? AND status NOT IN (?, ?)",
-            (session_id, Status.OK, Status.INTERRUPTED),
+            "SELECT count(*) FROM launch WHERE session_id = ? AND block != ? AND status NOT IN (?, ?)",
+            (session_id, EXPLAIN_BLOCK, Status.OK, Status.INTERRUPTED),
         ).fetchone()[0]
         return bool(bad == 0)
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from parabench.probes.footprint import Footprint
-from parabench.probes.steps import StepClock
 from parabench.strategies import recipe
-from parabench.strategies.recipe import Compute, Steps
+from parabench.strategies.recipe import Clock, Compute, Steps
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +32,7 @@ class Training:
     footprint: dict[str, int] = field(default_factory=dict)
 
 
-def train(training: Training, clock: StepClock, steps: range) -> None:
+def train(training: Training, clock: Clock, steps: range) -> None:
     """Take the training steps `steps`. Each is timed by five marks and carries nothing else."""
     compute, optimizer = training.compute, training.optimizer
     footprint = Footprint(training.module, optimizer) if training.counted and steps.start == 0 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,10 +16,14 @@ from parabench.collectives import membership
 from parabench.data.loader import batches
 from parabench.errors import UsageError
 from parabench.family import STRATEGIES, entry_of
-from parabench.models.build import build_model, sizes
+from parabench.models.build import attention_of, build_model, sizes
 from parabench.models.options import apply_options
+from parabench.probes import nccl_inspector, nccl_log
+from parabench.probes.allocator import MemoryClock
+from parabench.probes.flops import count_flops
 from parabench.probes.instruments import Instruments
 from parabench.probes.memory import forget_peak, peak_memory
+from parabench.probes.profile import Traces
 from parabench.probes.replicas import fingerprints
 from parabench.probes.steps import StepClock
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
@@ -32,7 +37,11 @@ from parabench.trainer import Training, norm_of, train
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the driver sends to every rank that trains: `steps` bare ones, then `instrumented` ones."""
+    """What the driver sends to every rank that trains: `steps` bare ones, then `instrumented` ones, then those on
+    request.
+
+    `traces` is the path that the names of traces begin with; with `explain` NCCL's log is read.
+    """
 
     case: Case
     steps: int
@@ -40,6 +49,10 @@ class Job:
     timeout_s: float
     environment: dict[str, str] = field(default_factory=dict)
     instrumented: int = 0
+    profile: bool = False
+    memory_snapshot: bool = False
+    traces: Path | None = None
+    explain: bool = False
 
 
 def run(job: Job) -> None:
@@ -66,7 +79,8 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     gc.collect()
     if grouped:
         membership.leave()
-    return result
+    told = nccl_inspector.told(os.environ) | (nccl_log.told(job.folder) if job.explain else {})
+    return result | {"told": result["told"] | told}
 
 
 def train_case(job: Job, place: Place) -> dict[str, Any]:
@@ -74,28 +88,39 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     training, parallel, known = build(job.case, place)
     forget_peak(place.device)
     steps = job.steps + job.instrumented
-    clock = StepClock(job.folder / f"marks{place.rank}.f64", steps, place.device)
+    clock = StepClock(job.folder / f"marks{place.rank}.f64", steps + job.profile + job.memory_snapshot, place.device)
     train(training, clock, range(job.steps))
     peaks = peak_memory(place.device)
-    seen: dict[str, Any] = {"facts": {}}
+    seen: dict[str, Any] = {"facts": {}, "told": {}}
+    memory = MemoryClock(clock, place.device, job.steps)
     if job.instrumented:
         with Instruments(job.case, parallel, place.device, clock.moments) as instruments:
-            train(training, clock, range(job.steps, steps))
+            train(training, memory, range(job.steps, steps))
+    traces = Traces(place, lambda: train(training, clock, range(clock.steps, clock.steps + 1)))
+    if job.profile:
+        traces.profiled()
+    if job.memory_snapshot:
+        traces.remembered()
     clock.finish()
     if job.instrumented:
         seen = instruments.read(clock.begins())
+    if job.traces is not None:
+        seen["told"] |= traces.write(job.traces)
     facts = parallel.facts()
     numbers = parallel.numbers()
     check_numbers(job.case, numbers)
     calls = membership.calls()
+    # What a step of this training computes, whoever takes it: one plain device tells it for all, after its last step.
+    flops = {"flops": count_flops(training)} if job.case == job.case.reference() else {}
     # Only pure data parallel promises equal replicas to the last bit.
     replicated = parallel.data_ranks == place.world_size > 1 and parallel.parameters is not None
     return {
         "loss": [float(loss) for loss in training.losses],
         "grad_norm": training.grad_norm,
         "numbers": {**training.footprint, **peaks, **numbers},
+        "readings": memory.readings,
         **seen,
-        "facts": {**known, **facts, "collectives": calls, **seen["facts"]},
+        "facts": {**known, **facts, **flops, "collectives": calls, **seen["facts"]},
         "fingerprints": fingerprints(parallel.parameters or {}, parallel.whole) if replicated else {},
     }
 
@@ -117,7 +142,7 @@ def build(case: Case, place: Place) -> tuple[Training, Parallel, dict[str, Any]]
     torch.manual_seed(case.seed)
     with place.device:
         model = build_model(case)
-    known = {"model": sizes(model)}
+    known = {"model": sizes(model) | attention_of(case)}
     apply_options(model, case)
     context = Context(case, place)
     parallel: Parallel = load(STRATEGIES, "strategy", case.strategy)(model, context)

@@ -11,7 +11,7 @@ import numpy as np
 
 from parabench.case import Case
 from parabench.family import STRATEGIES
-from parabench.record import MIB, DeviceSample, Failure, Finding, Launch, Sample, Status
+from parabench.record import MIB, CollectiveSample, DeviceSample, Failure, Finding, Launch, Sample, Span, Status
 from parabench.store import Results, Store, load, utc_now
 
 ENVIRONMENT: dict[str, Any] = {
@@ -94,6 +94,41 @@ def tell(of: Launch, facts: dict[str, Any] | None = None, **numbers: float | Ite
         each = [value] * of.case.world_size if isinstance(value, (int, float)) else list(value)
         of.samples += [Sample(rank, None, "measure", metric, one) for rank, one in enumerate(each)]
     return of
+
+
+# An instrumented step of 10 s: what each part of it takes.
+LONG_PARTS = {"data": 1.0, "forward": 2.0, "backward": 6.0, "optimizer": 1.0}
+
+
+def instrumented(
+    of: Launch,
+    step: int,
+    rank: int = 0,
+    *,
+    begin: float = 0.0,
+    parts: dict[str, float] | None = None,
+    waits: Iterable[tuple[float, float]] = (),
+    calls: Iterable[dict[str, Any]] = (),
+) -> Launch:
+    """The launch, with an instrumented step of one rank. Moments count from the step's `begin`; a call is what of a
+    CollectiveSample is no all_reduce of 4 MB in one second between ranks 0 and 1."""
+    at = begin
+    for name, seconds in (LONG_PARTS if parts is None else parts).items():
+        of.spans.append(Span(rank, step, name, at, at + seconds))
+        at += seconds
+    of.samples.append(Sample(rank, step, "instrument", "step_s", at - begin))
+    of.spans += [Span(rank, step, "wait", begin + start, begin + end) for start, end in waits]
+    for told in calls:
+        seq = sum(call.rank == rank for call in of.collectives)
+        plain = {"op": "all_reduce", "algorithm": "native", "group_size": 2, "bytes": 4_000_000, "duration_s": 1.0}
+        whose = {"phase": "instrument", "in_place": None, "n_wrong": None, "ranks": "0-1", "dtype": "float32"}
+        call = {"rank": rank, "step": step, "seq": seq, **plain, **whose, **told}
+        moments = {"made_s": call["start_s"]} | {name: call[name] for name in MOMENTS if call.get(name) is not None}
+        of.collectives.append(CollectiveSample(**call | {name: begin + second for name, second in moments.items()}))
+    return of
+
+
+MOMENTS = ("start_s", "made_s", "ready_s")
 
 
 def write(

@@ -15,7 +15,7 @@ def parabench(*arguments: object):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-@pytest.mark.parametrize("command", ["run", "collectives", "report", "best", "compare", "list", "doctor"])
+@pytest.mark.parametrize("command", ["run", "collectives", "report", "best", "compare", "export", "list", "doctor"])
 def test_every_command_has_help(command):
     result = parabench(command, "--help")
     assert result.exit_code == 0

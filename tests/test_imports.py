@@ -12,16 +12,18 @@ import pytest
 import parabench
 
 ROOT = Path(parabench.__file__).parent
-EVERYONES = {"__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt"}
+EVERYONES = {
+    "__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt", "peaks",
+}  # fmt: skip
 READING = {
     "store", "schema", "analysis", "report", "collectives_report", "page", "sections", "figures", "figures_scaling",
-    "figures_steps", "figures_memory", "collectives_figures", "sections_anatomy", "sections_devices",
-    "sections_machine", "figures_anatomy", "figures_timeline", "figures_devices", "trace",
+    "figures_steps", "figures_memory", "collectives_figures", "sections_anatomy", "sections_calls", "sections_devices",
+    "sections_machine", "figures_anatomy", "figures_timeline", "figures_devices", "panels", "trace",
 }  # fmt: skip
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",
     "preload", "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify",
-    "machine",
+    "machine", "hardware", "gpus", "provenance",
 }  # fmt: skip
 SEE_BOTH = {"cli", "run", "collectives_run", "pytest_plugin", "__main__", "doctor", "listing", "progress"}
 
@@ -80,7 +82,14 @@ def test_reading_commands_import_no_torch(command):
 
 @pytest.mark.parametrize(
     "module",
-    ["parabench.report", "parabench.analysis.compare", "parabench.store", "parabench.run", "parabench.collectives_run"],
+    [
+        "parabench.report",
+        "parabench.trace",
+        "parabench.analysis.compare",
+        "parabench.store",
+        "parabench.run",
+        "parabench.collectives_run",
+    ],
 )
 def test_reading_modules_import_no_torch(module):
     subprocess.run([sys.executable, "-c", f"import sys, {module}; assert 'torch' not in sys.modules"], check=True)

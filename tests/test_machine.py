@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-import threading
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pynvml
 import pytest
 
 from parabench import machine
-from parabench.probes import nvml
 
 GIB = 2**30
 
@@ -31,6 +31,7 @@ def two_devices(monkeypatch):
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
         "nvmlDeviceGetName": lambda handle: f"device {handle}",
         "nvmlDeviceGetMemoryInfo": memory,
     }.items():
@@ -40,17 +41,18 @@ def two_devices(monkeypatch):
 
 def test_devices_are_what_nvml_shows(two_devices):
     here = machine.this_machine()
-    assert here.gpus == (machine.Gpu("device 0", 80 * GIB), machine.Gpu("device 1", 80 * GIB))
+    assert here.gpus == (machine.Gpu("device 0", 80 * GIB, 0), machine.Gpu("device 1", 80 * GIB, 1))
     assert (here.ranks("cuda"), here.gpus_reason) == (2, None)
 
 
 @pytest.mark.parametrize(
-    ("visible", "names"), [("1", ["device 1"]), ("", []), ("-1", []), ("1,0", ["device 1", "device 0"])]
+    ("visible", "names"),
+    [("1", ["device 1"]), ("GPU-1", ["device 1"]), ("", []), ("-1", []), ("1,0", ["device 1", "device 0"])],
 )
 def test_cuda_visible_devices_is_obeyed(two_devices, monkeypatch, visible, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     here = machine.this_machine()
-    assert [gpu.name for gpu in here.gpus] == names
+    assert [gpu.name for gpu in here.gpus] == [f"device {gpu.index}" for gpu in here.gpus] == names
     assert (here.gpus_reason is None) == bool(names)
 
 
@@ -69,35 +71,31 @@ def test_without_nvml_there_is_a_reason(monkeypatch):
     here = machine.this_machine()
     assert here.gpus == ()
     assert "NVML is not available" in str(here.gpus_reason)
-    with nvml.DeviceSampler() as sampler:
-        pass
-    assert sampler.samples == []
 
 
-def test_the_sampler_records_every_device_and_null_for_a_lost_one(two_devices, monkeypatch):
-    two_devices.memory = True
-    twice = threading.Event()
-    with nvml.DeviceSampler() as sampler:
-        original = sampler._stop.wait
-
-        def wait(seconds):
-            if len(sampler.samples) >= 4:
-                twice.set()
-            return original(0)
-
-        sampler._stop.wait = wait
-        assert twice.wait(30)
-    first = sampler.samples[:2]
-    assert [(s.device, s.metric, s.value) for s in first] == [(0, "used_bytes", GIB), (1, "used_bytes", None)]
-    times = [s.t_s for s in sampler.samples]
-    assert times == sorted(times)
-
-
-def test_the_environment_is_json_and_holds_no_secret(monkeypatch):
+def test_the_environment_is_json_and_holds_no_secret(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
     seen = machine.environment(machine.this_machine())
+    assert json.loads(json.dumps(seen)) == seen
     assert seen["env"]["OMP_NUM_THREADS"] == "1"
-    assert "hush" not in str(seen)
+    text = json.dumps(seen)
+    for secret in ("hush", str(Path.home()), str(tmp_path)):
+        assert secret not in text
     assert seen["versions"]["torch"] == importlib.metadata.version("torch")
     assert seen["cores"] >= 1
+    assert seen["git"]["commit"] is None
+    assert "no git repository" in seen["git"]["reasons"]["commit"]
+
+
+def test_devices_that_nvml_forgot_keep_what_was_seen_of_them(monkeypatch):
+    def missing():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", missing)
+    here = machine.Machine(cores=4, gpus=(machine.Gpu("NVIDIA H200", 150 * 10**9),))
+    seen = machine.environment(here)
+    assert seen["gpus"] == [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "index": 0}]
+    assert seen["links"]["matrix"] is None
+    assert seen["driver"]["reasons"]["all"].startswith("NVML: ")

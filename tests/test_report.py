@@ -57,9 +57,9 @@ def rich(tmp_path_factory):
 
 def test_the_page_answers_in_order(rich):
     page = Page(rich)
-    figures_of = ["bucket", "heat", "scaling", "parts", "state", "memory"]
+    figures_of = ["bucket", "heat", "scaling", "parts", "anatomy", "state", "memory", "time-memory", "time-devices", "usage"]
     ids = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
-    assert ids == ["verdict", *figures_of, "cases", "findings", "failed", "launches", "environment", "reproduce"]
+    assert ids == ["verdict", *figures_of, "cases", "findings", "failed", "launches", "machine", "environment", "reproduce"]
     for said in (
         "Which algorithm and bucket size is fastest for DDP here?",
         "Fastest: ddp ring 25 MiB, 4 ranks: 22.2 ms a step",
@@ -166,7 +166,7 @@ def test_no_good_launch(tmp_path):
     bad = [fake.launch(fake.case(), status=Status.HUNG, failure=Failure("no step for 60 s"))]
     text, drawn = empty(tmp_path, bad)
     assert drawn == {}
-    assert text.count("No launch ended well, so there is nothing to draw.") == 6
+    assert text.count("No launch ended well, so there is nothing to draw.") == 8
     assert "no step for 60 s" in text
 
 

@@ -7,6 +7,7 @@ import shutil
 import fake_collectives
 import fake_results as fake
 import pytest
+from test_report_anatomy import step
 
 from parabench.report import write_report
 
@@ -40,6 +41,15 @@ def family(tmp_path_factory):
     """Every strategy, with long labels, and every section there can be."""
     folder = tmp_path_factory.mktemp("family")
     return write_report(fake.family(folder / "r.db"), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def anatomy(tmp_path_factory):
+    """Instrumented steps of strategies, with 8 ranks: timelines, buckets, bandwidth."""
+    folder = tmp_path_factory.mktemp("anatomy")
+    cases = [fake.case(strategy=name, world_size=8) for name in ("ddp", "fsdp", "tp")]
+    launches = [step(fake.launch(case, 8.0 + i), late=0.1, ranks="0-7") for i, case in enumerate(cases)]
+    return write_report(fake.write(folder / "r.db", launches), folder / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +96,7 @@ def open_page(browser, path, width, scheme="light"):
 
 
 @pytest.mark.parametrize("width", [360, 768, 1440])
-@pytest.mark.parametrize("which", ["report", "family", "long_names", "collectives"])
+@pytest.mark.parametrize("which", ["report", "family", "long_names", "collectives", "anatomy"])
 def test_it_is_drawn_without_complaint_and_fits(browser, request, which, width):
     page, said = open_page(browser, request.getfixturevalue(which), width)
     assert said == []

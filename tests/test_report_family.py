@@ -27,7 +27,7 @@ def traces(figure):
 
 def test_every_section_is_there(family):
     ids = [attrs["id"] for tag, attrs in Page(family).tags if tag == "section"]
-    assert ids[1:8] == ["bucket", "heat", "scaling", "parts", "pipelines", "state", "memory"]
+    assert ids[1:9] == ["bucket", "heat", "scaling", "parts", "anatomy", "pipelines", "state", "memory"]
 
 
 def test_what_is_no_answer_is_marked_wherever_it_stands(family):

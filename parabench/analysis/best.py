@@ -16,7 +16,7 @@ from parabench.analysis.headroom import headroom
 from parabench.analysis.session import select_session
 from parabench.case import DEFAULTS, NAMED
 from parabench.family import Rule, entry_of
-from parabench.record import REFERENCE_BLOCK
+from parabench.record import FIRST_BLOCK
 from parabench.store import Results
 
 CONFIDENCE = 0.95
@@ -32,7 +32,7 @@ def sweet_spots(results: Results, session: str | int | None = None) -> tuple[Ans
 
 def answers(launches: pd.DataFrame) -> tuple[Answer, ...]:
     """The same from a launch table."""
-    own = launches[launches["block"] != REFERENCE_BLOCK]
+    own = launches[launches["block"] >= FIRST_BLOCK]
     if own.empty:
         return (_nothing({}, own, "No launch was recorded, so there is no fastest configuration."),)
     groups = same_work(own)

@@ -32,9 +32,12 @@ KEY = ["case_id", "bytes", "in_place"]
 
 
 def bus_factor(op: str, world_size: int) -> float:
-    """busbw / algbw: 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter and all_gather, 1 for broadcast."""
+    """busbw / algbw: 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, gather and scatter, 1
+    for broadcast, reduce, and from one rank to another."""
     share = (world_size - 1) / world_size
-    return {"all_reduce": 2 * share, "reduce_scatter": share, "all_gather": share}.get(op, 1.0)
+    if op == "all_reduce":
+        return 2 * share
+    return share if op in ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter") else 1.0
 
 
 def session_launches(results: Results, session: Session) -> pd.DataFrame:

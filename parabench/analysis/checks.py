@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pandas as pd
 
-from parabench.analysis import words
+from parabench.analysis import anatomy, ddp_log, health, stragglers, words
 from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.session import Session, select_session
 from parabench.family import STRATEGIES, Rule
@@ -28,7 +28,12 @@ LOCAL_FORWARD = tuple(
     name for name, entry in STRATEGIES.items() if entry.local_forward and entry.rule is Rule.REFERENCE
 )
 # What each instrument makes doubtful: functions of the evidence, in the order in which they are said.
-INSTRUMENTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = ()
+INSTRUMENTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
+    anatomy.findings,
+    stragglers.findings,
+    health.findings,
+    ddp_log.findings,
+)
 # Above scheduler noise; the other ranks wait for it in every all-reduce.
 SLOW_RANK = 1.25
 

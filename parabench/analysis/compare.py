@@ -16,7 +16,7 @@ from parabench.analysis.session import Session, select_session
 from parabench.analysis.welch import holm, welch
 from parabench.case import Case
 from parabench.errors import UsageError
-from parabench.record import REFERENCE_BLOCK, Status
+from parabench.record import FIRST_BLOCK, Status
 from parabench.store import Results
 
 # Below two launches a side there is no spread to judge a difference against.
@@ -180,7 +180,7 @@ def _row(
 ) -> dict[str, Any]:
     there = [table.loc[case] if case in table.index else None for table in cases]
     statuses = [
-        table.loc[(table["case_id"] == case) & (table["block"] != REFERENCE_BLOCK), "status"] for table in tables
+        table.loc[(table["case_id"] == case) & (table["block"] >= FIRST_BLOCK), "status"] for table in tables
     ]
     good = [counted(table[table["case_id"] == case])["number_s"].to_numpy(dtype=float) for table in tables]
     row: dict[str, Any] = {
@@ -251,6 +251,11 @@ def differences(base: Session, new: Session) -> Iterable[str]:
     protocols = [side.plan.get("protocol") or {} for side in (base, new)]
     for name in ("warmup", "steps", "launches"):
         pairs[f"protocol {name}"] = protocols[0].get(name), protocols[1].get(name)
+    # What older records do not have is no difference.
+    for name, group, key in (("GPU driver", "driver", "version"), ("commit", "git", "commit")):
+        values = [(side.environment.get(group) or {}).get(key) for side in (base, new)]
+        if None not in values:
+            pairs[name] = values[0], values[1]
     for name, (before, after) in pairs.items():
         if before != after:
             yield f"{name} differs: {_said(before)} in base, {_said(after)} in new"

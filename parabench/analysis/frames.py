@@ -15,7 +15,7 @@ import pandas as pd
 
 from parabench.analysis.session import Session
 from parabench.case import Case
-from parabench.record import REFERENCE_BLOCK, STEP_PARTS, UNVERIFIED, Phase, Status
+from parabench.record import FIRST_BLOCK, STEP_PARTS, UNVERIFIED, Phase, Status
 from parabench.store import Results
 
 # Two cases do the same work, and may be ranked against each other, when these fields agree. `split` is none of them:
@@ -102,7 +102,7 @@ _KEPT = (
 def counted(launches: pd.DataFrame) -> pd.DataFrame:
     """The launches that count: ended well, with a number, and not the session's reference."""
     known = launches["number_s"].notna() & (launches["number_s"] > 0)
-    return launches[(launches["block"] != REFERENCE_BLOCK) & (launches["status"] == Status.OK) & known]
+    return launches[(launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK) & known]
 
 
 def case_table(launches: pd.DataFrame) -> pd.DataFrame:
@@ -112,7 +112,7 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     launches, `spread` = high / low - 1 (NaN for fewer than two launches). `status` is 'ok' or a count such as
     '2 ok, 1 oom'; `error` the first error. Parts are medians over the launches that count, peaks maxima.
     """
-    own = launches[launches["block"] != REFERENCE_BLOCK]
+    own = launches[launches["block"] >= FIRST_BLOCK]
     rows = []
     for case_id, group in own.groupby("case_id", sort=False):
         good = counted(group)
@@ -193,7 +193,7 @@ def _peaks(samples: pd.DataFrame, device_samples: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(value=pd.to_numeric(rows["value"]))
     groups = rows.groupby(["launch_id", "metric"])["value"]
     peaks = groups.max().where(groups.count() == groups.size()).unstack("metric").reindex(columns=list(PEAKS))
-    used = device_samples[device_samples["metric"] == "used_bytes"]
+    used = device_samples[(device_samples["metric"] == "used_bytes") & device_samples["rank"].isna()]
     in_use = pd.to_numeric(used["value"]).groupby(used["launch_id"]).max().rename("used_bytes")
     return peaks.join(in_use, how="outer").astype(float)
 

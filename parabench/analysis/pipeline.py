@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.record import REFERENCE_BLOCK, Status
+from parabench.record import FIRST_BLOCK, Status
 
 BUSY = "stage_busy_share"
 COLUMNS = ("case_id", "label", "stages", "microbatches", "schedule", "theory", "measured", "n_launches")
@@ -22,7 +22,7 @@ def bubbles(launches: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     which they compute, messages and uneven stages included; `measured` is the median over the `n_launches` that ended
     well and of which every rank's share is known, NaN without any. All bubbles are shares of the whole time.
     """
-    good = launches[(launches["block"] != REFERENCE_BLOCK) & (launches["status"] == Status.OK)]
+    good = launches[(launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK)]
     told = {
         launch: pipeline for launch, facts in good.set_index("launch_id")["facts"].items() if (pipeline := _of(facts))
     }

@@ -12,6 +12,7 @@ import pandas as pd
 from parabench.analysis import words
 from parabench.analysis.answer import Answer
 from parabench.analysis.frames import counted
+from parabench.analysis.machine_facts import MACHINE
 from parabench.analysis.session import Session
 from parabench.case import Case
 from parabench.collective_case import CollectiveCase
@@ -102,7 +103,7 @@ def trust(own: pd.DataFrame) -> dict[str, int]:
 
 
 def environment_rows(session: Session) -> list[tuple[str, str]]:
-    """(name, value) of what is known about the run, the protocol and the machine."""
+    """(name, value) of what is known about the run, its protocol and its software; of the machine its section tells."""
     rows = [
         ("suite", session.suite),
         ("seed", str(session.seed)),
@@ -110,26 +111,27 @@ def environment_rows(session: Session) -> list[tuple[str, str]]:
         ("started", when(session.started_utc)),
         ("finished", when(session.finished_utc) if session.finished_utc else "not finished"),
     ]
-    known = dict(session.environment)
-    gpus = known.pop("gpus", None) or []
-    memory = known.pop("memory_bytes", None)
-    nvml = known.pop("nvml", None) or {}
+    known = {name: value for name, value in session.environment.items() if name not in MACHINE}
+    git, unknown = known.pop("git", None), known.pop("unknown_versions", None) or {}
+    if git is not None:
+        rows.append(("commit", commit(git)))
     groups = [
         session.plan.get("protocol") or {},
         *(known.pop(name, None) or {} for name in ("versions", "env")),
     ]
     rows += [(str(name), _said(value)) for group in groups for name, value in group.items() if value is not None]
-    container = known.pop("container", None) or {}
-    rows += [(f"container {name}", _said(value)) for name, value in container.items() if value is not None]
-    rows += [(name, _said(value)) for name, value in known.items()]
-    rows.append(("memory", words.gibibytes(memory)))
-    named = [f"{gpu.get('name')} ({words.gibibytes(gpu.get('memory_bytes'))})" for gpu in gpus]
-    gpu_names = [f"{named.count(name)} × {name}" if named.count(name) > 1 else name for name in dict.fromkeys(named)]
-    rows.append(("GPUs", "; ".join(gpu_names) or "none"))
-    if nvml.get("available") is not None:
-        why = nvml.get("reason") or words.UNKNOWN
-        rows.append(("NVML", "available" if nvml["available"] else f"not available: {why}"))
-    return rows
+    for reason in dict.fromkeys(unknown.values()):
+        names = ", ".join(name for name, why in unknown.items() if why == reason)
+        rows.append((names, f"{words.UNKNOWN}: {reason}"))
+    return rows + [(name, _said(value)) for name, value in known.items()]
+
+
+def commit(git: Mapping[str, Any]) -> str:
+    """The commit of the project under test: '3f2a90c1b5d7, with changes that are not committed'."""
+    if git.get("commit") is None:
+        return f"{words.UNKNOWN}: {(git.get('reasons') or {}).get('commit')}"
+    state = {True: ", with changes that are not committed", False: "", None: ", perhaps with changes"}
+    return str(git["commit"])[:12] + state[git.get("dirty")]
 
 
 def bucket_sizes(facts: object) -> str:

@@ -55,6 +55,12 @@ def mebibytes(count: float | None) -> str:
     return f"{digits(count / MIB)} MiB" if known(count) else UNKNOWN
 
 
+def scaled(largest: float) -> tuple[float, str]:
+    """(factor, prefix) of the SI unit in which `largest` has one to three digits before the point: (1e9, 'G')."""
+    power = min(5, max(0, math.floor(math.log10(largest) / 3))) if known(largest) and largest > 0 else 0
+    return 10.0 ** (3 * power), ("", "k", "M", "G", "T", "P")[power]
+
+
 def gibibytes(count: float | None) -> str:
     """A machine's memory: '16 GiB'."""
     return f"{count / 1024 / MIB:,.0f} GiB" if known(count) else UNKNOWN

@@ -37,7 +37,7 @@ def _delegated(name: str, op: str | None = None, buffer: int = 0) -> Callable[..
         call = partial(getattr(self._inner, name), *args, **kwargs)
         if self.observer is None or op is None:
             return call()
-        return self.observer.follow(op, self, tree_leaves(args[buffer]), call)
+        return self.observer.follow(op, self, tree_leaves(args[buffer]), call, waits=_waits(args[-1]))
 
     method.__name__ = name
     return method

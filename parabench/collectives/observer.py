@@ -37,5 +37,7 @@ class Observer(Protocol):
         """A call begins. `results` are the tensors that it finishes; `algorithm` is None where the backend does it;
         `on_stream` says that the job is kernels on the stream that is current then."""
 
-    def follow(self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any]) -> Any:
-        """Make a call that the backend does, and return its work, watched."""
+    def follow(
+        self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
+    ) -> Any:
+        """Make a call that the backend does, and return its work, watched; with `waits` its caller waits for it."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from parabench.case import Case
 from parabench.errors import UsageError
-from parabench.models import MODELS
+from parabench.models import MODELS, GPTEntry
 from parabench.models.model import Model
 from parabench.registry import find, load, takes_argument
 
@@ -47,7 +47,8 @@ def what_is(value: Any) -> str:
 
 
 def sizes(model: Model) -> dict[str, int]:
-    """Bytes of all parameters, and of those that tensor parallel would split."""
+    """Bytes of all parameters, and of those that tensor parallel would split; how many numbers they are, and how many
+    of them are only looked up: embeddings that no other layer multiplies with, as a tied head does."""
     parameters = {id(p): p for p in model.module.parameters()}
     split = {
         id(p): p.nbytes
@@ -55,7 +56,22 @@ def sizes(model: Model) -> dict[str, int]:
         if any(fnmatch(name, pattern) for pattern in model.tensor_parallel)
         for p in module.parameters()
     }
+    looked_up: set[int] = set()
+    multiplied: set[int] = set()
+    for module in model.module.modules():
+        kind = looked_up if isinstance(module, nn.Embedding) else multiplied
+        kind |= {id(p) for p in module.parameters(recurse=False)}
     return {
         "bytes": sum(p.nbytes for p in parameters.values()),
         "tensor_parallel_bytes": sum(split.values()),
+        "parameters": sum(p.numel() for p in parameters.values()),
+        "embedding_parameters": sum(parameters[each].numel() for each in looked_up - multiplied),
     }
+
+
+def attention_of(case: Case) -> dict[str, int]:
+    """{"layers", "heads", "head_dim"} of our decoders' attention; empty for other models, whose shape is not known."""
+    entry = find(MODELS, "model", case.model)
+    if not isinstance(entry, GPTEntry) or entry.heads is None:
+        return {}
+    return {"layers": entry.layers, "heads": entry.heads, "head_dim": entry.width // entry.heads}

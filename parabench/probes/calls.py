@@ -8,12 +8,13 @@ CUDA the compute stream between the two sides of one.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import torch
@@ -22,9 +23,13 @@ from torch import Tensor
 from torch.distributed import Work
 
 from parabench.probes.moments import Moment, Moments, event
+from parabench.probes.nccl_timing import is_nccl
 
 # Waiting for a message that is there already takes some 10 us. What took longer ended when the wait did.
 BLOCKED_S = 1e-4
+
+# How long to wait for a callback that is due, after the last step.
+SETTLE_S = 1.0
 
 # What gloo gives no future for.
 MESSAGES = ("send", "recv")
@@ -35,7 +40,10 @@ BY_PARTS = ("reduce_scatter", "gather", "scatter")
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call:
-    """One call as moments: made, handed over (it returned to its caller), begun and ended."""
+    """One call as moments: made, handed over (it returned to its caller), begun and ended.
+
+    `awaited` is when somebody began to wait for it, where only that tells its end.
+    """
 
     recorder: Recorder
     op: str
@@ -48,6 +56,7 @@ class Call:
     handed: Moment | None = None
     begin: Moment | None = None
     end: Moment | None = None
+    awaited: Moment | None = None
     taken: bool = False
     work: Any = None
 
@@ -90,7 +99,8 @@ class Call:
 class Recorder:
     """Keeps the calls of one process, in order, and every time that its training stood still for one.
 
-    `native` is what the backend's own algorithm is called; `device` is where the training computes.
+    `native` is what the backend's own algorithm is called; `device` is where the training computes, `stream` its stream
+    there. `together` are the calls that NCCL is making as one, None where it makes each for itself.
     """
 
     def __init__(self, moments: Moments, device: torch.device, native: str) -> None:
@@ -100,13 +110,14 @@ class Recorder:
         self._native = native
         self._device = device
         self._thread = threading.get_ident()
-        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self.together: list[Call] | None = None
         self._ranks: dict[str, tuple[int, ...]] = {}
 
     def computes_here(self) -> bool:
         """Whether the caller is what training stands still with: its thread, or on CUDA its stream."""
-        if self._stream is not None:
-            return bool(torch.cuda.current_stream(self._device) == self._stream)
+        if self.stream is not None:
+            return bool(torch.cuda.current_stream(self._device) == self.stream)
         return threading.get_ident() == self._thread
 
     def called(
@@ -128,13 +139,31 @@ class Recorder:
         self.calls.append(call)
         return call
 
-    def follow(self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any]) -> Any:
-        """Make a call that the backend does, and return its work, watched."""
-        watched = self.called(op, group, results, on_stream=_is_nccl(group, self._device))
+    def follow(
+        self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
+    ) -> Any:
+        """Make a call that the backend does, and return its work, watched. NCCL returns none for what it makes
+        together with others, nor where the caller `waits`: then it runs on the caller's stream."""
+        watched = self.called(op, group, results, on_stream=is_nccl(group, self._device))
         watched.begin = watched.made
-        with watched.handing(waits=False):
+        with watched.handing(waits=waits and watched.on_stream):
             work = call()
-        return work if work is None else WatchedWork(work, watched)
+        if self.together is not None:
+            self.together.append(watched)
+            return work
+        if work is not None:
+            return WatchedWork(work, [watched])
+        if watched.on_stream:
+            watched.end = watched.handed
+        return None
+
+    def follow_all(self, work: Any) -> Any:
+        """The work of all calls in `together`, watched; no further call is one of them."""
+        calls, self.together = self.together or [], None
+        if work is None:
+            for call in calls:
+                call.end = self.moments.now()
+        return WatchedWork(work, calls, futured=False) if work is not None and calls else work
 
     def _ranks_of(self, group: Any) -> tuple[int, ...]:
         name = group.group_name
@@ -144,19 +173,21 @@ class Recorder:
 
 
 class WatchedWork(Work):
-    """A backend's work that notes when it ends and who waits for it.
+    """A backend's work, of one call or of several made together, that notes when it ends and who waits for it.
 
-    The recorder keeps it alive: c10d holds only its C++ half.
+    The recorder keeps it alive: c10d holds only its C++ half. A work that is not `futured` must not be asked for its
+    future: there is none, and c10d wraps the null pointer.
     """
 
-    def __init__(self, inner: Any, call: Call) -> None:
+    def __init__(self, inner: Any, calls: list[Call], *, futured: bool = True) -> None:
         super().__init__()
-        self._inner, self._call = inner, call
-        call.work = self
-        try:
-            self._end: Any = inner.get_future()
-        except RuntimeError:  # gloo's sends and receives have none
-            self._end = None
+        self._inner, self._calls, self._call = inner, calls, calls[0]
+        for call in calls:
+            call.work = self
+        self._end: Any = None
+        if futured:
+            with contextlib.suppress(RuntimeError):  # gloo's sends and receives have none
+                self._end = inner.get_future()
         if self._end is not None:
             # A future of NCCL's is there at once; its callback's stream is where its kernels have ended.
             self._end.add_done_callback(lambda _: self._ended())
@@ -164,16 +195,21 @@ class WatchedWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """The inner work's."""
         begin = perf_counter()
+        on_stream = self._call.on_stream and self._end is None
+        if on_stream and self._call.awaited is None:
+            for call in self._calls:
+                call.awaited = event()
         with self._call.waiting():
             over = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
         # Whoever comes late to a collective finds its end noted by its future, or does the rest of it here.
-        if self._call.op not in MESSAGES or perf_counter() - begin > BLOCKED_S:
+        if on_stream or self._call.op not in MESSAGES or perf_counter() - begin > BLOCKED_S:
             self._ended()
         return over
 
     def get_future(self) -> Any:
         """The inner work's."""
-        self._call.futured()
+        for call in self._calls:
+            call.futured()
         return self._inner.get_future() if self._end is None else self._end
 
     def duration_s(self) -> float | None:
@@ -201,11 +237,15 @@ class WatchedWork(Work):
     def synchronize(self) -> None:  # noqa: D102
         self._inner.synchronize()
 
+    def settle(self) -> None:
+        """Return when the end is noted, for a work whose future tells it: that comes a moment after whoever waits for
+        the future in C++ goes on, as the callback needs the interpreter."""
+        patience = perf_counter() + SETTLE_S
+        while self._end is not None and self._call.end is None and perf_counter() < patience:
+            sleep(0)
+
     def _ended(self) -> None:
         if self._call.end is not None:
             return
-        self._call.end = event() if self._call.on_stream else perf_counter()
-
-
-def _is_nccl(group: Any, device: torch.device) -> bool:
-    return device.type == "cuda" and "nccl" in group._get_backend(device).name().lower()
+        for call in self._calls:
+            call.end = event() if call.on_stream else perf_counter()

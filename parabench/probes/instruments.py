@@ -13,9 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 from parabench.case import Case
 from parabench.collectives.group import groups
 from parabench.probes.buckets import Buckets, last_before
-from parabench.probes.calls import Call, Recorder
-from parabench.probes.moments import Moments
+from parabench.probes.calls import BLOCKED_S, Call, Recorder
+from parabench.probes.coalesced import CoalescedCalls
+from parabench.probes.ddp_logger import DdpLogger
+from parabench.probes.moments import Moments, step_of
 from parabench.probes.native import NativeCalls
+from parabench.probes.nccl_timing import enable_timing
+from parabench.probes.stalls import Stalls
 from parabench.strategies.recipe import Parallel
 
 
@@ -29,10 +33,15 @@ class Instruments:
         module = parallel.module
         self._ddp = module if isinstance(module, DistributedDataParallel) else None
         self._buckets: Buckets | None = None
+        self._logger: DdpLogger | None = None
         self._on = ExitStack()
 
     def __enter__(self) -> Instruments:
+        if self._device.type == "cuda":
+            self._on.enter_context(Stalls(self._recorder))
         if dist.is_initialized():
+            enable_timing(self._device)
+            self._on.enter_context(CoalescedCalls(self._recorder))
             self._on.enter_context(NativeCalls(self._recorder, self._device.type))
             for group in groups:
                 group.observer = self._recorder
@@ -40,13 +49,19 @@ class Instruments:
         if self._ddp is not None:
             self._buckets = Buckets(self._ddp, self._moments)
             self._on.callback(self._buckets.stop)
+            self._logger = DdpLogger(self._ddp, self._moments)
+            self._on.callback(self._logger.stop)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        for call in self._recorder.calls if exc[0] is None else ():
+            if call.taken and call.end is None and call.work is not None:
+                call.work.settle()
         self._on.close()
 
     def read(self, begins: Sequence[float]) -> dict[str, Any]:
-        """What a rank hands over: {"collectives": rows, "waits": rows, "facts": ...}, seconds on the shared clock.
+        """What a rank hands over: {"collectives": rows, "waits": rows, "facts": ..., "told": ...}, seconds on the
+        shared clock. "told" is what DDP told of itself.
 
         `begins` are the beginnings of all steps, and the end of the last. A row of "collectives" is step, seq, op,
         algorithm, ranks, dtype, bytes, made, begin, duration, bucket, ready; one of "waits" step, begin, end.
@@ -59,7 +74,7 @@ class Instruments:
         rows = []
         for seq, call in enumerate(self._recorder.calls):
             made = seconds(call.made)
-            step = _step_of(made, begins)
+            step = step_of(made, begins)
             if step is None:
                 continue
             begin, end = self._span(call)
@@ -72,11 +87,12 @@ class Instruments:
             )  # fmt: skip
         waits = [(seconds(begin), seconds(end)) for begin, end in self._recorder.waits]
         waits += self._unseen_waits(taken)
-        steps = [(_step_of(begin, begins), begin, end) for begin, end in sorted(waits)]
+        steps = [(step_of(begin, begins), begin, end) for begin, end in sorted(waits)]
         return {
             "collectives": rows,
             "waits": [row for row in steps if row[0] is not None],
             "facts": self._buckets.facts() if self._buckets else {},
+            "told": {"ddp_logger": logged} if self._logger and (logged := self._logger.told(begins)) else {},
         }
 
     def _bucket_of(self, taken: Sequence[Call]) -> dict[int, int]:
@@ -88,10 +104,16 @@ class Instruments:
         return {key: index for key, index in found.items() if index is not None}
 
     def _span(self, call: Call) -> tuple[float | None, float | None]:
-        """When it began and ended. A backend that measures its own kernels knows the begin better than the caller."""
+        """When it began and ended. A backend that measures its own kernels knows the begin better than the caller.
+
+        What was over before anybody waited for it, and has no future, ended at an unknown moment: it is put where it
+        was called.
+        """
         begin = None if call.begin is None else self._moments.seconds(call.begin)
         end = None if call.end is None else self._moments.seconds(call.end)
         measured = call.work.duration_s() if call.work is not None and call.on_stream else None
+        if call.awaited is not None and end is not None and end - self._moments.seconds(call.awaited) < BLOCKED_S:
+            return begin, begin + measured if begin is not None and measured is not None else None
         if measured is not None and end is not None:
             begin = end - measured
         return begin, end
@@ -108,11 +130,3 @@ class Instruments:
             if ends and handed is not None and max(ends) > self._moments.seconds(handed):
                 waits.append((self._moments.seconds(handed), max(ends)))
         return waits
-
-
-def _step_of(second: float, begins: Sequence[float]) -> int | None:
-    """The step that `second` lies in; None outside of all."""
-    for step in range(len(begins) - 2, -1, -1):
-        if begins[step] <= second:
-            return step if second <= begins[-1] else None
-    return None

@@ -7,7 +7,7 @@ recorded while the device stood still, is known on both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import torch
@@ -40,8 +40,16 @@ class Moments:
         return self._begin + float(self._first.elapsed_time(moment)) / 1e3
 
 
-def event() -> torch.cuda.Event:
-    """An event with a time, recorded on the current stream."""
+def event(stream: torch.cuda.Stream | None = None) -> torch.cuda.Event:
+    """An event with a time, recorded on `stream`, by default the current one."""
     moment = torch.cuda.Event(enable_timing=True)
-    moment.record()
+    moment.record(stream)
     return moment
+
+
+def step_of(second: float, begins: Sequence[float]) -> int | None:
+    """The step that `second` lies in; None outside of all. `begins` are the steps' beginnings, and the last's end."""
+    for step in range(len(begins) - 2, -1, -1):
+        if begins[step] <= second:
+            return step if second <= begins[-1] else None
+    return None

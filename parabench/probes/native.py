@@ -66,7 +66,9 @@ class NativeCalls:
     def _watched(self, name: str) -> Callable[..., Any]:
         op, buffer = OPERATORS[name]
         operator = getattr(torch.ops.c10d, name).default
-        group_at = [argument.name for argument in operator._schema.arguments].index("process_group")
+        names = [argument.name for argument in operator._schema.arguments]
+        group_at = names.index("process_group")
+        async_at = names.index("async_op") if "async_op" in names else len(names)
 
         def watched(*arguments: Any) -> Any:
             returned: Any = None
@@ -79,7 +81,11 @@ class NativeCalls:
 
             group = ProcessGroup.unbox(arguments[group_at])
             results = [] if buffer is None else tree_leaves(arguments[buffer])
-            work = self._observer.follow(op, group, results, call).boxed()
-            return (*returned[:-1], work) if isinstance(returned, tuple) else work
+            # Arguments at their default are left out, and asynchronous is the default.
+            waits = async_at < len(arguments) and not arguments[async_at]
+            work = self._observer.follow(op, group, results, call, waits=waits)
+            if work is None:  # NCCL's, of a call that is made together with others, or that its caller waits for
+                return returned
+            return (*returned[:-1], work.boxed()) if isinstance(returned, tuple) else work.boxed()
 
         return watched

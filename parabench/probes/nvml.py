@@ -1,66 +1,258 @@
-"""Used memory of each device, sampled through NVML by the launcher's process, never by a rank."""
+"""What NVML can tell of a device, one function for each reading; and which devices a launch's ranks use.
+
+Every function takes NVML's handle and returns numbers in SI units. Not all devices and drivers know all of them:
+pynvml.NVMLError is raised then. Names of calls and fields follow NVIDIA's nvml.h.
+"""
 
 from __future__ import annotations
 
-import threading
-import time
-from types import TracebackType
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import pynvml
 
-from parabench.record import DeviceSample
+from parabench.record import NOT_SUPPORTED
 
-PERIOD_S = 0.1
+# How a field's value is held, by NVML's type of it.
+_HELD = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
+# All links of a device together.
+_ALL_LINKS = 0xFFFFFFFF
+
+_REASONS = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED: NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION: "no permission",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: it fell off the bus or has hung",
+}
+
+Numbers = tuple[float, ...]
+Ask = Callable[[Any], Numbers]
 
 
-def unavailable() -> str | None:
-    """Why there is no NVML here, or None when there is."""
+@dataclass(frozen=True)
+class Reading:
+    """One call, and the metrics that it gives. `asks` are tried in order until the device supports one.
+
+    `rate`: the call counts up, and the metrics are what it grew by in a second. `every`: it is made at each so many
+    readings, because what it reads seldom changes.
+    """
+
+    metrics: tuple[str, ...]
+    asks: tuple[Ask, ...]
+    rate: bool = False
+    every: int = 1
+
+
+def _memory(handle: Any) -> Numbers:
+    return (float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),)
+
+
+def _energy(handle: Any) -> Numbers:
+    return (pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3,)  # mJ
+
+
+def _power_now(handle: Any) -> Numbers:
+    return (_fields(handle, pynvml.NVML_FI_DEV_POWER_INSTANT)[0] / 1e3,)  # mW
+
+
+def _power(handle: Any) -> Numbers:
+    """On most devices since Ampere the mean of the last second."""
+    return (pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,)  # mW
+
+
+def _utilization(handle: Any) -> Numbers:
+    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+    return rates.gpu / 100, rates.memory / 100
+
+
+def _temperature(handle: Any) -> Numbers:
+    return (float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),)
+
+
+def _sm_clock(handle: Any) -> Numbers:
+    return (pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6,)  # MHz
+
+
+def _memory_clock(handle: Any) -> Numbers:
+    return (pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM) * 1e6,)  # MHz
+
+
+def _clock_events(handle: Any) -> Numbers:
+    return (float(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),)
+
+
+def _clock_events_before(handle: Any) -> Numbers:
+    """The same bits, by the name that drivers before 535 know."""
+    return (float(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),)
+
+
+def _pcie(handle: Any) -> Numbers:
+    """Counters: nvmlDeviceGetPcieThroughput would stand still for 20 ms, in which it measures, for each direction."""
+    return _fields(handle, pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES)
+
+
+def _nvlink(handle: Any) -> Numbers:
+    sent, received = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+    return tuple(kib * 1024 for kib in _fields(handle, (sent, _ALL_LINKS), (received, _ALL_LINKS)))
+
+
+def _ecc(handle: Any) -> Numbers:
+    kinds = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    return tuple(float(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)) for kind in kinds)
+
+
+def _fields(handle: Any, *names: Any) -> Numbers:
+    """The values of NVML's fields, each a number or a pair with its scope."""
+    numbers = []
+    for field in pynvml.nvmlDeviceGetFieldValues(handle, list(names)):
+        if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # a field that this driver has never heard of
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        if field.nvmlReturn != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(field.nvmlReturn)
+        numbers.append(float(getattr(field.value, _HELD[int(field.valueType)])))
+    return tuple(numbers)
+
+
+READINGS = (
+    Reading(("used_bytes",), (_memory,)),
+    Reading(("energy_j",), (_energy,)),
+    Reading(("power_w",), (_power_now, _power)),
+    Reading(("sm_clock_hz",), (_sm_clock,)),
+    Reading(("memory_clock_hz",), (_memory_clock,)),
+    Reading(("clock_event_reasons",), (_clock_events, _clock_events_before)),
+    Reading(("gpu_utilization", "memory_utilization"), (_utilization,)),
+    Reading(("temperature_c",), (_temperature,)),
+    Reading(("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"), (_pcie,), rate=True),
+    Reading(("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), (_nvlink,), rate=True),
+    Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), every=10),
+)
+
+
+def processes(handle: Any) -> dict[int, float | None]:
+    """{process id: bytes in use on the device}, None where NVML does not tell. A process that computes and draws stands
+    in both of NVML's lists with the same memory; one that uses several MIG instances stands in a list several times."""
+    held: dict[tuple[int, Any, Any], int | None] = {}
+    computing = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    try:
+        drawing = pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
+    except pynvml.NVMLError as error:
+        if not unsupported(error):
+            raise
+        drawing = []
+    for one in (*computing, *drawing):
+        instance = getattr(one, "gpuInstanceId", None), getattr(one, "computeInstanceId", None)
+        held[(one.pid, *instance)] = one.usedGpuMemory
+    sums: dict[int, float | None] = {}
+    for (pid, *_), size in held.items():
+        before = sums.get(pid, 0.0)
+        sums[pid] = None if size is None or before is None else before + size
+    return sums
+
+
+def mig_is_on(handle: Any) -> bool:
+    """Whether the device is split into instances; False for those that cannot be."""
+    try:
+        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    except pynvml.NVMLError:
+        return False
+
+
+def used_devices(size: int) -> list[int]:
+    """NVML's indices of the devices that `size` ranks use, as CUDA_VISIBLE_DEVICES deals them out.
+
+    CUDA's own order is NVML's among devices of one kind, or with CUDA_DEVICE_ORDER=PCI_BUS_ID; else the fastest comes
+    first, and then every visible device is taken for used.
+    """
+    visible = visible_devices()
+    names = {pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in visible}
+    if len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        return sorted(set(visible))
+    return sorted({visible[rank % len(visible)] for rank in range(size)}) if visible else []
+
+
+def visible_devices() -> list[int]:
+    """NVML's index of each device that CUDA sees, in CUDA's order. CUDA stops at the first entry it does not know."""
+    count = pynvml.nvmlDeviceGetCount()
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return list(range(count))
+    uuids = {}
+    if any(not entry.strip().isdigit() for entry in wanted.split(",")):
+        uuids = {_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i))): i for i in range(count)}
+    found = []
+    for entry in map(str.strip, wanted.split(",")):
+        index = _index_of(entry, count, uuids)
+        if index is None:
+            break
+        found.append(index)
+    return found
+
+
+def _index_of(entry: str, count: int, uuids: dict[str, int]) -> int | None:
+    if entry.isdigit():
+        return int(entry) if int(entry) < count else None
+    if entry.startswith("MIG-"):
+        try:
+            instance = pynvml.nvmlDeviceGetHandleByUUID(entry)
+            return int(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)))
+        except pynvml.NVMLError:
+            return None
+    return next((index for uuid, index in uuids.items() if entry.startswith("GPU-") and uuid.startswith(entry)), None)
+
+
+def _text(name: str | bytes) -> str:
+    return name if isinstance(name, str) else name.decode()
+
+
+def unsupported(error: Exception) -> bool:
+    """Whether asking again is of no use, though asking otherwise may be: device, driver or binding lack the call."""
+    return isinstance(error, AttributeError) or (
+        isinstance(error, pynvml.NVMLError) and _REASONS.get(error.value) == NOT_SUPPORTED
+    )
+
+
+def reason_of(error: Exception, *, mig: bool) -> str:
+    """Why a value is null, in words; that the device is split may be why."""
+    if isinstance(error, pynvml.NVMLError):
+        said = _REASONS.get(error.value, str(error))
+        refused = unsupported(error) or error.value == pynvml.NVML_ERROR_NO_PERMISSION
+        return f"{said}, and MIG is enabled" if mig and refused else said
+    return NOT_SUPPORTED if unsupported(error) else f"{type(error).__name__}: {error}"
+
+
+def look() -> tuple[list[tuple[int, dict[str, str]]], str | None]:
+    """What can be read here now, for a doctor: [(device, {metric: why not})] of the devices that CUDA sees, and why
+    there is none."""
     try:
         pynvml.nvmlInit()
-        pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        return f"NVML is not available: {error}"
-    return None
-
-
-class DeviceSampler:
-    """Samples every device ten times a second while its block runs. Without NVML it does nothing."""
-
-    def __init__(self) -> None:
-        self.samples: list[DeviceSample] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="parabench nvml", daemon=True)
-
-    def __enter__(self) -> DeviceSampler:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _loop(self) -> None:
-        begin = time.perf_counter()
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError:
-            return
-        try:
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-            while True:
-                for device, handle in enumerate(handles):
-                    self.samples.append(DeviceSample(device, time.perf_counter() - begin, "used_bytes", _used(handle)))
-                if self._stop.wait(PERIOD_S):
-                    return
-        finally:
-            pynvml.nvmlShutdown()
-
-
-def _used(handle: object) -> float | None:
-    """Bytes in use; None when this device does not tell (no permission, fallen off the bus)."""
+        return [], f"NVML is not available: {error}"
     try:
-        return float(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-    except pynvml.NVMLError:
-        return None
+        return [(index, _unread(index)) for index in visible_devices()], None
+    except pynvml.NVMLError as error:
+        return [], f"NVML failed: {error}"
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _unread(index: int) -> dict[str, str]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    mig = mig_is_on(handle)
+    reasons: dict[str, str] = {}
+    asked: Iterable[tuple[tuple[str, ...], tuple[Callable[[Any], object], ...]]] = (
+        *((reading.metrics, reading.asks) for reading in READINGS),
+        (("foreign_processes", "foreign_bytes"), (processes,)),
+    )
+    for metrics, asks in asked:
+        for ask in asks:
+            try:
+                ask(handle)
+            except (pynvml.NVMLError, AttributeError) as error:
+                why = reason_of(error, mig=mig)
+            else:
+                break
+        else:
+            reasons |= dict.fromkeys(metrics, why)
+    return reasons

@@ -55,6 +55,11 @@ class StepClock:
                 if not np.isnan(self._marks[i]):
                     self._marks[i] = self.moments.seconds(self._events[i])
 
+    @property
+    def steps(self) -> int:
+        """How many steps are over."""
+        return self._at // MARKS
+
     def begins(self) -> list[float]:
         """The beginnings of all steps so far, and the end of the last, in seconds; after `finish`."""
         marks = self._marks[: self._at].reshape(-1, MARKS)

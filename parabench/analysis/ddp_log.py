@@ -1,0 +1,87 @@
+"""DDP's own logger beside our instruments: the same three spans of one instrumented step, measured twice.
+
+- forward: from its begin to the end of the module's, where DDP lets backward begin; computing the loss is in neither.
+- backward: from there to the last gradient; ours ends when the last bucket is called for.
+- communication: from the first bucket to the last; theirs ends after the buckets are copied back into the gradients,
+  ours when the last of them is reduced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.evidence import Evidence
+from parabench.record import Finding, Phase
+
+SPANS = ("forward", "backward", "communication")
+# Two clocks that see the same step agree within a few percent: on shared CPUs at 2 ranks within 6 %.
+DISAGREES = 0.20
+# What lies between the two instruments' moments: hooks, and copying small buckets back, 0.1 to 0.7 ms on a CPU.
+DISAGREES_S = 1e-3
+COLUMNS = ["launch_id", "case_id", "label", "rank", "step", "span", "ddp_s", "ours_s", "difference"]
+
+
+def ddp_comparison(seen: Evidence) -> pd.DataFrame:
+    """One row per rank and span of every launch that counts and has DDP: `launch_id, case_id, label, rank, step, span`,
+    `ddp_s` and `ours_s` in seconds, `difference` = ddp / ours - 1. Unknown is NaN."""
+    rows: list[dict[str, Any]] = []
+    spans = seen.rows("span").set_index(["launch_id", "rank", "step"]).sort_index()
+    calls = seen.rows("collective")
+    calls = calls[calls["bucket"].notna() & (calls["phase"] == Phase.INSTRUMENT)]
+    calls = calls.set_index(["launch_id", "rank", "step"]).sort_index()
+    for launch in seen.good.to_dict("records"):
+        for told in json.loads(launch["facts"]).get("ddp_logger", []):
+            key = launch["launch_id"], told["rank"], told["step"]
+            ours = _ours(told["forward_end_s"], _at(spans, key), _at(calls, key))
+            for name, ours_s in zip(SPANS, ours, strict=True):
+                theirs = told[f"{name}_s"]
+                rows.append(
+                    {
+                        **{of: launch[of] for of in ("launch_id", "case_id", "label")},
+                        **{of: told[of] for of in ("rank", "step")},
+                        "span": name,
+                        "ddp_s": np.nan if theirs is None else theirs,
+                        "ours_s": ours_s,
+                    }
+                )
+    table = pd.DataFrame(rows, columns=COLUMNS[:-1])
+    return table.assign(difference=table["ddp_s"].astype(float) / table["ours_s"].astype(float) - 1)
+
+
+def findings(seen: Evidence) -> Iterator[Finding]:
+    """Where DDP and we say different things of the same step, in the median over launches and ranks."""
+    table = ddp_comparison(seen).dropna(subset=["difference"])
+    for (case_id, span), group in table.groupby(["case_id", "span"], sort=False):
+        theirs, ours = float(group["ddp_s"].median()), float(group["ours_s"].median())
+        apart = abs(theirs - ours)
+        if apart > DISAGREES * ours and apart > DISAGREES_S:
+            yield Finding(
+                code="ddp_disagrees",
+                message=f"{group['label'].iloc[0]}: DDP's own logger has {words.milliseconds(theirs)} of {span} in an "
+                f"instrumented step, the instruments here {words.milliseconds(ours)}.",
+                advice="One of the two is wrong, or they mean different spans (docs/instruments.md); trust neither "
+                "before you know which.",
+                case_id=str(case_id),
+            )
+
+
+def _at(rows: pd.DataFrame, key: tuple[int, int, int | None]) -> pd.DataFrame:
+    return rows.loc[[key]] if key in rows.index else rows.iloc[:0]
+
+
+def _ours(forward_end: float, spans: pd.DataFrame, calls: pd.DataFrame) -> tuple[float, float, float]:
+    """Our seconds of SPANS. Where forward and backward take turns, no span tells when the last forward began; buckets
+    count from its end."""
+    calls = calls[pd.to_numeric(calls["made_s"]) >= forward_end]
+    forward = spans.loc[spans["name"] == "forward", "start_s"]
+    begin = float(forward.iloc[0]) if len(forward) else np.nan
+    made, start, duration = (pd.to_numeric(calls[name]).astype(float) for name in ("made_s", "start_s", "duration_s"))
+    ends = start + duration
+    end = float(ends.max()) if len(ends) and ends.notna().all() else np.nan
+    return forward_end - begin, float(made.max()) - forward_end, end - float(made.min())

@@ -1,0 +1,189 @@
+"""How much of the hardware a training uses: FLOP/s, model FLOPs utilization, joules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.integrate import trapezoid
+
+from parabench.analysis import words
+from parabench.analysis.evidence import Evidence
+from parabench.case import Case
+from parabench.peaks import peak_of
+from parabench.record import REFERENCE_BLOCK
+
+# Where a case's FLOPs of a step are from.
+FORMULA, COUNTED = "formula", "counted"
+# Where its joules are from: the device's own energy counter, or its power readings, integrated.
+COUNTER, POWER = "energy counter", "power readings"
+
+NUMBERS = (
+    "tokens_per_s", "formula_flops", "counted_flops", "flops_per_s", "peak_flops_per_s", "mfu", "joules_per_step",
+    "joules_per_token",
+)  # fmt: skip
+COLUMNS = (
+    "case_id", "label", "strategy", "model", "global_batch", "seq_len", "unit", *NUMBERS, "devices", "flops_source",
+    "flops_reason", "peak_source", "mfu_reason", "joules_source", "joules_reason",
+)  # fmt: skip
+_KEPT = ("case_id", "label", "strategy", "model", "global_batch", "seq_len", "tokens_per_s")
+
+
+def efficiency(seen: Evidence) -> pd.DataFrame:
+    """One row per case that has a latency, fastest first.
+
+    `tokens_per_s` counts `unit` (samples where there are no sequences). `formula_flops` and `counted_flops` are of one
+    step; `flops_per_s` is the one that `flops_source` names over the case's latency. `mfu` is that over
+    `peak_flops_per_s`, the sum of the peaks of the `devices` that it ran on, from the document `peak_source`. Joules
+    are the devices' over the measured steps, median over launches. Unknown is NaN, and the `_reason` says why.
+    """
+    facts = {
+        str(launch["launch_id"]): json.loads(launch["facts"]) if isinstance(launch["facts"], str) else {}
+        for launch in seen.launches.to_dict("records")
+    }
+    counts = _counts(seen, facts)
+    energies = _energies(seen, facts)
+    stored = seen.results.launch.drop_duplicates("case_id").set_index("case_id")["case_json"]
+    rows = []
+    for row in seen.cases[seen.cases["latency_s"].notna()].to_dict("records"):
+        case = Case.from_dict(json.loads(stored[row["case_id"]]))
+        good = seen.good[seen.good["case_id"] == row["case_id"]]
+        models = (facts[str(at)].get("model") for at in good["launch_id"])
+        model: dict[str, Any] = next(filter(None, models), {})
+        found: dict[str, Any] = {name: row[name] for name in _KEPT}
+        found["unit"] = words.unit_of(case.seq_len)
+        found |= _flops(case, model, counts.get(case.reference().id), float(row["latency_s"]))
+        found |= _peak(case, str(row["device"]), seen.session.environment.get("gpus") or [])
+        found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
+        found["mfu_reason"] = found["flops_reason"] or found["mfu_reason"]
+        found |= _joules(case, [energies[str(at)] for at in good["launch_id"]])
+        rows.append(found)
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(NUMBERS, float))
+
+
+def flops_per_token(model: Mapping[str, Any], seq_len: int) -> float:
+    """Floating-point operations of forward and backward for one token of a decoder; NaN where its shape is unknown.
+
+    torchtitan's formula (torchtitan/models/utils.py): 6 for every parameter that is multiplied with, so without
+    embeddings that are only looked up, and 12 x layers x heads x head_dim x seq_len for attention, whose causal half
+    is not left out. What is computed twice (activation checkpointing, flash attention's backward) counts once.
+    """
+    try:
+        multiplied = model["parameters"] - model["embedding_parameters"]
+        return float(6 * multiplied + 12 * model["layers"] * model["heads"] * model["head_dim"] * seq_len)
+    except KeyError:
+        return np.nan
+
+
+def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None, latency_s: float) -> dict[str, Any]:
+    formula = flops_per_token(model, case.seq_len) * case.global_batch * case.seq_len
+    counted = np.nan if count is None or count.get("counted") is None else float(count["counted"])
+    source = FORMULA if words.known(formula) else COUNTED if words.known(counted) else None
+    reason = "" if source else str((count or {}).get("reason") or "the FLOPs of a step were not recorded")
+    per_step = {FORMULA: formula, COUNTED: counted, None: np.nan}[source]
+    return {
+        "formula_flops": formula,
+        "counted_flops": counted,
+        "flops_source": source,
+        "flops_reason": reason,
+        "flops_per_s": per_step / latency_s,
+    }
+
+
+def _counts(seen: Evidence, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """What one device counted, by the id of its case; of the reference launch, where that ended well."""
+    found: dict[str, Mapping[str, Any]] = {}
+    rows = seen.launches.sort_values("block", key=lambda block: block != REFERENCE_BLOCK, kind="stable")
+    for launch in rows.to_dict("records"):
+        count = facts[str(launch["launch_id"])].get("flops")
+        if count:
+            found.setdefault(str(launch["case_id"]), count)
+    return found
+
+
+def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the devices of a case could do at most, all together. Rank r runs on device r; with gloo ranks may share."""
+    devices = case.world_size if device == "cpu" or not gpus else min(case.world_size, len(gpus))
+    unknown = {"devices": devices, "peak_flops_per_s": np.nan, "peak_source": None}
+    if device == "cpu":
+        return unknown | {"mfu_reason": "it ran on CPU cores, for which no peak is published"}
+    if not gpus or (case.backend == "nccl" and case.world_size > len(gpus)):
+        return unknown | {"mfu_reason": "which devices it ran on was not recorded"}
+    used = gpus[:devices]
+    if any(gpu.get("mig") for gpu in used):
+        return unknown | {"mfu_reason": "it ran on parts of devices (MIG), for which no peak is published"}
+    peaks = [peak_of(str(gpu.get("name")), case.dtype) for gpu in used]
+    missing = next((why for peak, why in peaks if peak is None), None)
+    if missing is not None:
+        return unknown | {"mfu_reason": missing}
+    return {
+        "devices": devices,
+        "peak_flops_per_s": float(sum(peak for peak, _ in peaks if peak is not None)),
+        "peak_source": "; ".join(dict.fromkeys(source for _, source in peaks)),
+        "mfu_reason": "",
+    }
+
+
+Energy = tuple[float, str]
+
+
+def _joules(case: Case, energies: list[Energy]) -> dict[str, Any]:
+    """A case's joules from its launches' (joules of a step, where from, or why not)."""
+    known = [(joules, source) for joules, source in energies if words.known(joules)]
+    # Numbers of two kinds are not mixed.
+    source = COUNTER if any(each == COUNTER for _, each in known) else POWER
+    per_step = float(np.median([joules for joules, each in known if each == source])) if known else np.nan
+    return {
+        "joules_per_step": per_step,
+        "joules_per_token": per_step / (case.global_batch * case.seq_len),
+        "joules_source": source if known else None,
+        "joules_reason": "" if known else next((why for _, why in energies), "no launch ended well"),
+    }
+
+
+def _energies(seen: Evidence, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Energy]:
+    """Each good launch's joules of a measured step over its devices, and where they are from, or why there are none."""
+    rows = seen.rows("device_sample")
+    rows = rows[rows["rank"].isna() & rows["metric"].isin(("energy_j", "power_w"))]
+    readings = {str(key): group for key, group in rows.groupby("launch_id")}
+    return {
+        str(launch["launch_id"]): _energy(launch, facts[str(launch["launch_id"])], readings)
+        for launch in seen.good.to_dict("records")
+    }
+
+
+def _energy(launch: Mapping[Any, Any], facts: Mapping[str, Any], readings: Mapping[str, pd.DataFrame]) -> Energy:
+    if launch["device"] == "cpu":
+        return np.nan, "it ran on CPU cores, whose energy is not read"
+    own = readings.get(str(launch["launch_id"]))
+    if own is None:
+        return np.nan, "no energy of its devices was recorded"
+    window, clock = (facts.get("phases") or {}).get("measure"), facts.get("clock") or {}
+    if not window or "began_s" not in clock:
+        return np.nan, "when the measured steps ran was not recorded"
+    begin, end = (float(each) - float(clock["began_s"]) for each in window)
+    devices = [group for _, group in own.groupby("device")]
+    for source, metric in ((COUNTER, "energy_j"), (POWER, "power_w")):
+        total = sum(_spent(group[group["metric"] == metric], begin, end, source) for group in devices)
+        if words.known(total):
+            return float(total) / float(launch["n_steps"]), source
+    said = own["reason"].dropna()
+    return np.nan, str(said.iloc[0]) if len(said) else "its devices were not read before and after the measured steps"
+
+
+def _spent(rows: pd.DataFrame, begin: float, end: float, source: str) -> float:
+    """Joules of one device between two moments, on straight lines between its readings; NaN where a reading before or
+    after is missing, or a counter ran backwards."""
+    rows = rows.assign(value=pd.to_numeric(rows["value"])).dropna(subset=["value"]).sort_values("t_s")
+    t, value = rows["t_s"].to_numpy(float), rows["value"].to_numpy(float)
+    if not len(t) or t[0] > begin or t[-1] < end:
+        return np.nan
+    if source == COUNTER:
+        first, last = np.interp([begin, end], t, value)
+        return float(last - first) if (np.diff(value) >= 0).all() else np.nan
+    inside = (t > begin) & (t < end)
+    moments = np.concatenate(([begin], t[inside], [end]))
+    return float(trapezoid(np.interp(moments, t, value), moments))

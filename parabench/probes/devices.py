@@ -1,0 +1,153 @@
+"""The devices that a launch's ranks use, read through NVML: their state, what ranks hold, and who else is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import pynvml
+
+from parabench.probes import nvml
+from parabench.probes.pids import RankPids
+from parabench.record import DeviceSample
+
+FOREIGN = ("foreign_processes", "foreign_bytes")
+
+UNLISTED = "NVML lists none of this launch's ranks: they have not begun, or it counts processes of another namespace"
+UNTOLD = "NVML does not tell this process's memory"
+WRAPPED = "the counter began anew"
+
+
+class Devices:
+    """All readings of the devices that `size` ranks use. Raises nothing for a device that fails: its values are null,
+    each with its reason once, until the reason changes."""
+
+    name = "nvml"
+
+    def __init__(self, began_s: float, pids: RankPids, size: int, *, clock: Callable[[], float] = perf_counter) -> None:
+        self.samples: list[DeviceSample] = []
+        self._began_s = began_s
+        self._clock = clock
+        self._pids = pids
+        self._size = size
+        self._devices: list[_Device] = []
+        self._a_rank_was_listed = False
+        self._ticks = 0
+
+    def start(self) -> None:
+        """Find the devices. Raises pynvml.NVMLError where there is no NVML."""
+        pynvml.nvmlInit()
+        self._devices = [_Device(index, self.samples) for index in nvml.used_devices(self._size)]
+
+    def tick(self) -> None:
+        """One reading of each device."""
+        ranks = {pid: rank for rank, pid in self._pids.look().items()}
+        for device in self._devices:
+            device.at(self._clock() - self._began_s)
+            for reading in nvml.READINGS:
+                if self._ticks % reading.every == 0:
+                    device.read(reading)
+            self._read_processes(device, ranks)
+        self._ticks += 1
+
+    def stop(self) -> None:
+        """What is seldom read is read once more: a launch may be shorter than its period."""
+        for device in self._devices:
+            device.at(self._clock() - self._began_s)
+            for reading in nvml.READINGS:
+                if reading.every > 1:
+                    device.read(reading)
+        pynvml.nvmlShutdown()
+
+    def _read_processes(self, device: _Device, ranks: dict[int, int]) -> None:
+        there = device.ask(FOREIGN, (nvml.processes,))
+        if there is None:
+            return
+        for pid in sorted(there.keys() & ranks.keys()):
+            self._a_rank_was_listed = True
+            held = there[pid]
+            device.tell("used_bytes", held, None if held is not None else UNTOLD, rank=ranks[pid])
+        if not self._a_rank_was_listed:
+            for metric in FOREIGN:
+                device.tell(metric, None, UNLISTED)
+            return
+        others = [held for pid, held in there.items() if pid not in ranks and pid != os.getpid()]
+        known = [held for held in others if held is not None]
+        device.tell("foreign_processes", float(len(others)))
+        if len(known) == len(others):
+            device.tell("foreign_bytes", sum(known))
+        else:
+            device.tell("foreign_bytes", None, UNTOLD)
+
+
+class _Device:
+    """One device: what of it is worth asking, and which reasons were told."""
+
+    def __init__(self, index: int, samples: list[DeviceSample]) -> None:
+        self._index = index
+        self._samples = samples
+        self._handle: Any = None
+        self._mig = False
+        self._t_s = 0.0
+        self._asks: dict[tuple[str, ...], tuple[Callable[[Any], Any], ...]] = {}
+        self._told: dict[tuple[str, int | None], str] = {}
+        self._counted: dict[tuple[str, ...], tuple[float, nvml.Numbers]] = {}
+
+    def at(self, t_s: float) -> None:
+        """What is read now is of this moment."""
+        self._t_s = t_s
+
+    def read(self, reading: nvml.Reading) -> None:
+        """One reading, as rows."""
+        numbers = self.ask(reading.metrics, reading.asks)
+        if numbers is None:
+            self._counted.pop(reading.metrics, None)
+            return
+        if not reading.rate:
+            for metric, number in zip(reading.metrics, numbers, strict=True):
+                self.tell(metric, number)
+            return
+        before_s, before = self._counted.get(reading.metrics, (self._t_s, numbers))
+        self._counted[reading.metrics] = self._t_s, numbers
+        if self._t_s > before_s:
+            for metric, first, last in zip(reading.metrics, before, numbers, strict=True):
+                if last < first:
+                    self.tell(metric, None, WRAPPED)
+                else:
+                    self.tell(metric, (last - first) / (self._t_s - before_s))
+
+    def ask(self, metrics: tuple[str, ...], asks: tuple[Callable[[Any], Any], ...]) -> Any:
+        """What the first of `asks` says that this device supports; None, with the reason told, when none answers.
+
+        What is not supported, or not permitted, is not asked again.
+        """
+        left = self._asks.setdefault(metrics, asks)
+        reason = None
+        while left:
+            try:
+                if self._handle is None:
+                    self._handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
+                    self._mig = nvml.mig_is_on(self._handle)
+                return left[0](self._handle)
+            except Exception as error:
+                reason = nvml.reason_of(error, mig=self._mig)
+                denied = getattr(error, "value", None) == pynvml.NVML_ERROR_NO_PERMISSION
+                if not nvml.unsupported(error) and not denied:
+                    break
+                left = self._asks[metrics] = left[1:]
+        if reason is not None:
+            for metric in metrics:
+                self.tell(metric, None, reason)
+        return None
+
+    def tell(self, metric: str, value: float | None, reason: str | None = None, *, rank: int | None = None) -> None:
+        """One row; of a value that cannot be read only when the reason is new."""
+        if reason is None:
+            self._told.pop((metric, rank), None)
+        elif self._told.get((metric, rank)) == reason:
+            return
+        else:
+            self._told[metric, rank] = reason
+        self._samples.append(DeviceSample(self._index, self._t_s, metric, value, rank, reason))

@@ -1,0 +1,137 @@
+"""The host while a launch runs: what each rank holds in memory, and how much others compute."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import psutil
+
+from parabench.probes.pids import RankPids
+from parabench.record import HostSample
+
+# Which processes are ours is looked up once in so many readings: it costs more than a reading.
+LOOK_EVERY = 10
+
+ENDED = "the process has ended"
+UNCOUNTED = "the kernel counts no CPU time of the host"
+
+
+class Host:
+    """The resident set of each rank, and the share of the host's CPU time that neither the driver nor what it started
+    used since the reading before."""
+
+    name = "host"
+
+    def __init__(self, began_s: float, pids: RankPids, *, clock: Callable[[], float] = perf_counter) -> None:
+        self.samples: list[HostSample] = []
+        self._began_s = began_s
+        self._clock = clock
+        self._pids = pids
+        self._told: dict[tuple[int | None, str], str] = {}
+        self._ticks = 0
+        self._processes: dict[int, psutil.Process] = {}
+        self._spent: dict[int, float] = {}  # CPU seconds of each process of ours, since `start`
+        self._before: dict[int, float] = {}
+        self._begin = self._last = 0.0
+        self._others_s = 0.0
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._find_ours()
+        self._before = {pid: _cpu_s(process) for pid, process in self._processes.items()}
+        self._begin, self._last = _busy_and_all()
+
+    def tick(self) -> None:
+        """One reading."""
+        for rank, pid in self._pids.look().items():
+            self._read(rank, "rss_bytes", lambda pid=pid: _resident_bytes(self._process(pid)))  # type: ignore[misc]
+        if self._ticks:  # a share needs a time that it is of
+            self._read(None, "other_cpu_share", self._other_share)
+        self._ticks += 1
+
+    def stop(self) -> None:
+        """Nothing is left to be done."""
+
+    def _read(self, rank: int | None, metric: str, ask: Callable[[], float]) -> None:
+        """One row; of a value that cannot be read only when the reason is new."""
+        t_s, value, reason = self._clock() - self._began_s, None, None
+        try:
+            value = ask()
+        except psutil.NoSuchProcess:
+            reason = ENDED
+        except (psutil.Error, OSError, ValueError, ArithmeticError) as error:
+            reason = str(error) or type(error).__name__
+        if reason is None:
+            self._told.pop((rank, metric), None)
+        elif self._told.get((rank, metric)) == reason:
+            return
+        else:
+            self._told[rank, metric] = reason
+        self.samples.append(HostSample(rank, t_s, metric, value, reason))
+
+    def _process(self, pid: int) -> psutil.Process:
+        if pid not in self._processes:
+            self._processes[pid] = psutil.Process(pid)
+        return self._processes[pid]
+
+    def _find_ours(self) -> None:
+        for pid in (os.getpid(), *_descendants(os.getpid())):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._process(pid)
+
+    def _other_share(self) -> float:
+        """What others used of the time since the last reading.
+
+        The host's time is counted in ticks of 10 ms, a process's more finely, so what one reading gives to others the
+        next may take back. Only what others reach for the first time counts: no share is negative, and over several
+        readings the shares add up to what others used.
+        """
+        if self._ticks % LOOK_EVERY == 1:
+            self._find_ours()
+        new = self._processes.keys() - self._spent.keys()
+        for pid, process in self._processes.items():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._spent[pid] = _cpu_s(process) - self._before.get(pid, 0.0)
+        busy, whole = _busy_and_all()
+        passed, self._last = whole - self._last, whole
+        if passed <= 0:
+            raise ValueError(UNCOUNTED)
+        others_s = busy - self._begin - sum(self._spent.values())
+        grown = max(0.0, others_s - self._others_s)
+        # What others were given while we did not know yet that it is ours, they have not used.
+        self._others_s = others_s if new else self._others_s + grown
+        return grown / passed
+
+
+def _resident_bytes(process: psutil.Process) -> float:
+    resident = process.memory_info().rss
+    if resident == 0:  # a process that has ended, and that nobody has looked after yet
+        raise psutil.NoSuchProcess(process.pid)
+    return float(resident)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _busy_and_all() -> tuple[float, float]:
+    """CPU seconds of all cores since the host began: busy ones, and all."""
+    times = psutil.cpu_times()
+    busy = times.user + times.nice + times.system + times.irq + times.softirq
+    return busy, busy + times.idle + times.iowait + times.steal
+
+
+def _descendants(pid: int) -> list[int]:
+    """What a process has started, and what that has. psutil would read every process of the host for it."""
+    found: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    except OSError:  # it has ended, or this kernel does not tell
+        pass
+    return found + [below for child in found for below in _descendants(child)]

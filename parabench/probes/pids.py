@@ -1,0 +1,32 @@
+"""Which process each rank is: it says so in the launch's folder, for whoever watches from outside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def leave_pid(folder: Path, rank: int) -> None:
+    """Say that this process is `rank`: what a watcher finds is whole, or not there."""
+    part = folder / f"pid{rank}.part"
+    part.write_text(str(os.getpid()))
+    part.replace(folder / f"pid{rank}")
+
+
+class RankPids:
+    """The process id of each rank of a launch, as far as they have said it."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._folder = folder
+        self._missing = list(range(size))
+        self._known: dict[int, int] = {}
+
+    def look(self) -> dict[int, int]:
+        """{rank: process id} of those that have begun."""
+        for rank in list(self._missing):
+            try:
+                self._known[rank] = int((self._folder / f"pid{rank}").read_text())
+            except FileNotFoundError:
+                continue
+            self._missing.remove(rank)
+        return self._known

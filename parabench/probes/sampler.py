@@ -1,0 +1,114 @@
+"""Ten readings a second of what stands around a launch, by a thread of the driver, never by a rank.
+
+It may not delay a launch, and not fail one: what cannot be read becomes a null with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Protocol
+
+PERIOD_S = 0.1
+
+# A library that hangs (a device that fell off the bus) is left behind after this.
+PATIENCE_S = 1.0
+
+
+class Source(Protocol):
+    """Something to read. `name` is what a report calls it; what it reads it keeps."""
+
+    name: str
+
+    def start(self) -> None: ...  # noqa: D102
+    def tick(self) -> None: ...  # noqa: D102
+    def stop(self) -> None: ...  # noqa: D102
+
+
+class Stop(Protocol):
+    """What ends the sampler; threading.Event is one."""
+
+    def set(self) -> None: ...  # noqa: D102
+    def wait(self, timeout: float) -> bool: ...  # noqa: D102
+
+
+class Sampler:
+    """Reads `sources` while its block runs, at `began_s` + 0, 0.1, 0.2 s, ... on `clock`.
+
+    The moments do not depend on how long reading takes; those that it took too long for are left out, not made up for.
+    A source that raises is not asked again.
+    """
+
+    def __init__(
+        self,
+        began_s: float,
+        sources: Sequence[Source],
+        *,
+        clock: Callable[[], float] = perf_counter,
+        stop: Stop | None = None,
+    ) -> None:
+        self._began_s = began_s
+        self._clock = clock
+        self._stop: Stop = stop or threading.Event()
+        self._sources = list(sources)
+        self._unread: dict[str, str] = {}
+        self._ticks = self._missed = 0
+        self._cpu_s: float | None = None
+        self._thread = threading.Thread(target=self.run, name="parabench sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no thread can be had: the launch goes on without
+            self._unread |= {source.name: str(error) for source in self._sources}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():
+            self._unread |= {source.name: "a reading did not come back" for source in self._sources}
+
+    def run(self) -> None:
+        """Read until it is stopped."""
+        for source in list(self._sources):
+            self._guarded(source, source.start)
+        at = 0
+        while True:
+            for source in list(self._sources):
+                self._guarded(source, source.tick)
+            self._ticks += 1
+            self._cpu_s = time.thread_time()
+            due = max(at + 1, math.ceil((self._clock() - self._began_s) / PERIOD_S))
+            self._missed += due - at - 1
+            at = due
+            if self._stop.wait(max(0.0, self._began_s + at * PERIOD_S - self._clock())):
+                break
+        for source in list(self._sources):
+            self._guarded(source, source.stop)
+        self._cpu_s = time.thread_time()
+
+    def _guarded(self, source: Source, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            self._unread[source.name] = f"{type(error).__name__}: {error}"
+            self._sources.remove(source)
+
+    def facts(self) -> dict[str, Any]:
+        """What reading cost, and which source could not be read at all: {"period_s", "ticks", "missed", "cpu_s",
+        "unread": {name: reason}}."""
+        return {
+            "period_s": PERIOD_S,
+            "ticks": self._ticks,
+            "missed": self._missed,
+            "cpu_s": self._cpu_s,
+            "unread": dict(self._unread),
+        }

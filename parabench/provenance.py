@@ -1,0 +1,92 @@
+"""Which software was measured: versions of what matters, and the commit of the project in the working directory."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+VERSIONS = ("torch", "triton", "numpy", "pandas", "scipy", "plotly", "pytest-benchmark", "nvidia-ml-py")
+
+# NVIDIA's libraries come as wheels of their own, one for each major version of CUDA.
+WHEELS = {
+    "nccl": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+    "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+}
+
+# A repository that takes longer to look through is not worth the wait.
+GIT_TIMEOUT_S = 5.0
+
+
+def versions() -> tuple[dict[str, str | None], dict[str, str]]:
+    """{name: version}, and for what of torch's own libraries is unknown a reason. Nothing is imported."""
+    known = {name: version(name) for name in VERSIONS}
+    known["cuda"], why = torch_cuda()
+    reasons = {"cuda": why} if why else {}
+    for name, wheels in WHEELS.items():
+        known[name] = next((found for wheel in wheels if (found := version(wheel))), None)
+        if known[name] is None:
+            reasons[name] = why or "no wheel of it is installed; torch may hold its own, or use the system's"
+    return known, reasons
+
+
+def version(name: str) -> str | None:
+    """The installed version of a distribution; None when it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def torch_cuda() -> tuple[str | None, str | None]:
+    """The CUDA that torch was built with, read from its `version.py` as text: (version, None) or (None, why)."""
+    try:
+        path = Path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py")))
+        tree = ast.parse(path.read_text())
+    except (importlib.metadata.PackageNotFoundError, OSError, SyntaxError) as error:
+        return None, f"torch's version.py cannot be read: {type(error).__name__}"
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "cuda":
+            found = node.value.value if isinstance(node.value, ast.Constant) else None
+            return (found, None) if isinstance(found, str) else (None, "this torch is built without CUDA")
+    return None, "torch's version.py names none"
+
+
+def git(folder: Path) -> dict[str, Any]:
+    """{"commit", "dirty", "reasons"} of the repository that `folder` lies in: the project under test. No remote, branch
+    or path is read."""
+    commit, reason = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return {"commit": None, "dirty": None, "reasons": {"commit": reason, "dirty": reason}}
+    changes, reason = _git(folder, "status", "--porcelain")
+    return {
+        "commit": commit,
+        "dirty": None if changes is None else bool(changes),
+        "reasons": {"dirty": reason} if changes is None else {},
+    }
+
+
+def _git(folder: Path, *words: str) -> tuple[str | None, str | None]:
+    """What git says, or None and why. It takes no lock, runs no hook and asks nobody for anything."""
+    command = ["git", "-c", "core.fsmonitor=false", *words]
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+        )
+    except FileNotFoundError:
+        return None, "git is not installed"
+    except subprocess.TimeoutExpired:
+        return None, f"git took longer than {GIT_TIMEOUT_S:g} s"
+    except OSError as error:
+        return None, f"git cannot be run: {error.strerror}"
+    if done.returncode:
+        outside = "not a git repository" in done.stderr
+        return (
+            None,
+            "the working directory is in no git repository" if outside else "git refused, or there is no commit",
+        )
+    return done.stdout.strip(), None

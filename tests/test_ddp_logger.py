@@ -1,0 +1,172 @@
+"""DDP's own logger beside ours: the same step, the same spans, and a finding where they disagree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fake_results as fake
+import pytest
+import torch
+
+from parabench.analysis.ddp_log import SPANS, ddp_comparison, findings
+from parabench.analysis.evidence import Evidence, evidence
+from parabench.analysis.session import select_session
+from parabench.case import Case, Protocol
+from parabench.launcher import launch
+from parabench.probes.ddp_logger import USUAL_RATE, DdpLogger
+from parabench.probes.moments import Moments
+from parabench.record import CollectiveSample, Launch, Phase, Span, Status
+
+PROTOCOL = Protocol(warmup=2, steps=9, instrumented=2)
+# Two clocks are read one after the other: a float's rounding, no more.
+ROUNDING_S = 1e-6
+
+
+def seen(path: Path, *launches: Launch) -> Evidence:
+    results = fake.write(path / "r.db", launches)
+    return evidence(results, select_session(results))
+
+
+@pytest.mark.parametrize(
+    "options", [{"algorithm": "native"}, {"algorithm": "ring"}, {"grad_accumulation": 2, "no_sync": False}], ids=str
+)
+def test_ddps_moments_and_ours_enclose_one_another(options: dict[str, Any], tmp_path: Path) -> None:
+    case = Case(world_size=2, device="cpu", backend="gloo", bucket_mib=0.5, **options)
+    launched = launch(case, PROTOCOL, deadline_s=60)
+    assert launched.status is Status.OK, launched.failure
+    told = launched.facts["ddp_logger"]
+    # DDP counts passes that reduce; beyond the tenth it logs only what it is asked to.
+    assert [(each["rank"], each["step"], each["iteration"]) for each in told] == [
+        (rank, 12, 13 * options.get("grad_accumulation", 1)) for rank in range(2)
+    ]
+    table = ddp_comparison(seen(tmp_path, launched)).set_index(["rank", "span"])
+    for each in told:
+        rank = each["rank"]
+        forward, backward, communication = (table.loc[(rank, name)] for name in SPANS)
+        # Ours takes in the call of the module, theirs lies inside it; of the rest theirs takes in a little more.
+        if "grad_accumulation" in options:
+            assert forward["ours_s"] != forward["ours_s"]
+        else:
+            assert 0 < forward["ddp_s"] <= forward["ours_s"] + ROUNDING_S
+        assert 0 < backward["ours_s"] <= backward["ddp_s"] + ROUNDING_S
+        assert communication["ours_s"] > 0
+        # gloo's end is noted by a callback that may have to wait for the interpreter; a lane notes its own at once.
+        if options.get("algorithm") == "ring":
+            assert communication["ours_s"] <= communication["ddp_s"] + ROUNDING_S
+        ends = [s.end_s for s in launched.spans if (s.rank, s.step) == (rank, 12) and "backward" in s.name]
+        assert communication["ddp_s"] <= ends[0] - each["forward_end_s"]
+        assert 0 < each["overlap_s"] <= min(each["backward_s"], each["communication_s"])
+
+
+def test_nobody_tells_of_ddp_where_there_is_none() -> None:
+    case = Case(strategy="fsdp", world_size=2, device="cpu", backend="gloo")
+    assert "ddp_logger" not in launch(case, Protocol(warmup=2, steps=1, instrumented=1), deadline_s=60).facts
+
+
+class FakeDdp:
+    """A module's side of DDP: what it was asked for, in order, and what it logs when it is told to."""
+
+    def __init__(self, logged: dict[str, Any]) -> None:
+        self.asked: list[Any] = []
+        self.logger, self._logged, self._hook = self, logged, None
+
+    def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
+        self.asked.append(rate)
+
+    def register_forward_hook(self, hook: Any) -> FakeDdp:
+        self._hook = hook
+        return self
+
+    def remove(self) -> None:
+        self.asked.append("unhooked")
+
+    def set_runtime_stats_and_log(self) -> None:
+        self.asked.append("logged")
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        assert self.asked[-1] == "logged"
+        return self._logged
+
+    def forward(self) -> None:
+        assert self._hook is not None
+        self._hook(self, (), None)
+
+
+def test_the_last_step_is_logged_when_it_is_over_and_then_as_seldom_as_before() -> None:
+    module: Any = FakeDdp({"iteration": 12, "forward_compute_time": 2_000_000, "backward_compute_time": 0})
+    moments = Moments(torch.device("cpu"))
+    moments.now = iter([5.5, 6.5]).__next__
+    logger = DdpLogger(module, moments)
+    module.forward()
+    module.forward()
+    logger.stop()
+    assert module.asked == [1, "unhooked", "logged", USUAL_RATE]
+    assert logger.told([5.0, 6.0, 7.0]) == {
+        "step": 1, "iteration": 12, "forward_end_s": 6.5, "forward_s": 0.002,
+        "backward_s": None, "communication_s": None, "overlap_s": None,
+    }  # fmt: skip
+
+
+def test_a_logger_that_saw_no_step_tells_nothing() -> None:
+    module: Any = FakeDdp({})
+    logger = DdpLogger(module, Moments(torch.device("cpu")))
+    logger.stop()
+    assert logger.told([5.0, 6.0]) == {}
+
+
+STEP = 7
+CASE = fake.case(bucket_mib=1.0)
+
+
+def known(**theirs: float | None) -> Launch:
+    """Forward 0 to 30 ms, buckets called for at 50 and 90 ms and reduced at 80 and 110 ms."""
+    told = {"forward_s": 0.030, "backward_s": 0.060, "communication_s": 0.060, "overlap_s": 0.040} | theirs
+    at = 100.0
+    spans = [Span(0, STEP, "forward", at, at + 0.031), Span(0, STEP, "backward", at + 0.031, at + 0.111)]
+    calls = [
+        CollectiveSample(
+            0, STEP, seq, "all_reduce", "native", 2, 4, at + made, took, Phase.INSTRUMENT, None, None,
+            made_s=at + made, bucket=seq,
+        )
+        for seq, (made, took) in enumerate([(0.050, 0.030), (0.090, 0.020)])
+    ]  # fmt: skip
+    facts = {"ddp_logger": [{"rank": 0, "step": STEP, "iteration": 8, "forward_end_s": at + 0.030, **told}]}
+    return fake.launch(CASE, facts=facts, spans=spans, collectives=calls)
+
+
+def test_the_comparison_has_both_numbers_of_each_span(tmp_path: Path) -> None:
+    table = ddp_comparison(seen(tmp_path, known(communication_s=0.066, backward_s=None)))
+    assert table["span"].tolist() == ["forward", "backward", "communication"]
+    assert table["ours_s"].tolist() == pytest.approx([0.030, 0.060, 0.060])
+    assert table["ddp_s"].tolist() == pytest.approx([0.030, float("nan"), 0.066], nan_ok=True)
+    assert table["difference"].tolist() == pytest.approx([0.0, float("nan"), 0.10], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "found"),
+    [
+        ({}, []),
+        ({"communication_s": 0.071}, []),
+        ({"communication_s": 0.074}, ["communication"]),
+        ({"forward_s": 0.020, "backward_s": 0.090}, ["forward", "backward"]),
+        ({"forward_s": None}, []),
+    ],
+)
+def test_a_finding_says_both_numbers_where_they_disagree(
+    theirs: dict[str, float | None], found: list[str], tmp_path: Path
+) -> None:
+    said = list(findings(seen(tmp_path, known(**theirs), known(**theirs))))
+    assert [each.code for each in said] == ["ddp_disagrees"] * len(found)
+    for each, span in zip(said, found, strict=True):
+        assert f"of {span} in" in each.message
+        assert each.case_id == CASE.id
+    if found == ["communication"]:
+        assert "74.0 ms" in said[0].message
+        assert "60.0 ms" in said[0].message
+
+
+def test_a_session_without_instruments_compares_nothing(tmp_path: Path) -> None:
+    plain = seen(tmp_path, fake.launch(CASE))
+    assert ddp_comparison(plain).empty
+    assert list(findings(plain)) == []

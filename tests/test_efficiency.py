@@ -1,0 +1,230 @@
+"""FLOP/s, share of the peak and joules, from stores with a known truth."""
+
+from __future__ import annotations
+
+import fake_results as fake
+import numpy as np
+import pytest
+import torch
+from trained_helpers import TRAINED_TOKENS, small_gpt
+
+from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, POWER, efficiency, flops_per_token
+from parabench.analysis.evidence import evidence
+from parabench.analysis.session import select_session
+from parabench.case import Case
+from parabench.models.build import sizes
+from parabench.peaks import DEVICES, peak_of
+from parabench.probes.flops import count_flops
+from parabench.record import DeviceSample
+from parabench.strategies.compute import ForwardBackward
+from parabench.strategies.recipe import Context, Place
+from parabench.trainer import Training
+from parabench.worker import Job, train_case
+
+MODEL = {"parameters": 1000, "embedding_parameters": 400, "layers": 2, "heads": 4, "head_dim": 8}
+PER_TOKEN = 6 * 600 + 12 * 2 * 4 * 8 * 64
+GPU = {"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False, "reasons": {}}
+
+
+def on_gpus(count, **fields):
+    return fake.ENVIRONMENT | {"gpus": [GPU | fields] * count}
+
+
+def gpu_case(**fields):
+    return fake.case(device="cuda", backend="nccl", dtype="bfloat16", **fields)
+
+
+def table(tmp_path, launches, environment=fake.ENVIRONMENT):
+    tmp_path.mkdir(exist_ok=True)
+    results = fake.write(tmp_path / "r.db", launches, environment=environment)
+    return efficiency(evidence(results, select_session(results)))
+
+
+def test_the_formula_is_of_multiplied_parameters_and_whole_attention():
+    assert flops_per_token(MODEL, 64) == PER_TOKEN
+    assert np.isnan(flops_per_token({"parameters": 1000, "embedding_parameters": 0}, 64))
+
+
+def test_flop_per_second_and_mfu_of_a_decoder(tmp_path):
+    case = gpu_case(world_size=2)
+    row = table(tmp_path, [fake.launch(case, 0.01, facts={"model": MODEL})], on_gpus(4)).iloc[0]
+    assert row["flops_per_s"] == pytest.approx(PER_TOKEN * 8 * 64 / 0.01)
+    assert (row["devices"], row["flops_source"]) == (2, FORMULA)
+    assert row["mfu"] == pytest.approx(row["flops_per_s"] / (2 * 989.5e12))
+    assert row["peak_source"] == "NVIDIA H200 Tensor Core GPU datasheet (SXM)"
+
+
+def test_other_models_take_what_the_reference_counted(tmp_path):
+    case = fake.case(model="mlp", seq_len=1)
+    reference = fake.launch(case.reference(), 0.1, block=-1, facts={"flops": {"counted": 5_000_000, "by": {}}})
+    row = table(tmp_path, [reference, fake.launch(case, 0.01, facts={"model": {"parameters": 10}})]).iloc[0]
+    assert (row["flops_source"], row["unit"]) == (COUNTED, "samples")
+    assert row["flops_per_s"] == pytest.approx(5e8)
+
+
+def test_what_could_not_be_counted_is_unknown_with_the_counters_reason(tmp_path):
+    case = fake.case(model="mlp", seq_len=1)
+    why = "torch's counter knows none of the model's operations"
+    reference = fake.launch(case.reference(), 0.1, block=-1, facts={"flops": {"counted": None, "reason": why}})
+    row = table(tmp_path, [reference, fake.launch(case, 0.01)]).iloc[0]
+    assert np.isnan(row["flops_per_s"])
+    assert row["flops_reason"] == row["mfu_reason"] == why
+
+
+@pytest.mark.parametrize(
+    ("case", "environment", "why"),
+    [
+        (fake.case(), fake.ENVIRONMENT, "it ran on CPU cores, for which no peak is published"),
+        (gpu_case(), on_gpus(2, name="Quadro 9"), "the peak of 'Quadro 9' is in no table here"),
+        (gpu_case(), on_gpus(2, mig=True), "it ran on parts of devices (MIG), for which no peak is published"),
+        (gpu_case(), on_gpus(1), "which devices it ran on was not recorded"),
+        (gpu_case(), on_gpus(2, name="Tesla T4"), "Tesla T4 has no arithmetic unit for bfloat16"),
+    ],
+)
+def test_without_a_peak_there_is_no_mfu_but_a_reason(tmp_path, case, environment, why):
+    row = table(tmp_path, [fake.launch(case, 0.01, facts={"model": MODEL})], environment).iloc[0]
+    assert np.isnan(row["mfu"])
+    assert row["flops_per_s"] > 0
+    assert row["mfu_reason"] == why
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "bfloat16", 312e12),
+        ("NVIDIA A100 80GB PCIe", "float32", 19.5e12),
+        ("NVIDIA A10", "bfloat16", 125e12),
+        ("NVIDIA A10G", "bfloat16", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bfloat16", None),
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.5e12),
+        ("NVIDIA H100 PCIe", "bfloat16", 756.5e12),
+        ("NVIDIA H100 NVL", "float32", 60e12),
+        ("NVIDIA H200 NVL", "bfloat16", 835.5e12),
+        ("NVIDIA B200", "bfloat16", 2250e12),
+        ("NVIDIA L4", "float32", 30.3e12),
+        ("NVIDIA L40S", "bfloat16", 362.05e12),
+        ("NVIDIA L40", "bfloat16", None),
+        ("Tesla V100-SXM2-16GB", "float32", 15.7e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "float32", None),
+    ],
+)
+def test_a_name_gets_its_own_peak_or_none(name, dtype, peak):
+    assert peak_of(name, dtype)[0] == peak
+
+
+def test_every_peak_names_its_document_and_tensor_cores_are_faster():
+    for device in DEVICES:
+        assert device.source.startswith("NVIDIA ")
+        assert device.peak.get("bfloat16", np.inf) > device.peak["float32"]
+
+
+BEGAN = 1000.0
+
+
+def metered(case, readings, *, window=(1010.0, 1014.0), **facts):
+    """A launch of 20 steps of 0.2 s; `readings` are (device, t_s, metric, value)."""
+    clock = {"clock": {"began_s": BEGAN}, "phases": {"measure": list(window)}, "model": MODEL}
+    rows = [DeviceSample(device, t_s, metric, value) for device, t_s, metric, value in readings]
+    return fake.launch(case, 0.2, facts=clock | facts, device_samples=rows)
+
+
+def counters(watts, device=0, begin=0.0, end=20.0):
+    """A counter that was read before and after, not at the moments that count."""
+    return [(device, t, "energy_j", 1e6 + watts * t) for t in np.linspace(begin, end, 7)]
+
+
+def test_joules_are_the_counters_growth_over_the_measured_steps_of_all_devices(tmp_path):
+    case = gpu_case(world_size=2)
+    row = table(tmp_path, [metered(case, counters(400) + counters(300, 1))], on_gpus(2)).iloc[0]
+    assert row["joules_per_step"] == pytest.approx((400 + 300) * 4 / 20)
+    assert row["joules_per_token"] == pytest.approx(row["joules_per_step"] / (8 * 64))
+    assert row["joules_source"] == COUNTER
+
+
+def test_launches_give_their_median_and_power_is_used_where_there_is_no_counter(tmp_path):
+    case = gpu_case()
+    powers = [(0, t, "power_w", 100 + 10 * t) for t in (0.0, 9.0, 11.0, 13.0, 20.0)]
+    row = table(tmp_path, [metered(case, powers)], on_gpus(2)).iloc[0]
+    assert row["joules_per_step"] == pytest.approx((100 + 10 * 12) * 4 / 20)  # a straight line: its middle
+    assert row["joules_source"] == POWER
+    mixed = [metered(case, counters(watts)) for watts in (100, 200, 900)] + [metered(case, powers)]
+    for block, launch in enumerate(mixed):
+        launch.block = block
+    row = table(tmp_path / "mixed", mixed, on_gpus(2)).iloc[0]
+    assert (row["joules_per_step"], row["joules_source"]) == (pytest.approx(200 * 4 / 20), COUNTER)
+
+
+@pytest.mark.parametrize(
+    ("readings", "window", "why"),
+    [
+        (counters(400, end=12.0), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
+        (counters(400, begin=11.0), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
+        (counters(-400), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
+        ([], (1010.0, 1014.0), "no energy of its devices was recorded"),
+        (counters(400), (), "when the measured steps ran was not recorded"),
+    ],
+)
+def test_readings_that_do_not_span_the_steps_give_no_joules(tmp_path, readings, window, why):
+    row = table(tmp_path, [metered(gpu_case(), readings, window=window)], on_gpus(2)).iloc[0]
+    assert np.isnan(row["joules_per_step"])
+    assert row["joules_reason"] == why
+
+
+def test_one_device_without_a_counter_leaves_the_sum_unknown_with_its_reason(tmp_path):
+    launch = metered(gpu_case(world_size=2), counters(400))
+    launch.device_samples += [DeviceSample(1, t, "energy_j", None, None, "not supported") for t in (0.0, 20.0)]
+    row = table(tmp_path, [launch], on_gpus(2)).iloc[0]
+    assert np.isnan(row["joules_per_step"])
+    assert row["joules_reason"] == "not supported"
+
+
+def test_a_record_from_before_all_this_has_throughput_and_reasons(tmp_path):
+    row = table(tmp_path, [fake.launch(fake.case(), 0.01)]).iloc[0]
+    assert row["tokens_per_s"] == pytest.approx(8 * 64 / 0.01)
+    assert row["flops_reason"] == "the FLOPs of a step were not recorded"
+    assert row["joules_reason"] == "it ran on CPU cores, whose energy is not read"
+
+
+def training_of(model, batch, *, fails=False):
+    def loss(output, targets):
+        if fails:
+            raise RuntimeError("this loss fails")
+        return model.loss(output, targets)
+
+    compute = ForwardBackward(module=model.module, loss=loss, context=Context(Case(), Place(0, 1, torch.device("cpu"))))
+    optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1)
+    return Training(
+        module=model.module, compute=compute, optimizer=optimizer, batches=iter([batch]), gradient_norm=lambda: None
+    )
+
+
+def test_a_decoders_count_is_the_formula_but_for_vectors_and_repeated_scores():
+    """What the two differ in, to the last operation: the formula has 6 for every bias and norm, which the counter does
+    not know; the counter has 7 products of attention's matrices, the formula 6."""
+    model = small_gpt()
+    tokens = torch.zeros(2, TRAINED_TOKENS, dtype=torch.long)
+    found = count_flops(training_of(model, (tokens, tokens)))
+    known = sizes(model) | {"layers": 2, "heads": 4, "head_dim": 16}
+    assert known["embedding_parameters"] == model.module.stem.positions.weight.numel()  # the tokens' is the head's too
+    formula = flops_per_token(known, TRAINED_TOKENS) * tokens.numel()
+    vectors = sum(p.numel() for p in model.module.parameters() if p.dim() == 1)
+    attention = 12 * 2 * 4 * 16 * TRAINED_TOKENS * tokens.numel()
+    assert found["counted"] == formula - 6 * vectors * tokens.numel() + attention / 6
+    assert sum(found["by"].values()) == found["counted"]
+
+
+def test_a_counter_that_fails_is_an_unknown_with_its_reason():
+    model = small_gpt()
+    tokens = torch.zeros(1, TRAINED_TOKENS, dtype=torch.long)
+    found = count_flops(training_of(model, (tokens, tokens), fails=True))
+    assert found == {"counted": None, "reason": "the counter failed: RuntimeError: this loss fails"}
+
+
+@pytest.mark.parametrize(("more", "counts"), [({}, True), ({"fused": False}, False)])
+def test_only_the_plain_training_on_one_device_is_counted(tmp_path, more, counts):
+    plain = Case(strategy="single", model="toy", data="synthetic", seq_len=1, device="cpu", backend="gloo", **more)
+    facts = train_case(Job(plain, 2, tmp_path, 60.0), Place(0, 1, torch.device("cpu")))["facts"]
+    assert ("flops" in facts) == counts
+    if counts:
+        # 10-10-1 for 8 samples: forward, the weights' gradients, and the second layer's inputs'.
+        assert facts["flops"]["counted"] == 2 * 8 * (2 * (10 * 10 + 10) + 10)

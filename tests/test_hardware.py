@@ -1,0 +1,276 @@
+"""Hosts, devices and repositories that are not here: /sys and /proc below a folder, NVML replaced at its functions."""
+
+from __future__ import annotations
+
+import subprocess
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from parabench import gpus, hardware, provenance
+
+GIB = 2**30
+
+
+def write(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+
+@pytest.fixture
+def two_sockets(tmp_path):
+    files = {}
+    for cpu in range(8):  # two sockets of two cores of two threads
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"] = str(cpu // 2 % 2)
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/core_id"] = str(cpu % 2)
+    for node, cpus in enumerate(("0-1,4-5", "2-3,6-7")):
+        files[f"sys/devices/system/node/node{node}/cpulist"] = cpus
+        files[f"sys/devices/system/node/node{node}/meminfo"] = f"Node {node} MemTotal:       1048576 kB"
+    port = "sys/class/infiniband/mlx5_0/ports/1/"
+    files |= {port + "rate": "400 Gb/sec (4X NDR)", port + "state": "4: ACTIVE", port + "link_layer": "InfiniBand"}
+    files["sys/bus/pci/devices/0000:07:00.0/numa_node"] = "1"
+    files["sys/bus/pci/devices/0000:0b:00.0/numa_node"] = "-1"
+    write(tmp_path, files)
+    return tmp_path
+
+
+def test_sockets_cores_and_threads_are_counted_once_each(two_sockets):
+    assert hardware.processor(two_sockets) == {
+        "sockets": 2, "physical_cores": 4, "logical_cores": 8, "reasons": {}
+    }  # fmt: skip
+
+
+def test_nodes_have_their_cpus_and_memory(two_sockets):
+    assert hardware.numa(two_sockets)["nodes"] == [
+        {"node": 0, "cpus": "0-1,4-5", "memory_bytes": GIB},
+        {"node": 1, "cpus": "2-3,6-7", "memory_bytes": GIB},
+    ]
+
+
+def test_a_port_has_its_rate(two_sockets):
+    assert hardware.network(two_sockets)["infiniband"] == [
+        {"name": "mlx5_0", "port": 1, "bits_per_s": 400 * 10**9, "state": "active", "layer": "InfiniBand"}
+    ]
+
+
+def test_a_kernel_that_tells_nothing_leaves_unknowns_with_reasons(tmp_path):
+    for facts in (hardware.processor(tmp_path), hardware.numa(tmp_path)):
+        unknown = {name for name, value in facts.items() if value is None}
+        assert unknown == set(facts["reasons"])
+        assert unknown
+    assert hardware.network(tmp_path)["infiniband"] == []
+
+
+VERSION_2 = {"proc/self/cgroup": "0::/job", "sys/fs/cgroup/cpu.max": "max 100000"}
+VERSION_1 = {"proc/self/cgroup": "4:memory:/a/b\n2:cpu,cpuacct:/a"}
+
+
+@pytest.mark.parametrize(
+    ("files", "cores", "memory"),
+    [
+        (VERSION_2 | {"sys/fs/cgroup/job/cpu.max": "150000 100000"}, 1.5, None),
+        (VERSION_2 | {"sys/fs/cgroup/job/cpu.max": "max 100000", "sys/fs/cgroup/job/memory.max": "1024"}, None, 1024),
+        # The group above allows less.
+        (VERSION_2 | {"sys/fs/cgroup/cpu.max": "100000 100000", "sys/fs/cgroup/job/cpu.max": "200000 100000"}, 1, None),
+        (
+            VERSION_1
+            | {"sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "50000", "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000"}
+            | {"sys/fs/cgroup/memory/a/memory.limit_in_bytes": "2048"}
+            | {"sys/fs/cgroup/memory/a/b/memory.limit_in_bytes": "9223372036854771712"},
+            0.5,
+            2048,
+        ),
+        (VERSION_1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1"}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_limits_of_control_groups_of_both_versions(tmp_path, files, cores, memory):
+    write(tmp_path, files)
+    found = hardware.container(tmp_path, {})
+    assert (found["cores"], found["memory_bytes"]) == (cores, memory)
+    assert ("cores" in found["reasons"], "memory_bytes" in found["reasons"]) == (cores is None, memory is None)
+
+
+@pytest.mark.parametrize(
+    ("file", "environ", "kind"),
+    [
+        (".dockerenv", {}, "docker"),
+        (".dockerenv", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"),
+        ("run/.containerenv", {}, "podman"),
+        ("other", {"APPTAINER_CONTAINER": "/image"}, "apptainer"),
+        ("other", {}, None),
+    ],
+)
+def test_kinds_of_containers(tmp_path, file, environ, kind):
+    write(tmp_path, {file: ""})
+    assert hardware.container(tmp_path, environ)["kind"] == kind
+
+
+class Nvml:
+    """Devices by number. `nvlinks` are each one's (peer, or "switch"); `levels` what lies between two without any."""
+
+    def __init__(self, count=2, nvlinks=None, levels=None, mig=(), refused=()):
+        self.count, self.nvlinks, self.levels, self.mig = count, nvlinks or {}, levels or {}, mig
+        self.refused = refused
+
+    def install(self, monkeypatch):
+        answers = {
+            "nvmlInit": lambda: None,
+            "nvmlShutdown": lambda: None,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlSystemGetDriverVersion": lambda: "575.57.08",
+            "nvmlSystemGetCudaDriverVersion": lambda: 12090,
+            "nvmlDeviceGetName": lambda h: "NVIDIA H200",
+            "nvmlDeviceGetMemoryInfo": lambda h: SimpleNamespace(total=140 * GIB),
+            "nvmlDeviceGetCudaComputeCapability": lambda h: (9, 0),
+            "nvmlDeviceGetEnforcedPowerLimit": lambda h: 650_000,
+            "nvmlDeviceGetPowerManagementDefaultLimit": lambda h: 700_000,
+            "nvmlDeviceGetPowerManagementLimitConstraints": lambda h: [200_000, 700_000],
+            "nvmlDeviceGetClockInfo": lambda h, kind: 345 if kind == pynvml.NVML_CLOCK_SM else 3201,
+            "nvmlDeviceGetMaxClockInfo": lambda h, kind: 1980 if kind == pynvml.NVML_CLOCK_SM else 3201,
+            "nvmlDeviceGetMigMode": lambda h: [int(h in self.mig), 0],
+            "nvmlDeviceGetEccMode": lambda h: [1, 1],
+            "nvmlDeviceGetCurrPcieLinkGeneration": lambda h: 1,
+            "nvmlDeviceGetMaxPcieLinkGeneration": lambda h: 5,
+            "nvmlDeviceGetCurrPcieLinkWidth": lambda h: 16,
+            "nvmlDeviceGetMaxPcieLinkWidth": lambda h: 16,
+            "nvmlDeviceGetCpuAffinity": lambda h, words: [0b110011],
+            "nvmlDeviceGetPciInfo": lambda h: SimpleNamespace(busId=self.bus(h)),
+            "nvmlDeviceGetNvLinkState": self.state,
+            "nvmlDeviceGetNvLinkRemoteDeviceType": lambda h, link: (
+                pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+                if self.nvlinks[h][link] == "switch"
+                else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU
+            ),
+            "nvmlDeviceGetNvLinkRemotePciInfo": lambda h, link: SimpleNamespace(busId=self.bus(self.nvlinks[h][link])),
+            "nvmlDeviceGetTopologyCommonAncestor": lambda a, b: self.levels[a, b],
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(pynvml, name, self.refuse if name in self.refused else answer)
+
+    def bus(self, device):
+        return ("00000000:07:00.0", "00000000:0B:00.0", "00000000:48:00.0", "00000000:4C:00.0")[device]
+
+    def refuse(self, *_):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
+
+    def state(self, device, link):
+        if device not in self.nvlinks:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        if link >= len(self.nvlinks[device]):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return int(self.nvlinks[device][link] is not None)
+
+
+def test_a_device_tells_its_limits_and_modes_in_si_units(two_sockets, monkeypatch):
+    Nvml(levels={(0, 1): pynvml.NVML_TOPOLOGY_SYSTEM}, mig=(1,)).install(monkeypatch)
+    found = gpus.look([0, 1], two_sockets)
+    first, second = found["gpus"]
+    assert first == {
+        "index": 0, "name": "NVIDIA H200", "memory_bytes": 140 * GIB, "compute_capability": "9.0",
+        "power_limit_w": 650, "power_default_w": 700, "power_max_w": 700, "sm_clock_hz": 345 * 10**6,
+        "sm_clock_max_hz": 1980 * 10**6, "memory_clock_hz": 3201 * 10**6, "memory_clock_max_hz": 3201 * 10**6,
+        "mig": False, "ecc": True, "pcie_generation": 1, "pcie_generation_max": 5, "pcie_width": 16,
+        "pcie_width_max": 16, "cpus": "0-1,4-5", "numa_node": 1, "reasons": {},
+    }  # fmt: skip
+    assert second["mig"]
+    assert (second["numa_node"], list(second["reasons"])) == (None, ["numa_node"])
+    assert found["driver"] == {"version": "575.57.08", "cuda": "12.9", "reasons": {}}
+
+
+def test_one_refused_question_leaves_the_others(two_sockets, monkeypatch):
+    nvml = Nvml(levels={(0, 1): pynvml.NVML_TOPOLOGY_NODE}, refused={"nvmlDeviceGetEccMode", "nvmlDeviceGetPciInfo"})
+    nvml.install(monkeypatch)
+    found = gpus.look([0, 1], two_sockets)
+    for device in found["gpus"]:
+        assert (device["ecc"], device["numa_node"], device["mig"]) == (None, None, False)
+        assert "Permission" in device["reasons"]["ecc"]
+    assert found["links"]["matrix"] == [["X", "NODE"], ["NODE", "X"]]
+
+
+def test_nvlinks_to_peers_are_counted_when_they_are_active(monkeypatch):
+    # Four devices in two pairs: two links within a pair, one of a third is down; the rest goes over PCIe.
+    pairs = {0: [1, 1, None], 1: [0, None, 0], 2: [3], 3: [2]}
+    levels = dict.fromkeys(((0, 2), (0, 3), (1, 2), (1, 3)), pynvml.NVML_TOPOLOGY_SYSTEM)
+    Nvml(count=4, nvlinks=pairs, levels=levels | {(1, 2): pynvml.NVML_TOPOLOGY_SINGLE}).install(monkeypatch)
+    found = gpus.links(range(4))
+    assert found["matrix"] == [
+        ["X", "NV2", "SYS", "SYS"],
+        ["NV2", "X", "PIX", "SYS"],
+        ["SYS", "PIX", "X", "NV1"],
+        ["SYS", "SYS", "NV1", "X"],
+    ]
+    assert found["reasons"] == {}
+
+
+def test_switches_join_all_devices_with_the_links_of_the_one_that_has_fewest(monkeypatch):
+    Nvml(count=3, nvlinks={0: ["switch"] * 18, 1: ["switch"] * 18, 2: ["switch"] * 17 + [None]}).install(monkeypatch)
+    found = gpus.links(range(3))
+    assert found["matrix"] == [["X", "NV18", "NV17"], ["NV18", "X", "NV17"], ["NV17", "NV17", "X"]]
+    assert found["nvlinks_to_switches"] == [18, 18, 17]
+
+
+def test_a_link_that_may_not_be_looked_at_is_unknown_and_not_taken_for_pcie(monkeypatch):
+    nvml = Nvml(nvlinks={0: [1], 1: [0]}, levels={(0, 1): pynvml.NVML_TOPOLOGY_SINGLE})
+    nvml.refused = {"nvmlDeviceGetNvLinkState"}
+    nvml.install(monkeypatch)
+    found = gpus.links([0, 1])
+    assert found["matrix"] == [["X", None], [None, "X"]]
+    assert set(found["reasons"]) == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    ("source", "cuda", "why"),
+    [
+        ("from typing import Optional\ncuda: Optional[str] = '12.8'\n", "12.8", None),
+        ("cuda: Optional[str] = None\n", None, "this torch is built without CUDA"),
+        ("hip = None\n", None, "torch's version.py names none"),
+    ],
+)
+def test_torchs_cuda_is_read_as_text(tmp_path, monkeypatch, source, cuda, why):
+    (tmp_path / "version.py").write_text(source)
+    here = SimpleNamespace(locate_file=lambda name: tmp_path / "version.py")
+    monkeypatch.setattr(provenance.importlib.metadata, "distribution", lambda name: here)
+    assert provenance.torch_cuda() == (cuda, why)
+
+
+def test_the_wheel_of_nccl_tells_its_version(monkeypatch):
+    monkeypatch.setattr(provenance, "torch_cuda", lambda: ("12.8", None))
+    monkeypatch.setattr(provenance, "version", {"torch": "2.13.0", "nvidia-nccl-cu12": "2.27.3"}.get)
+    known, unknown = provenance.versions()
+    assert (known["torch"], known["cuda"], known["nccl"], known["cudnn"]) == ("2.13.0", "12.8", "2.27.3", None)
+    assert list(unknown) == ["cudnn"]
+
+
+def test_a_repository_tells_its_commit_and_whether_it_is_dirty(tmp_path):
+    def run(*words):
+        names = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+        return subprocess.run(
+            ["git", *names, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    run("init", "-q")
+    assert provenance.git(tmp_path)["commit"] is None  # no commit yet
+    run("commit", "-q", "--allow-empty", "-m", "first")
+    assert provenance.git(tmp_path) == {"commit": run("rev-parse", "HEAD"), "dirty": False, "reasons": {}}
+    (tmp_path / "new").write_text("new")
+    assert provenance.git(tmp_path)["dirty"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        (FileNotFoundError(), "git is not installed"),
+        (subprocess.TimeoutExpired("git", 5), "git took longer than 5 s"),
+        (PermissionError(13, "Permission denied"), "git cannot be run: Permission denied"),
+    ],
+)
+def test_without_git_the_commit_is_unknown(tmp_path, monkeypatch, failure, why):
+    def fail(*args, **kwargs):
+        raise failure
+
+    monkeypatch.setattr(provenance.subprocess, "run", fail)
+    assert provenance.git(tmp_path) == {"commit": None, "dirty": None, "reasons": {"commit": why, "dirty": why}}

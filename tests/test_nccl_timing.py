@@ -1,0 +1,186 @@
+"""What the instruments make of NCCL's works and streams, on a stand-in for the device. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from fake_cuda import Device, Group, works_that_are_none
+from ranks_helpers import in_group
+from torch.distributed import ProcessGroup
+
+from parabench.case import Case
+from parabench.probes.calls import Recorder
+from parabench.probes.coalesced import CoalescedCalls
+from parabench.probes.instruments import Instruments
+from parabench.probes.moments import Moments
+from parabench.probes.nccl_timing import enable_timing
+from parabench.probes.stalls import Stalls
+from parabench.ranks import run_ranks
+from parabench.strategies.recipe import Parallel
+
+CUDA = torch.device("cuda", 0)
+GROUP: Any = Group()
+
+
+class Bench:
+    """Instruments around calls that the test makes; `read` gives seconds since they began."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.device = Device(monkeypatch)
+        moments = Moments(CUDA)
+        self._begin = moments._begin
+        parallel = Parallel(module=torch.nn.Linear(1, 1), data_rank=0, data_ranks=1)
+        self.instruments = Instruments(Case(device="cuda", backend="nccl"), parallel, CUDA, moments)
+        self.recorder: Recorder = self.instruments._recorder
+        self.recorder._ranks["fake"] = (0, 1)
+
+    def call(self, work: Any, op: str = "all_reduce", *, waits: bool = False) -> Any:
+        return self.recorder.follow(op, GROUP, [torch.zeros(256)], work, waits=waits)
+
+    def read(self) -> tuple[list[tuple[Any, ...]], list[tuple[float, float]]]:
+        """([(op, made, begin, duration)], [(begin, end) of standing still])."""
+        seen = self.instruments.read([self._begin - 1, self._begin + 100])
+        calls = [
+            (op, made - self._begin, None if begin is None else begin - self._begin, duration)
+            for _, _, op, _, _, _, _, made, begin, duration, _, _ in seen["collectives"]
+        ]
+        return calls, [(begin - self._begin, end - self._begin) for _, begin, end in seen["waits"]]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def about(*expected: Any) -> Any:
+    return pytest.approx(expected, abs=1e-9)
+
+
+def test_a_collective_that_overlaps_ends_where_its_kernel_does(bench: Bench) -> None:
+    device = bench.device
+    device.computes(1.0)
+    work = bench.call(lambda: device.collective(5.0))
+    device.computes(2.0)
+    work.wait()
+    device.computes(1.0)
+    [(op, *moments)], [stood] = bench.read()
+    assert op == "all_reduce"
+    assert moments == about(1.0, 1.0, 5.0)
+    assert stood == about(3.0, 6.0)
+
+
+def test_one_that_queues_behind_another_begins_when_its_kernel_does(bench: Bench) -> None:
+    device = bench.device
+    first = bench.call(lambda: device.collective(5.0))
+    second = bench.call(lambda: device.collective(2.0))
+    first.wait()
+    second.wait()
+    calls, _ = bench.read()
+    assert [call[1:] for call in calls] == [about(0.0, 0.0, 5.0), about(0.0, 5.0, 2.0)]
+
+
+def test_without_nccls_timing_a_call_begins_when_it_was_made(bench: Bench) -> None:
+    device = bench.device
+    device.collective(3.0)
+    bench.call(lambda: device.collective(2.0, timed=False)).wait()
+    [(_, *moments)], _ = bench.read()
+    assert moments == about(0.0, 0.0, 5.0)
+
+
+def test_a_synchronous_call_runs_on_the_trainings_stream_and_returns_no_work(bench: Bench) -> None:
+    device = bench.device
+    device.computes(1.0)
+    assert bench.call(lambda: device.computes(4.0), waits=True) is None
+    [(_, *moments)], [stood] = bench.read()
+    assert moments == about(1.0, 1.0, 4.0)
+    assert stood == about(1.0, 5.0)
+
+
+def coalesced(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> tuple[Any, Any]:
+    """A send and a receive that NCCL makes together; returns the context that watches, and how to make them."""
+    monkeypatch.setattr(ProcessGroup, "_start_coalescing", lambda group, device: None)
+    monkeypatch.setattr(
+        ProcessGroup, "_end_coalescing", lambda group, device: bench.device.collective(seconds, futured=False)
+    )
+    group: Any = object()
+
+    def make() -> Any:
+        ProcessGroup._start_coalescing(group, CUDA)
+        assert bench.call(lambda: None, "send") is None
+        assert bench.call(lambda: None, "recv") is None
+        return ProcessGroup._end_coalescing(group, CUDA)
+
+    return CoalescedCalls(bench.recorder), make
+
+
+def test_messages_that_nccl_sends_together_end_when_somebody_had_to_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching, make = coalesced(bench, monkeypatch, 4.0)
+    with watching:
+        work = make()
+        bench.device.computes(1.0)
+        work.wait()
+    calls, [stood] = bench.read()
+    assert [call[0] for call in calls] == ["send", "recv"]
+    assert [call[1:] for call in calls] == [about(0.0, 0.0, 4.0)] * 2
+    assert stood == about(1.0, 4.0)
+
+
+def test_messages_that_were_over_before_are_put_where_they_were_called(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching, make = coalesced(bench, monkeypatch, 0.5)
+    with watching:
+        bench.device.computes(1.0)
+        work = make()
+        bench.device.computes(8.0)
+        work.wait()
+    calls, _ = bench.read()
+    assert [call[1:] for call in calls] == [about(1.0, 1.0, 0.5)] * 2
+
+
+def test_c10ds_coalescing_is_its_own_again_afterwards(bench: Bench) -> None:
+    before = ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
+    with CoalescedCalls(bench.recorder):
+        assert ProcessGroup._end_coalescing is not before[1]
+    assert (ProcessGroup._start_coalescing, ProcessGroup._end_coalescing) == before
+
+
+def test_the_trainings_stream_stands_still_for_events_as_fsdp2_waits(bench: Bench) -> None:
+    device = bench.device
+    own = device.stream_type.wait_event
+    side = device.stream_type()
+    side.time = 7.0
+    with Stalls(bench.recorder):
+        device.computes(2.0)
+        device.compute.wait_event(side.record_event())
+        device.computes(1.0)
+        side.time = 9.0
+        device.compute.wait_stream(side)
+        side.wait_stream(device.compute)  # another stream's waiting is nobody's loss
+    assert device.stream_type.wait_event is own
+    device.compute.wait_event(side.record_event())
+    _, stood = bench.read()
+    assert stood == [about(2.0, 7.0), about(8.0, 9.0)]
+
+
+def test_an_operator_that_returns_no_work_keeps_what_it_returned(tmp_path: Path) -> None:
+    case = Case(world_size=2, device="cpu", backend="gloo")
+    ended = run_ranks(in_group, (works_that_are_none, case, tmp_path), size=2, deadline_s=60, logs=tmp_path / "logs")
+    assert [json.loads(path.read_text()) for path in tmp_path.glob("rank*.json")] == [[], []]
+    assert ended.ok
+
+
+def test_nccls_timing_is_switched_on_for_its_groups_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group()
+    monkeypatch.setattr(type(dist.distributed_c10d._world), "pg_map", property(lambda world: {group: None}))
+    enable_timing(torch.device("cpu"))
+    assert group.timed == 0
+    enable_timing(CUDA)
+    assert group.timed == 1
