@@ -251,7 +251,12 @@ class Protocol:
     @property
     def all_steps(self) -> int:
         """How many steps a launch takes."""
-        return self.warmup + self.steps + self.instrumented + self.traced
+        return self.timed + self.instrumented + self.traced
+
+    @property
+    def timed(self) -> int:
+        """How many carry nothing: the warm-up steps and the measured ones."""
+        return self.warmup + self.steps
 
     @property
     def traced(self) -> int:

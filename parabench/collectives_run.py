@@ -17,22 +17,11 @@ from parabench.collective_case import OPS, REDUCING, CollectiveCase, CollectiveP
 from parabench.collectives import NCCL_ALGORITHMS, NCCL_PREFIX, canonical, is_nccls, levels_of
 from parabench.errors import UsageError
 from parabench.machine import Machine, this_machine
+from parabench.opened import REPORT_NAME, STORE_NAME, Opened, begin_session, check_writable, resume, store_in
 from parabench.plan import Plan, Skipped
 from parabench.record import Launch, check_label
 from parabench.rules import check_algorithm, check_backend, refusal
-from parabench.run import (
-    REPORT_NAME,
-    STOPPED,
-    STORE_NAME,
-    Opened,
-    begin_session,
-    check_writable,
-    no_launch,
-    resume,
-    start_launching,
-    store_in,
-    walk_session,
-)  # fmt: skip
+from parabench.run import STOPPED, no_launch, start_launching, walk_session
 from parabench.session import CollectiveWalk, LaunchOf, Progress
 from parabench.settle import nodes_of, settle_device
 from parabench.store import load

@@ -47,6 +47,7 @@ def make_progress(console: Console, total: int, blocks: int, prefix: str = "") -
         return LiveProgress(console, total, blocks, prefix)
     return PlainProgress(console, total, blocks, prefix)
 
+
 # What launches that do not count are called.
 UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL's choices"}
 

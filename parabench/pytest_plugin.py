@@ -103,8 +103,9 @@ class SuiteFile(pytest.File):
         from rich.console import Console
 
         from parabench.machine import this_machine
+        from parabench.opened import REPORT_NAME, resume_command, store_in
         from parabench.report import write_report
-        from parabench.run import REPORT_NAME, STOPPED, begin, resume_command, run_session, store_in
+        from parabench.run import STOPPED, begin, run_session
         from parabench.store import load
 
         request = self.request()

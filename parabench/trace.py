@@ -21,7 +21,7 @@ from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.intervals import union
 from parabench.errors import UsageError
-from parabench.record import FIRST_BLOCK, WAIT, Phase
+from parabench.record import FIRST_BLOCK, TRACES, WAIT, Phase
 
 Event = dict[str, Any]
 
@@ -35,7 +35,6 @@ DEVICES = 100_000
 
 SQLITE = b"SQLite format 3"
 # Where a run leaves torch.profiler's traces, beside its store.
-TRACES = "traces"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from parabench.case import Case
+from parabench.case import Case, Protocol
 from parabench.collectives import membership
 from parabench.data.loader import batches
 from parabench.errors import UsageError
@@ -37,22 +37,14 @@ from parabench.trainer import Training, norm_of, train
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the driver sends to every rank that trains: `steps` bare ones, then `instrumented` ones, then those on
-    request.
-
-    `traces` is the path that the names of traces begin with; with `explain` NCCL's log is read.
-    """
+    """What the driver sends to every rank that trains. `traces` is the path that the names of traces begin with."""
 
     case: Case
-    steps: int
+    protocol: Protocol
     folder: Path
     timeout_s: float
     environment: dict[str, str] = field(default_factory=dict)
-    instrumented: int = 0
-    profile: bool = False
-    memory_snapshot: bool = False
     traces: Path | None = None
-    explain: bool = False
 
 
 def run(job: Job) -> None:
@@ -79,7 +71,7 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     gc.collect()
     if grouped:
         membership.leave()
-    told = nccl_inspector.told(os.environ) | (nccl_log.told(job.folder) if job.explain else {})
+    told = nccl_inspector.told(os.environ) | (nccl_log.told(job.folder) if job.protocol.explain else {})
     return result | {"told": result["told"] | told}
 
 
@@ -87,23 +79,22 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     """Build, train and read what was seen."""
     training, parallel, known = build(job.case, place)
     forget_peak(place.device)
-    steps = job.steps + job.instrumented
-    clock = StepClock(job.folder / f"marks{place.rank}.f64", steps + job.profile + job.memory_snapshot, place.device)
-    train(training, clock, range(job.steps))
+    protocol = job.protocol
+    clock = StepClock(job.folder / f"marks{place.rank}.f64", protocol.all_steps, place.device)
+    train(training, clock, range(protocol.timed))
     peaks = peak_memory(place.device)
-    seen: dict[str, Any] = {"facts": {}, "told": {}}
-    memory = MemoryClock(clock, place.device, job.steps)
-    if job.instrumented:
-        with Instruments(job.case, parallel, place.device, clock.moments) as instruments:
-            train(training, memory, range(job.steps, steps))
+    instruments = Instruments(job.case, parallel, place.device, clock.moments)
+    memory = MemoryClock(clock, place.device, protocol.timed)
+    if protocol.instrumented:
+        with instruments:
+            train(training, memory, range(protocol.timed, protocol.timed + protocol.instrumented))
     traces = Traces(place, lambda: train(training, clock, range(clock.steps, clock.steps + 1)))
-    if job.profile:
+    if protocol.profile:
         traces.profiled()
-    if job.memory_snapshot:
+    if protocol.memory_snapshot:
         traces.remembered()
     clock.finish()
-    if job.instrumented:
-        seen = instruments.read(clock.begins())
+    seen = instruments.read(clock.begins())
     if job.traces is not None:
         seen["told"] |= traces.write(job.traces)
     facts = parallel.facts()

@@ -17,7 +17,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from parabench import worker
-from parabench.case import Case
+from parabench.case import Case, Protocol
 from parabench.collectives import membership
 from parabench.launcher import LOOPBACK
 from parabench.models.build import build_model
@@ -148,7 +148,7 @@ def trained(cases: Sequence[Case], folder: Path) -> None:
     recipe.PipelineStage = Noting  # type: ignore[misc]
     worker.build_model = kept  # type: ignore[assignment]
     rank = int(os.environ["RANK"])
-    worker.join_group(worker.Job(cases[0], 0, folder, GROUP_TIMEOUT_S), rank)
+    worker.join_group(worker.Job(cases[0], Protocol(), folder, GROUP_TIMEOUT_S), rank)
     for number, case in enumerate(cases):
         torch.save(train(case, rank), folder / f"case{number}-rank{rank}.pt")
         models.clear()

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench import worker
-from parabench.case import Case
+from parabench.case import Case, Protocol
 from parabench.collectives import membership, wire
 from parabench.collectives.wire import Wire
 from parabench.launcher import LOOPBACK
@@ -40,7 +40,7 @@ def in_group(check: Callable[..., Iterator[str]], case: Case, folder: Path, *arg
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     try:
-        worker.join_group(worker.Job(case, 0, folder, GROUP_TIMEOUT_S), rank)
+        worker.join_group(worker.Job(case, Protocol(), folder, GROUP_TIMEOUT_S), rank)
         complaints = list(check(rank, case.world_size, *args))
     except BaseException:
         complaints = [traceback.format_exc()]
@@ -315,7 +315,7 @@ def dying(rank: int, case: Case, folder: Path) -> None:
     """The last rank is killed while it sends; the others write down what they are told. Not run by torch elastic,
     which would end them first."""
     os.environ.update(LOOPBACK)
-    worker.join_group(worker.Job(case, 0, folder, GROUP_TIMEOUT_S), rank)
+    worker.join_group(worker.Job(case, Protocol(), folder, GROUP_TIMEOUT_S), rank)
     dist.barrier()
     wire.PIECE_BYTES = SMALL_PIECE_BYTES
     if rank == case.world_size - 1:
@@ -338,7 +338,7 @@ def dying(rank: int, case: Case, folder: Path) -> None:
 def stopping_dead(rank: int, case: Case, folder: Path) -> None:
     """The last rank stops before it takes part; the others write down what they are told."""
     os.environ.update(LOOPBACK)
-    worker.join_group(worker.Job(case, 0, folder, timeout_s=3.0), rank)
+    worker.join_group(worker.Job(case, Protocol(), folder, timeout_s=3.0), rank)
     dist.barrier()
     if rank == case.world_size - 1:
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -11,7 +11,7 @@ from trained_helpers import TRAINED_TOKENS, small_gpt
 from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, POWER, efficiency, flops_per_token
 from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session
-from parabench.case import Case
+from parabench.case import Case, Protocol
 from parabench.models.build import sizes
 from parabench.peaks import DEVICES, peak_of
 from parabench.probes.flops import count_flops
@@ -223,7 +223,9 @@ def test_a_counter_that_fails_is_an_unknown_with_its_reason():
 @pytest.mark.parametrize(("more", "counts"), [({}, True), ({"fused": False}, False)])
 def test_only_the_plain_training_on_one_device_is_counted(tmp_path, more, counts):
     plain = Case(strategy="single", model="toy", data="synthetic", seq_len=1, device="cpu", backend="gloo", **more)
-    facts = train_case(Job(plain, 2, tmp_path, 60.0), Place(0, 1, torch.device("cpu")))["facts"]
+    facts = train_case(
+        Job(plain, Protocol(warmup=2, steps=1, instrumented=0), tmp_path, 60.0), Place(0, 1, torch.device("cpu"))
+    )["facts"]
     assert ("flops" in facts) == counts
     if counts:
         # 10-10-1 for 8 samples: forward, the weights' gradients, and the second layer's inputs'.

@@ -25,7 +25,7 @@ MEASURING = {
     "preload", "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify",
     "machine", "hardware", "gpus", "provenance",
 }  # fmt: skip
-SEE_BOTH = {"cli", "run", "collectives_run", "pytest_plugin", "__main__", "doctor", "listing", "progress"}
+SEE_BOTH = {"cli", "run", "opened", "collectives_run", "pytest_plugin", "__main__", "doctor", "listing", "progress"}
 
 
 def room(module: str) -> str:

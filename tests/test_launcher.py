@@ -225,7 +225,9 @@ def test_no_rank_is_blamed_for_a_hang_when_none_can_be_told_apart() -> None:
 
 
 def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Path) -> None:
-    job = Job(case("leaving_traces"), 2, tmp_path, DEADLINE_S, environment={**LOOPBACK, "PARABENCH_TEST_JOB": "1"})
+    job = Job(
+        case("leaving_traces"), Protocol(), tmp_path, DEADLINE_S, environment={**LOOPBACK, "PARABENCH_TEST_JOB": "1"}
+    )
     assert run_ranks(run, (job,), size=2, deadline_s=DEADLINE_S, logs=tmp_path / "logs").ok
     seen = launch(case("observing"), PROTOCOL, deadline_s=DEADLINE_S)
     assert seen.status is Status.OK, seen.failure

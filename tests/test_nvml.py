@@ -123,9 +123,7 @@ def test_without_pcie_counters_nothing_that_blocks_is_called(monkeypatch, tmp_pa
         raise AssertionError("it would stand still for 20 ms")
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPcieThroughput", blocks)
-    samples, _, _ = sampled(
-        monkeypatch, tmp_path, Device(faults={pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: error})
-    )
+    samples, _, _ = sampled(monkeypatch, tmp_path, Device(faults={pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: error}))
     assert [(s.value, s.reason) for s in of(samples, "pcie_tx_bytes_per_s")] == [(None, NOT_SUPPORTED)]
     assert len(of(samples, "nvlink_tx_bytes_per_s")) == 4
 

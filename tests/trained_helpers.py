@@ -14,7 +14,7 @@ from ranks_helpers import GROUP_TIMEOUT_S
 from torch import Tensor
 
 from parabench import worker
-from parabench.case import Case
+from parabench.case import Case, Protocol
 from parabench.collectives import membership
 from parabench.launcher import LOOPBACK
 from parabench.models import gpt_entry
@@ -72,7 +72,7 @@ def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] 
     rank = int(os.environ["RANK"])
     grouped = cases[0].strategy != "single"
     if grouped:
-        worker.join_group(worker.Job(cases[0], 0, folder, GROUP_TIMEOUT_S), rank)
+        worker.join_group(worker.Job(cases[0], Protocol(), folder, GROUP_TIMEOUT_S), rank)
     for number, case in enumerate(cases):
         outcome = train_visibly(case, rank)
         if references is None:

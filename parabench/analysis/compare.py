@@ -179,9 +179,7 @@ def _row(
     sides: tuple[Session, Session],
 ) -> dict[str, Any]:
     there = [table.loc[case] if case in table.index else None for table in cases]
-    statuses = [
-        table.loc[(table["case_id"] == case) & (table["block"] >= FIRST_BLOCK), "status"] for table in tables
-    ]
+    statuses = [table.loc[(table["case_id"] == case) & (table["block"] >= FIRST_BLOCK), "status"] for table in tables]
     good = [counted(table[table["case_id"] == case])["number_s"].to_numpy(dtype=float) for table in tables]
     row: dict[str, Any] = {
         "case_id": case,
