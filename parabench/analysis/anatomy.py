@@ -150,7 +150,8 @@ def case_anatomy(seen: Evidence) -> pd.DataFrame:
     `case_id`, `label`, `launches`, then the seconds of `step_table`: medians over the steps of the rank whose median
     step is longest, then over launches (as the parts of timed steps, so they need not add up to the last digit).
     `calls` and `unknown_calls` count all of its steps and ranks. `instruments_ratio` is how long an instrumented step
-    takes by a timed one: the same quantile of both in each launch (`frames.QUANTILE`), the median over launches.
+    takes by a timed one: the same quantile (`frames.QUANTILE`) of both in each launch, of as many timed steps as there
+    are instrumented ones, the last: a low quantile of few steps is larger than that of many. The median over launches.
     """
     steps = step_table(seen)
     columns = ["case_id", "label", "launches", *SECONDS, *COUNTS, "instruments_ratio"]
@@ -160,7 +161,7 @@ def case_anatomy(seen: Evidence) -> pd.DataFrame:
     slowest = by_rank["step_s"].groupby("launch_id").idxmax()
     by_launch = by_rank.loc[slowest.tolist()].droplevel("rank")
     good = seen.good.set_index("launch_id")
-    by_launch["instruments_ratio"] = _instrumented(seen) / good["number_s"]
+    by_launch["instruments_ratio"] = _instruments_ratio(seen)
     case_of = good["case_id"].reindex(by_launch.index)
     table = by_launch.groupby(case_of.to_numpy()).median()
     table["launches"] = case_of.value_counts()
@@ -169,15 +170,24 @@ def case_anatomy(seen: Evidence) -> pd.DataFrame:
     return cases.merge(table, left_on="case_id", right_index=True)[columns].reset_index(drop=True)
 
 
-def _instrumented(seen: Evidence) -> pd.Series[float]:
-    """Each launch's number, as `frames` has it of the timed steps, of its instrumented steps."""
-    samples = seen.rows("sample")
-    rows = samples[(samples["metric"] == "step_s") & (samples["phase"] == Phase.INSTRUMENT)]
-    slowest = pd.to_numeric(rows["value"]).groupby([rows["launch_id"], rows["step"]]).max().groupby("launch_id")
-    device = seen.good.set_index("launch_id")["device"]
-    numbers = pd.DataFrame({name: slowest.quantile(q) for name, q in QUANTILE.items()})
-    chosen = [numbers.at[launch, device[launch]] for launch in numbers.index]
-    return pd.Series(chosen, index=numbers.index, dtype=float)
+def _instruments_ratio(seen: Evidence) -> pd.Series[float]:
+    """Of each launch: its instrumented steps by as many timed ones before them."""
+    rows = seen.rows("sample").loc[lambda rows: rows["metric"] == "step_s"]
+    keys = [rows["launch_id"], rows["phase"], rows["step"]]
+    steps = pd.to_numeric(rows["value"]).groupby(keys).max().rename("step_s").reset_index()
+    instrumented, timed = (steps[steps["phase"] == phase] for phase in (Phase.INSTRUMENT, Phase.MEASURE))
+    count = timed["launch_id"].map(instrumented["launch_id"].value_counts())
+    timed = timed[timed.groupby("launch_id").cumcount(ascending=False) < count]
+    quantile = seen.good.set_index("launch_id")["device"].map(QUANTILE)
+    ratio: pd.Series[float] = _quantile(instrumented, quantile) / _quantile(timed, quantile)
+    return ratio
+
+
+def _quantile(steps: pd.DataFrame, quantile: pd.Series[float]) -> pd.Series[float]:
+    """Each launch's own quantile of its steps, in seconds."""
+    by_launch = steps.groupby("launch_id")["step_s"]
+    each = {q: by_launch.quantile(q) for q in QUANTILE.values()}
+    return pd.concat([values[quantile.reindex(values.index) == q] for q, values in each.items()])
 
 
 def findings(seen: Evidence) -> Iterator[Finding]:

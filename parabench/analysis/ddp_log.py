@@ -65,8 +65,8 @@ def findings(seen: Evidence) -> Iterator[Finding]:
                 code="ddp_disagrees",
                 message=f"{group['label'].iloc[0]}: DDP's own logger has {words.milliseconds(theirs)} of {span} in an "
                 f"instrumented step, the instruments here {words.milliseconds(ours)}.",
-                advice="One of the two is wrong, or they mean different spans (docs/instruments.md); trust neither "
-                "before you know which.",
+                advice="One of the two is wrong, they mean different spans (docs/instruments.md), or the rank lost its "
+                "core between two readings of the clock; trust neither before you know which.",
                 case_id=str(case_id),
             )
 
