@@ -24,13 +24,14 @@ from parabench.record import MIB
 @dataclass(frozen=True)
 class Table:
     """Rows of text below `head`. The first `texts` columns are words, the others numbers. `closed`: behind `title`,
-    because a figure shows the same."""
+    because a figure shows the same. `note` says how to read it, where the section's caption is not the place."""
 
     title: str
     head: tuple[str, ...]
     rows: list[tuple[str, ...]]
     texts: int = 1
     closed: bool = True
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from parabench import figures, sections_anatomy, sections_devices, sections_machine
+from parabench import figures, sections_anatomy, sections_devices, sections_library, sections_machine
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.memory import PARTS, SYMBOLS, sentences
@@ -36,6 +36,7 @@ def training_sections(seen: Evidence, states: pd.DataFrame) -> list[Section]:
         _scaling(cases, nothing),
         _parts(cases, nothing),
         *sections_anatomy.sections(seen),
+        *sections_library.sections(seen),
         _pipelines(seen.launches, cases, seen.results.sample, nothing),
         _state(states, nothing),
         _peaks(cases, nothing),

@@ -18,7 +18,7 @@ EVERYONES = {
 READING = {
     "store", "schema", "analysis", "report", "collectives_report", "page", "sections", "figures", "figures_scaling",
     "figures_steps", "figures_memory", "collectives_figures", "sections_anatomy", "sections_calls", "sections_devices",
-    "sections_machine", "figures_anatomy", "figures_timeline", "figures_devices", "panels", "trace",
+    "sections_library", "sections_machine", "figures_anatomy", "figures_timeline", "figures_devices", "panels", "trace",
 }  # fmt: skip
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",

@@ -228,7 +228,8 @@ def test_a_deadline_is_ten_times_what_is_expected_and_a_minute_at_least():
     quick = FakeLauncher(lambda case: 0.001)
     session(plan, quick).run()
     assert quick.deadlines == [60.0, 60.0, 60.0]
-    given = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=8, instrumented=0, deadline_s=5.0), seed=0)
+    asked = Protocol(warmup=2, steps=8, instrumented=0, deadline_s=5.0)
+    given = Plan(cases=(case,), skipped=(), protocol=asked, seed=0)
     assert session(given, quick).deadline_s(case) == 5.0
 
 

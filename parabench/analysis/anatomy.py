@@ -187,7 +187,8 @@ def _quantile(steps: pd.DataFrame, quantile: pd.Series[float]) -> pd.Series[floa
     """Each launch's own quantile of its steps, in seconds."""
     by_launch = steps.groupby("launch_id")["step_s"]
     each = {q: by_launch.quantile(q) for q in QUANTILE.values()}
-    return pd.concat([values[quantile.reindex(values.index) == q] for q, values in each.items()])
+    own: pd.Series[float] = pd.concat([values[quantile.reindex(values.index) == q] for q, values in each.items()])
+    return own
 
 
 def findings(seen: Evidence) -> Iterator[Finding]:

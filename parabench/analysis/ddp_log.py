@@ -20,9 +20,9 @@ from parabench.analysis.evidence import Evidence
 from parabench.record import Finding, Phase
 
 SPANS = ("forward", "backward", "communication")
-# Two clocks that see the same step agree within a few percent: on shared CPUs at 2 ranks within 6 %.
+# Two clocks that see the same step agree within a few percent: at 2 ranks on shared CPUs three spans in four by 5 %.
 DISAGREES = 0.20
-# What lies between the two instruments' moments: hooks, and copying small buckets back, 0.1 to 0.7 ms on a CPU.
+# What lies between the two instruments' moments: hooks, and copying small buckets back, mostly 0.1 to 0.7 ms on a CPU.
 DISAGREES_S = 1e-3
 COLUMNS = ["launch_id", "case_id", "label", "rank", "step", "span", "ddp_s", "ours_s", "difference"]
 
