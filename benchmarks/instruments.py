@@ -1,15 +1,17 @@
 """Do the instruments disturb what is timed? `python -m benchmarks.instruments [PAIRS]`.
 
-Pairs of launches, one that ends with instrumented steps and one that has none, each case in turn and no side always
-first. Timed steps come before any instrument is on, so their ratio should be 1: it is printed as the geometric mean
-over pairs with its 95 % interval (t, on logs), which holds what the noise of this machine leaves open. Beside it: how
-much slower the instrumented steps were than the timed ones of the same launch.
+Pairs of launches, one with all instruments (the driver's sampler of host and devices, then instrumented steps) and one
+with none, each case in turn and no side always first. Timed steps come before any probe is on in a rank, so their ratio
+should be 1: it is printed as the geometric mean over pairs with its 95 % interval (t, on logs), which holds what the
+noise of this machine leaves open. Beside it: how much slower the instrumented steps were than as many timed ones before
+them.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from unittest import mock
 
 import numpy as np
 from scipy import stats
@@ -33,11 +35,33 @@ DEADLINE_S = 120.0
 QUANTILE = 0.1
 
 
-def step_s(of: Launch, phase: Phase) -> float:
-    """A launch's one number."""
-    if of.status is not Status.OK:
-        raise RuntimeError(f"{of.case.label}: {of.status}, {of.failure}")
-    return float(np.quantile(of.step_latencies(phase), QUANTILE))
+class NoSampler:
+    """Stands where the driver's sampler would."""
+
+    def __init__(self, *_: object) -> None: ...
+    def __enter__(self) -> NoSampler:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+    def facts(self) -> dict[str, object]:
+        return {}
+
+
+def launched(case: Case, protocol: Protocol) -> Launch:
+    """One launch, with all instruments or with none."""
+    if protocol.instrumented:
+        seen = launch(case, protocol, deadline_s=DEADLINE_S)
+    else:
+        with mock.patch("parabench.launcher.Sampler", NoSampler):
+            seen = launch(case, protocol, deadline_s=DEADLINE_S)
+    if seen.status is not Status.OK:
+        raise RuntimeError(f"{case.label}: {seen.status}, {seen.failure}")
+    return seen
+
+
+def step_s(of: Launch, phase: Phase, last: int = 0) -> float:
+    """A launch's one number: of all steps of a phase, or the `last` ones."""
+    return float(np.quantile(of.step_latencies(phase)[-last:], QUANTILE))
 
 
 def interval(ratios: Sequence[float]) -> str:
@@ -54,10 +78,11 @@ def main(pairs: int) -> None:
     for pair in range(pairs):
         for case in CASES:
             sides = [BARE, SEEN] if pair % 2 else [SEEN, BARE]
-            both = {side.instrumented: launch(case, side, deadline_s=DEADLINE_S) for side in sides}
+            both = {side.instrumented: launched(case, side) for side in sides}
             bare, instrumented = both[BARE.instrumented], both[SEEN.instrumented]
-            timed = step_s(instrumented, Phase.MEASURE)
-            seen[case].append((timed / step_s(bare, Phase.MEASURE), step_s(instrumented, Phase.INSTRUMENT) / timed))
+            timed = step_s(instrumented, Phase.MEASURE) / step_s(bare, Phase.MEASURE)
+            before = step_s(instrumented, Phase.MEASURE, last=SEEN.instrumented)
+            seen[case].append((timed, step_s(instrumented, Phase.INSTRUMENT) / before))
     print(f"{pairs} pairs: timed steps with instruments behind them / with none; instrumented steps / timed ones")
     for case, ratios in seen.items():
         timed_ratios, slower = zip(*ratios, strict=True)
