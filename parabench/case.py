@@ -227,6 +227,9 @@ NAMED = (
 # A week: no launch is worth more, and a timer cannot wait for ever.
 LONGEST_DEADLINE_S = 7 * 86400.0
 
+# Of each kind; no launch takes more, and its deadline could not be told.
+MOST_STEPS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
@@ -278,6 +281,8 @@ class Protocol:
         ):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be {least} or more{why}")
+            if getattr(self, name) > MOST_STEPS:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be {MOST_STEPS} or less")
         if self.deadline_s is not None and not 0 < self.deadline_s <= LONGEST_DEADLINE_S:
             raise UsageError(
                 f"deadline is {self.deadline_s} s; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"

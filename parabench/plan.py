@@ -36,6 +36,9 @@ class AnyProtocol(Interface):
 C = TypeVar("C", bound=AnyCase)
 P = TypeVar("P", bound=AnyProtocol)
 
+# What a stored protocol of before there was such a field meant.
+BEFORE: dict[str, dict[str, Any]] = {"training": {"instrumented": 0}}
+
 # What a session can measure: its kind of case, and of protocol.
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "training": (Case, Protocol),
@@ -98,11 +101,12 @@ class Plan(Generic[C, P]):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan[Any, Any]:
         """The reverse of `to_dict`; without a kind it is of training."""
-        case, protocol = KINDS[values.get("kind", "training")]
+        kind = values.get("kind", "training")
+        case, protocol = KINDS[kind]
         return Plan(
             cases=tuple(case.from_dict(each) for each in values["cases"]),
             skipped=tuple(Skipped(case.from_dict(s["case"]), s["reason"]) for s in values["skipped"]),
-            protocol=protocol(**values["protocol"]),
+            protocol=protocol(**BEFORE.get(kind, {}) | values["protocol"]),
             seed=values["seed"],
         )
 

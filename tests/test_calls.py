@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ranks_helpers import in_group
-from watched_helpers import check_every_way, check_the_results
+from watched_helpers import check_every_way, check_nothing_is_kept, check_the_results
 
 from parabench.case import Case, Protocol
 from parabench.launcher import launch
@@ -22,9 +22,9 @@ from parabench.store import Store, load
 FEW = Protocol(warmup=2, steps=2, instrumented=2)
 
 
-def complaints(check: Any, algorithm: str, folder: Path, *arguments: Any) -> list[str]:
+def complaints(check: Any, algorithm: str, folder: Path) -> list[str]:
     case = Case(algorithm=algorithm, world_size=2, device="cpu", backend="gloo")
-    ended = run_ranks(in_group, (check, case, folder, *arguments), size=2, deadline_s=60, logs=folder / "logs")
+    ended = run_ranks(in_group, (check, case, folder), size=2, deadline_s=60, logs=folder / "logs")
     said = [path.read_text() for path in sorted(folder.glob("rank*.json"))]
     assert ended.ok, said
     return [f"rank {rank}: {each}" for rank, text in enumerate(said) for each in json.loads(text)]
@@ -32,7 +32,11 @@ def complaints(check: Any, algorithm: str, folder: Path, *arguments: Any) -> lis
 
 @pytest.mark.parametrize("algorithm", ["native", "ring"])
 def test_every_way_to_call_a_collective_is_seen_while_somebody_looks(algorithm: str, tmp_path: Path) -> None:
-    assert complaints(check_every_way, algorithm, tmp_path, algorithm != "native") == []
+    assert complaints(check_every_way, algorithm, tmp_path) == []
+
+
+def test_what_watched_calls_finished_is_freed_at_once(tmp_path: Path) -> None:
+    assert complaints(check_nothing_is_kept, "native", tmp_path) == []
 
 
 @pytest.mark.parametrize("algorithm", ["native", "tree"])
@@ -52,7 +56,7 @@ def seen(protocol: Protocol = FEW, **fields: Any) -> Launch:
     [
         ({"algorithm": "native"}, 1),
         ({"algorithm": "ring"}, 1),
-        ({"gradient_as_bucket_view": True}, 1),
+        ({"find_unused_parameters": True}, 1),
         ({"grad_accumulation": 2, "no_sync": False}, 2),
         ({"grad_accumulation": 2}, 1),
         ({"strategy": "zero1"}, 1),
@@ -64,6 +68,7 @@ def test_every_bucket_is_reduced_once_a_pass_after_its_last_gradient(options: di
     buckets = launched.facts["buckets"]
     assert [bucket["bytes"] for bucket in buckets] == launched.facts["bucket_bytes"]
     assert launched.facts["bucket_cap_bytes"] == 2**19
+    assert "buckets_reason" not in launched.facts
     names = [name for bucket in buckets for name in bucket["parameters"]]
     assert len(names) == len(set(names)) > len(buckets) > 1
     reduced = defaultdict(list)
@@ -100,6 +105,13 @@ def test_the_parts_of_instrumented_steps_lie_on_one_clock_and_training_stands_st
     assert second[-1] > first[0]
 
 
+def test_ddp_inside_another_module_is_found() -> None:
+    launched = seen(strategy="watched_helpers:ddp_inside", bucket_mib=0.5)
+    assert {call.bucket for call in launched.collectives} == set(range(len(launched.facts["buckets"])))
+    stood = {(span.rank, span.step) for span in launched.spans if span.name == WAIT}
+    assert stood == {(rank, step) for rank in range(2) for step in (4, 5)}
+
+
 def test_who_wants_no_instruments_has_none() -> None:
     launched = seen(Protocol(warmup=2, steps=2, instrumented=0))
     assert (launched.spans, launched.collectives) == ([], [])
@@ -107,7 +119,7 @@ def test_who_wants_no_instruments_has_none() -> None:
 
 
 def test_a_launch_of_four_ranks_and_fifty_steps_takes_less_than_a_megabyte(tmp_path: Path) -> None:
-    launched = seen(Protocol(warmup=5, steps=50), strategy="fsdp", world_size=4)
+    launched = seen(Protocol(warmup=5, steps=50), strategy="fsdp", world_size=4, seq_len=8)
     path = tmp_path / "results.db"
     sizes = []
     for _ in range(2):

@@ -68,7 +68,16 @@ def test_bad_values_are_named(values, said):
 
 @pytest.mark.parametrize(
     "values",
-    [{"warmup": 1}, {"steps": 0}, {"launches": 0}, {"deadline_s": 0.0}, {"deadline_s": float("inf")}, {"steps": 2.5}],
+    [
+        {"warmup": 1},
+        {"steps": 0},
+        {"launches": 0},
+        {"deadline_s": 0.0},
+        {"deadline_s": float("inf")},
+        {"steps": 2.5},
+        {"instrumented": -1},
+        {"instrumented": 10**11},
+    ],
 )
 def test_a_bad_protocol_is_refused(values):
     with pytest.raises(UsageError, match=next(iter(values)).removesuffix("_s")):

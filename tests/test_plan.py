@@ -257,6 +257,13 @@ def test_a_plan_survives_json(machine):
     assert Plan.from_dict(made.to_dict()) == made
 
 
+def test_a_plan_of_before_there_were_instruments_goes_on_without_them(machine):
+    made = plan(machine, sweep(strategy="ddp", world_size=2))
+    old = made.to_dict()
+    del old["protocol"]["instrumented"]
+    assert Plan.from_dict(old).protocol == replace(made.protocol, instrumented=0)
+
+
 def test_shipped_suites_make_plans(machine):
     assert set(shipped()) == {"quick", "bucket_size", "algorithms", "scaling", "strategies", "memory"}
     for name in shipped():

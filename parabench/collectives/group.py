@@ -30,14 +30,15 @@ OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 groups: list[AlgorithmGroup] = []
 
 
-def _delegated(name: str, op: str | None = None, buffer: int = 0) -> Callable[..., Any]:
+def _delegated(name: str, op: str | None = None, buffer: int | None = 0) -> Callable[..., Any]:
     """A method that calls the inner backend's of that name; `op` is what a watched one does to argument `buffer`."""
 
     def method(self: AlgorithmGroup, *args: Any, **kwargs: Any) -> Any:
         call = partial(getattr(self._inner, name), *args, **kwargs)
         if self.observer is None or op is None:
             return call()
-        return self.observer.follow(op, self, tree_leaves(args[buffer]), call, waits=_waits(args[-1]))
+        results = [] if buffer is None else tree_leaves(args[buffer])
+        return self.observer.follow(op, self, results, call, waits=_waits(args[-1]))
 
     method.__name__ = name
     return method
@@ -184,11 +185,12 @@ class AlgorithmGroup(ProcessGroup):
         """The backend's, after everything that was called before it."""
         opts = BarrierOptions() if opts is None else opts
         if self._is_nccl:
-            work: Work = self._inner.barrier(opts)
+            work: Work = self._backends_barrier(opts)
             return work
-        nothing = [torch.empty(0)]
         what = f"barrier on rank {self.rank()} of {self.size()}"
-        return self._lane.run(lambda: self._inner.barrier(opts).wait(), nothing, what, waits=_waits(opts))
+        return self._hand_over(
+            "barrier", "native", lambda: self._inner.barrier(opts).wait(), [torch.empty(0)], what, opts
+        )
 
     # torch 2.11 and older call them by these names.
     _allgather_base: Any = all_gather_single
@@ -239,12 +241,18 @@ class AlgorithmGroup(ProcessGroup):
                     f"with strides {tensor.stride()}; call .contiguous() first"
                 )
         self._count(op, results)
+        return self._hand_over(op, self.algorithm.of(op), job, results, self._names[op], opts)
+
+    def _hand_over(
+        self, op: str, algorithm: str, job: Callable[[], None], results: list[Tensor], what: str, opts: Any
+    ) -> Work:
+        """Give `job` to the lane; a failure names `what`."""
         waits = _waits(opts)
         if self.observer is None:
-            return self._lane.run(job, results, self._names[op], waits=waits)
-        watch = self.observer.called(op, self, results, self.algorithm.of(op), on_stream=self._is_nccl)
+            return self._lane.run(job, results, what, waits=waits)
+        watch = self.observer.called(op, self, results, algorithm, on_stream=self._is_nccl)
         with watch.handing(waits=waits):
-            work = self._lane.run(watch.timed(job), results, self._names[op], waits=waits)
+            work = self._lane.run(watch.timed(job), results, what, waits=waits)
         work.watch = watch
         return work
 
@@ -268,6 +276,7 @@ class AlgorithmGroup(ProcessGroup):
     send: Any = _delegated("send", "send")
     recv: Any = _delegated("recv", "recv")
     recv_anysource: Any = _delegated("recv_anysource", "recv")
+    _backends_barrier: Any = _delegated("barrier", "barrier", buffer=None)
     monitored_barrier: Any = _delegated("monitored_barrier")
 
     def getBackendName(self) -> str:  # noqa: D102, N802 - c10d's name

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Work
+from torch.futures import Future
 
 from parabench.probes.moments import Moment, Moments, event
 from parabench.probes.nccl_timing import is_nccl
@@ -58,7 +59,7 @@ class Call:
     end: Moment | None = None
     awaited: Moment | None = None
     taken: bool = False
-    work: Any = None
+    measured_s: float | None = None
 
     def timed(self, job: Callable[[], None]) -> Callable[[], None]:
         """`job`, which notes when it begins and ends."""
@@ -112,6 +113,7 @@ class Recorder:
         self._thread = threading.get_ident()
         self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         self.together: list[Call] | None = None
+        self._works: list[WatchedWork] = []
         self._ranks: dict[str, tuple[int, ...]] = {}
 
     def computes_here(self) -> bool:
@@ -144,6 +146,7 @@ class Recorder:
     ) -> Any:
         """Make a call that the backend does, and return its work, watched. NCCL returns none for what it makes
         together with others, nor where the caller `waits`: then it runs on the caller's stream."""
+        self.let_go()
         watched = self.called(op, group, results, on_stream=is_nccl(group, self._device))
         watched.begin = watched.made
         with watched.handing(waits=waits and watched.on_stream):
@@ -152,7 +155,7 @@ class Recorder:
             self.together.append(watched)
             return work
         if work is not None:
-            return WatchedWork(work, [watched])
+            return self._kept(WatchedWork(work, [watched]))
         if watched.on_stream:
             watched.end = watched.handed
         return None
@@ -163,7 +166,22 @@ class Recorder:
         if work is None:
             for call in calls:
                 call.end = self.moments.now()
-        return WatchedWork(work, calls, futured=False) if work is not None and calls else work
+        return self._kept(WatchedWork(work, calls, futured=False)) if work is not None and calls else work
+
+    def let_go(self) -> None:
+        """Drop what nobody needs any more: a backend's work holds the tensors that it finished."""
+        self._works = [work for work in self._works if not work.let_go()]
+
+    def settle(self) -> None:
+        """Wait a moment for ends that are still to be noted, and let go."""
+        for work in self._works:
+            work.settle()
+        self.let_go()
+
+    def _kept(self, work: WatchedWork) -> WatchedWork:
+        """`work`, kept alive: c10d holds only its C++ half, and may call it until somebody has waited for it."""
+        self._works.append(work)
+        return work
 
     def _ranks_of(self, group: Any) -> tuple[int, ...]:
         name = group.group_name
@@ -175,15 +193,13 @@ class Recorder:
 class WatchedWork(Work):
     """A backend's work, of one call or of several made together, that notes when it ends and who waits for it.
 
-    The recorder keeps it alive: c10d holds only its C++ half. A work that is not `futured` must not be asked for its
-    future: there is none, and c10d wraps the null pointer.
+    A work that is not `futured` must not be asked for its future: there is none, and c10d wraps the null pointer.
     """
 
     def __init__(self, inner: Any, calls: list[Call], *, futured: bool = True) -> None:
         super().__init__()
         self._inner, self._calls, self._call = inner, calls, calls[0]
-        for call in calls:
-            call.work = self
+        self._waited = False
         self._end: Any = None
         if futured:
             with contextlib.suppress(RuntimeError):  # gloo's sends and receives have none
@@ -194,6 +210,8 @@ class WatchedWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """The inner work's."""
+        if self._inner is None:  # somebody has waited before, and it is let go
+            return True
         begin = perf_counter()
         on_stream = self._call.on_stream and self._end is None
         if on_stream and self._call.awaited is None:
@@ -204,38 +222,54 @@ class WatchedWork(Work):
         # Whoever comes late to a collective finds its end noted by its future, or does the rest of it here.
         if on_stream or self._call.op not in MESSAGES or perf_counter() - begin > BLOCKED_S:
             self._ended()
+        self._waited = True
         return over
 
     def get_future(self) -> Any:
         """The inner work's."""
+        if self._inner is None:
+            over: Future[Any] = Future()
+            over.set_result(None)
+            return over
         for call in self._calls:
             call.futured()
         return self._inner.get_future() if self._end is None else self._end
 
-    def duration_s(self) -> float | None:
-        """Seconds that the backend itself measured; None where it does not measure."""
-        try:
-            return float(self._inner._get_duration()) / 1e3
-        except RuntimeError:
-            return None
+    def let_go(self) -> bool:
+        """Drop the inner work if it is over and whoever wanted its outcome has it; whether it is dropped.
+
+        A future that was taken is held by its taker. What NCCL measured of its kernels is read before.
+        """
+        if not (self._waited or self._call.taken):
+            return False
+        if self._call.on_stream:
+            if not self._inner.is_completed():
+                return False
+            with contextlib.suppress(RuntimeError):  # it measures nothing
+                self._call.measured_s = float(self._inner._get_duration()) / 1e3
+        elif self._end is not None and self._call.end is None:
+            return False
+        self._inner = self._end = None
+        return True
 
     def is_completed(self) -> bool:  # noqa: D102
-        return bool(self._inner.is_completed())
+        return self._inner is None or bool(self._inner.is_completed())
 
     def is_success(self) -> bool:  # noqa: D102
-        return bool(self._inner.is_success())
+        return self._inner is None or bool(self._inner.is_success())
 
     def exception(self) -> Any:  # noqa: D102
-        return self._inner.exception()
+        return None if self._inner is None else self._inner.exception()
 
     def result(self) -> Any:  # noqa: D102
-        return self._inner.result()
+        return [] if self._inner is None else self._inner.result()
 
     def _source_rank(self) -> int:
         return int(self._inner._source_rank())
 
     def synchronize(self) -> None:  # noqa: D102
-        self._inner.synchronize()
+        if self._inner is not None:
+            self._inner.synchronize()
 
     def settle(self) -> None:
         """Return when the end is noted, for a work whose future tells it: that comes a moment after whoever waits for

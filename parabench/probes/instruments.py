@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench.case import Case
+from parabench.collectives import is_backends
 from parabench.collectives.group import groups
 from parabench.probes.buckets import Buckets, last_before
 from parabench.probes.calls import BLOCKED_S, Call, Recorder
@@ -29,9 +30,12 @@ class Instruments:
     def __init__(self, case: Case, parallel: Parallel, device: torch.device, moments: Moments) -> None:
         self._moments = moments
         self._device = device
-        self._recorder = Recorder(moments, device, case.algorithm)
-        module = parallel.module
-        self._ddp = module if isinstance(module, DistributedDataParallel) else None
+        # Under an own algorithm the backend still does what that has not.
+        native = case.algorithm if is_backends(case.algorithm) else "native"
+        self._recorder = Recorder(moments, device, native)
+        replicas = [module for module in parallel.module.modules() if isinstance(module, DistributedDataParallel)]
+        # Of several, nobody can tell whose bucket a call reduces.
+        self._ddp = replicas[0] if len(replicas) == 1 else None
         self._buckets: Buckets | None = None
         self._logger: DdpLogger | None = None
         self._on = ExitStack()
@@ -54,9 +58,8 @@ class Instruments:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for call in self._recorder.calls if exc[0] is None else ():
-            if call.taken and call.end is None and call.work is not None:
-                call.work.settle()
+        if exc[0] is None:
+            self._recorder.settle()
         self._on.close()
 
     def read(self, begins: Sequence[float]) -> dict[str, Any]:
@@ -67,6 +70,7 @@ class Instruments:
         algorithm, ranks, dtype, bytes, made, begin, duration, bucket, ready; one of "waits" step, begin, end.
         """
         self._moments.synchronize()
+        self._recorder.let_go()
         seconds = self._moments.seconds
         taken = [call for call in self._recorder.calls if call.taken]
         bucket = self._bucket_of(taken)
@@ -86,7 +90,7 @@ class Instruments:
                 )
             )  # fmt: skip
         waits = [(seconds(begin), seconds(end)) for begin, end in self._recorder.waits]
-        waits += self._unseen_waits(taken)
+        waits += self._unseen_waits(taken, begins)
         steps = [(step_of(begin, begins), begin, end) for begin, end in sorted(waits)]
         return {
             "collectives": rows,
@@ -111,20 +115,23 @@ class Instruments:
         """
         begin = None if call.begin is None else self._moments.seconds(call.begin)
         end = None if call.end is None else self._moments.seconds(call.end)
-        measured = call.work.duration_s() if call.work is not None and call.on_stream else None
+        measured = call.measured_s
         if call.awaited is not None and end is not None and end - self._moments.seconds(call.awaited) < BLOCKED_S:
             return begin, begin + measured if begin is not None and measured is not None else None
         if measured is not None and end is not None:
             begin = end - measured
         return begin, end
 
-    def _unseen_waits(self, taken: Sequence[Call]) -> list[tuple[float, float]]:
+    def _unseen_waits(self, taken: Sequence[Call], begins: Sequence[float]) -> list[tuple[float, float]]:
         """When training stood still for futures: DDP, in C++, waits for all buckets of a backward pass as soon as the
-        last is handed over."""
-        size = max(1, len(self._buckets.bytes)) if self._buckets else max(1, len(taken))
+        last is handed over. Where the buckets are not known, a step counts as one pass."""
+        if self._buckets and self._buckets.bytes:
+            passes = [i // len(self._buckets.bytes) for i in range(len(taken))]
+        else:
+            passes = [step_of(self._moments.seconds(call.made), begins) or 0 for call in taken]
         waits = []
-        for first in range(0, len(taken), size):
-            reduced = taken[first : first + size]
+        for number in sorted(set(passes)):
+            reduced = [call for call, of in zip(taken, passes, strict=True) if of == number]
             ends = [self._moments.seconds(call.end) for call in reduced if call.end is not None]
             handed = reduced[-1].handed
             if ends and handed is not None and max(ends) > self._moments.seconds(handed):
