@@ -41,6 +41,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.launch_cost
 	$(BIN)/python -m benchmarks.step_truth
 	$(BIN)/python -m benchmarks.overlap
+	$(BIN)/python -m benchmarks.instruments
 	$(BIN)/python -m benchmarks.slow_link || test $$? -eq 2  # where it cannot run it has said why
 
 soak: $(STAMP)

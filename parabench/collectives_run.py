@@ -25,6 +25,7 @@ from parabench.run import STOPPED, no_launch, start_launching, walk_session
 from parabench.session import CollectiveWalk, LaunchOf, Progress
 from parabench.settle import nodes_of, settle_device
 from parabench.store import load
+from parabench.whole_file import is_special, write_whole
 
 NAME = "collectives"
 QUESTION = "Which algorithm moves data fastest here, at which size?"
@@ -204,27 +205,10 @@ def _check_json(path: Path, out: Path) -> None:
     same = (path.exists() and each.exists() and path.samefile(each) for each in own)
     if path.resolve() in [each.resolve() for each in own] or any(same):
         raise UsageError(f"{path} is this run's own store or report; give another file for --json")
-    if not _is_special(path):
+    if not is_special(path):
         check_writable(path.resolve().parent, "folder", "--json")
     elif not os.access(path, os.W_OK):
         raise UsageError(f"{path} cannot be written; give another file for --json")
-
-
-def _is_special(path: Path) -> bool:
-    """Whether it is a device or a pipe: written to as it is, for nothing may take its place."""
-    return path.exists() and not path.is_file()
-
-
-def _write_json(path: Path, text: str) -> None:
-    """Write it whole or not at all. Raises UsageError."""
-    whole = path if _is_special(path) else path.resolve()
-    part = whole if _is_special(path) else whole.with_name(f"{whole.name}.part")
-    try:
-        part.write_text(text)
-        if part != whole:
-            part.replace(whole)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}; give another file for --json") from error
 
 
 def _real_launch() -> CollectiveLaunch:
@@ -254,5 +238,6 @@ def conclude(path: Path, session_id: int, console: Console, json_file: Path | No
     say(f"{COMMENT}store:  {path}")
     say(f"{COMMENT}report: {report}")
     if json_file is not None:
-        _write_json(json_file, json.dumps(results_json(results, session), indent=2, allow_nan=False) + "\n")
+        text = json.dumps(results_json(results, session), indent=2, allow_nan=False) + "\n"
+        write_whole(json_file, text, "results file", "give another file for --json")
         say(f"{COMMENT}json:   {json_file}")

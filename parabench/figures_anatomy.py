@@ -37,6 +37,8 @@ SHARE = {
 _HATCH = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": SHARE["exposed_s"][0], "bgcolor": "rgba(0,0,0,0)"}
 # Room to the right of the longest bar for its share, as a part of its length.
 _ROOM = 1.3
+# The parts of a step from whose begin a bucket's moments count, in words.
+SINCE_WORDS = {"backward": "backward", "forward_backward": "the first forward"}
 # Of more buckets the first are drawn; the table has all.
 MOST_BUCKETS = 24
 
@@ -102,8 +104,8 @@ def _hovers(rows: pd.DataFrame, part: str, labels: list[str]) -> list[str]:
 
 
 def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
-    """A case's buckets in the order of reduction, from the beginning of backward: ready, reduced behind compute, and
-    reduced while training stands still. The exposed part is drawn at the end, where DDP waits."""
+    """A case's buckets in the order of reduction, from where their moments count (`SINCE_WORDS`): ready, reduced behind
+    compute, and reduced while training stands still. The exposed part is drawn at the end, where DDP waits."""
     rows = buckets.head(MOST_BUCKETS)
     # Medians need not fit together: what is exposed and how long a bucket takes are kept, and its end follows.
     hidden = (rows["duration_s"] - rows["exposed_s"]).clip(lower=0)
@@ -135,7 +137,7 @@ def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
         customdata=_bucket_hovers(rows),
         hovertemplate="%{customdata}<extra></extra>",
     )
-    lay_out(figure, "since backward began (ms)", "")
+    lay_out(figure, f"since {SINCE_WORDS[str(rows['since'].iloc[0])]} began (ms)", "")
     figure.update_layout(barmode="overlay", legend_traceorder="normal")
     figure.update_xaxes(rangemode="tozero", zeroline=False)
     name_bars(figure, [f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])

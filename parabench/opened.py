@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
+from parabench.case import Protocol
 from parabench.errors import UsageError
 from parabench.machine import Machine, environment
 from parabench.plan import C, P, Plan
-from parabench.record import Finding
+from parabench.record import TRACES, Finding
 from parabench.store import Store
 from parabench.verify import Reference
 
@@ -62,10 +63,20 @@ def check_writable(folder: Path, what: str = "output folder", option: str = "--o
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+    except FileExistsError:
+        raise UsageError(
+            f"{what} {str(folder)!r} is a file, not a folder; move it away, or give another {option}"
+        ) from None
     except OSError as error:
         raise UsageError(
             f"{what} {str(folder)!r} cannot be written: {error.strerror or error}; give another {option}"
         ) from error
+
+
+def check_traces(folder: Path, protocol: Protocol) -> None:
+    """Raise UsageError when launches are to leave traces in `folder`/traces and could not."""
+    if protocol.traced:
+        check_writable(folder / TRACES, "folder for traces")
 
 
 def begin_session(

@@ -100,14 +100,20 @@ def tie_to_driver() -> None:
     if alive is not None:
         os.close(alive)
         server._forkserver_alive_fd = None
-    die_with_parent()
+    die_with_parent(os.getppid())
+    # If the driver is still there now, the server was until then: it goes only after the driver.
+    driver = multiprocessing.parent_process()
+    if driver is None or not driver.is_alive():
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_with_parent() -> None:
-    """Make this process die at once when the one that started it does, even while it is stopped."""
-    parent = os.getppid()
+def die_with_parent(parent: int) -> None:
+    """Make this process die at once when `parent`, which started it, does, even while it is stopped.
+
+    A process whose parent is gone already is somebody else's child by now, perhaps the driver's: it dies here.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent or parent == 1:
+    if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

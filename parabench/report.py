@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from parabench import collectives_report
@@ -13,15 +11,12 @@ from parabench.analysis.checks import check_evidence
 from parabench.analysis.evidence import evidence
 from parabench.analysis.memory import compared, state_table
 from parabench.analysis.session import select_session
-from parabench.errors import UsageError
 from parabench.page import render_page
 from parabench.record import FIRST_BLOCK, Status
 from parabench.sections import training_sections
 from parabench.sections_machine import machine_section
 from parabench.store import Results
-
-# How an SQLite file begins: a store must never be taken for an old report.
-SQLITE = b"SQLite format 3"
+from parabench.whole_file import write_whole
 
 
 def write_report(results: Results, out: Path, session: str | None = None) -> Path:
@@ -29,24 +24,7 @@ def write_report(results: Results, out: Path, session: str | None = None) -> Pat
 
     Raises UsageError for no such session, or when `out` cannot be written.
     """
-    if out.is_file():
-        with out.open("rb") as file:
-            if file.read(len(SQLITE)) == SQLITE:
-                raise UsageError(f"{out} is a database, not a page; give another file for the report")
-    page = render(results, session)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(page)
-            Path(name).chmod(0o644)  # mkstemp's 0600 would keep a web server or a colleague out
-            Path(name).replace(out)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror}; give another file") from error
+    write_whole(out, render(results, session), "page", "give another file for the report")
     return out
 
 

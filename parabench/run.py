@@ -22,6 +22,7 @@ from parabench.opened import (
     STORE_NAME,
     Opened,
     begin_session,
+    check_traces,
     resume,
     resume_command,
     store_in,
@@ -74,9 +75,12 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
     plan = plan_request(request, suite, machine) if suite is not None else None
     if request.resume and not os.path.isfile(path):
         raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
+    if plan is not None:
+        check_traces(request.out, plan.protocol)
     with store_in(request.out) as store:
         if request.resume:
             opened = resume(store, plan)
+            check_traces(request.out, opened.plan.protocol)
         else:
             assert suite is not None
             assert plan is not None

@@ -21,6 +21,12 @@ from parabench.sections_calls import bandwidth_section, bucket_section, straggle
 
 # Less hidden communication than this share of it is said as none.
 _NONE = 0.0005
+# Where nothing can be hidden there is hidden time all the same.
+_ON_CPU = (
+    " On a CPU the backend's own threads need a core too. Where ranks have none to spare (oversubscribed and host_busy "
+    "among the findings) hidden is also time in which a rank or its communication waited for a core: tensor parallel "
+    "waits for every call at once, hides nothing, and shows some."
+)
 SHARES = "Compute, and communication seen and hidden"
 
 
@@ -71,19 +77,23 @@ def _cases(seen: Evidence) -> pd.DataFrame:
 
 def _shares(cases: pd.DataFrame) -> Section:
     bounded = (cases["unknown_calls"] > 0).any()
+    several = cases[cases["world_size"] > 1]
+    on_cpu = (several["device"] == "cpu").any()
     return Section(
         "anatomy",
         SHARES,
         "Exposed communication is what training stands still for; the percentage at the end is its share of the step. "
         "Hidden communication runs during compute, so it is drawn apart and not added; idle is standing still while "
-        "no collective runs. Medians over the instrumented steps of the slowest rank, then over launches. "
+        "no collective runs. Of sends and receives only what is waited for counts. "
+        "Medians over the instrumented steps of the slowest rank, then over launches. "
         f"{_slower(cases)} Latency, ranking and the parts above come from the timed ones."
         + (" Of some calls the end is not known; there ≥ says that the number is a lower bound." if bounded else "")
+        + (_ON_CPU if on_cpu else "")
         + at_most(len(cases)),
         each_work(cases, share_bars),
         "",
         (_share_table(cases),),
-        lead=_seen_and_hidden(cases[cases["world_size"] > 1]),
+        lead=_seen_and_hidden(several),
     )
 
 
@@ -110,8 +120,12 @@ def _seen_and_hidden(several: pd.DataFrame) -> str:
     if first["communication_s"] > 0:
         at_least = "at least " if first["unknown_calls"] else ""
         share = first["overlapped_s"] / first["communication_s"]
-        hidden = words.percent(share) if share >= _NONE or at_least else "none"
-        said.append(f"; {at_least}{hidden} of the communication is hidden behind compute")
+        if share >= _NONE:
+            said.append(f"; {at_least}{words.percent(share)} of the communication is hidden behind compute")
+        elif at_least:
+            said.append("; how much more is hidden behind compute is unknown")
+        else:
+            said.append("; none of the communication is hidden behind compute")
     said.append(".")
     if most["case_id"] != first["case_id"]:
         said.append(f" Most exposed: {most['label']}, {words.percent(most['exposed_share'])} of a step.")

@@ -9,13 +9,17 @@ from parabench.analysis.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.calls import bucket_table
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.stragglers import NEARLY_ALL, straggler_table
-from parabench.figures_anatomy import MOST_BUCKETS, bandwidth_panels, bucket_panel
+from parabench.figures_anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
 from parabench.page import Section, Table
 from parabench.panels import ms
 from parabench.record import MIB
 
 # Bucket sizes that are drawn.
 _MOST_CASES = 4
+_BY_SCHEDULE = (
+    " In a pipeline one rank comes last by the schedule's structure: the first stage ends backward after all others, "
+    "whatever it runs on."
+)
 # Names of parameters in a cell.
 _MOST_NAMES = 2
 
@@ -31,13 +35,15 @@ def bucket_section(seen: Evidence) -> Section | None:
     drawn = cases.loc[list(of_case)].drop_duplicates("bucket_mib").head(_MOST_CASES)
     label = cases["label"]
     cut = any(len(of_case[case_id]) > MOST_BUCKETS for case_id in drawn.index)
+    in_turns = (buckets["since"] == "forward_backward").any()
     table = Table(
-        "Every case's buckets; moments in ms since backward began",
-        ("Case", "Parameters", "Bucket", "MiB", "Ready", "Called", "Begun", "Took", "Wire", "Exposed", "GB/s"),
+        "Every case's buckets; moments in ms since what stands under Since began",
+        ("Case", "Parameters", "Since", "Bucket", "MiB", "Ready", "Called", "Begun", "Took", "Wire", "Exposed", "GB/s"),
         [
             (
                 label[row["case_id"]],
                 _names(row["parameters"]),
+                SINCE_WORDS[row["since"]],
                 str(row["bucket"]),
                 words.digits(row["bytes"] / MIB),
                 *(ms(row[name]) for name in ("ready_s", "made_s", "start_s", "duration_s", "wire_s", "exposed_s")),
@@ -45,7 +51,7 @@ def bucket_section(seen: Evidence) -> Section | None:
             )
             for row in buckets.to_dict("records")
         ],
-        texts=2,
+        texts=3,
     )
     return Section(
         "buckets",
@@ -54,7 +60,14 @@ def bucket_section(seen: Evidence) -> Section | None:
         + (f", up to {_MOST_CASES}" if len(drawn) == _MOST_CASES else "")
         + ". A bucket is reduced as soon as its last gradient is there (triangle). What runs while backward computes "
         "is hidden (hatched); what training stands still for is exposed, drawn at the end, where DDP waits. Medians "
-        "over steps and ranks, then over launches." + (f" The first {MOST_BUCKETS} buckets are drawn." if cut else ""),
+        "over steps and ranks, then over launches."
+        + (
+            " With gradient accumulation forward and backward take turns: there moments count from the first forward, "
+            "for nobody notes when the last backward began."
+            if in_turns
+            else ""
+        )
+        + (f" The first {MOST_BUCKETS} buckets are drawn." if cut else ""),
         [bucket_panel(of_case[case_id], label[case_id]) for case_id in drawn.index],
         "",
         (table,),
@@ -132,7 +145,7 @@ def straggler_section(seen: Evidence) -> Section:
         [
             (
                 str(row["label"]),
-                str(row["straggler"]),
+                f"{row['straggler']}{', by the schedule' if row['by_schedule'] else ''}",
                 words.percent(row["share"]),
                 ms(row["waited_s"]),
                 words.percent(row["waited_share"]),
@@ -154,7 +167,13 @@ def straggler_section(seen: Evidence) -> Section:
 
 
 def _late(rows: pd.DataFrame) -> str:
-    """Who is late always, who costs most; else that it is chance."""
+    """Who is late always, who costs most; else that it is chance. Of pipelines that it is no rank's fault."""
+    by_schedule = rows["by_schedule"].astype(bool)
+    said = _late_by_itself(rows[~by_schedule])
+    return (said + (_BY_SCHEDULE if by_schedule.any() else "")).strip()
+
+
+def _late_by_itself(rows: pd.DataFrame) -> str:
     if rows.empty:
         return ""
     always = rows[(rows["share"] >= NEARLY_ALL) & (rows["agreeing"] == rows["launches"])]

@@ -22,6 +22,7 @@ from parabench.analysis.evidence import Evidence
 from parabench.analysis.intervals import union
 from parabench.errors import UsageError
 from parabench.record import FIRST_BLOCK, TRACES, WAIT, Phase
+from parabench.whole_file import write_whole
 
 Event = dict[str, Any]
 
@@ -32,9 +33,6 @@ LANES = 10
 THREADS = 1000
 # The devices' processes come after the ranks'.
 DEVICES = 100_000
-
-SQLITE = b"SQLite format 3"
-# Where a run leaves torch.profiler's traces, beside its store.
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Choice:
 
 
 def write_trace(seen: Evidence, case: str, out: Path, launch: int | None = None, step: int | None = None) -> list[str]:
-    """Write the trace of a case's step to `out`; returns what to tell: the file, the step, what is missing.
+    """Write the trace of a case's step to `out`, whole or not at all; returns what to tell: file, step, what lacks.
 
     `case` is an id, the beginning of one, or a label. Default: of the case's launches the one whose number is the
     median, of its instrumented steps the one whose length is. Raises UsageError.
@@ -64,15 +62,7 @@ def write_trace(seen: Evidence, case: str, out: Path, launch: int | None = None,
             f"torch.profiler's own traces of this launch: {', '.join(str(folder / p['file']) for p in profile)}"
         )
     text = json.dumps(trace(seen, chosen), allow_nan=False, separators=(",", ":"))
-    if out.is_file():
-        with out.open("rb") as file:
-            if file.read(len(SQLITE)) == SQLITE:
-                raise UsageError(f"{out} is a database, not a trace; give another file with -o")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror}; give another file with -o") from error
+    write_whole(out, text, "trace", "give another file with -o")
     return lines
 
 

@@ -308,9 +308,11 @@ def holey_rows() -> Dataset[Any]:
 
 
 def read_with_workers(case: Case, folder: Path) -> None:
-    """Take a batch, stop the workers, say who they are, and wait to be killed."""
+    """Take a batch from each worker, so that all have come so far, stop them, say who they are, and wait to be
+    killed."""
     read = batches(case, model(), 0, 1, torch.device("cpu"))
-    next(read)
+    for _ in range(case.workers):
+        next(read)
     workers = [child.pid for child in psutil.Process().children()]
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)

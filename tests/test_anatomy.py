@@ -92,10 +92,26 @@ def test_what_reaches_into_the_next_steps_counts_where_it_is(seen_of):
     assert table["calls"].tolist() == [1, 0, 0, 0]
 
 
+def test_a_posted_message_is_communication_only_while_it_is_waited_for(seen_of):
+    # A receive posted at 3.5 that is waited for from 6 to 7, a send that was done before anyone waited, and between
+    # them a collective that hides its second half.
+    calls = [
+        {"op": "recv", "start_s": 3.5, "duration_s": 3.5},
+        {"op": "send", "start_s": 4.0, "duration_s": 0.5},
+        {"start_s": 6.5, "duration_s": 1.0},
+    ]
+    found = row(step_table(seen_of(fake.instrumented(ddp(), 25, waits=[(6.0, 7.0)], calls=calls))))
+    assert {name: found[name] for name in PARTS} == {
+        "data_s": 1.0, "compute_s": 8.0, "communication_s": 1.5, "overlapped_s": 0.5, "exposed_s": 1.0, "idle_s": 0.0,
+    }  # fmt: skip
+    assert found["exposed_backward_s"] == 1.0
+    assert (found["calls"], found["unknown_calls"]) == (3, 0)
+
+
 def test_an_unknown_end_is_counted_and_adds_nothing(seen_of):
     calls = [
-        {"op": "send", "start_s": 4.0, "duration_s": None},
-        {"op": "recv", "start_s": 4.0, "duration_s": 1.0},
+        {"op": "all_gather", "start_s": 4.0, "duration_s": None},
+        {"op": "broadcast", "start_s": 4.0, "duration_s": 1.0},
         {"start_s": 5.0, "group_size": 1, "ranks": "0"},
     ]
     found = row(case_anatomy(seen_of(fake.instrumented(ddp(), 25, calls=calls))))
@@ -244,8 +260,19 @@ def test_buckets_have_their_contents_and_their_moments(seen_of):
     assert [head[name] for name in moments] == [1.5, 1.75, 2.0, 3.0, 1.0, 1.0, 1.0]
     assert head["busbw"] == pytest.approx(0.004)
     assert rest["parameters"] is None
+    assert (head["since"], rest["since"]) == ("backward", "backward")
     assert math.isnan(rest["n_parameters"])
     assert math.isnan(rest["ready_s"])
+
+
+def test_moments_of_buckets_count_from_the_first_forward_where_backward_takes_turns(seen_of):
+    parts = {"data": 1.0, "forward_backward": 8.0, "optimizer": 1.0}
+    launch = fake.instrumented(ddp(grad_accumulation=2), 25, parts=parts, calls=[{"bucket": 0, "start_s": 7.0}])
+    found = row(
+        bucket_table(seen_of(launch, fake.instrumented(ddp(), 25, calls=[{"bucket": 0, "start_s": 7.0}]))),
+        since="forward_backward",
+    )
+    assert (found["case_id"], found["made_s"], found["end_s"]) == (launch.case.id, 6.0, 7.0)
 
 
 # -- stragglers -----------------------------------------------------------------------------------------------------
@@ -276,6 +303,7 @@ def test_who_comes_last_and_how_long_the_others_stand_still_for_it(seen_of):
     assert step_stragglers(seen)["waited_s"].tolist() == [1.5] * 8
     found = row(straggler_table(seen))
     assert (found["straggler"], found["share"], found["waited_s"], found["waited_share"]) == (1, 1.0, 1.5, 0.15)
+    assert not found["by_schedule"]
     assert (found["steps"], found["launches"], found["agreeing"]) == (8, 2, 2)
     (finding,) = (each for each in check_evidence(seen) if each.code == "straggler")
     assert "rank 1 came last" in finding.message
@@ -295,6 +323,14 @@ def test_no_straggler_is_named_on_thin_evidence(seen_of, lags, who):
     seen = seen_of(*launches)
     assert len(straggler_table(seen)) == 1
     assert not list(late_ranks(seen)), who
+
+
+@pytest.mark.parametrize("strategy", ["layer_split", "pp"])
+def test_a_pipelines_first_stage_is_no_straggler(seen_of, strategy):
+    seen = seen_of(*(lagging(ddp(strategy=strategy), 1.0, late_rank=0) for _ in range(2)))
+    found = row(straggler_table(seen))
+    assert (found["straggler"], found["share"], found["steps"], found["by_schedule"]) == (0, 1.0, 8, True)
+    assert not list(late_ranks(seen))
 
 
 def test_a_launch_in_which_two_ranks_are_late_equally_often_agrees_with_none(seen_of):

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from ranks_helpers import in_group
 from watched_helpers import check_every_way, check_nothing_is_kept, check_the_results
 
 from parabench.case import Case, Protocol
 from parabench.launcher import launch
+from parabench.probes.buckets import Buckets
+from parabench.probes.moments import Moments
 from parabench.ranks import run_ranks
 from parabench.record import WAIT, Launch, Phase, Status
 from parabench.rows import ranks_word
@@ -82,6 +85,40 @@ def test_every_bucket_is_reduced_once_a_pass_after_its_last_gradient(options: di
             assert call.bytes == buckets[call.bucket]["bytes"]
             assert call.ready_s <= call.made_s <= call.start_s
             assert call.duration_s > 0
+
+
+class UnusedDdp:
+    """A module's side of a DDP that looks for unused parameters, which never tells what is in its buckets."""
+
+    bucket_bytes_cap, bucket_bytes_cap_default = 8 * 2**20, True
+
+    def __init__(self, sizes: str) -> None:
+        # Of MiB 2, 6, 4, in the order of the module; a first bucket holds one and then is full.
+        self.module = torch.nn.ParameterDict(
+            {name: torch.zeros(n * 2**18) for name, n in zip("abc", (2, 6, 4), strict=True)}
+        )
+        self._sizes = sizes
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        return {"bucket_sizes": self._sizes, "bucket_cap_bytes": self.bucket_bytes_cap}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parameters", "reason"),
+    [
+        (f"{10 * 2**20}, {2 * 2**20}", [["b", "c"], ["a"]], None),
+        (f"{8 * 2**20}, {4 * 2**20}", [None, None], "DDP does not tell what is in its buckets"),
+    ],
+)
+def test_buckets_that_ddp_does_not_tell_of_are_its_rules_or_unknown(
+    sizes: str, parameters: list[list[str] | None], reason: str | None
+) -> None:
+    module: Any = UnusedDdp(sizes)
+    facts = Buckets(module, Moments(torch.device("cpu"))).facts()
+    assert [bucket["parameters"] for bucket in facts["buckets"]] == parameters
+    assert [bucket["bytes"] for bucket in facts["buckets"]] == [int(size) for size in sizes.split(",")]
+    assert facts.get("buckets_reason", "").startswith(reason or "")
+    assert ("buckets_reason" in facts) is (reason is not None)
 
 
 def test_the_parts_of_instrumented_steps_lie_on_one_clock_and_training_stands_still_inside_them() -> None:

@@ -119,6 +119,31 @@ STEP = 7
 CASE = fake.case(bucket_mib=1.0)
 
 
+BUSY = {"communication_s": 0.200}
+
+
+@pytest.mark.parametrize(
+    ("launches", "found"),
+    [
+        ([BUSY], 0),
+        ([{}, BUSY], 0),
+        ([BUSY, BUSY, {}, {}], 0),
+        ([{"communication_s": 0.030}, BUSY, BUSY, {"communication_s": 0.030}], 0),
+        ([BUSY, BUSY, {}], 1),
+    ],
+    ids=["one pair", "one of two", "half", "either way", "most"],
+)
+def test_what_few_ranks_of_a_busy_host_say_is_no_finding(
+    launches: list[dict[str, float]], found: int, tmp_path: Path
+) -> None:
+    said = list(findings(seen(tmp_path, *(known(**theirs) for theirs in launches))))
+    assert len(said) == found
+    for each in said:
+        assert "so in 2 of 3 pairs" in each.message
+        assert "forward hook of your own" in each.advice
+        assert "busy host" in each.advice
+
+
 def known(**theirs: float | None) -> Launch:
     """Forward 0 to 30 ms, buckets called for at 50 and 90 ms and reduced at 80 and 110 ms."""
     told = {"forward_s": 0.030, "backward_s": 0.060, "communication_s": 0.060, "overlap_s": 0.040} | theirs

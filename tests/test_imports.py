@@ -14,6 +14,7 @@ import parabench
 ROOT = Path(parabench.__file__).parent
 EVERYONES = {
     "__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt", "peaks",
+    "whole_file",
 }  # fmt: skip
 READING = {
     "store", "schema", "analysis", "report", "collectives_report", "page", "sections", "figures", "figures_scaling",

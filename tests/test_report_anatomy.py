@@ -102,19 +102,26 @@ def test_bars_add_up_to_the_step_and_hidden_communication_lies_inside_compute(dd
     assert "Most exposed" not in said
     assert "Instrumented steps took 1.63 times as long as timed ones, between 1.26 and 2.00 by case." in said
     assert "come from the timed ones" in said
+    assert "oversubscribed and host_busy" in said
     assert list(ddp.rows("anatomy")[0]) == [
         "fsdp native, 2 ranks", "15 %", "1,500", "0", "1,500", "0", "3,000", "7,000", "500", "1,000", "2.00",
     ]  # fmt: skip
 
 
 def test_an_unknown_end_makes_hidden_communication_a_lower_bound(tmp_path):
-    launch = fake.launch(fake.case(strategy="pp", world_size=2), 8.0)
+    launch, other = (fake.launch(fake.case(strategy="pp", world_size=2), 8.0) for _ in range(2))
+    (tmp_path / "both").mkdir()
     for rank in range(2):
         calls = [{"op": "send", "start_s": 4.0, "duration_s": None}, {"op": "recv", "start_s": 5.0, "duration_s": 2.0}]
+        more = [{"op": "broadcast", "start_s": 5.0, "duration_s": 2.0}]
         fake.instrumented(launch, 25, rank, waits=[(6.0, 7.0)], calls=calls)
+        fake.instrumented(other, 25, rank, waits=[(6.0, 7.0)], calls=[*calls, *more])
     found = shown(tmp_path, launch)
-    assert "at least 50 % of the communication is hidden" in found.text("anatomy")
-    assert "≥ 1,000" in found.rows("anatomy")[0]
+    assert "how much more is hidden behind compute is unknown" in found.text("anatomy")
+    assert "≥ 0" in found.rows("anatomy")[0]
+    both = shown(tmp_path / "both", other)
+    assert "at least 50 % of the communication is hidden" in both.text("anatomy")
+    assert "≥ 1,000" in both.rows("anatomy")[0]
     ticks = found.traces("timeline")["end unknown"]
     assert (ticks["x"], ticks["mode"]) == ([4000, 4000], "markers")
     assert "when it ended is unknown" in ticks["customdata"][0]
@@ -189,6 +196,31 @@ def test_buckets_are_drawn_from_the_beginning_of_backward(ddp):
     assert bars["ready"]["x"] == [250, 1250]
     assert len(ddp.sections["buckets"].panels) == 1
     assert "0: 2.0 MiB" in ddp.figure("buckets")["layout"]["yaxis"]["ticktext"]
+
+
+def test_where_backward_takes_turns_the_page_says_what_moments_count_from(ddp, tmp_path):
+    launch = fake.launch(fake.case(grad_accumulation=2), 8.0)
+    parts = {"data": 1.0, "forward_backward": 8.0, "optimizer": 1.0}
+    fake.instrumented(launch, 25, parts=parts, calls=[{"bucket": 0, "start_s": 7.0}])
+    found = shown(tmp_path, launch)
+
+    def axis(page):
+        return page.figure("buckets")["layout"]["xaxis"]["title"]["text"]
+
+    assert (axis(ddp), axis(found)) == ("since backward began (ms)", "since the first forward began (ms)")
+    assert [row[2] for page in (ddp, found) for row in page.rows("buckets")] == ["backward"] * 2 + ["the first forward"]
+    assert "moments count from the first forward" in found.text("buckets")
+    assert "first forward" not in ddp.text("buckets")
+
+
+def test_a_pipelines_section_says_that_its_schedule_makes_one_rank_late(tmp_path):
+    launch = fake.launch(fake.case(strategy="layer_split"), 8.0)
+    for rank in range(2):
+        waits = [(4.0, 5.0)] if rank == 1 else []
+        fake.instrumented(launch, 25, rank, waits=waits, calls=[{"start_s": 4.5 - 0.5 * rank, "duration_s": 0.5}])
+    found = shown(tmp_path, launch)
+    assert found.rows("stragglers")[0][:3] == ("layer_split, 2 ranks", "0, by the schedule", "100 %")
+    assert found.text("stragglers").startswith("In a pipeline one rank comes last by the schedule's structure")
 
 
 def test_a_ddp_whose_buckets_nobody_saw_says_so(tmp_path):

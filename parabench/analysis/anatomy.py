@@ -1,9 +1,10 @@
 """Where the time of an instrumented step goes: data, compute, communication that is hidden, that is seen, idle.
 
 Per rank and step, with unions of intervals on the shared clock, never sums of durations: communication is the union of
-its collectives, from when each began to run to its end; exposed is where the training stood still meanwhile; overlapped
-is the rest of it; compute is forward, backward and optimizer without standing still; idle is standing still while no
-collective ran. So step = data + compute + exposed + idle.
+its collectives, from when each began to run to its end, and of its sends and receives only what was waited for: a
+posted receive is no traffic. Exposed is where the training stood still meanwhile; overlapped is the rest of it; compute
+is forward, backward and optimizer without standing still; idle is standing still while no collective ran. So
+step = data + compute + exposed + idle.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from parabench.record import STEP_PARTS, WAIT, Finding, Phase
 
 COMPUTE = tuple(part.removesuffix("_s") for part in STEP_PARTS if part != "data_s")
 EXPOSED_IN = {part: f"exposed_{part}_s" for part in COMPUTE}
+# Between two ranks. When its bytes travel, its own rank can't tell: only how long it had to wait for it.
+MESSAGES = ("send", "recv")
 SECONDS = (
     "step_s", "data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", "idle_s", *EXPOSED_IN.values(),
 )  # fmt: skip
@@ -108,12 +111,17 @@ def step_table(seen: Evidence) -> pd.DataFrame:
     `launch_id, case_id, rank, step`, then seconds: `step_s, data_s, compute_s, communication_s, overlapped_s,
     exposed_s, idle_s` as above, and `exposed_forward_s, exposed_backward_s, exposed_forward_backward_s,
     exposed_optimizer_s`: the exposed part within each part of the step, NaN where the step has no such part.
-    `calls` are the collectives among several ranks that were called in the step. The end of `unknown_calls` of them is
-    not known, so that communication and overlapped are lower bounds.
+    `calls` are the collectives and messages among several ranks that were called in the step. The end of
+    `unknown_calls` of them is not known, so that communication and overlapped are lower bounds. What of a message
+    travels while nobody waits for it is in none of them.
     """
     steps, calls = Steps(seen.rows("span")), collectives(seen)
     n = len(steps)
-    communication = union(*steps.placed(calls, calls["start_s"], calls["end_s"])) & steps.whole
+    message = calls["op"].isin(MESSAGES)
+    together, messages = (
+        union(*steps.placed(rows, rows["start_s"], rows["end_s"])) for rows in (calls[~message], calls[message])
+    )
+    communication = (together & steps.whole) | (messages & steps.stood)
     parts = steps.table
     computing = union(*_joined(steps.within.values())) & steps.whole
     exposed = communication & steps.stood

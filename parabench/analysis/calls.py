@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.anatomy import COMPUTE, Steps, collectives
+from parabench.analysis.anatomy import COMPUTE, MESSAGES, Steps, collectives
 from parabench.analysis.bus import GB, bus_factor
 from parabench.analysis.evidence import Evidence
 
-# Between two ranks: the n-th send of one is not the n-th of the other.
-MESSAGES = ("send", "recv")
 # No rank has its outcome before the last one has come. With a root, some are done earlier.
 MUTUAL = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
 
@@ -30,8 +28,10 @@ CALL_COLUMNS = (
 )  # fmt: skip
 BUCKET_SECONDS = ("ready_s", "made_s", "start_s", "end_s", "duration_s", "wire_s", "exposed_s")
 BUCKET_COLUMNS = (
-    "case_id", "bucket", "cap_bytes", "bytes", "n_parameters", "parameters", *BUCKET_SECONDS, "busbw",
+    "case_id", "bucket", "cap_bytes", "bytes", "n_parameters", "parameters", *BUCKET_SECONDS, "busbw", "since",
 )  # fmt: skip
+# The part of a step from whose begin a bucket's moments count: what holds backward.
+SINCE = ("forward_backward", "backward")
 
 
 def rank_calls(seen: Evidence, steps: Steps) -> pd.DataFrame:
@@ -41,7 +41,8 @@ def rank_calls(seen: Evidence, steps: Steps) -> pd.DataFrame:
     rows = collectives(seen).sort_values(["launch_id", "rank", "seq"], kind="stable")
     key = steps.key(rows)
     rows, key = rows[key >= 0], key[key >= 0]
-    # Messages are no calls of the whole group, and each is counted by its rank, so that it is one of its own.
+    # Messages are no calls of the whole group: the n-th send of one rank is not the n-th of the other. Each is counted
+    # by its rank, so that it is one of its own.
     mutual = ~rows["op"].isin(MESSAGES)
     count = rows.groupby(["launch_id", "step", "rank", "ranks", mutual.rename("mutual")], sort=False).cumcount()
     made = pd.to_numeric(rows["made_s"]).to_numpy(float)
@@ -111,10 +112,11 @@ def bucket_table(seen: Evidence) -> pd.DataFrame:
     """One row per case and DDP bucket that was reduced in instrumented steps.
 
     `cap_bytes`, `bytes`, `n_parameters` and `parameters` (a list of names) are what DDP made; None where it does not
-    tell. `ready_s`, `made_s`, `start_s` and `end_s` are seconds after backward began: when the bucket's last gradient
-    was there, when its all-reduce was called, began to run and ended. `wire_s` and `busbw` are those of `call_table`.
-    All are medians over the steps of the rank whose median step is longest, then over launches, as in `case_anatomy`;
-    of several reductions in a step the last counts.
+    tell. `ready_s`, `made_s`, `start_s` and `end_s` are seconds after the part of the step that is `since` began: when
+    the bucket's last gradient was there, when its all-reduce was called, began to run and ended. `since` is backward,
+    or forward_backward where they take turns (gradient accumulation): nobody notes when the last backward began.
+    `wire_s` and `busbw` are those of `call_table`. All are medians over the steps of the rank whose median step is
+    longest, then over launches, as in `case_anatomy`; of several reductions in a step the last counts.
     """
     steps = Steps(seen.rows("span"))
     rows = rank_calls(seen, steps)
@@ -124,10 +126,10 @@ def bucket_table(seen: Evidence) -> pd.DataFrame:
     calls = _calls(seen, rows)[[*CALL, "wire_s", "busbw"]]
     rows = rows[rows["rank"] == rows["launch_id"].map(steps.slowest_ranks())]
     rows = rows.drop_duplicates(["launch_id", "step", "bucket"], keep="last").merge(calls, on=CALL)
-    begin = np.full(len(steps), np.nan)
-    for name in ("forward_backward", "backward"):
+    begin, since = np.full(len(steps), np.nan), np.full(len(steps), None, dtype=object)
+    for name in SINCE:
         within = steps.within[name]
-        begin[within.key] = within.start
+        begin[within.key], since[within.key] = within.start, name
     for moment in ("ready_s", "made_s", "start_s", "end_s"):
         rows[moment] = pd.to_numeric(rows[moment]).to_numpy(float) - begin[rows["key"]]
     by_launch = rows.groupby(["launch_id", "bucket"])[[*BUCKET_SECONDS, "busbw", "bytes"]].median().reset_index()
@@ -135,6 +137,8 @@ def bucket_table(seen: Evidence) -> pd.DataFrame:
     by_launch["case_id"] = by_launch["launch_id"].map(good["case_id"])
     told = {case: _layout(facts) for case, facts in zip(good["case_id"], good["facts"], strict=True)}
     table = by_launch.groupby(["case_id", "bucket"]).median().reset_index()
+    parts = pd.Series(since[rows["key"]], index=rows["launch_id"].map(good["case_id"]))
+    table["since"] = table["case_id"].map(parts.groupby(level=0).first())
     table["bucket"] = table["bucket"].astype(int)
     names = [_parameters(told[case], bucket) for case, bucket in zip(table["case_id"], table["bucket"], strict=True)]
     table["parameters"] = pd.Series(names, dtype=object)

@@ -55,20 +55,29 @@ def ddp_comparison(seen: Evidence) -> pd.DataFrame:
 
 
 def findings(seen: Evidence) -> Iterator[Finding]:
-    """Where DDP and we say different things of the same step, in the median over launches and ranks."""
+    """Where DDP and we say different things of the same steps: in the median over a case's launches and ranks, and in
+    most of them in that direction, for a rank that lost its core once pulls the median of few."""
     table = ddp_comparison(seen).dropna(subset=["difference"])
+    table = table.assign(apart=np.where(_apart(table["ddp_s"], table["ours_s"]), np.sign(table["difference"]), 0))
     for (case_id, span), group in table.groupby(["case_id", "span"], sort=False):
         theirs, ours = float(group["ddp_s"].median()), float(group["ours_s"].median())
-        apart = abs(theirs - ours)
-        if apart > DISAGREES * ours and apart > DISAGREES_S:
+        alike = int((group["apart"] == np.sign(theirs - ours)).sum())
+        if _apart(theirs, ours) and alike > len(group) / 2 and alike > 1:
             yield Finding(
                 code="ddp_disagrees",
                 message=f"{group['label'].iloc[0]}: DDP's own logger has {words.milliseconds(theirs)} of {span} in an "
-                f"instrumented step, the instruments here {words.milliseconds(ours)}.",
-                advice="One of the two is wrong, they mean different spans (docs/instruments.md), or the rank lost its "
-                "core between two readings of the clock; trust neither before you know which.",
+                f"instrumented step, the instruments here {words.milliseconds(ours)}; so in {alike} of "
+                f"{words.count(len(group), 'pair')}.",
+                advice="One of the two is wrong, or they mean different spans (docs/instruments.md): a forward hook of "
+                "your own lies in one alone, and on a busy host ranks lose their core between two readings of the "
+                "clock. Trust neither before you know which.",
                 case_id=str(case_id),
             )
+
+
+def _apart(theirs: Any, ours: Any) -> Any:
+    """Whether two seconds of one span disagree; works on columns too."""
+    return (abs(theirs - ours) > DISAGREES * ours) & (abs(theirs - ours) > DISAGREES_S)
 
 
 def _at(rows: pd.DataFrame, key: tuple[int, int, int | None]) -> pd.DataFrame:

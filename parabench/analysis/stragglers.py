@@ -2,6 +2,8 @@
 
 Only ranks that stand still lose anything by it, so what counts is the time from a rank's own call to the last one's in
 which its training stood still, as a union over the calls of a step.
+
+In a pipeline the first stage ends backward last whatever it runs on: who comes last there says nothing of a rank.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from parabench.analysis.anatomy import Steps
 from parabench.analysis.calls import CALL, rank_calls
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.intervals import union
+from parabench.family import Layout, entry_of
 from parabench.record import Finding
 
 # A straggler is last in nearly every step of every launch, and in so many steps that of two equal ranks one would be by
@@ -27,6 +30,7 @@ COSTLY = 0.05
 STEP_COLUMNS = ("launch_id", "case_id", "step", "straggler", "waited_s", "step_s")
 CASE_COLUMNS = (
     "case_id", "label", "straggler", "share", "waited_s", "waited_share", "steps", "launches", "agreeing",
+    "by_schedule",
 )  # fmt: skip
 
 
@@ -70,7 +74,8 @@ def straggler_table(seen: Evidence) -> pd.DataFrame:
 
     `straggler` is the rank that is it in most steps, in the `share` of them. `waited_s` is how long the others waited
     for it in a step, the median over its `steps`, and `waited_share` that by the step's length. In `agreeing` of
-    its `launches` it is the rank that is it in most steps.
+    its `launches` it is the rank that is it in most steps. `by_schedule`: the strategy is a pipeline, whose schedule
+    makes one rank the last.
     """
     steps = step_stragglers(seen)
     named = steps.dropna(subset="straggler")
@@ -97,7 +102,8 @@ def straggler_table(seen: Evidence) -> pd.DataFrame:
     agrees = launches["rank"] == in_launch["straggler"].reindex(launches.index)
     table["agreeing"] = agrees.groupby(launches["case_id"]).sum()
     table["straggler"] = table["straggler"].astype(int)
-    cases = seen.cases[["case_id", "label"]]
+    pipelines = [entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in seen.cases["strategy"]]
+    cases = seen.cases[["case_id", "label"]].assign(by_schedule=pipelines)
     return cases.merge(table, left_on="case_id", right_index=True)[list(CASE_COLUMNS)].reset_index(drop=True)
 
 
@@ -111,6 +117,7 @@ def _most(steps: pd.DataFrame, of: str) -> pd.DataFrame:
 def findings(seen: Evidence) -> Iterator[Finding]:
     """The ranks that all others wait for, step after step and launch after launch."""
     table = straggler_table(seen)
+    table = table[~table["by_schedule"].astype(bool)]
     sure = (table["share"] >= NEARLY_ALL) & (table["agreeing"] == table["launches"]) & (table["steps"] >= ENOUGH_STEPS)
     for case in table[sure & (table["waited_share"] > COSTLY)].to_dict("records"):
         yield Finding(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -52,7 +54,7 @@ def batches(
         persistent_workers=case.workers > 0,
         # Forked from the rank, a worker has the dataset and torch already.
         multiprocessing_context="fork" if case.workers else None,
-        worker_init_fn=_tie_to_rank,
+        worker_init_fn=partial(_tie_to_rank, os.getpid()),
         # Workers' seeds come from it: a user's Dataset may draw numbers.
         generator=torch.Generator().manual_seed(case.seed),
     )
@@ -75,8 +77,9 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _tie_to_rank(worker: int) -> None:
-    """DataLoader's own watch looks every 5 s whether the rank is still there, and a stopped worker can't look."""
-    die_with_parent()
+def _tie_to_rank(rank: int, worker: int) -> None:
+    """DataLoader's own watch looks every 5 s whether the rank is still there, and a stopped worker can't look; one
+    that was still starting when the rank was killed would watch the rank's heir. `rank` is the rank's process."""
+    die_with_parent(rank)
     # A hanging rank is asked for its stack; a worker's in the same file would be taken for it.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)

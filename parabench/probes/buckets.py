@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench.probes.moments import Moment, Moments
 
 
 class Buckets:
-    """Watches one DDP module until `stop`. `bytes` and `parameters` are each bucket's, in the order of reduction."""
+    """Watches one DDP module until `stop`. `bytes` and `parameters` are each bucket's, in the order of reduction.
+
+    `parameters` is empty where it is not known what is in them; `reason` says why.
+    """
 
     def __init__(self, module: DistributedDataParallel, moments: Moments) -> None:
         self._moments = moments
@@ -21,8 +25,14 @@ class Buckets:
         self.bytes = _numbers(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes"))
         # DDP numbers what it reduces in the module's order.
         reduced = [(name, p) for name, p in module.module.named_parameters() if p.requires_grad]
-        indices = str(logged.get("rebuilt_per_bucket_param_indices") or "").split(",")
-        self.parameters = [[reduced[i][0] for i in _numbers(text, " ")] for text in indices if text.strip()]
+        told = str(logged.get("rebuilt_per_bucket_param_indices") or "").split(",")
+        indices = [_numbers(text, " ") for text in told if text.strip()]
+        self.reason: str | None = None
+        if not indices:
+            indices = _first_assignment(module, reduced)
+            if [sum(reduced[i][1].nbytes for i in bucket) for bucket in indices] != self.bytes:
+                indices, self.reason = [], "DDP does not tell what is in its buckets, and its rule makes other sizes"
+        self.parameters = [[reduced[i][0] for i in bucket] for bucket in indices]
         self._seen: list[tuple[int, Moment]] = []
         bucket_of = {name: index for index, names in enumerate(self.parameters) for name in names}
         self._hooks = [
@@ -60,7 +70,19 @@ class Buckets:
         """What is in the buckets."""
         parameters: list[list[str] | None] = [*self.parameters] or [None] * len(self.bytes)
         of_each = [{"bytes": size, "parameters": names} for size, names in zip(self.bytes, parameters, strict=True)]
-        return {"buckets": of_each, "bucket_cap_bytes": self.cap_bytes}
+        why = {} if self.reason is None else {"buckets_reason": self.reason}
+        return {"buckets": of_each, "bucket_cap_bytes": self.cap_bytes, **why}
+
+
+def _first_assignment(module: DistributedDataParallel, reduced: Sequence[tuple[str, nn.Parameter]]) -> list[list[int]]:
+    """Which of the reduced parameters are in each bucket that DDP makes before any backward, and keeps where it looks
+    for unused parameters: as `DistributedDataParallel._ddp_init_helper` does it (torch/nn/parallel/distributed.py)."""
+    first = [dist._DEFAULT_FIRST_BUCKET_BYTES] if module.bucket_bytes_cap_default else []  # type: ignore[attr-defined]
+    limits = [*first, module.bucket_bytes_cap]
+    parameters: list[Tensor] = [parameter for _, parameter in reduced]
+    dense = [False] * len(parameters)
+    indices, _ = dist._compute_bucket_assignment_by_size(parameters, limits, dense)  # type: ignore[attr-defined]
+    return [list(bucket) for bucket in reversed(indices)]
 
 
 def last_before(seen: Sequence[tuple[int, float]], bucket: int | None, made_s: float) -> float | None:
