@@ -65,7 +65,7 @@ def check_writable(folder: Path, what: str = "output folder", option: str = "--o
             pass
     except FileExistsError:
         raise UsageError(
-            f"{what} {str(folder)!r} is a file, not a folder; move it away, or give another {option}"
+            f"{what} {str(folder)!r} cannot be written: it is a file; move it away, or give another {option}"
         ) from None
     except OSError as error:
         raise UsageError(

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
 import pytest
 
 from parabench.machine import Machine
@@ -10,3 +14,19 @@ pytest_plugins = ["pytester"]
 @pytest.fixture
 def machine() -> Machine:
     return Machine(cores=2, gpus_reason="a test has none")
+
+
+@pytest.fixture
+def full_disk() -> Callable[[int], AbstractContextManager[None]]:
+    """`with full_disk(n)`: no file may grow beyond `n` bytes. A write comes so far and fails, as on a full disk."""
+
+    @contextmanager
+    def limited(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited

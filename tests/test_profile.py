@@ -84,7 +84,8 @@ SUITE = '"""Which?"""\nfrom parabench.suite import sweep\nCASES = sweep(strategy
 def ran(tmp_path: Path, **more: Any) -> tuple[int, str]:
     (tmp_path / "mine.py").write_text(SUITE)
     console = Console(file=io.StringIO(), width=500)
-    asked = Request(suite=str(tmp_path / "mine.py"), argv=[], out=tmp_path / "out", launches=1, steps=3, **more)
+    planned = {"suite": str(tmp_path / "mine.py"), "launches": 1, "steps": 3}
+    asked = Request(argv=[], out=tmp_path / "out", **(more if "suite" in more else planned | more))
     code = run_suite(asked, console, FakeLauncher())
     assert isinstance(console.file, io.StringIO)
     return code, console.file.getvalue()
@@ -111,6 +112,24 @@ def test_a_resumed_session_is_traced_as_it_was_planned(option: str, tmp_path: Pa
     asked = Request(suite=None, argv=[], out=tmp_path / "out", resume=True, **{option: True})
     with pytest.raises(UsageError, match="cannot change a session that is resumed"):
         run_suite(asked, Console(file=io.StringIO()), FakeLauncher())
+
+
+def test_a_file_where_traces_belong_is_told_before_anything_is_recorded(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "traces").touch()
+    told = r"folder for traces '.*traces' cannot be written: it is a file; move it away, or give another --out$"
+    with pytest.raises(UsageError, match=told):
+        ran(tmp_path, profile=True)
+    assert [each.name for each in out.iterdir()] == ["traces"]
+    assert ran(tmp_path)[0] == 0  # nobody asked for traces
+    (out / "traces").unlink()
+    assert ran(tmp_path, profile=True)[0] == 0
+    (out / "traces").rmdir()
+    (out / "traces").touch()
+    for asked in ({"profile": True}, {"suite": None}):
+        with pytest.raises(UsageError, match=told):
+            ran(tmp_path, resume=True, **asked)
 
 
 @pytest.mark.parametrize("name", ["profile", "memory_snapshot", "explain"])

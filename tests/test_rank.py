@@ -1,12 +1,17 @@
-"""What a rank says of the error that ended it."""
+"""What a rank says of the error that ended it, and who dies with whom."""
 
 from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from parabench.rank import in_a_line
+from parabench.rank import die_with_parent, in_a_line
+from parabench.ranks import run_ranks
 
 
 def caused(message: str, cause: BaseException) -> RuntimeError:
@@ -45,3 +50,25 @@ def test_a_loaders_worker_is_quoted() -> None:
     with pytest.raises(IndexError) as caught:
         next(iter(loader))
     assert in_a_line(caught.value).startswith("IndexError: no such sample (Caught IndexError in DataLoader worker")
+
+
+def leave_an_orphan() -> None:
+    """A child of this rank's child ties itself to it only when it is gone: it has the driver for a parent then."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        parent = os.getpid()
+        if os.fork() == 0:
+            while os.getppid() == parent:
+                time.sleep(0.001)
+            die_with_parent(parent)
+            os.write(writes, b"lives on")
+        os._exit(0)
+    os.close(writes)
+    os.waitpid(child, 0)
+    with os.fdopen(reads, "rb") as end:  # closed on the other side when nobody is left
+        assert end.read() == b""
+
+
+def test_a_process_that_is_an_orphan_before_it_ties_itself_dies_at_once(tmp_path: Path) -> None:
+    assert run_ranks(leave_an_orphan, (), size=1, deadline_s=30, logs=tmp_path).ok

@@ -150,6 +150,17 @@ def test_without_a_clock_no_memory_is_drawn_and_profiles_are_pointed_at(tmp_path
     assert '"ph":"C"' not in (tmp_path / "trace.json").read_text()
 
 
+def test_a_disk_that_is_full_leaves_the_older_trace(store, tmp_path, full_disk):
+    out = tmp_path / "trace.json"
+    out.write_text("older")
+    with full_disk(1000):
+        done = export("--trace", "ddp-native", store, "-o", out)
+    assert done.exit_code == 2
+    assert f"{out} cannot be written: File too large; give another file with -o" in done.stderr
+    assert out.read_text() == "older"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["results.db", "trace.json"]
+
+
 def test_the_store_is_where_a_run_leaves_it(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "parabench-results").mkdir()
@@ -168,6 +179,11 @@ def test_the_store_is_where_a_run_leaves_it(store, tmp_path, monkeypatch):
         (["--trace", "ddp", "--launch", "9"], "launch 9 shows no step of ddp native, 2 ranks; it has 1, 2, 3"),
         (["--trace", "ddp", "--step", "2"], "step 2 of launch 2 carried no instruments; 25, 26, 27 did"),
         (["--trace", "ddp", "-o", "results.db"], "results.db is a database, not a trace; give another file with -o"),
+        (
+            ["--trace", "ddp", "-o", "/proc/x/y.json"],
+            "x/y.json cannot be written: No such file or directory; give",
+        ),
+        (["--trace", "ddp", "-o", "results.db/t.json"], "results.db/t.json cannot be written: "),
         (["--trace", "ddp", "-o", "."], "cannot be written: Is a directory; give another file with -o"),
         (["--trace", ""], "case '' is not one case; it may be ddp-native"),
     ],

@@ -1,0 +1,58 @@
+"""A file is whole or not there; what must not be replaced is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parabench.errors import UsageError
+from parabench.whole_file import write_whole
+
+
+def write(path: Path, text: str = "new") -> None:
+    write_whole(path, text, "page", "give another")
+
+
+def test_a_missing_folder_is_made_and_an_older_file_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "page.html"
+    write(path)
+    write(path, "newer, für alle")
+    assert path.read_text(encoding="utf-8") == "newer, für alle"
+    assert [each.name for each in path.parent.iterdir()] == ["page.html"]
+
+
+def test_a_full_disk_leaves_what_was_there_and_nothing_beside_it(tmp_path: Path, full_disk) -> None:
+    path = tmp_path / "page.html"
+    for older in (None, "older"):
+        if older:
+            path.write_text(older)
+        with full_disk(1000), pytest.raises(UsageError, match=r"page.html cannot be written: File too large; give an"):
+            write(path, "x" * 100_000)
+        assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("page.html", "older")] * bool(older)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "page.html")
+    write(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "page.html").read_text() == "new"
+
+
+def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    write(Path("/dev/null"))
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device; give another"):
+        write(Path("/dev/full"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("db", "is a database, not a page"), (".", "Is a directory"), ("file/x", "cannot be written: ")],
+)
+def test_what_cannot_be_written_is_a_line_with_the_remedy(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "db").write_bytes(b"SQLite format 3\0")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=f"{said}.*; give another$"):
+        write(tmp_path / name)
+    assert (tmp_path / "db").read_bytes() == b"SQLite format 3\0"
