@@ -285,6 +285,9 @@ WAIT = "wait"
 
 # Launches that count are in a block of 0 or more. Those that don't: one device's, which others are verified against,
 # and the one in which NCCL tells what it chooses.
+# Operations between two ranks.
+MESSAGES = ("send", "recv")
+
 # The folder beside a store for the traces that a run is asked for.
 TRACES = "traces"
 

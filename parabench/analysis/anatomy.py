@@ -21,12 +21,10 @@ from parabench.analysis.evidence import Evidence
 from parabench.analysis.frames import QUANTILE
 from parabench.analysis.intervals import Floats, Intervals, Keys, union
 from parabench.family import Rule, entry_of
-from parabench.record import STEP_PARTS, WAIT, Finding, Phase
+from parabench.record import MESSAGES, STEP_PARTS, WAIT, Finding, Phase
 
 COMPUTE = tuple(part.removesuffix("_s") for part in STEP_PARTS if part != "data_s")
 EXPOSED_IN = {part: f"exposed_{part}_s" for part in COMPUTE}
-# Between two ranks. When its bytes travel, its own rank can't tell: only how long it had to wait for it.
-MESSAGES = ("send", "recv")
 SECONDS = (
     "step_s", "data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", "idle_s", *EXPOSED_IN.values(),
 )  # fmt: skip
@@ -117,6 +115,7 @@ def step_table(seen: Evidence) -> pd.DataFrame:
     """
     steps, calls = Steps(seen.rows("span")), collectives(seen)
     n = len(steps)
+    # When a message's bytes travel its own rank can't tell: only how long it had to wait for it.
     message = calls["op"].isin(MESSAGES)
     together, messages = (
         union(*steps.placed(rows, rows["start_s"], rows["end_s"])) for rows in (calls[~message], calls[message])

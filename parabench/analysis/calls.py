@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.anatomy import COMPUTE, MESSAGES, Steps, collectives
+from parabench.analysis.anatomy import COMPUTE, Steps, collectives
 from parabench.analysis.bus import GB, bus_factor
 from parabench.analysis.evidence import Evidence
+from parabench.record import MESSAGES
 
 # No rank has its outcome before the last one has come. With a root, some are done earlier.
 MUTUAL = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")

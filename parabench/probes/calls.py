@@ -25,15 +25,13 @@ from torch.futures import Future
 
 from parabench.probes.moments import Moment, Moments, event
 from parabench.probes.nccl_timing import is_nccl
+from parabench.record import MESSAGES
 
 # Waiting for a message that is there already takes some 10 us. What took longer ended when the wait did.
 BLOCKED_S = 1e-4
 
 # How long to wait for a callback that is due, after the last step.
 SETTLE_S = 1.0
-
-# What gloo gives no future for.
-MESSAGES = ("send", "recv")
 
 # Where every rank has its part of the buffer: what a call finishes there, or brings, is one of as many.
 BY_PARTS = ("reduce_scatter", "gather", "scatter")
@@ -219,7 +217,8 @@ class WatchedWork(Work):
                 call.awaited = event()
         with self._call.waiting():
             over = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
-        # Whoever comes late to a collective finds its end noted by its future, or does the rest of it here.
+        # Whoever comes late to a collective finds its end noted by its future, or does the rest of it here; gloo has no
+        # future for a message.
         if on_stream or self._call.op not in MESSAGES or perf_counter() - begin > BLOCKED_S:
             self._ended()
         self._waited = True
