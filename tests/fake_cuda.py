@@ -57,7 +57,8 @@ class Device:
         monkeypatch.setattr(torch.cuda, "Stream", Stream)
         monkeypatch.setattr(torch.cuda, "Event", Event)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: self.current)
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+        self.busy = False
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: setattr(self, "busy", False))
 
     def computes(self, seconds: float) -> None:
         """Kernels of the training."""
@@ -66,6 +67,7 @@ class Device:
     def collective(self, seconds: float, *, timed: bool = True, futured: bool = True) -> NcclWork:
         """What c10d does for an asynchronous call: NCCL's stream waits for the caller's, then the kernel runs there."""
         self.nccl.time = max(self.nccl.time, self.current.time) + seconds
+        self.busy = True
         return NcclWork(self, self.nccl.time, seconds if timed else None, futured=futured)
 
 
@@ -94,7 +96,12 @@ class NcclWork:
     def done(self) -> bool:
         return True
 
+    def is_completed(self) -> bool:
+        """The host runs ahead: for all it knows nothing is over before it has waited for the device."""
+        return not self._device.busy
+
     def _get_duration(self) -> float:
+        assert self.is_completed(), "the events are not there yet"
         if self._duration is None:
             raise RuntimeError("getDuration only works if timing was enabled")
         return 1e3 * self._duration
