@@ -245,7 +245,9 @@ class WatchedWork(Work):
             if not self._inner.is_completed():
                 return False
             with contextlib.suppress(RuntimeError):  # it measures nothing
-                self._call.measured_s = float(self._inner._get_duration()) / 1e3
+                measured_s = float(self._inner._get_duration()) / 1e3
+                for call in self._calls:
+                    call.measured_s = measured_s
         elif self._end is not None and self._call.end is None:
             return False
         self._inner = self._end = None
