@@ -22,7 +22,7 @@ from parabench.verify import reference_of, verify
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = ("gpt-nano", "mlp", "mnist", "toy")
-SHORT = Protocol(warmup=2, steps=3)
+SHORT = Protocol(warmup=2, steps=3, instrumented=0)
 
 
 @pytest.fixture(scope="module")

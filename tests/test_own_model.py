@@ -179,7 +179,7 @@ def test_a_width_that_does_not_divide_is_refused(machine: Any) -> None:
 
 
 def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
-    protocol = Protocol(warmup=2, steps=2)
+    protocol = Protocol(warmup=2, steps=2, instrumented=1)
     cases = [
         plan(machine, strategy="tp", world_size=2, model="own_helpers:rich", split=split).cases[0]
         for split in ("batch", "dimension")

@@ -32,7 +32,7 @@ from parabench.strategies.stages import deal, drop_all_but, holders, stages_from
 from parabench.verify import reference_of, verify
 
 DEADLINE_S = 120.0
-SHORT = Protocol(warmup=2, steps=2)
+SHORT = Protocol(warmup=2, steps=2, instrumented=1)
 EIGHT, KNOT = "pipeline_helpers:eight", "pipeline_helpers:knot"
 
 

@@ -28,7 +28,7 @@ from parabench.strategies.fsdp import group_blocks
 from parabench.verify import reference_of, verify
 
 DEADLINE_S = 120.0
-SHORT = Protocol(warmup=2, steps=2)
+SHORT = Protocol(warmup=2, steps=2, instrumented=0)
 
 
 def case(**fields: Any) -> Case:
