@@ -35,7 +35,7 @@ def sections(seen: Evidence) -> list[Section]:
     nothing = _why_nothing(seen)
     if nothing:  # said once
         return [Section("anatomy", SHARES, "", [], nothing)]
-    calls = call_table(seen)
+    calls = seen.once(call_table)
     every = [
         _shares(_cases(seen)),
         _timeline(seen, calls),
@@ -64,7 +64,7 @@ def _why_nothing(seen: Evidence) -> str:
 def _cases(seen: Evidence) -> pd.DataFrame:
     """The case table with each case's anatomy, and `exposed_share` of its step; unknown where ranks that must have
     communicated were not seen to."""
-    table = case_anatomy(seen).drop(columns="label")
+    table = seen.once(case_anatomy).drop(columns="label")
     cases = seen.cases.drop(columns=list(STEP_PARTS)).merge(table, on="case_id")
     unseen = [
         row["calls"] == 0 and row["world_size"] > 1 and entry_of(str(row["strategy"])).rule is not Rule.FIRST_LOSS

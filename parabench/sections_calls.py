@@ -138,7 +138,7 @@ def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
 
 def straggler_section(seen: Evidence) -> Section:
     """Which rank the others waited for, and how long."""
-    rows = straggler_table(seen)
+    rows = seen.once(straggler_table)
     table = Table(
         "The rank that the others waited for most, by case",
         ("Case", "Rank", "In of its steps", "Waited a step (ms)", "Of the step", "Launches that agree"),

@@ -25,7 +25,7 @@ _WHOSE = "Of the rank that holds most, in its largest instrumented step; medians
 
 def sections(seen: Evidence) -> list[Section]:
     """The section; none where a session was run without instruments and nothing else was asked of a library."""
-    spans = _spans(ddp_comparison(seen).dropna(subset=["difference"]))
+    spans = _spans(seen.once(ddp_comparison).dropna(subset=["difference"]))
     tables = (*_ddp(spans), *_memory(memory_phases(seen)), *_nccl(seen), *_inspected(inspected(seen)), *_files(seen))
     silent = _silent(seen)
     if not tables and not silent and seen.rows("span").empty:

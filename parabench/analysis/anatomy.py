@@ -95,6 +95,11 @@ class Steps:
         return slowest.set_index("launch_id")["rank"]
 
 
+def instrumented_steps(seen: Evidence) -> Steps:
+    """Those of the launches that count."""
+    return Steps(seen.rows("span"))
+
+
 def collectives(seen: Evidence) -> pd.DataFrame:
     """The rows of the instrumented collectives among several ranks, with `end_s`, NaN where it is unknown."""
     rows = seen.rows("collective")
@@ -113,7 +118,7 @@ def step_table(seen: Evidence) -> pd.DataFrame:
     `unknown_calls` of them is not known, so that communication and overlapped are lower bounds. What of a message
     travels while nobody waits for it is in none of them.
     """
-    steps, calls = Steps(seen.rows("span")), collectives(seen)
+    steps, calls = seen.once(instrumented_steps), seen.once(collectives)
     n = len(steps)
     # When a message's bytes travel its own rank can't tell: only how long it had to wait for it.
     message = calls["op"].isin(MESSAGES)
@@ -160,7 +165,7 @@ def case_anatomy(seen: Evidence) -> pd.DataFrame:
     takes by a timed one: the same quantile (`frames.QUANTILE`) of both in each launch, of as many timed steps as there
     are instrumented ones, the last: a low quantile of few steps is larger than that of many. The median over launches.
     """
-    steps = step_table(seen)
+    steps = seen.once(step_table)
     columns = ["case_id", "label", "launches", *SECONDS, *COUNTS, "instruments_ratio"]
     if steps.empty:
         return pd.DataFrame(columns=columns)
@@ -200,7 +205,7 @@ def _quantile(steps: pd.DataFrame, quantile: pd.Series[float]) -> pd.Series[floa
 
 def findings(seen: Evidence) -> Iterator[Finding]:
     """Where the explanation is doubtful: instruments that slowed the steps, and ranks that seem not to communicate."""
-    table = case_anatomy(seen)
+    table = seen.once(case_anatomy)
     for case in table[table["instruments_ratio"] > SLOW_INSTRUMENTS].to_dict("records"):
         yield Finding(
             code="instruments_slow",

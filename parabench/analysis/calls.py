@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.anatomy import COMPUTE, Steps, collectives
+from parabench.analysis.anatomy import COMPUTE, Steps, collectives, instrumented_steps
 from parabench.analysis.bus import GB, bus_factor
 from parabench.analysis.evidence import Evidence
 from parabench.record import MESSAGES
@@ -39,7 +39,7 @@ def rank_calls(seen: Evidence, steps: Steps) -> pd.DataFrame:
     """The collectives as each rank saw them: their rows, with `n`, which call of its group in the step it is on this
     rank; `key`, its step's in `steps`; `part`, the part of the step in which it was called; `queued_s`, how long it
     waited to run; `exposed_s`, how long the training stood still within its step while it ran."""
-    rows = collectives(seen).sort_values(["launch_id", "rank", "seq"], kind="stable")
+    rows = seen.once(collectives).sort_values(["launch_id", "rank", "seq"], kind="stable")
     key = steps.key(rows)
     rows, key = rows[key >= 0], key[key >= 0]
     # Messages are no calls of the whole group: the n-th send of one rank is not the n-th of the other. Each is counted
@@ -73,7 +73,7 @@ def call_table(seen: Evidence) -> pd.DataFrame:
     longest that a rank's training stood still during it (calls that run at once share that time). `algbw` and `busbw`
     are in GB/s, by `wire_s`; by `duration_s` where there is a root, which need not wait for the others.
     """
-    return _calls(seen, rank_calls(seen, Steps(seen.rows("span"))))
+    return _calls(seen, rank_calls(seen, seen.once(instrumented_steps)))
 
 
 def _calls(seen: Evidence, rows: pd.DataFrame) -> pd.DataFrame:
@@ -119,7 +119,7 @@ def bucket_table(seen: Evidence) -> pd.DataFrame:
     `wire_s` and `busbw` are those of `call_table`. All are medians over the steps of the rank whose median step is
     longest, then over launches, as in `case_anatomy`; of several reductions in a step the last counts.
     """
-    steps = Steps(seen.rows("span"))
+    steps = seen.once(instrumented_steps)
     rows = rank_calls(seen, steps)
     rows = rows[rows["bucket"].notna()]
     if rows.empty:

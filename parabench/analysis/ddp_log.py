@@ -31,14 +31,16 @@ def ddp_comparison(seen: Evidence) -> pd.DataFrame:
     """One row per rank and span of every launch that counts and has DDP: `launch_id, case_id, label, rank, step, span`,
     `ddp_s` and `ours_s` in seconds, `difference` = ddp / ours - 1. Unknown is NaN."""
     rows: list[dict[str, Any]] = []
-    spans = seen.rows("span").set_index(["launch_id", "rank", "step"]).sort_index()
     calls = seen.rows("collective")
     calls = calls[calls["bucket"].notna() & (calls["phase"] == Phase.INSTRUMENT)]
-    calls = calls.set_index(["launch_id", "rank", "step"]).sort_index()
+    spans_of, calls_of = (
+        dict(iter(rows.groupby(["launch_id", "rank", "step"]))) for rows in (seen.rows("span"), calls)
+    )
     for launch in seen.good.to_dict("records"):
         for told in json.loads(launch["facts"]).get("ddp_logger", []):
             key = launch["launch_id"], told["rank"], told["step"]
-            ours = _ours(told["forward_end_s"], _at(spans, key), _at(calls, key))
+            spans = spans_of.get(key, seen.results.span.iloc[:0])
+            ours = _ours(told["forward_end_s"], spans, calls_of.get(key, calls.iloc[:0]))
             for name, ours_s in zip(SPANS, ours, strict=True):
                 theirs = told[f"{name}_s"]
                 rows.append(
@@ -57,7 +59,7 @@ def ddp_comparison(seen: Evidence) -> pd.DataFrame:
 def findings(seen: Evidence) -> Iterator[Finding]:
     """Where DDP and we say different things of the same steps: in the median over a case's launches and ranks, and in
     most of them in that direction, for a rank that lost its core once pulls the median of few."""
-    table = ddp_comparison(seen).dropna(subset=["difference"])
+    table = seen.once(ddp_comparison).dropna(subset=["difference"])
     table = table.assign(apart=np.where(_apart(table["ddp_s"], table["ours_s"]), np.sign(table["difference"]), 0))
     for (case_id, span), group in table.groupby(["case_id", "span"], sort=False):
         theirs, ours = float(group["ddp_s"].median()), float(group["ours_s"].median())
@@ -78,10 +80,6 @@ def findings(seen: Evidence) -> Iterator[Finding]:
 def _apart(theirs: Any, ours: Any) -> Any:
     """Whether two seconds of one span disagree; works on columns too."""
     return (abs(theirs - ours) > DISAGREES * ours) & (abs(theirs - ours) > DISAGREES_S)
-
-
-def _at(rows: pd.DataFrame, key: tuple[int, int, int | None]) -> pd.DataFrame:
-    return rows.loc[[key]] if key in rows.index else rows.iloc[:0]
 
 
 def _ours(forward_end: float, spans: pd.DataFrame, calls: pd.DataFrame) -> tuple[float, float, float]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from parabench.analysis.frames import case_table, counted, launch_table
 from parabench.analysis.session import Session
 from parabench.store import Results
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,14 @@ class Evidence:
     results: Results
     launches: pd.DataFrame
     cases: pd.DataFrame
+    _derived: dict[Callable[[Evidence], Any], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, derive: Callable[[Evidence], T]) -> T:
+        """What `derive` makes of this, made once however many ask; nobody may change it."""
+        if derive not in self._derived:
+            self._derived[derive] = derive(self)
+        made: T = self._derived[derive]
+        return made
 
     @cached_property
     def good(self) -> pd.DataFrame:

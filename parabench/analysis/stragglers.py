@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis import words
-from parabench.analysis.anatomy import Steps
+from parabench.analysis.anatomy import instrumented_steps
 from parabench.analysis.calls import CALL, rank_calls
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.intervals import union
@@ -41,7 +41,7 @@ def step_stragglers(seen: Evidence) -> pd.DataFrame:
     it, the time in which its training stood still between its own call and the straggler's. NaN and 0 where nobody
     waited. `step_s` is the step's length on its slowest rank.
     """
-    steps = Steps(seen.rows("span"))
+    steps = seen.once(instrumented_steps)
     rows = rank_calls(seen, steps)
     rows = rows[rows["mutual"]].assign(made_s=pd.to_numeric(rows["made_s"]))
     groups = rows.groupby(CALL, sort=False)
@@ -77,7 +77,7 @@ def straggler_table(seen: Evidence) -> pd.DataFrame:
     its `launches` it is the rank that is it in most steps. `by_schedule`: the strategy is a pipeline, whose schedule
     makes one rank the last.
     """
-    steps = step_stragglers(seen)
+    steps = seen.once(step_stragglers).copy()
     named = steps.dropna(subset="straggler")
     if named.empty:
         return pd.DataFrame(columns=list(CASE_COLUMNS))
@@ -116,7 +116,7 @@ def _most(steps: pd.DataFrame, of: str) -> pd.DataFrame:
 
 def findings(seen: Evidence) -> Iterator[Finding]:
     """The ranks that all others wait for, step after step and launch after launch."""
-    table = straggler_table(seen)
+    table = seen.once(straggler_table)
     table = table[~table["by_schedule"].astype(bool)]
     sure = (table["share"] >= NEARLY_ALL) & (table["agreeing"] == table["launches"]) & (table["steps"] >= ENOUGH_STEPS)
     for case in table[sure & (table["waited_share"] > COSTLY)].to_dict("records"):

@@ -61,7 +61,7 @@ def median_step(seen: Evidence, case_id: str) -> Timeline | None:
     lengths = (own["end"] - own["begin"]).groupby(["launch_id", "step"]).max().sort_values(kind="stable")
     launch_id, step = lengths.index[(len(lengths) - 1) // 2]
     spans = spans[(spans["launch_id"] == launch_id) & (spans["step"] == step)]
-    calls = collectives(seen)
+    calls = seen.once(collectives)
     calls = calls[(calls["launch_id"] == launch_id) & (calls["step"] == step)]
     begin = float(spans["start_s"].min())
     return Timeline(
