@@ -6,26 +6,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.instruments import NoSampler
 from parabench.case import Case, Protocol
 from parabench.launcher import launch
 from parabench.record import Status
 
 WARMUP, STEPS = 3, 6
 NOTHING = {"wchar": 0, "syscw": 0, "rchar": 0, "syscr": 0, "tcp": 0, "opened": []}
-
-
-class NoSampler:
-    """Stands where the driver's sampler would."""
-
-    def __init__(self, *_: object) -> None: ...
-
-    def __enter__(self) -> NoSampler:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def facts(self) -> dict[str, Any]:
-        return {}
 
 
 def moved(strategy: str, ranks: int, instrumented: int, algorithm: str = "native") -> list[list[dict[str, Any]]]:

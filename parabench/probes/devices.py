@@ -11,6 +11,7 @@ import pynvml
 
 from parabench.probes import nvml
 from parabench.probes.pids import RankPids
+from parabench.probes.sampler import Reasons
 from parabench.record import DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")
@@ -92,7 +93,7 @@ class _Device:
         self._mig = False
         self._t_s = 0.0
         self._asks: dict[tuple[str, ...], tuple[Callable[[Any], Any], ...]] = {}
-        self._told: dict[tuple[str, int | None], str] = {}
+        self._reasons = Reasons()
         self._counted: dict[tuple[str, ...], tuple[float, nvml.Numbers]] = {}
 
     def at(self, t_s: float) -> None:
@@ -144,10 +145,5 @@ class _Device:
 
     def tell(self, metric: str, value: float | None, reason: str | None = None, *, rank: int | None = None) -> None:
         """One row; of a value that cannot be read only when the reason is new."""
-        if reason is None:
-            self._told.pop((metric, rank), None)
-        elif self._told.get((metric, rank)) == reason:
-            return
-        else:
-            self._told[metric, rank] = reason
-        self._samples.append(DeviceSample(self._index, self._t_s, metric, value, rank, reason))
+        if self._reasons.worth_a_row((metric, rank), reason):
+            self._samples.append(DeviceSample(self._index, self._t_s, metric, value, rank, reason))

@@ -11,6 +11,7 @@ from time import perf_counter
 import psutil
 
 from parabench.probes.pids import RankPids
+from parabench.probes.sampler import Reasons
 from parabench.record import HostSample
 
 # Which processes are ours is looked up once in so many readings: it costs more than a reading.
@@ -31,7 +32,7 @@ class Host:
         self._began_s = began_s
         self._clock = clock
         self._pids = pids
-        self._told: dict[tuple[int | None, str], str] = {}
+        self._reasons = Reasons()
         self._ticks = 0
         self._processes: dict[int, psutil.Process] = {}
         self._spent: dict[int, float] = {}  # CPU seconds of each process of ours, since `start`
@@ -65,13 +66,8 @@ class Host:
             reason = ENDED
         except (psutil.Error, OSError, ValueError, ArithmeticError) as error:
             reason = str(error) or type(error).__name__
-        if reason is None:
-            self._told.pop((rank, metric), None)
-        elif self._told.get((rank, metric)) == reason:
-            return
-        else:
-            self._told[rank, metric] = reason
-        self.samples.append(HostSample(rank, t_s, metric, value, reason))
+        if self._reasons.worth_a_row((rank, metric), reason):
+            self.samples.append(HostSample(rank, t_s, metric, value, reason))
 
     def _process(self, pid: int) -> psutil.Process:
         if pid not in self._processes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Protocol
@@ -27,6 +27,22 @@ class Source(Protocol):
     def start(self) -> None: ...  # noqa: D102
     def tick(self) -> None: ...  # noqa: D102
     def stop(self) -> None: ...  # noqa: D102
+
+
+class Reasons:
+    """Why what was asked for could not be read: each reason is told once, until it changes."""
+
+    def __init__(self) -> None:
+        self._told: dict[Hashable, str] = {}
+
+    def worth_a_row(self, what: Hashable, reason: str | None) -> bool:
+        """Whether a reading is to be kept: a value always (`reason` is None), a null when its reason is new."""
+        if reason is None:
+            self._told.pop(what, None)
+            return True
+        known = self._told.get(what) == reason
+        self._told[what] = reason
+        return not known
 
 
 class Stop(Protocol):
