@@ -4,11 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install demo test lint format bench soak clean
+.PHONY: help install demo test slow lint format bench soak clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
-	@echo "make test    run all tests"
+	@echo "make test    run all tests but the slow ones"
+	@echo "make slow    run the slow ones"
 	@echo "make lint    ruff, ruff format --check, mypy --strict"
 	@echo "make format  let ruff reformat the source"
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
@@ -27,6 +28,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow"
+
+slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

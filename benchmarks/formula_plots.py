@@ -17,10 +17,10 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 from plotly.offline import get_plotlyjs
 
-from parabench.analysis.bus import launch_sizes
-from parabench.analysis.cost_model import fit_costs, points_of
+from parabench.analysis.collectives.bus import launch_sizes
+from parabench.analysis.collectives.cost_model import fit_costs, points_of
 from parabench.analysis.session import select_session
-from parabench.collectives_figures import fitted_times
+from parabench.pages.collectives_figures import fitted_times
 from parabench.store import load
 
 WIDTH, HEIGHT = 760, 420

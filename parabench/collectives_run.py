@@ -14,17 +14,20 @@ from rich.console import Console
 
 from parabench.axes import split_values
 from parabench.collective_case import OPS, REDUCING, CollectiveCase, CollectiveProtocol, parse_size
-from parabench.collectives import NCCL_ALGORITHMS, NCCL_PREFIX, canonical, is_nccls, levels_of
+from parabench.collectives import canonical, levels_of
 from parabench.errors import UsageError
+from parabench.interrupt import STOPPED
 from parabench.machine import Machine, this_machine
+from parabench.nccl_names import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
 from parabench.opened import REPORT_NAME, STORE_NAME, Opened, begin_session, check_writable, resume, store_in
 from parabench.plan import Plan, Skipped
 from parabench.record import Launch, check_label
 from parabench.rules import check_algorithm, check_backend, refusal
-from parabench.run import STOPPED, no_launch, start_launching, walk_session
+from parabench.run import start_launching
 from parabench.session import CollectiveWalk, LaunchOf, Progress
 from parabench.settle import nodes_of, settle_device
 from parabench.store import load
+from parabench.walking import walk_session
 from parabench.whole_file import is_special, write_whole
 
 NAME = "collectives"
@@ -96,10 +99,10 @@ def run_collectives(request: CollectivesRequest, console: Console, launch: Colle
                 store, plan, machine, label=request.label, suite=NAME, question=QUESTION, argv=request.argv
             )
 
-        def walk(keep: Callable[[Launch], None], progress: Progress, left: int) -> CollectiveWalk:
+        def walk(keep: Callable[[Launch], None], progress: Progress) -> CollectiveWalk:
             return CollectiveWalk(
                 plan=opened.plan,
-                launch=launch if launch is not None else _real_launch() if left else no_launch,
+                launch=launch if launch is not None else _real_launch(),
                 keep=keep,
                 progress=progress,
                 done=opened.done,
@@ -220,8 +223,8 @@ def _real_launch() -> CollectiveLaunch:
 
 def conclude(path: Path, session_id: int, console: Console, json_file: Path | None) -> None:
     """Print the tables, write report and JSON, and say what is fastest and where everything is."""
-    from parabench.analysis.crossover import bus_answers
-    from parabench.analysis.nccl_tests import results_json, table_lines
+    from parabench.analysis.collectives.crossover import bus_answers
+    from parabench.analysis.collectives.nccl_tests import results_json, table_lines
     from parabench.analysis.session import select_session
     from parabench.report import write_report
 

@@ -10,6 +10,9 @@ from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+# The exit code of a command that was asked to stop.
+STOPPED = 130
+
 
 class Interrupted(Exception):
     """The driver was asked to stop; when this is raised no rank is left."""

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from parabench.case import Case, Protocol
-from parabench.collectives import nccl_environment
 from parabench.family import entry_of
+from parabench.nccl_names import nccl_environment
 from parabench.probes import nccl_log
 from parabench.probes.devices import Devices
 from parabench.probes.host import Host

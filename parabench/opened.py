@@ -6,9 +6,9 @@ import fcntl
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -17,10 +17,13 @@ from parabench.errors import UsageError
 from parabench.machine import Machine, environment
 from parabench.plan import C, P, Plan
 from parabench.record import TRACES, Finding
-from parabench.store import Store
+from parabench.store import SessionRow, Store
 from parabench.verify import Reference
 
 STORE_NAME, REPORT_NAME = "results.db", "report.html"
+
+# Of an ab.
+SIDES = {"a", "b"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +83,17 @@ def check_traces(folder: Path, protocol: Protocol) -> None:
 
 
 def begin_session(
-    store: Store, plan: Plan[C, P], machine: Machine, *, label: str | None, suite: str, question: str, argv: list[str]
+    store: Store,
+    plan: Plan[C, P],
+    machine: Machine,
+    *,
+    label: str | None,
+    suite: str,
+    question: str,
+    argv: list[str],
+    interleaved: dict[str, str] | None = None,
 ) -> Opened[C, P]:
-    """Record a new session."""
+    """Record a new session; `interleaved` as `Store.begin_session` takes it."""
     session_id = store.begin_session(
         label=label,
         suite=suite,
@@ -91,6 +102,7 @@ def begin_session(
         environment=environment(machine),
         question=question,
         plan=plan.to_dict(),
+        interleaved=interleaved,
     )
     if machine.gpus_reason is not None:
         store.add_finding(
@@ -112,31 +124,60 @@ def resume(store: Store, plan: Plan[Any, Any] | None, kind: str = "training") ->
     last = store.last_session()
     if last is None:
         raise UsageError(f"{store.path} holds no session to resume; run without --resume")
+    if last.interleaved is not None:
+        if set(store.sides(last.interleaved["run"])) != SIDES:
+            raise UsageError(half_an_ab(store))
+        raise UsageError(
+            f"the last session in {store.path} is one side of an ab; continue both with {ab_command(store, last)!r}"
+        )
     there = last.plan.get("kind", "training")
     if there != kind:
         raise UsageError(
             f"the last session in {store.path} measured {there}, not {kind}; resume it with "
             f"{resume_command(store.path, there)!r}, or start a new one without --resume"
         )
-    stored = Plan.from_dict(last.plan)
-    if plan is not None and plan != stored:
+    return reopened(store, last, plan, resume_command(store.path, kind))
+
+
+def reopened(store: Store, row: SessionRow, plan: Plan[Any, Any] | None, instead: str) -> Opened[Any, Any]:
+    """A session as it was left. Raises UsageError, with the command to use `instead`, when `plan` is another one."""
+    stored = Plan.from_dict(row.plan)
+    if plan is not None and plan != replace(stored, extra=()):
         raise UsageError(
             f"the last session in {store.path} was planned otherwise; resume it with "
-            f"{resume_command(store.path, kind)!r}, or start a new one without --resume"
+            f"{instead!r}, or start a new one without --resume"
         )
     references = {
         case_id: Reference(values.get("loss", {}), values.get("grad_norm", {}))
-        for case_id, values in store.reference_values(last.id).items()
+        for case_id, values in store.reference_values(row.id).items()
     }
     return Opened(
-        session_id=last.id,
+        session_id=row.id,
         plan=stored,
-        done=store.launches_done(last.id),
+        done=store.launches_done(row.id),
         references=references,
     )
 
 
-def resume_command(store: Path, kind: str = "training") -> str:
-    """The command that continues the last session of `store`, of that kind, however it was begun."""
+def resume_command(store: Path, kind: str = "training", *options: str) -> str:
+    """The command that continues the last session of `store`, of that kind, however it was begun; with `options`."""
     command = "collectives" if kind == "collectives" else "run"
-    return shlex.join(["parabench", command, "--resume", "--out", str(store.parent)])
+    return shlex.join(["parabench", command, "--resume", *options, "--out", str(store.parent)])
+
+
+def half_an_ab(store: Store) -> str:
+    """Why the last ab cannot be continued when it was stopped after only one of its sides had begun."""
+    return (
+        f"the last ab in {store.path} was stopped before both its sides had begun, so there is nothing to continue; "
+        "start anew without --resume"
+    )
+
+
+def ab_command(store: Store, row: SessionRow, sides: Sequence[str] = ()) -> str:
+    """The command that continues the ab of which `row` is a side. The store does not have all of a side's words, which
+    `sides` are in full: it has no path but its last name, and `...` for a value that may be a secret."""
+    assert row.interleaved is not None
+    there = store.sides(row.interleaved["run"])
+    words = sides or [(there[name].interleaved or {})["setting"] for name in sorted(there)]
+    both = [word for name, text in zip(("--a", "--b"), words, strict=False) for word in (name, text)]
+    return shlex.join(["parabench", "ab", "--resume", *both, "--out", str(store.path.parent)])

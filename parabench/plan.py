@@ -65,17 +65,26 @@ class Turn(Generic[C]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Generic[C, P]):
-    """What a session will do, decided before anything is launched."""
+    """What a session will do, decided before anything is launched.
+
+    `extra` are the blocks that came after those of the protocol, each with the ids of the cases that it launches.
+    """
 
     cases: tuple[C, ...]
     skipped: tuple[Skipped[C], ...]
     protocol: P
     seed: int
+    extra: tuple[tuple[str, ...], ...] = ()
 
     @property
     def kind(self) -> str:
         """What the session measures: a key of KINDS."""
         return next(kind for kind, (_, protocol) in KINDS.items() if isinstance(self.protocol, protocol))
+
+    @property
+    def blocks(self) -> int:
+        """How many there are, the extra ones included."""
+        return self.protocol.launches + len(self.extra)
 
     def turns(self) -> list[Turn[C]]:
         """Every case once a block, each block in its own seeded random order, so that drift hits all cases alike."""
@@ -85,6 +94,12 @@ class Plan(Generic[C, P]):
             cases = list(self.cases)
             shuffle.shuffle(cases)
             turns += [Turn(block, position, case) for position, case in enumerate(cases)]
+        known = {case.id: case for case in self.cases}
+        for block, chosen in enumerate(self.extra, self.protocol.launches):
+            some = [known[each] for each in chosen]
+            # An order that needs no other block's: these come one at a time, perhaps from several commands.
+            random.Random(f"{self.seed}, block {block}").shuffle(some)
+            turns += [Turn(block, position, case) for position, case in enumerate(some)]
         return turns
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,6 +111,7 @@ class Plan(Generic[C, P]):
             "skipped": [{"case": s.case.to_dict(), "reason": s.reason} for s in self.skipped],
             "protocol": asdict(protocol),
             "seed": self.seed,
+            "extra": [list(block) for block in self.extra],
         }
 
     @classmethod
@@ -108,6 +124,7 @@ class Plan(Generic[C, P]):
             skipped=tuple(Skipped(case.from_dict(s["case"]), s["reason"]) for s in values["skipped"]),
             protocol=protocol(**BEFORE.get(kind, {}) | values["protocol"]),
             seed=values["seed"],
+            extra=tuple(tuple(block) for block in values.get("extra", ())),
         )
 
 

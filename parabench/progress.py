@@ -6,6 +6,7 @@ import os
 import statistics
 import sys
 from types import TracebackType
+from typing import Any
 from typing import Protocol as Interface
 
 import rich.progress
@@ -18,13 +19,21 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from parabench.analysis import words
 from parabench.collective_case import size_text
 from parabench.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Launch, Phase, Status
 from parabench.session import Progress
 
 
 class PatientConsole(Console):
-    """A console that outlives its reader: `parabench run ... | head` measures to the end, for the store's sake."""
+    """A console that outlives its reader: `parabench run ... | head` measures to the end, for the store's sake.
+
+    Text that it is given is a line and stays one, and controls no terminal, whatever a label or an error holds.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich's, of lines."""
+        super().print(*(words.printable(each) if isinstance(each, str) else each for each in objects), **options)
 
     def on_broken_pipe(self) -> None:
         """Say nothing more, instead of ending the process."""
@@ -36,6 +45,8 @@ class RunProgress(Progress, Interface):
     """A progress display, open while the session runs."""
 
     def __enter__(self) -> RunProgress: ...
+    def starting(self, label: str, block: int) -> None: ...  # noqa: D102
+    def ended(self, label: str, block: int, how: str, ok: bool) -> None: ...  # noqa: D102
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
@@ -52,7 +63,27 @@ def make_progress(console: Console, total: int, blocks: int, prefix: str = "") -
 UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL's choices"}
 
 
-class PlainProgress:
+class _OfLaunches:
+    """Told of cases and launches, it tells of their labels and outcomes."""
+
+    def starting(self, label: str, block: int) -> None:
+        """A launch of what is called `label` begins."""
+        raise NotImplementedError
+
+    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
+        """It ended; `how` says how in a few words."""
+        raise NotImplementedError
+
+    def launching(self, case: AnyCase, block: int) -> None:
+        """A launch of `case` begins."""
+        self.starting(case.label, block)
+
+    def launched(self, launch: Launch) -> None:
+        """It ended."""
+        self.ended(launch.case.label, launch.block, outcome(launch), launch.status is Status.OK)
+
+
+class PlainProgress(_OfLaunches):
     """One line a launch."""
 
     def __init__(self, console: Console, total: int, blocks: int, prefix: str = "") -> None:
@@ -66,21 +97,21 @@ class PlainProgress:
     ) -> None:
         pass
 
-    def launching(self, case: AnyCase, block: int) -> None:
+    def starting(self, label: str, block: int) -> None:
         """Nothing: the line comes when there is a latency to tell."""
 
-    def launched(self, launch: Launch) -> None:
+    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
         """Tell which launch of how many this was, and what came out."""
-        if launch.block < FIRST_BLOCK:
-            count = UNCOUNTED[launch.block]
+        if block < FIRST_BLOCK:
+            count = UNCOUNTED[block]
         else:
             self._done += 1
             count = f"{self._done}/{self._total}"
-        line = f"{self._prefix}[{count}] {_block(launch.block, self._blocks)}{launch.case.label}: {outcome(launch)}"
+        line = f"{self._prefix}[{count}] {_block(block, self._blocks)}{label}: {how}"
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-class LiveProgress:
+class LiveProgress(_OfLaunches):
     """A bar with the case, block, count, time left and the last latency; launches that fail leave a line."""
 
     def __init__(self, console: Console, total: int, blocks: int, prefix: str = "") -> None:
@@ -105,18 +136,17 @@ class LiveProgress:
     ) -> None:
         self._bar.stop()
 
-    def launching(self, case: AnyCase, block: int) -> None:
+    def starting(self, label: str, block: int) -> None:
         """Show what runs now."""
-        self._bar.update(self._task, description=f"{_block(block, self._blocks)}{case.label}{self._last}")
+        self._bar.update(self._task, description=f"{_block(block, self._blocks)}{label}{self._last}")
 
-    def launched(self, launch: Launch) -> None:
+    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
         """Advance, and keep a line of what went wrong."""
-        self._last = f"  (last: {outcome(launch)})"
-        if launch.block >= FIRST_BLOCK:
+        self._last = f"  (last: {how})"
+        if block >= FIRST_BLOCK:
             self._bar.advance(self._task)
-        if launch.status is not Status.OK:
-            line = f"{self._prefix}{launch.case.label}: {outcome(launch)}"
-            self._bar.console.print(line, highlight=False, markup=False)
+        if not ok:
+            self._bar.console.print(f"{self._prefix}{label}: {how}", highlight=False, markup=False)
 
 
 def outcome(launch: Launch) -> str:

@@ -23,11 +23,16 @@ if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from parabench.case import Case
+    from parabench.machine import Machine
     from parabench.plan import TrainingPlan
+    from parabench.pytest_gate import Gate, Judged
     from parabench.store import Results
     from parabench.suite import Suite
 
 _SUITE = re.compile(r"^from parabench\.suite import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
+
+# The plugin under which the gate is registered, when there is a baseline.
+GATE = "parabench-gate"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,6 +42,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--parabench-launches", type=int, metavar="N", help="launches of every case")
     group.addoption("--parabench-steps", type=int, metavar="N", help="measured steps a launch")
     group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
+    group.addoption("--parabench-baseline", metavar="STORE[@SESSION]", help="fail the cases that are slower than there")
+    group.addoption("--parabench-tolerance", metavar="SHARE", help="slower by less is no regression (default: 2%%)")
+    group.addoption(
+        "--parabench-alpha", metavar="RATE", help="accepted rate of false alarms of the whole run (default: 0.01)"
+    )
+    group.addoption(
+        "--parabench-changed", action="append", metavar="NAME", help="what else differs, and is what you want to judge"
+    )
+    group.addoption(
+        "--parabench-inconclusive",
+        choices=("warn", "fail"),
+        help="what becomes of a test that could have missed a slowdown of the tolerance (default: warn)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the baseline, if there is one, before anything is collected. Raises pytest.UsageError."""
+    if config.getoption("--parabench-baseline") is None:
+        for name in ("tolerance", "alpha", "changed", "inconclusive"):
+            if config.getoption(f"--parabench-{name}") is not None:
+                raise pytest.UsageError(f"--parabench-{name} means nothing without --parabench-baseline STORE")
+        return
+    from parabench.pytest_gate import make_gate
+
+    config.pluginmanager.register(make_gate(config), GATE)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -56,6 +86,7 @@ class SuiteFile(pytest.File):
     plan: TrainingPlan
     _latencies: dict[str, list[float]] | None = None
     _failures: dict[str, str]
+    _judged: Judged | None = None
 
     def collect(self) -> Iterator[pytest.Item]:
         """An item for each case, those that this machine cannot run included: they are skipped with the reason."""
@@ -63,6 +94,11 @@ class SuiteFile(pytest.File):
         from parabench.run import plan_request
         from parabench.suite import load_suite
 
+        if not self.config.pluginmanager.hasplugin("benchmark"):
+            raise self.CollectError(
+                "parabench: pytest-benchmark is needed for the cases of a suite; install it, and leave out "
+                "-p no:benchmark"
+            )
         try:
             self.suite = load_suite(str(self.path))
             self.plan = plan_request(self.request(), self.suite, this_machine())
@@ -99,25 +135,55 @@ class SuiteFile(pytest.File):
             pytest.fail(self._failures[case.id], pytrace=False)
         return self._latencies[case.id]
 
+    def finish(self, item: CaseItem) -> None:
+        """Fail the test of a case that got slower than the baseline, if there is one."""
+        gate = self.gate
+        if gate is not None and self._judged is not None:
+            gate.finish(item, self._judged, item.case)
+
+    @property
+    def gate(self) -> Gate | None:
+        """What compares with a baseline, when one is given."""
+        gate: Gate | None = self.config.pluginmanager.get_plugin(GATE)
+        return gate
+
     def _run(self) -> None:
         from rich.console import Console
 
+        from parabench.analysis.gate.sides import side_of
+        from parabench.interrupt import STOPPED
         from parabench.machine import this_machine
         from parabench.opened import REPORT_NAME, resume_command, store_in
         from parabench.report import write_report
-        from parabench.run import STOPPED, begin, run_session
+        from parabench.run import begin, run_session
         from parabench.store import load
 
-        request = self.request()
+        request, machine, gate = self.request(), this_machine(), self.gate
         selected = {item.case for item in self.session.items if isinstance(item, CaseItem) and item.parent is self}
         plan = replace(self.plan, cases=tuple(case for case in self.plan.cases if case in selected))
+        base = None
+        if gate is not None:
+            base = gate.base(self.suite.name)
+            gate.check(base, plan, machine)
         with store_in(request.out) as store:
-            opened = begin(store, request, self.suite, plan, this_machine())
+            opened = begin(store, request, self.suite, plan, machine)
             if run_session(store, opened, Console(), None) == STOPPED:
                 pytest.exit(f"every finished launch is kept; resume: {resume_command(store.path)}", returncode=STOPPED)
         results = load(store.path)
         write_report(results, store.path.with_name(REPORT_NAME), str(opened.session_id))
         self._latencies, self._failures = _read(results, opened.session_id)
+        if gate is not None and base is not None:
+            candidate = side_of(results, opened.session_id, "candidate")
+            suites = {item.parent for item in self.session.items if isinstance(item, CaseItem)}
+            self._judged = gate.judge(base, candidate, len(suites), self._everything(machine) - selected)
+            self._failures |= self._judged.broke
+
+    def _everything(self, machine: Machine) -> set[Case]:
+        """All cases that the suite's file has, whatever this run selects of them, by name or by --parabench-set."""
+        from parabench.run import plan_request
+
+        plan = plan_request(replace(self.request(), axes=()), self.suite, machine)
+        return {*plan.cases, *(skipped.case for skipped in plan.skipped), *self.plan.cases}
 
 
 class CaseItem(pytest.Function):
@@ -133,6 +199,8 @@ class CaseItem(pytest.Function):
         item.case = case
         item.timer = RecordedTimer()
         item.add_marker(pytest.mark.benchmark(timer=item.timer), append=False)
+        # Of one whose launches failed there is nothing to time, and the failure says so itself.
+        item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
         if skipped is not None:
             item.add_marker(pytest.mark.skip(reason=skipped))
         return item
@@ -161,6 +229,7 @@ def step_latency(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) ->
     item.timer.load(durations)
     benchmark.extra_info["case"] = item.case.to_dict()
     benchmark.pedantic(_nothing, rounds=len(durations), iterations=1)
+    item.parent.finish(item)  # last, so that what got slower is in --benchmark-json too
 
 
 def _nothing() -> None:

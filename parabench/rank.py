@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import multiprocessing.forkserver
@@ -18,10 +17,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from parabench.collectives import membership
+from parabench.lifeline import die_with_parent
 from parabench.probes.pids import leave_pid
 from parabench.record import AnyCase
-
-PR_SET_PDEATHSIG = 1
 
 
 class RankJob(Protocol):
@@ -104,16 +102,6 @@ def tie_to_driver() -> None:
     # If the driver is still there now, the server was until then: it goes only after the driver.
     driver = multiprocessing.parent_process()
     if driver is None or not driver.is_alive():
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_with_parent(parent: int) -> None:
-    """Make this process die at once when `parent`, which started it, does, even while it is stopped.
-
-    A process whose parent is gone already is somebody else's child by now, perhaps the driver's: it dies here.
-    """
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

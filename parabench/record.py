@@ -301,6 +301,9 @@ UNVERIFIED = "unverified"
 # A step is these parts, one after the other; it has forward and backward either apart or taking turns.
 STEP_PARTS = ("data_s", "forward_s", "backward_s", "forward_backward_s", "optimizer_s")
 
+# What a rank holds of the training state.
+STATE_PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+
 
 def utc_now() -> str:
     """The time now as ISO 8601 in UTC, to the millisecond."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parabench import collectives_report
 from parabench.analysis import tables, words
-from parabench.analysis.best import answers
 from parabench.analysis.checks import check_evidence
 from parabench.analysis.evidence import evidence
 from parabench.analysis.memory import compared, state_table
 from parabench.analysis.session import select_session
-from parabench.page import render_page
+from parabench.analysis.sweet_spot.best import spots
+from parabench.pages import collectives_report, sections_history
+from parabench.pages.page import render_page
+from parabench.pages.sections import training_sections
+from parabench.pages.sections_machine import machine_section
 from parabench.record import FIRST_BLOCK, Status
-from parabench.sections import training_sections
-from parabench.sections_machine import machine_section
 from parabench.store import Results
 from parabench.whole_file import write_whole
 
@@ -35,19 +35,19 @@ def render(results: Results, session: str | None = None) -> str:
         return collectives_report.render(results, chosen)
     seen = evidence(results, chosen)
     launches, cases = seen.launches, seen.cases
-    spots = answers(launches)
+    answers = seen.once(spots)
     states = state_table(launches, results.sample)
     own = launches[launches["block"] >= FIRST_BLOCK]
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     return render_page(
         "report.html",
         chosen,
-        training_sections(seen, states),
+        [*training_sections(seen, states), *sections_history.sections(results, chosen)],
         machine_section(chosen),
-        answers=spots,
+        answers=answers,
         held=compared(states),
         trust=tables.trust(own),
-        cases=tables.case_rows(cases, spots),
+        cases=tables.case_rows(cases, answers),
         unit=" or ".join(dict.fromkeys(map(words.unit_of, cases["seq_len"]))) or "tokens",
         statistics=sorted(set(cases["statistic"])),
         findings=tables.finding_groups(results, chosen, check_evidence(seen), labels),

@@ -7,13 +7,14 @@ import shutil
 from collections.abc import Mapping
 
 from parabench.case import Case
-from parabench.collectives import ALGORITHMS, is_nccls, table_name
+from parabench.collectives import ALGORITHMS, table_name
 from parabench.data import source
 from parabench.errors import UsageError
 from parabench.family import STRATEGIES, Layout, StrategyEntry, entry_of
 from parabench.machine import RANKS_PER_CORE, Machine
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
 from parabench.models.known import entry_of_model
+from parabench.nccl_names import is_nccls
 from parabench.record import AnyCase
 from parabench.registry import Entry, find, load
 from parabench.strategies import bubble

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.console import Console
 from parabench.axes import parse_axis
 from parabench.case import Case, Protocol
 from parabench.errors import UsageError
-from parabench.interrupt import Interrupted, stop_signals
+from parabench.interrupt import STOPPED
 from parabench.machine import Machine, this_machine
 from parabench.opened import (
     REPORT_NAME,
@@ -24,17 +23,15 @@ from parabench.opened import (
     begin_session,
     check_traces,
     resume,
-    resume_command,
     store_in,
 )  # fmt: skip
-from parabench.plan import C, P, Skipped, TrainingPlan, make_plan
-from parabench.progress import make_progress
+from parabench.plan import TrainingPlan, make_plan
 from parabench.record import TRACES, Finding, Launch, check_label
-from parabench.session import LaunchFunction, Progress, Session, Walk, turns_left
+from parabench.session import LaunchFunction, Progress, Session
 from parabench.store import Store, load
 from parabench.suite import Suite, load_suite
-
-NOT_OK, STOPPED = 1, 130
+from parabench.until import Until
+from parabench.walking import walk_session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +52,8 @@ class Request:
     resume: bool = False
     profile: bool = False
     memory_snapshot: bool = False
+    until_decided: bool = False
+    budget: float | None = None
 
 
 TrainingOpened = Opened[Case, Protocol]
@@ -65,6 +64,7 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
 
     Raises UsageError before anything is launched or recorded.
     """
+    until = Until.asked(request.until_decided, request.budget)
     machine = this_machine()
     if request.label is not None:
         check_label(request.label)
@@ -87,7 +87,7 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
             opened = begin(store, request, suite, plan, machine)
             for finding in snapshotless(request, suite, plan):
                 console.print(finding.message, highlight=False, markup=False, soft_wrap=True)
-        code = run_session(store, opened, console, launch)
+        code = run_session(store, opened, console, launch, until)
     if code != STOPPED:
         conclude(path, opened.session_id, console)
     return code
@@ -145,8 +145,15 @@ def snapshotless(request: Request, suite: Suite, plan: TrainingPlan) -> Iterator
         )
 
 
-def begin(store: Store, request: Request, suite: Suite, plan: TrainingPlan, machine: Machine) -> TrainingOpened:
-    """A new session of a suite."""
+def begin(
+    store: Store,
+    request: Request,
+    suite: Suite,
+    plan: TrainingPlan,
+    machine: Machine,
+    interleaved: dict[str, str] | None = None,
+) -> TrainingOpened:
+    """A new session of a suite; `interleaved` as `Store.begin_session` takes it."""
     opened = begin_session(
         store,
         plan,
@@ -155,74 +162,29 @@ def begin(store: Store, request: Request, suite: Suite, plan: TrainingPlan, mach
         suite=suite.name,
         question=suite.question,
         argv=request.argv,
+        interleaved=interleaved,
     )
     for finding in snapshotless(request, suite, plan):
         store.add_finding(opened.session_id, finding)
     return opened
 
 
-def run_session(store: Store, opened: TrainingOpened, console: Console, launch: LaunchFunction | None) -> int:
-    """Launch what is left of a session of trainings; returns the exit code."""
+def run_session(
+    store: Store, opened: TrainingOpened, console: Console, launch: LaunchFunction | None, until: Until | None = None
+) -> int:
+    """Launch what is left of a session of trainings, and what `until` adds; returns the exit code."""
 
-    def walk(keep: Callable[[Launch], None], progress: Progress, left: int) -> Session:
+    def walk(keep: Callable[[Launch], None], progress: Progress) -> Session:
         return Session(
             plan=opened.plan,
-            launch=launch if launch is not None else real_launch(store.path.parent) if left else no_launch,
+            launch=launch if launch is not None else real_launch(store.path.parent),
             keep=keep,
             progress=progress,
             done=opened.done,
             references=dict(opened.references),
         )
 
-    return walk_session(store, opened, console, walk)
-
-
-def grouped(skipped: Sequence[Skipped[Any]]) -> dict[str, list[str]]:
-    """Labels of skipped cases by the reason that they share."""
-    reasons: dict[str, list[str]] = {}
-    for each in skipped:
-        reasons.setdefault(each.reason, []).append(each.case.label)
-    return reasons
-
-
-def walk_session(
-    store: Store,
-    opened: Opened[C, P],
-    console: Console,
-    make: Callable[[Callable[[Launch], None], Progress, int], Walk[C, P]],
-    prefix: str = "",
-) -> int:
-    """Launch what is left and store each launch as it ends; returns the exit code.
-
-    `make(keep, progress, left)` is what walks the plan. Every line that is said begins with `prefix`.
-    """
-    plan = opened.plan
-    left = turns_left(plan, opened.done)
-
-    def say(line: str) -> None:
-        console.print(prefix + line, highlight=False, markup=False, soft_wrap=True)
-
-    for reason, labels in grouped(plan.skipped).items():
-        say(f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}")
-    if opened.done:
-        total = len(plan.cases) * plan.protocol.launches
-        say(f"resuming: {total - len(left)} of {total} launches are done")
-
-    def keep(finished: Launch) -> None:
-        store.append(opened.session_id, finished)
-
-    resume_with = f"every finished launch is kept; resume with: {resume_command(store.path, plan.kind)}"
-    try:
-        with stop_signals(), make_progress(console, len(left), plan.protocol.launches, prefix) as progress:
-            make(keep, progress, len(left)).run()
-    except Interrupted as stop:
-        say(f"stopped by {stop}; {resume_with}")
-        return STOPPED
-    except (OSError, sqlite3.Error) as error:
-        # The machine, not the case: a full disk or memory file system.
-        raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
-    store.finish_session(opened.session_id)
-    return 0 if store.all_ok(opened.session_id) else NOT_OK
+    return walk_session(store, opened, console, walk, until=until)
 
 
 def real_launch(folder: Path) -> LaunchFunction:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
 
 SCHEMA = """
 CREATE TABLE session(
     id INTEGER PRIMARY KEY, label TEXT, suite TEXT NOT NULL, argv TEXT NOT NULL, seed INTEGER NOT NULL,
     started_utc TEXT NOT NULL, finished_utc TEXT, parabench_version TEXT NOT NULL, environment TEXT NOT NULL,
-    question TEXT NOT NULL, plan TEXT NOT NULL);
+    question TEXT NOT NULL, plan TEXT NOT NULL, interleaved TEXT);
 CREATE TABLE launch(
     id INTEGER PRIMARY KEY, session_id INTEGER NOT NULL REFERENCES session(id), case_id TEXT NOT NULL,
     case_json TEXT NOT NULL, strategy TEXT NOT NULL, algorithm TEXT NOT NULL, model TEXT NOT NULL,
@@ -56,5 +56,6 @@ MISSING: dict[int, tuple[tuple[str, str, str], ...]] = {
         ("collective", "bucket", "INTEGER"), ("collective", "ready_s", "REAL"),
         ("device_sample", "rank", "INTEGER"), ("device_sample", "reason", "TEXT"),
     ),
+    3: (("session", "interleaved", "TEXT"),),
 }  # fmt: skip
 NEW_TABLES = {2: INSTRUMENTS}

@@ -73,18 +73,22 @@ class Walk(Generic[C, P]):
         """Launch every turn that is left. Raises Interrupted when asked to stop; what is kept stays kept."""
         left = turns_left(self.plan, self.done)
         for case in dict.fromkeys(turn.case for turn in left):
-            self._explain(case)
+            self.explain(case)
         for turn in left:
-            self._prepare(turn.case)
-            launch = self._launch(turn.case, turn.block)
-            launch.block, launch.position = turn.block, turn.position
-            self._judge(launch, turn.case)
-            self._finish(launch)
+            self.prepare(turn.case)
+            self.take(turn)
 
-    def _explain(self, case: C) -> None:
+    def take(self, turn: Turn[C]) -> None:
+        """Launch one turn, whose case is prepared."""
+        launch = self._launch(turn.case, turn.block)
+        launch.block, launch.position = turn.block, turn.position
+        self._judge(launch, turn.case)
+        self._finish(launch)
+
+    def explain(self, case: C) -> None:
         """What is launched once a session for what it tells, before anything is timed."""
 
-    def _prepare(self, case: C) -> None:
+    def prepare(self, case: C) -> None:
         """What must have run before the case can be judged."""
 
     def _judge(self, launch: Launch, case: C) -> None:
@@ -132,7 +136,7 @@ class Session(Walk[Case, Protocol]):
                 )
             )
 
-    def _explain(self, case: Case) -> None:
+    def explain(self, case: Case) -> None:
         """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes."""
         if case.backend != "nccl" or case.world_size == 1 or (case.id, EXPLAIN_BLOCK) in self.done:
             return
@@ -142,7 +146,7 @@ class Session(Walk[Case, Protocol]):
         self.keep(launch)
         self.progress.launched(launch)
 
-    def _prepare(self, case: Case) -> None:
+    def prepare(self, case: Case) -> None:
         """Launch the single-device run of the same training, once a session."""
         single = case.reference()
         # What failed once may have been an accident: one more try, not one before every launch.

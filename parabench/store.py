@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,9 @@ from parabench.schema import APPLICATION_ID, INSTRUMENTS, MISSING, NEW_TABLES, S
 if TYPE_CHECKING:
     import pandas as pd
 
+# What `parabench run` calls the store of its folder.
+STORE_NAME = "results.db"
+
 
 @dataclass(frozen=True)
 class SessionRow:
@@ -38,6 +41,7 @@ class SessionRow:
 
     id: int
     plan: dict[str, Any]
+    interleaved: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,10 +116,12 @@ class Store:
         environment: dict[str, Any],
         question: str,
         plan: dict[str, Any],
+        interleaved: dict[str, str] | None = None,
     ) -> int:
-        """Record a session before its first launch; returns its id."""
+        """Record a session before its first launch; returns its id. `interleaved` ties it to the one that took turns
+        with it: {"run": both have the same, "side": "a" or "b"}."""
         cursor = self._db.execute(
-            "INSERT INTO session VALUES (NULL, ?, ?, ?, ?, ?, NULL, ?, ?, ?, ?)",
+            "INSERT INTO session VALUES (NULL, ?, ?, ?, ?, ?, NULL, ?, ?, ?, ?, ?)",
             (
                 label,
                 suite,
@@ -126,10 +132,17 @@ class Store:
                 json.dumps(environment),
                 question,
                 json.dumps(plan),
+                None if interleaved is None else json.dumps(interleaved),
             ),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid
+
+    def replan(self, session_id: int, plan: dict[str, Any]) -> None:
+        """Give a session a plan with more launches; it is then not complete any more."""
+        self._db.execute(
+            "UPDATE session SET plan = ?, finished_utc = NULL WHERE id = ?", (json.dumps(plan), session_id)
+        )
 
     def finish_session(self, session_id: int) -> None:
         """Mark a session as complete: every planned launch is there."""
@@ -147,10 +160,21 @@ class Store:
 
     def last_session(self) -> SessionRow | None:
         """The newest session, or None in an empty store."""
-        row = self._db.execute("SELECT id, plan FROM session ORDER BY id DESC LIMIT 1").fetchone()
-        if row is None:
-            return None
-        return SessionRow(row[0], json.loads(row[1]))
+        return next(self._sessions(), None)
+
+    def sides(self, run: str) -> dict[str, SessionRow]:
+        """The sessions that took turns in one `parabench ab`, by their side."""
+        rows = [row for row in self._sessions() if row.interleaved and row.interleaved["run"] == run]
+        return {row.interleaved["side"]: row for row in rows if row.interleaved}
+
+    def labels(self) -> set[str]:
+        """How the store's sessions are called."""
+        return {label for (label,) in self._db.execute("SELECT label FROM session WHERE label IS NOT NULL")}
+
+    def _sessions(self) -> Iterator[SessionRow]:
+        """All sessions, the newest first."""
+        for number, plan, tied in self._db.execute("SELECT id, plan, interleaved FROM session ORDER BY id DESC"):
+            yield SessionRow(number, json.loads(plan), None if tied is None else json.loads(tied))
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
@@ -256,12 +280,28 @@ def _check(db: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def load(path: Path) -> Results:
-    """Read a whole store. Raises UsageError when `path` is missing, no store, or of a newer schema."""
+def split(text: str) -> tuple[Path, str | None]:
+    """(store, session) of what a user calls a store, `store` or `store@session`; the session, an id or a label, is None
+    where none is named. A folder stands for its results.db. Raises UsageError where either is empty."""
+    path, at, session = text, "", ""
+    if not os.path.exists(text) and "@" in text:
+        path, at, session = text.rpartition("@")
+    if not path:
+        raise UsageError(f"{text!r} names no store; give the results.db of a run")
+    if at and not session:
+        raise UsageError(f"{text} names no session after the @; give {path}, or {path}@ with an id or a label")
+    store = Path(path)
+    return store / STORE_NAME if os.path.isdir(store) else store, session or None
+
+
+def load(path: Path, rows: Mapping[str, str] | None = None) -> Results:
+    """Read a whole store, or of tables that are in `rows` only those rows for which the SQL condition there is true.
+
+    Raises UsageError when `path` is missing, no store, or of a newer schema.
+    """
     import pandas as pd
 
-    if not os.path.isfile(path):
-        raise UsageError(f"{path} does not exist; give the results.db of a run")
+    _check_file(path)
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             version = _check(db, path)
@@ -272,7 +312,8 @@ def load(path: Path) -> Results:
                 if any(f"TABLE {name}(" in NEW_TABLES.get(old, "") for old in range(version, SCHEMA_VERSION)):
                     return _empty(name)
                 later = "".join(f", NULL AS {column}" for of, column, _ in missing if of == name)
-                return pd.read_sql_query(f"SELECT *{later} FROM {name}{order}", db)
+                only = f" WHERE {rows[name]}" if rows and name in rows else ""
+                return pd.read_sql_query(f"SELECT *{later} FROM {name}{only}{order}", db)
 
             return Results(
                 path=path,
@@ -287,6 +328,16 @@ def load(path: Path) -> Results:
             )
     except (sqlite3.Error, pd.errors.DatabaseError) as error:
         raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
+
+
+def _check_file(path: Path) -> None:
+    """Raise UsageError where no store can be, with what is there instead."""
+    remedy = "give the results.db of a run"
+    if os.path.isfile(path):
+        return
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder; {remedy}")
+    raise UsageError(f"{path} {'is no file' if os.path.exists(path) else 'does not exist'}; {remedy}")
 
 
 def _empty(table: str) -> pd.DataFrame:

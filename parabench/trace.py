@@ -19,7 +19,7 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.intervals import union
+from parabench.analysis.instruments.intervals import union
 from parabench.errors import UsageError
 from parabench.record import FIRST_BLOCK, TRACES, WAIT, Phase
 from parabench.whole_file import write_whole

@@ -142,6 +142,7 @@ def write(
     skipped: Iterable[tuple[Case, str]] = (),
     findings: Iterable[Finding] = (),
     finished: bool = True,
+    interleaved: dict[str, str] | None = None,
 ) -> Results:
     """Append a session to the store at `path` and load it."""
     launches = list(launches)
@@ -159,6 +160,7 @@ def write(
                 "skipped": [{"case": one.to_dict(), "reason": reason} for one, reason in skipped],
                 "protocol": {"warmup": 5, "steps": 20, "launches": 3, "deadline_s": None},
             },
+            interleaved=interleaved,
         )
         for one in launches:
             store.append(session, one)

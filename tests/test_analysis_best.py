@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
+from contextlib import closing
 
 import fake_results as fake
 import numpy as np
@@ -9,8 +11,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from parabench.analysis.best import sweet_spots
-from parabench.analysis.effects import fit
+from parabench.analysis.sweet_spot import effects as effects_module
+from parabench.analysis.sweet_spot.best import sweet_spots
+from parabench.analysis.sweet_spot.effects import fit, studentized_range
 from parabench.record import Status
 
 BUCKETS = (1.0, 4.0, 16.0, 25.0, None)
@@ -35,7 +38,7 @@ def test_a_clear_winner_is_alone(tmp_path):
     assert said.startswith("Fastest: ddp native 4 MiB, 2 ranks: ")
     slower = f"{answer.default.slower:.0%}".replace("%", " %")
     assert f"PyTorch's default (ddp native, default bucket, same world size) is {slower} slower." in said
-    assert "Cannot be told apart" not in said
+    assert "cannot be told apart" not in said
 
 
 def test_a_flat_curve_keeps_all_and_says_how_many_blocks_would_tell(tmp_path):
@@ -44,7 +47,10 @@ def test_a_flat_curve_keeps_all_and_says_how_many_blocks_would_tell(tmp_path):
     assert len(answer.equals) == 4
     assert answer.half_width > 0.02
     assert answer.more_blocks > 3
-    assert "The bucket size makes no difference that 3 blocks could show (5 configurations)" in answer.sentence()
+    within = f"±{100 * answer.half_width:.0f} %"
+    too_few = f"3 blocks are too few to say whether the bucket size matters (5 configurations, {within})"
+    assert answer.sentence().startswith(too_few)
+    assert "no difference" not in answer.sentence()
     assert f"About {answer.more_blocks} more blocks would tell a difference of 2 %." in answer.sentence()
 
 
@@ -81,14 +87,21 @@ def test_complete_blocks_give_the_textbook_interval():
     )
     effects = fit(frame)
     centred = logs - logs.mean(axis=1, keepdims=True)
-    residual = math.sqrt(((centred - centred.mean(axis=0)) ** 2).sum() / (3 * 2))
+    error = (centred - centred.mean(axis=0)) ** 2
+    residual = math.sqrt(error.sum() / (3 * 2))
     q = stats.studentized_range.ppf(0.95, 4, 6)
     assert effects.df == 6
-    assert effects.half_width("0", "3") == pytest.approx(q * residual / math.sqrt(3))
+    assert effects.residual == pytest.approx(residual)
+    # Each case has 6 / 4 degrees of freedom of its own beside the common variance's weight.
+    own = (effects_module.COMMON_WEIGHT * residual**2 + error.sum(axis=0)) / (effects_module.COMMON_WEIGHT + 6 / 4)
+    assert effects.half_width("0", "3") == pytest.approx(q * math.sqrt((own[0] + own[3]) / 2 / 3))
+    assert effects.own_half_width("1") == pytest.approx(stats.t.ppf(0.975, 6) * math.sqrt(own[1] / 3))
     assert [effects.means[str(c)] for c in range(4)] == pytest.approx(logs.mean(axis=0).tolist())
     blocks = effects.blocks_for(0.02)
     widths = [stats.studentized_range.ppf(0.95, 4, 3 * (b - 1)) * residual / math.sqrt(b) for b in (blocks, blocks - 1)]
     assert widths[0] <= 0.02 < widths[1]
+    quiet, *_, loud = sorted(range(4), key=lambda case: own[case])
+    assert effects.blocks_for(0.01, among=[str(quiet)]) < effects.blocks_for(0.01, among=[str(loud)])
 
 
 def test_a_missing_launch_in_a_slow_block_does_not_make_its_case_look_fast(tmp_path):
@@ -170,3 +183,112 @@ def test_exact_agreement_leaves_no_half_width(tmp_path):
     assert len(answer.equals) == 2
     assert answer.half_width == pytest.approx(0, abs=1e-9)
     assert answer.more_blocks is None
+
+
+@pytest.mark.parametrize(("k", "df"), [(2, 1), (3, 1), (3, 4), (5, 8), (12, 22), (30, 58), (100, 198)])
+@pytest.mark.parametrize("confidence", [0.95, 0.9917])
+def test_the_studentized_range_is_scipys(k, df, confidence):
+    found = studentized_range(k, df, confidence)
+    assert stats.studentized_range.cdf(found, k, df) == pytest.approx(confidence, abs=1e-8)
+    if (k, df) in ((3, 4), (12, 22)):
+        assert found == pytest.approx(stats.studentized_range.ppf(confidence, k, df), abs=1e-6)
+
+
+def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
+    cases = [fake.case(algorithm=a, bucket_mib=b) for a in ("ring", "tree") for b in (1.0, 4.0, 10.0, 25.0)]
+    near = {("ring", 10.0): 0.0400, ("ring", 25.0): 0.0401, ("tree", 25.0): 0.0402}
+    launches = fake.sweep(cases, lambda c: near.get((c.algorithm, c.bucket_mib), 0.06), noise=0.02, blocks=5)
+    (answer,) = spots(tmp_path, launches)
+    assert [each.name for each in answer.members] == ["ddp ring, 10 to 25 MiB, 2 ranks", "ddp tree 25 MiB, 2 ranks"]
+    assert set(answer.members[0].case_ids) == {cases[2].id, cases[3].id}
+    said = answer.sentence()
+    number = f"{answer.best.latency_s * 1e3:.1f} ms a step (±{answer.best.plus_minus_s * 1e3:.1f} ms)"
+    assert said.startswith(f"Fastest: ddp ring, 10 to 25 MiB, 2 ranks: {number}, ")
+    within = f"±{100 * answer.half_width:.1f} %"
+    more = f"about {answer.more_blocks} more block"
+    assert f"ddp tree 25 MiB, 2 ranks cannot be told apart from it with 5 blocks ({within}); {more}" in said
+
+
+def test_a_size_between_that_is_not_in_the_set_breaks_the_range(tmp_path):
+    sizes = (1.0, 4.0, 10.0, 25.0, None)
+    slow = {1.0: 0.06, 10.0: 0.06}
+    cases = [fake.case(bucket_mib=b, world_size=4, static_graph=True) for b in sizes]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: slow.get(c.bucket_mib, 0.04), noise=0.001))
+    assert [each.name for each in answer.members] == ["ddp native static_graph, 4 and 25 MiB and default, 4 ranks"]
+    assert "These bucket sizes cannot be told apart with 3 blocks" in answer.sentence()
+
+
+def test_a_size_that_failed_breaks_the_range_too(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 16.0)]
+    failed = [fake.launch(cases[1], block=block, status=Status.OOM) for block in range(3)]
+    slow = fake.case(strategy="fsdp")
+    launches = fake.sweep([cases[0], cases[2], slow], lambda c: 0.08 if c == slow else 0.04, noise=0.001)
+    (answer,) = spots(tmp_path, [*launches, *failed])
+    assert [each.name for each in answer.members] == ["ddp native, 1 and 16 MiB, 2 ranks"]
+
+
+def test_a_long_set_stays_readable(tmp_path):
+    cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "zero2", "fsdp", "tp", "layer_split")]
+    slow = fake.case(strategy="parameter_server")
+    (answer,) = spots(tmp_path, fake.sweep([*cases, slow], lambda c: 0.09 if c == slow else 0.04, noise=0.01))
+    assert len(answer.members) == 6
+    named = "; ".join(each.name for each in answer.members[1:4])
+    assert f" {named}; and 2 more cannot be told apart from it with 3 blocks" in answer.sentence()
+
+
+def curve_of(tmp_path, truth, noise, blocks=3):
+    cases = [fake.case(bucket_mib=b) for b in (0.25, 4.0, 25.0, None)]
+    other = fake.case(strategy="fsdp")
+    (answer,) = spots(
+        tmp_path, fake.sweep([*cases, other], lambda c: 0.08 if c == other else truth(c), noise=noise, blocks=blocks)
+    )
+    (curve,) = answer.curves
+    assert (curve.name, curve.sizes) == ("ddp native, 2 ranks", (0.25, 4.0, 25.0, None))
+    assert curve.case_ids == tuple(case.id for case in cases)
+    return answer, curve
+
+
+def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
+    answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.003)
+    assert curve.shape == "flat"
+    assert curve.half_width <= 0.02
+    spread = max(each.slower for each in answer.candidates if each.case_id in curve.case_ids)
+    assert spread < curve.at_most <= (1 + spread) * (1 + curve.half_width) - 1
+    (note,) = answer.notes()
+    assert note == (
+        "ddp native, 2 ranks: from 0.25 to 25 MiB and at PyTorch's default the bucket size makes no difference that "
+        f"3 blocks could show (±{100 * curve.half_width:.1f} %; no size is more than {100 * curve.at_most:.1f} % "
+        "behind)."
+    )
+
+
+def test_too_few_blocks_make_no_curve_flat(tmp_path):
+    answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.03)
+    assert curve.shape == "unclear"
+    (note,) = answer.notes()
+    assert note.startswith("ddp native, 2 ranks: 3 blocks are too few to say whether the bucket size matters (±")
+    answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.003, blocks=1)
+    assert (curve.shape, curve.half_width, curve.at_most) == ("unclear", None, None)
+    assert answer.notes() == []
+
+
+def test_a_curve_that_bends_is_not_flat(tmp_path):
+    answer, curve = curve_of(tmp_path, lambda c: 0.05 if c.bucket_mib == 0.25 else 0.04, noise=0.003)
+    assert curve.shape == "optimum"
+    assert answer.notes() == []
+
+
+def test_every_number_is_traced_to_rows_of_the_store(tmp_path):
+    """From the rows alone, as docs/store.md describes them: the slowest rank of each step, the 10th percentile of a
+    launch, the mean of the logarithms."""
+    cases = [fake.case(bucket_mib=b) for b in BUCKETS]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.04, noise=0.02, drift=0.1))
+    query = """SELECT max(value) FROM sample WHERE launch_id = ? AND metric = 'step_s' AND phase = 'measure'
+        GROUP BY step"""
+    with closing(sqlite3.connect(tmp_path / "r.db")) as db:
+        for each in answer.candidates:
+            of = db.execute("SELECT id FROM launch WHERE case_id = ? AND status = 'ok' AND block >= 0", (each.case_id,))
+            assert sorted(each.launch_ids) == sorted(at for (at,) in of)
+            numbers = [np.quantile([seconds for (seconds,) in db.execute(query, (at,))], 0.1) for at in each.launch_ids]
+            assert len(numbers) == each.launches == 3
+            assert each.value == each.latency_s == pytest.approx(math.exp(np.log(numbers).mean()), rel=1e-9)

@@ -7,8 +7,8 @@ import json
 import fake_results as fake
 import pytest
 
-from parabench.analysis.best import sweet_spots
 from parabench.analysis.checks import LOCAL_FORWARD
+from parabench.analysis.sweet_spot.best import sweet_spots
 from parabench.record import Finding
 
 SPEED = {"ddp": 0.040, "fsdp": 0.050, "local_only": 0.030, "parameter_server_async": 0.035}

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parabench.analysis.bus import LAUNCH_COLUMNS, bus_factor, bus_table, launch_sizes
-from parabench.analysis.crossover import answers, bus_answers
+from parabench.analysis.collectives.bus import LAUNCH_COLUMNS, bus_factor, bus_table, launch_sizes
+from parabench.analysis.collectives.crossover import answers, bus_answers
 from parabench.analysis.session import select_session
 from parabench.collectives import LEVELS
 from parabench.record import MIB, Failure, Status

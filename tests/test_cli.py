@@ -15,7 +15,9 @@ def parabench(*arguments: object):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-@pytest.mark.parametrize("command", ["run", "collectives", "report", "best", "compare", "export", "list", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["run", "collectives", "report", "best", "compare", "history", "export", "list", "doctor"]
+)
 def test_every_command_has_help(command):
     result = parabench(command, "--help")
     assert result.exit_code == 0
@@ -128,14 +130,23 @@ def test_best_in_words_and_numbers(stores):
     assert answer["best"]["latency_s"] == pytest.approx(0.04, rel=0.02)
 
 
-def test_compare_exits_with_0_or_1(stores):
-    same = parabench("compare", stores / "base.db", stores / "same.db")
-    assert (same.exit_code, same.output.splitlines()[0]) == (0, "No regression found in 2 judged cases.")
+def test_compare_exits_with_0_1_or_3(stores):
+    same = parabench("compare", stores / "base.db", stores / "same.db", "--tolerance", "20%")
+    assert same.exit_code == 0
+    assert same.output.startswith("No regression: none of 2 cases got slower by more than 20 %. The smallest ")
+    unseen = parabench("compare", stores / "base.db", stores / "same.db", "--tolerance", "0.0001")
+    assert unseen.exit_code == 3
+    assert unseen.output.startswith("Inconclusive: no slowdown was found, but one of 0.01 % could have been missed")
     slow = parabench("compare", stores / "base.db", stores / "slow.db")
     assert slow.exit_code == 1
     assert slow.output.count("slower: ") == 2
-    told = json.loads(parabench("compare", stores / "base.db", stores / "slow.db", "--json").output)
-    assert told["regressed"] is True
+
+
+@pytest.mark.parametrize("share", ["two", "2", "-1%", "nan", "100%", "200%", ""])
+def test_a_tolerance_is_a_share(stores, share):
+    result = parabench("compare", stores / "base.db", stores / "same.db", "--tolerance", share)
+    assert result.exit_code == 2
+    assert f"{share!r} is no share of 0 or more and below 1; write 2% or 0.02" in result.stderr
 
 
 def test_compare_refuses_to_judge_nothing(stores, tmp_path):
@@ -173,8 +184,8 @@ def test_a_gate_that_can_judge_nothing_does_not_pass(tmp_path):
     for name in ("a", "b"):
         fake.write(tmp_path / f"{name}.db", [fake.launch(fake.case(), 0.04)])
     result = parabench("compare", tmp_path / "a.db", tmp_path / "b.db")
-    assert result.exit_code == 2
-    assert "nothing could be judged" in result.stderr
+    assert result.exit_code == 3
+    assert result.output.startswith("Inconclusive: no case has enough launches on both sides to be judged.")
 
 
 def test_an_unknown_session_is_named(stores):

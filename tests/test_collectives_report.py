@@ -11,8 +11,8 @@ import fake_results
 import pytest
 
 from parabench.collective_case import OPS
-from parabench.figures import ALGORITHM, algorithm_line
 from parabench.listing import ALGORITHMS
+from parabench.pages.figures import ALGORITHM, algorithm_line
 from parabench.record import Failure, Finding, Status
 from parabench.report import render
 

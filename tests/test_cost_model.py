@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
-from parabench.analysis import cost_formula
-from parabench.analysis.cost_formula import FORMULAS, INNER, NODE, OUTER, Terms, formula, terms
-from parabench.analysis.cost_model import Fit, Point, fit_costs
+from parabench.analysis.collectives import cost_formula
+from parabench.analysis.collectives.cost_formula import FORMULAS, INNER, NODE, OUTER, Terms, formula, terms
+from parabench.analysis.collectives.cost_model import Fit, Point, fit_costs
 from parabench.collective_case import OPS
 from parabench.collectives import LEVELS, levels_of, wire
 from parabench.collectives.algorithm import make

@@ -9,8 +9,8 @@ import fake_results as fake
 import pytest
 import torch
 
-from parabench.analysis.ddp_log import SPANS, ddp_comparison, findings
 from parabench.analysis.evidence import Evidence, evidence
+from parabench.analysis.instruments.ddp_log import SPANS, ddp_comparison, findings
 from parabench.analysis.session import select_session
 from parabench.case import Case, Protocol
 from parabench.launcher import launch

@@ -11,7 +11,7 @@ from fake_devices import device_samples, gpu_case, host_samples, read
 
 from parabench.analysis.checks import check
 from parabench.analysis.evidence import evidence
-from parabench.analysis.health import findings
+from parabench.analysis.instruments.health import findings
 from parabench.analysis.session import select_session
 from parabench.record import NOT_SUPPORTED, DeviceSample, Finding, HostSample, Launch
 

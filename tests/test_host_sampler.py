@@ -14,7 +14,7 @@ import pytest
 from fake_nvml import Clock
 
 from parabench.analysis.evidence import evidence
-from parabench.analysis.memory_time import Allocation, allocations, launch_phases, memory_timeline
+from parabench.analysis.instruments.memory_time import Allocation, allocations, launch_phases, memory_timeline
 from parabench.analysis.session import select_session
 from parabench.case import Case, Protocol
 from parabench.launcher import launch

@@ -14,19 +14,35 @@ import parabench
 ROOT = Path(parabench.__file__).parent
 EVERYONES = {
     "__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt", "peaks",
-    "whole_file",
+    "whole_file", "nccl_names", "lifeline",
 }  # fmt: skip
-READING = {
-    "store", "schema", "analysis", "report", "collectives_report", "page", "sections", "figures", "figures_scaling",
-    "figures_steps", "figures_memory", "collectives_figures", "sections_anatomy", "sections_calls", "sections_devices",
-    "sections_library", "sections_machine", "figures_anatomy", "figures_timeline", "figures_devices", "panels", "trace",
-}  # fmt: skip
+READING = {"store", "schema", "analysis", "pages", "report", "trace"}
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",
     "preload", "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify",
     "machine", "hardware", "gpus", "provenance",
 }  # fmt: skip
-SEE_BOTH = {"cli", "run", "opened", "collectives_run", "pytest_plugin", "__main__", "doctor", "listing", "progress"}
+SEE_BOTH = {
+    "cli",
+    "commands",
+    "run",
+    "opened",
+    "collectives_run",
+    "pytest_gate",
+    "pytest_plugin",
+    "__main__",
+    "doctor",
+    "listing",
+    "progress",
+    "until",
+    "walking",
+    "ab",
+    "ab_plan",
+    "ab_verdict",
+    "setting",
+    "side",
+    "side_process",
+}
 
 
 def room(module: str) -> str:
@@ -86,7 +102,7 @@ def test_reading_commands_import_no_torch(command):
     [
         "parabench.report",
         "parabench.trace",
-        "parabench.analysis.compare",
+        "parabench.analysis.gate.compare",
         "parabench.store",
         "parabench.run",
         "parabench.collectives_run",

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import truth_helpers as truth
 
-from parabench.analysis.anatomy import Steps, step_table
-from parabench.analysis.calls import bucket_table, rank_calls
 from parabench.analysis.evidence import Evidence, evidence
+from parabench.analysis.instruments.anatomy import Steps, step_table
+from parabench.analysis.instruments.calls import bucket_table, rank_calls
+from parabench.analysis.instruments.stragglers import step_stragglers
 from parabench.analysis.session import select_session
-from parabench.analysis.stragglers import step_stragglers
 from parabench.case import Case, Protocol
 from parabench.launcher import launch
 from parabench.record import Status

@@ -13,7 +13,7 @@ import pytest
 from fake_launch import FakeLauncher
 
 from parabench.analysis.evidence import evidence
-from parabench.analysis.nccl_choice import choices
+from parabench.analysis.instruments.nccl_choice import choices
 from parabench.analysis.session import select_session
 from parabench.case import Case, Protocol
 from parabench.launcher import launch

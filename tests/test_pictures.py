@@ -76,7 +76,8 @@ def test_pictures_are_written_where_they_are_asked_for(tmp_path: Path, drawn: di
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
-    algorithm, trial = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    section = PAGE.partition("## An algorithm of your own")[2].partition("\n## ")[0]
+    algorithm, trial = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (tmp_path / "direct.py").write_text(algorithm)
     (tmp_path / "trial.py").write_text(trial)
     ended = subprocess.run(

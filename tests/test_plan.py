@@ -6,9 +6,9 @@ import pytest
 
 from parabench.axes import parse_axis
 from parabench.case import Case, Protocol
-from parabench.collectives import nccl_environment
 from parabench.errors import UsageError
 from parabench.machine import Gpu, Machine
+from parabench.nccl_names import nccl_environment
 from parabench.plan import Plan, make_plan
 from parabench.settle import settle
 from parabench.suite import Suite, load_suite, shipped, sweep

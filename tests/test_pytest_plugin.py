@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,65 +10,64 @@ from parabench.analysis.frames import step_latencies
 from parabench.store import load
 
 SUITE = '''"""Does a suite run under pytest?"""
+from parabench.case import Protocol
 from parabench.suite import sweep
+PROTOCOL = Protocol(warmup=2, steps=3, launches=2, instrumented=0)
 CASES = sweep(
-    strategy="ddp", algorithm=("native", "ring"), world_size=(2, 64), global_batch=64, seq_len=8, data="synthetic"
+    strategy=("ddp", "broken:strategy"), algorithm=("native", "ring"), world_size=(2, 64), global_batch=64, seq_len=8,
+    data="synthetic",
 )
 '''
 
 
-def run(folder, *arguments):
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "suites", *arguments]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pytest")
+    (folder / "suites").mkdir()
+    (folder / "suites" / "mine.py").write_text(SUITE)
+    # An ordinary module beside it is nobody's suite.
+    (folder / "suites" / "helper.py").write_text("CASES = 3\n")
+    (folder / "broken.py").write_text("def strategy(model, context):\n    raise OSError('no such wire')\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(folder):
+    """One run of pytest as a user starts it, with real launches, that all tests here look at."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "suites", "-k", "ring"]
+    command += ["--parabench-launches=1", "--benchmark-json=out.json"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "suites").mkdir()
-    (tmp_path / "suites" / "mine.py").write_text(SUITE)
-    # An ordinary module beside it is nobody's suite.
-    (tmp_path / "suites" / "helper.py").write_text("CASES = 3\n")
-    return tmp_path
+@pytest.fixture(scope="module")
+def results(folder, done):
+    return load(folder / "parabench-results" / "results.db")
 
 
-def test_recorded_latencies_are_pytest_benchmarks_raw_data(folder):
-    done = run(folder, "--benchmark-json=out.json", "--parabench-launches=2", "--parabench-steps=3")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed, 2 skipped" in done.stdout
-    results = load(folder / "parabench-results" / "results.db")
+def test_only_selected_cases_are_launched(done, results):
+    assert "1 failed, 1 passed, 2 skipped, 4 deselected" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1
+    launched = zip(results.launch["strategy"], results.launch["algorithm"], strict=True)
+    assert sorted(launched) == [("broken:strategy", "ring"), ("ddp", "ring"), ("single", "native")]  # and the reference
+
+
+def test_recorded_latencies_are_pytest_benchmarks_raw_data(folder, results):
     steps = step_latencies(results.sample).merge(results.launch, left_on="launch_id", right_on="id")
     stored = {case: group["step_s"].tolist() for case, group in steps[steps["block"] >= 0].groupby("case_id")}
-    entries = json.loads((folder / "out.json").read_text())["benchmarks"]
-    assert {entry["name"]: entry["stats"]["data"] for entry in entries} == stored
-    assert {len(data) for data in stored.values()} == {6}
-    assert entries[0]["extra_info"]["case"]["strategy"] == "ddp"
-    compared = subprocess.run(
-        [Path(sys.executable).with_name("pytest-benchmark"), "compare", folder / "out.json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert all(name in compared.stdout for name in stored)
+    (entry,) = json.loads((folder / "out.json").read_text())["benchmarks"]
+    assert {entry["name"]: entry["stats"]["data"]} == stored
+    assert len(entry["stats"]["data"]) == 3
+    assert entry["extra_info"]["case"]["strategy"] == "ddp"
 
 
-def test_only_selected_cases_are_launched(folder):
-    done = run(folder, "-k", "ring", "--parabench-launches=1", "--parabench-steps=1", "--parabench-set=world_size=2")
-    assert "1 passed, 1 deselected" in done.stdout, done.stdout
-    launches = load(folder / "parabench-results" / "results.db").launch
-    assert list(launches["algorithm"]) == ["native", "ring"]  # the reference, then the one
-
-
-def test_a_launch_that_fails_fails_its_test_with_the_reason(folder):
-    (folder / "broken.py").write_text("def strategy(model, context):\n    raise OSError('no such wire')\n")
-    done = run(
-        folder, "--parabench-launches=1", "--parabench-set=strategy=broken:strategy", "--parabench-set=world_size=2"
-    )
-    assert done.returncode == 1
+def test_a_launch_that_fails_fails_its_test_with_the_reason(done):
     assert "failed: rank" in done.stdout
     assert "OSError: no such wire" in done.stdout
+    assert "Benchmark fixture was not used" not in done.stdout
 
 
-def test_wrong_options_are_a_line_at_collection(folder):
-    done = run(folder, "--parabench-set=world_size=3")
-    assert done.returncode == 2
-    assert "parabench: global_batch 64 does not divide by world_size 3" in done.stdout
+def test_wrong_options_are_a_line_at_collection(pytester):
+    pytester.mkdir("suites").joinpath("mine.py").write_text(SUITE)
+    done = pytester.runpytest_inprocess("suites", "-p", "no:hypothesispytest", "--parabench-set=world_size=3")
+    assert done.ret == 2
+    assert "parabench: global_batch 64 does not divide by world_size 3" in done.stdout.str()

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from parabench.rank import die_with_parent, in_a_line
+from parabench.lifeline import die_with_parent
+from parabench.rank import in_a_line
 from parabench.ranks import run_ranks
 
 

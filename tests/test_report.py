@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 
 from parabench.errors import UsageError
-from parabench.page import script_json
+from parabench.pages.page import script_json
 from parabench.record import Failure, Finding, Status
 from parabench.report import render, write_report
 
@@ -57,14 +57,14 @@ def rich(tmp_path_factory):
 
 def test_the_page_answers_in_order(rich):
     page = Page(rich)
-    figures_of = ["bucket", "heat", "scaling", "parts", "anatomy", "state", "memory"]
+    figures_of = ["bucket", "heat", "scaling", "parts", "anatomy", "state", "memory", "front"]
     over_time = ["time-memory", "time-devices", "usage"]
     tables_of = ["cases", "findings", "failed", "launches", "machine", "environment", "reproduce"]
     ids = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
     assert ids == ["verdict", *figures_of, *over_time, *tables_of]
     for said in (
         "Which algorithm and bucket size is fastest for DDP here?",
-        "Fastest: ddp ring 25 MiB, 4 ranks: 22.2 ms a step",
+        "Fastest: ddp ring, 4 to 25 MiB, 4 ranks: 22.2 ms a step",
         "81 of 84 launches ended well (28 cases, 3 blocks, 20 measured steps each)",
         "The CPU governor is powersave. Set it to performance.",
         "rank 2 · SIGKILL",
@@ -78,7 +78,7 @@ def test_the_page_answers_in_order(rich):
 
 def test_every_figure_is_one_that_plotly_accepts_with_units_on_its_axes(rich):
     drawn = figures(rich)
-    assert {name.split("-")[0] for name in drawn} == {"bucket", "heat", "scaling", "parts", "memory"}
+    assert {name.split("-")[0] for name in drawn} == {"bucket", "heat", "scaling", "parts", "memory", "front"}
     for name, figure in drawn.items():
         go.Figure(figure)
         titles = [figure["layout"][axis].get("title", {}).get("text", "") for axis in ("xaxis", "yaxis")]

@@ -9,13 +9,13 @@ import fake_results as fake
 import pytest
 from test_report import Page, figures
 
-from parabench import sections_anatomy
-from parabench.analysis.bandwidth import alone_table, training_bandwidth
-from parabench.analysis.calls import call_table
 from parabench.analysis.evidence import evidence
+from parabench.analysis.instruments.bandwidth import alone_table, training_bandwidth
+from parabench.analysis.instruments.calls import call_table
+from parabench.analysis.instruments.timeline import timelines
 from parabench.analysis.session import select_session
-from parabench.analysis.timeline import timelines
-from parabench.figures_timeline import MOST_RANKS
+from parabench.pages import sections_anatomy
+from parabench.pages.figures_timeline import MOST_RANKS
 from parabench.record import MIB
 from parabench.report import render
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 import fake_collectives
@@ -9,6 +10,11 @@ import fake_results as fake
 import pytest
 from test_report_anatomy import step
 
+from parabench.analysis.gate.across import across
+from parabench.analysis.gate.compare import compare
+from parabench.analysis.gate.sides import side_of
+from parabench.pages import across_report, compare_report
+from parabench.record import Failure, Status
 from parabench.report import write_report
 
 CHROMIUM = shutil.which("chromium")
@@ -68,6 +74,33 @@ def collectives(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def gate(tmp_path_factory):
+    """A gate in which cases got slower, faster and out of memory."""
+    folder = tmp_path_factory.mktemp("gate")
+    cases = [fake.case(bucket_mib=b, world_size=n) for b in (1.0, 4.0, 25.0) for n in (2, 4)]
+    oom = fake.launch(cases[0], status=Status.OOM, failure=Failure("out of memory" * 9))
+    slow = fake.sweep(cases[1:], lambda c: 0.04 + 0.002 * (c.bucket_mib - 4), noise=0.001, seed=1)
+    sides = fake.sweep(cases, lambda c: 0.04, noise=0.001), [oom, *slow]
+    both = [side_of(fake.write(folder / f"{i}.db", side)) for i, side in enumerate(sides)]
+    (folder / "gate.html").write_text(compare_report.render(compare(*both)))
+    return folder / "gate.html"
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    """Two machines, one of them with a long name."""
+    folder = tmp_path_factory.mktemp("machines")
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
+    environments = fake.ENVIRONMENT, fake.ENVIRONMENT | {"cpu": "c" * 200, "host": "other"}
+    both = [
+        side_of(fake.write(folder / f"{i}.db", fake.sweep(cases, lambda c: 0.04, noise=0.01, seed=i), environment=env))
+        for i, env in enumerate(environments)
+    ]
+    (folder / "machines.html").write_text(across_report.render(across(*both)))
+    return folder / "machines.html"
+
+
+@pytest.fixture(scope="module")
 def long_names(tmp_path_factory):
     """Names and texts as long as a user may give them, without a space to break at."""
     folder = tmp_path_factory.mktemp("long")
@@ -95,8 +128,14 @@ def open_page(browser, path, width, scheme="light"):
     return page, said
 
 
-@pytest.mark.parametrize("width", [360, 768, 1440])
-@pytest.mark.parametrize("which", ["report", "family", "long_names", "collectives", "anatomy"])
+@pytest.mark.parametrize(
+    ("which", "width"),
+    [
+        *itertools.product(["report", "family", "long_names", "collectives", "anatomy"], [360, 768, 1440]),
+        ("gate", 360),
+        ("machines", 360),
+    ],
+)
 def test_it_is_drawn_without_complaint_and_fits(browser, request, which, width):
     page, said = open_page(browser, request.getfixturevalue(which), width)
     assert said == []

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from fake_devices import device_samples, gpu_case, host_samples, read
 
-from parabench import figures_devices, sections_devices
-from parabench.analysis.device_time import device_table
 from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.memory_time import memory_timeline
+from parabench.analysis.instruments.device_time import device_table
+from parabench.analysis.instruments.memory_time import memory_timeline
 from parabench.analysis.session import select_session
-from parabench.page import Section
+from parabench.pages import figures_devices, sections_devices
+from parabench.pages.page import Section
 from parabench.record import MIB, NOT_SUPPORTED, DeviceSample, Launch, Status
 from parabench.report import render
 

@@ -9,10 +9,10 @@ import fake_results as fake
 import pytest
 from test_report import HOSTILE, Page
 
-from parabench import sections_library
 from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session
-from parabench.page import Section, Table
+from parabench.pages import sections_library
+from parabench.pages.page import Section, Table
 from parabench.record import EXPLAIN_BLOCK, MIB, REFERENCE_BLOCK, Launch, Sample
 from parabench.report import render
 

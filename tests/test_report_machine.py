@@ -9,8 +9,7 @@ import fake_collectives as collectives
 import fake_results as fake
 import pytest
 
-from parabench.analysis.compare import differences
-from parabench.analysis.session import select_session
+from parabench.analysis.gate.sides import differences, side_of
 from parabench.record import DeviceSample
 from parabench.report import render
 
@@ -162,11 +161,11 @@ def test_sessions_of_collectives_tell_their_machine_too(tmp_path):
 def test_a_comparison_names_another_driver_and_commit_but_not_what_older_records_lack(tmp_path):
     def side(name, environment):
         results = fake.write(tmp_path / name, [fake.launch(fake.case(), 0.01)], environment=environment)
-        return select_session(results)
+        return side_of(results)
 
     old, base = side("old.db", fake.ENVIRONMENT), side("base.db", four_gpus())
     new = side("new.db", four_gpus(driver={"version": "580.1"}, git={"commit": "b" * 40}))
-    told = "\n".join(differences(base, new))
-    assert "GPU driver differs: 575.57.08 in base, 580.1 in new" in told
-    assert f"commit differs: 3f2a90c1b5d7e8a4 in base, {'b' * 40} in new" in told
-    assert not {"GPU driver", "commit"} & {line.partition(" differs")[0] for line in differences(old, new)}
+    told = "\n".join(map(str, differences(base, new)))
+    assert "driver differs: 575.57.08 in base, 580.1 in candidate" in told
+    assert f"commit differs: 3f2a90c1b5d7e8a4 in base, {'b' * 40} in candidate" in told
+    assert not {"driver", "commit"} & {each.name for each in differences(old, new)}

@@ -164,7 +164,14 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-1}
 LOSS_TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-3}
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=str)
+def marked(group: Group) -> Any:
+    """Four ranks over every algorithm are in the soak too (ddp, fsdp and tp): of the others all strategies take part
+    when slow tests do."""
+    usual = group.world_size == 2 or group.algorithm in ("native", "ring", "two_level")
+    return pytest.param(group, id=str(group), marks=() if usual else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("group", [marked(group) for group in GROUPS])
 def test_training_is_what_one_device_computes(group: Group, references: dict[str, Path], tmp_path: Path) -> None:
     train_in_group(group.cases, tmp_path, references, deadline_s=DEADLINE_S)
     for number, each in enumerate(group.cases):

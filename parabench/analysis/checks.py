@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pandas as pd
 
-from parabench.analysis import anatomy, ddp_log, health, stragglers, words
+from parabench.analysis import words
 from parabench.analysis.evidence import Evidence, evidence
+from parabench.analysis.instruments import anatomy, ddp_log, health, stragglers
 from parabench.analysis.session import Session, select_session
 from parabench.family import STRATEGIES, Rule
 from parabench.record import Finding, Phase

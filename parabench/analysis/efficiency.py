@@ -40,12 +40,9 @@ def efficiency(seen: Evidence) -> pd.DataFrame:
     `peak_flops_per_s`, the sum of the peaks of the `devices` that it ran on, from the document `peak_source`. Joules
     are the devices' over the measured steps, median over launches. Unknown is NaN, and the `_reason` says why.
     """
-    facts = {
-        str(launch["launch_id"]): json.loads(launch["facts"]) if isinstance(launch["facts"], str) else {}
-        for launch in seen.launches.to_dict("records")
-    }
+    facts = _facts(seen)
     counts = _counts(seen, facts)
-    energies = _energies(seen, facts)
+    energies = seen.once(launch_joules)
     stored = seen.results.launch.drop_duplicates("case_id").set_index("case_id")["case_json"]
     rows = []
     for row in seen.cases[seen.cases["latency_s"].notna()].to_dict("records"):
@@ -144,8 +141,18 @@ def _joules(case: Case, energies: list[Energy]) -> dict[str, Any]:
     }
 
 
-def _energies(seen: Evidence, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Energy]:
-    """Each good launch's joules of a measured step over its devices, and where they are from, or why there are none."""
+def _facts(seen: Evidence) -> dict[str, dict[str, Any]]:
+    """What ranks reported, by the launch's id."""
+    return {
+        str(launch["launch_id"]): json.loads(launch["facts"]) if isinstance(launch["facts"], str) else {}
+        for launch in seen.launches.to_dict("records")
+    }
+
+
+def launch_joules(seen: Evidence) -> dict[str, Energy]:
+    """By id, each good launch's joules of a measured step over its devices, and where they are from; NaN with the
+    reason where there are none."""
+    facts = _facts(seen)
     rows = seen.rows("device_sample")
     rows = rows[rows["rank"].isna() & rows["metric"].isin(("energy_j", "power_w"))]
     readings = {str(key): group for key, group in rows.groupby("launch_id")}

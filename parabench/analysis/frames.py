@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,8 @@ import pandas as pd
 
 from parabench.analysis.session import Session
 from parabench.case import Case
-from parabench.record import FIRST_BLOCK, STEP_PARTS, UNVERIFIED, Phase, Status
+from parabench.family import entry_of
+from parabench.record import FIRST_BLOCK, STATE_PARTS, STEP_PARTS, UNVERIFIED, Phase, Status
 from parabench.store import Results
 
 # Two cases do the same work, and may be ranked against each other, when these fields agree. `split` is none of them:
@@ -24,6 +27,21 @@ WORK = ("model", "data", "vocabulary", "global_batch", "seq_len", "dtype", "devi
 PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 MEMORY = (*PEAKS, "used_bytes")
 STALENESS = ("staleness_mean", "staleness_max")
+
+# What of a store `store.load` has to read for less than a report, as SQL conditions: the times of steps; or the numbers
+# of launches, so neither warm-up, nor losses, nor parts of steps, which are then NaN in the tables below.
+STEP_TIMES = {"sample": f"metric = 'step_s' AND phase = '{Phase.MEASURE}'"} | dict.fromkeys(
+    ("collective", "device_sample", "host_sample", "span", "finding"), "FALSE"
+)
+_ONCE = ", ".join(f"'{metric}'" for metric in (*PEAKS, *STALENESS, *STATE_PARTS))
+LAUNCH_NUMBERS = {
+    "sample": f"{STEP_TIMES['sample']} OR metric IN ({_ONCE})",
+    "device_sample": "rank IS NULL AND metric IN ('used_bytes', 'energy_j', 'power_w')",
+    # What `parabench collectives` measured; calls of a training's instrumented steps stay out.
+    "collective": f"phase IS NOT '{Phase.INSTRUMENT}'",
+    "host_sample": "FALSE",
+    "span": "FALSE",
+}
 
 # Other tenants of a shared CPU only ever make a step slower, so a low quantile estimates the undisturbed
 # step: its A/A spread was 2.5 % where the median's was 9.7 %. A dedicated GPU is not disturbed, and there the
@@ -51,50 +69,76 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     Beside the stored columns and the case's fields: `label` (unique among cases), `verified` (its losses were
     compared with one device's), `statistic`, `number_s` (the launch's one number), `p90_s`, `drift` (last third of
     the steps against the first, as a fraction), `n_steps`, `tokens_per_s`, the step's parts in seconds (medians of
-    the slowest rank), the memory peaks in bytes (maximum over ranks or devices), and how stale gradients were
-    (`staleness_mean` over ranks, `staleness_max` of all). Unknown is NaN.
+    the slowest rank), the memory peaks in bytes (maximum over ranks or devices), `peak_memory_bytes` (the one of them
+    that answers are about), and how stale gradients were (`staleness_mean` over ranks, `staleness_max` of all). Unknown
+    is NaN.
     Raises UsageError for a session that trained nothing.
     """
     session.require("training", "use --session to name one that did")
     launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
     ids = launches["launch_id"]
     samples = results.sample[results.sample["launch_id"].isin(ids)]
-    steps = {key: group["step_s"].dropna() for key, group in step_latencies(samples).groupby("launch_id")}
     memory = _peaks(samples, results.device_sample[results.device_sample["launch_id"].isin(ids)])
     parts = _parts(samples)
 
     cases = {str(text): Case.from_dict(json.loads(text)) for text in launches["case_json"].unique()}
-    labels = _labels({case.id: case for case in cases.values()})
+    labels = unique_labels({case.id: case for case in cases.values()})
+    fields = {text: case.to_dict() for text, case in cases.items()}
     gpus = bool(session.environment.get("gpus"))
     doubted = set(results.finding.loc[results.finding["code"] == UNVERIFIED, "launch_id"].dropna())
     rows: list[dict[str, Any]] = []
     for launch in launches.to_dict("records"):
         case = cases[launch["case_json"]]
         device = case.device if case.device != "auto" else "cuda" if gpus else "cpu"
-        seconds = steps.get(launch["launch_id"], pd.Series(dtype=float)).to_numpy(dtype=float)
-        number = _quantile(seconds, QUANTILE[device])
         rows.append(
             {name: launch[name] for name in _KEPT}
-            | case.to_dict()
+            | fields[launch["case_json"]]
             | {
                 "device": device,
                 "label": labels[case.id],
                 "statistic": STATISTIC[device],
                 "verified": launch["launch_id"] not in doubted,
-                "number_s": number,
-                "p90_s": _quantile(seconds, 0.9),
-                "drift": _drift(seconds, QUANTILE[device]),
-                "n_steps": len(seconds),
-                "tokens_per_s": case.global_batch * case.seq_len / number if number > 0 else np.nan,
             }
         )
-    added = ("label", "statistic", "verified", "number_s", "p90_s", "drift", "n_steps", "tokens_per_s")
-    table = pd.DataFrame(rows, columns=[*_KEPT, *Case().to_dict(), *added])
-    return table.join(parts, on="launch_id").join(memory, on="launch_id").join(_staleness(samples), on="launch_id")
+    table = pd.DataFrame(rows, columns=[*_KEPT, *Case().to_dict(), "label", "statistic", "verified"])
+    table = table.join(_step_numbers(step_latencies(samples), table.set_index("launch_id")["device"]), on="launch_id")
+    table["n_steps"] = table["n_steps"].fillna(0).astype(int)
+    tokens = table["global_batch"] * table["seq_len"]
+    table["tokens_per_s"] = (tokens / table["number_s"].where(table["number_s"] > 0)).astype(float)
+    for added in (parts, memory, _staleness(samples)):
+        table = table.join(added, on="launch_id")
+    return table.assign(peak_memory_bytes=_peak_memory(table))
+
+
+def _step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
+    """By launch: number_s, p90_s, drift and n_steps; `steps` as `step_latencies` has them, `devices` by launch."""
+    known = steps.dropna(subset=["step_s"])
+    counts = known.groupby("launch_id")["step_s"].transform("size").rename("steps")
+    quantiles = known["launch_id"].map(devices).map(QUANTILE).rename("quantile")
+    found = [pd.DataFrame({name: pd.Series(dtype=float) for name in ("number_s", "p90_s", "drift", "n_steps")})]
+    # Launches of as many steps are the rows of one matrix: a thousand quantiles at once.
+    groups: list[tuple[Any, pd.DataFrame]] = list(known.groupby([counts, quantiles]))
+    for (count, quantile), group in groups:
+        n, q = int(count), float(quantile)
+        matrix = group["step_s"].to_numpy(dtype=float).reshape(-1, n)
+        third = n // 3
+        drift = np.full(len(matrix), np.nan)
+        if third >= 3:  # the quantile of one or two steps says nothing
+            drift = np.quantile(matrix[:, -third:], q, axis=1) / np.quantile(matrix[:, :third], q, axis=1) - 1
+        numbers = {"number_s": np.quantile(matrix, q, axis=1), "p90_s": np.quantile(matrix, 0.9, axis=1)}
+        ids = group["launch_id"].to_numpy()[::n]
+        found.append(pd.DataFrame(numbers | {"drift": drift, "n_steps": float(n)}, index=ids))
+    return pd.concat(found[1:] or found)
+
+
+def _peak_memory(table: pd.DataFrame) -> pd.Series[float]:
+    """Bytes on the rank that holds most: of its process on the CPU, on CUDA what is allocated of its device."""
+    peak: pd.Series[float] = table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
+    return peak
 
 
 _KEPT = (
-    "launch_id", "case_id", "block", "position", "status", "error", "failed_rank", "failed_signal",
+    "launch_id", "case_id", "case_json", "block", "position", "status", "error", "failed_rank", "failed_signal",
     "traceback", "started_utc", "wall_s", "facts",
 )  # fmt: skip
 
@@ -108,61 +152,64 @@ def counted(launches: pd.DataFrame) -> pd.DataFrame:
 def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     """One row per case, fastest first, those without a number last; the reference launch is left out.
 
-    `latency_s` is the mean on the log scale of the launches' numbers, `low_s` and `high_s` the extreme
-    launches, `spread` = high / low - 1 (NaN for fewer than two launches). `status` is 'ok' or a count such as
+    `latency_s` is the mean on the log scale of the launches' numbers, as in the average block of the case's work: where
+    some cases have more blocks than others, what drifted between blocks is no merit. `low_s` and `high_s` are the
+    extreme launches, `spread` = high / low - 1 (NaN for fewer than two launches). `status` is 'ok' or a count such as
     '2 ok, 1 oom'; `error` the first error. Parts are medians over the launches that count, peaks maxima.
     """
     own = launches[launches["block"] >= FIRST_BLOCK]
-    rows = []
-    for case_id, group in own.groupby("case_id", sort=False):
-        good = counted(group)
-        number = good["number_s"]
-        first = group.iloc[0]
-        errors = group["error"].dropna()
-        rows.append(
-            {"case_id": case_id, "label": first["label"]}
-            | {name: first[name] for name in Case().to_dict()}
-            | {
-                "statistic": first["statistic"],
-                "status": _status(group["status"]),
-                "error": errors.iloc[0] if len(errors) else None,
-                "n_ok": len(good),
-                "n_launches": len(group),
-                "latency_s": _log_mean(number),
-                "low_s": number.min(),
-                "high_s": number.max(),
-                "spread": number.max() / number.min() - 1 if len(good) > 1 else np.nan,
-                "p90_s": _log_mean(good["p90_s"]),
-            }
-            | {name: good[name].median() for name in STEP_PARTS}
-            | {name: good[name].max() for name in MEMORY}
-            | {"staleness_mean": good["staleness_mean"].mean(), "staleness_max": good["staleness_max"].max()}
-        )
+    levels = {name: _levels(counted(own), name) for name in ("number_s", "p90_s")}
+    cases = own.drop_duplicates("case_id").set_index("case_id")
+    every, good = own.groupby("case_id"), counted(own).groupby("case_id")
+    failed = own.dropna(subset=["error"]).drop_duplicates("case_id")
+    errors: dict[Any, Any] = dict(zip(failed["case_id"], failed["error"], strict=True))
+    number = good["number_s"]
+    table = cases[["label", *Case().to_dict(), "statistic"]].assign(
+        status=every["status"].agg(status_counts),
+        error=pd.Series({case: errors.get(case) for case in cases.index}, dtype=object),
+        n_ok=number.size().reindex(cases.index, fill_value=0),
+        n_launches=every.size(),
+        latency_s=cases.index.map(levels["number_s"]).astype(float),
+        low_s=number.min(),
+        high_s=number.max(),
+        spread=(number.max() / number.min() - 1).where(number.size() > 1),
+        p90_s=cases.index.map(levels["p90_s"]).astype(float),
+        **{name: good[name].median() for name in STEP_PARTS},
+        **{name: good[name].max() for name in MEMORY},
+        staleness_mean=good["staleness_mean"].mean(),
+        staleness_max=good["staleness_max"].max(),
+    )
     columns = (
         "case_id", "label", *Case().to_dict(), "statistic", "status", "error", "n_ok", "n_launches",
         "latency_s", "low_s", "high_s", "spread", "p90_s", *STEP_PARTS, *MEMORY, *STALENESS,
     )  # fmt: skip
-    table = pd.DataFrame(rows, columns=list(columns))
+    table = table.reset_index()[list(columns)]
     table["tokens_per_s"] = table["global_batch"] * table["seq_len"] / table["latency_s"]
-    table["peak_memory_bytes"] = table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
+    table["peak_memory_bytes"] = _peak_memory(table)
     return table.sort_values("latency_s", na_position="last", kind="stable").reset_index(drop=True)
 
 
-def same_work(table: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+def _levels(good: pd.DataFrame, number: str) -> dict[str, float]:
+    """{case id: seconds}: the mean over launches on the log scale, as in the average block of the case's work."""
+    levels: dict[str, float] = {}
+    for _, group in same_work(good):
+        if group["case_id"].nunique() * group["block"].nunique() == len(group):  # every case is in every block
+            levels |= {str(case): _log_mean(values) for case, values in group.groupby("case_id")[number]}
+            continue
+        from parabench.analysis.sweet_spot.effects import fit  # which takes scipy with it
+
+        ranked = group["strategy"].map(lambda strategy: entry_of(str(strategy)).ranked).astype(bool)
+        # What is no answer shifts no answer: those are compared without it.
+        for some in (group, group[ranked]):
+            if len(some):
+                levels |= {case: float(np.exp(mean)) for case, mean in fit(some, number).means.items()}
+    return levels
+
+
+def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], pd.DataFrame]]:
     """The rows of each work, in the order in which the works first appear, with the fields that define it."""
-    groups = table.groupby(list(WORK), sort=False, dropna=False)
-    return [(dict(zip(WORK, key, strict=True)), group) for key, group in groups]
-
-
-def _quantile(seconds: np.ndarray[Any, np.dtype[np.float64]], q: float) -> float:
-    return float(np.quantile(seconds, q)) if len(seconds) else float("nan")
-
-
-def _drift(seconds: np.ndarray[Any, np.dtype[np.float64]], q: float) -> float:
-    third = len(seconds) // 3
-    if third < 3:  # the quantile of one or two steps says nothing
-        return float("nan")
-    return _quantile(seconds[-third:], q) / _quantile(seconds[:third], q) - 1
+    groups = table.groupby(list(work), sort=False, dropna=False)
+    return [(dict(zip(work, key, strict=True)), group) for key, group in groups]
 
 
 def _log_mean(values: pd.Series[float]) -> float:
@@ -170,11 +217,10 @@ def _log_mean(values: pd.Series[float]) -> float:
     return float(np.exp(np.log(known).mean())) if len(known) else float("nan")
 
 
-def _status(statuses: pd.Series[str]) -> str:
-    counts = statuses.value_counts(sort=False)
-    if len(counts) == 1:
-        return str(counts.index[0])
-    return ", ".join(f"{n} {status}" for status, n in counts.items())
+def status_counts(statuses: Iterable[str]) -> str:
+    """One status where all have it, else how many have which: '2 ok, 1 oom'."""
+    counts = Counter(statuses)
+    return ", ".join(f"{n} {status}" for status, n in counts.items()) if len(counts) > 1 else next(iter(counts))
 
 
 def _parts(samples: pd.DataFrame) -> pd.DataFrame:
@@ -208,12 +254,15 @@ def _staleness(samples: pd.DataFrame) -> pd.DataFrame:
     return mean.join(largest).astype(float)
 
 
-def _labels(cases: dict[str, Case]) -> dict[str, str]:
+def unique_labels(cases: dict[str, Case]) -> dict[str, str]:
     """A label per case id; where two would read the same, the fields that tell them apart are added."""
     labels = {key: case.label for key, case in cases.items()}
-    for label in set(labels.values()):
-        same = {key: cases[key].to_dict() for key, other in labels.items() if other == label}
-        if len(same) > 1:
+    alike: dict[str, list[str]] = {}
+    for key, label in labels.items():
+        alike.setdefault(label, []).append(key)
+    for label, keys in alike.items():
+        if len(keys) > 1:
+            same = {key: cases[key].to_dict() for key in keys}
             differing = [name for name in Case().to_dict() if len({values[name] for values in same.values()}) > 1]
             for key, values in same.items():
                 labels[key] = f"{label} ({', '.join(_field(name, values[name]) for name in differing)})"

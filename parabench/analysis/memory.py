@@ -18,9 +18,9 @@ import pandas as pd
 from parabench.analysis import words
 from parabench.analysis.frames import counted
 from parabench.family import entry_of
-from parabench.record import Phase
+from parabench.record import STATE_PARTS, Phase
 
-PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+PARTS = STATE_PARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from parabench.errors import UsageError
@@ -12,7 +12,8 @@ from parabench.store import Results
 
 @dataclass(frozen=True)
 class Session:
-    """One `parabench run`, its JSON columns parsed."""
+    """One `parabench run`, its JSON columns parsed. `interleaved` is empty, or {"run": ..., "side": "a" or "b"} of the
+    two sessions that took turns in one `parabench ab`."""
 
     id: int
     label: str | None
@@ -25,6 +26,12 @@ class Session:
     version: str
     environment: dict[str, Any]
     plan: dict[str, Any]
+    interleaved: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """How it is called: its label, or its number."""
+        return self.label or f"session {self.id}"
 
     @property
     def kind(self) -> str:
@@ -70,6 +77,7 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
         version=str(row["parabench_version"]),
         environment=json.loads(row["environment"]) or {},
         plan=json.loads(row["plan"]) or {},
+        interleaved=json.loads(_text(row["interleaved"]) or "{}"),
     )
 
 

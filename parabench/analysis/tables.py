@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import words
-from parabench.analysis.answer import Answer
 from parabench.analysis.frames import counted
-from parabench.analysis.machine_facts import MACHINE
+from parabench.analysis.instruments.machine_facts import MACHINE
 from parabench.analysis.session import Session
+from parabench.analysis.sweet_spot.answer import Answer
 from parabench.case import Case
 from parabench.collective_case import CollectiveCase
 from parabench.family import Rule, entry_of

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
-from parabench.analysis.best import answers
+import shlex
+from collections.abc import Sequence
+
+import pandas as pd
+
 from parabench.analysis.frames import launch_table
 from parabench.analysis.memory import compared, state_table
-from parabench.analysis.session import select_session
-from parabench.store import Results
+from parabench.analysis.session import Session, select_session
+from parabench.analysis.sweet_spot.answer import Answer
+from parabench.analysis.sweet_spot.best import answers
+from parabench.analysis.sweet_spot.effects import MOST_BLOCKS
+from parabench.analysis.sweet_spot.undecided import candidates_of_spots
+from parabench.record import FIRST_BLOCK
+from parabench.store import STORE_NAME, Results
+
+# What is proposed where deciding looks hopeless and fewer candidates would help.
+NARROWING_MIN = 30
 
 
 def verdict(results: Results, session: str | int | None = None) -> list[str]:
-    """The lines of a training session (default: the newest): a sweet spot for each work, and where several strategies
-    were measured, which holds least and whether theory says so.
+    """The lines of a training session (default: the newest): a sweet spot for each work, what bucket curves say, where
+    several strategies were measured which holds least and whether theory says so, and the command that would settle
+    what is open.
 
     Where no time is decided the memory stands first: bytes are the same in every launch, and one is enough for them.
     Raises UsageError for no such session.
     """
-    launches = launch_table(results, select_session(results, session))
+    chosen = select_session(results, session)
+    launches = launch_table(results, chosen)
     spots = answers(launches)
-    fastest = [answer.sentence() for answer in spots]
+    fastest = [line for answer in spots for line in (answer.sentence(), *answer.notes())]
     held = compared(state_table(launches, results.sample))
-    return fastest + held if any(answer.decided for answer in spots) else held + fastest
+    said = fastest + held if any(answer.decided for answer in spots) else held + fastest
+    return said + settling(results, chosen, launches, spots)
+
+
+def settling(results: Results, session: Session, launches: pd.DataFrame, spots: Sequence[Answer]) -> list[str]:
+    """The command that launches what is still open until it is decided, in a line; none where it would do nothing.
+    Where that would take more than MOST_BLOCKS blocks, it has a budget, and promises less.
+
+    Only the newest session of a store can be resumed.
+    """
+    newest = session.id == int(results.session["id"].max())
+    if session.interleaved or not newest or results.path.name != STORE_NAME:
+        return []
+    left = candidates_of_spots(spots, launches)
+    if not left.cases:
+        return []
+    begun = launches.loc[launches["block"] >= FIRST_BLOCK, "block"].nunique()
+    far = left.more_blocks is not None and begun + left.more_blocks > MOST_BLOCKS
+    budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
+    command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", str(results.path.parent)]
+    return [f"To {'narrow it down' if far else 'settle it'}: {shlex.join(command)}"]

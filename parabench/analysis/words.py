@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import TypeGuard
 
 from parabench.record import MIB
 
 UNKNOWN = "unknown"
+# Fractions below this are rounding: what was measured agrees exactly.
+EXACT = 1e-8
+# What may move a terminal's cursor, colour it, ring it or turn what follows around (controls, and Unicode's marks of
+# direction), and halves of characters, which no terminal can be sent.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_BREAKS = re.compile(r"[^\S ]+")
+
+
+def printable(line: str) -> str:
+    """A line as a terminal may be sent it, whoever wrote what it holds: still one line, and in control of nothing.
+
+    Spaces stay, for columns are made of them.
+    """
+    return _CONTROLS.sub("\ufffd", _BREAKS.sub(" ", line))
+
+
+def one_line(text: object) -> str:
+    """The same of a text without columns: whitespace becomes single spaces, so that none of it can look like a line of
+    its own where a terminal wraps."""
+    return printable(" ".join(str(text).split()))
 
 
 def known(value: float | None) -> TypeGuard[float]:
@@ -38,21 +59,64 @@ def milliseconds(seconds: float | None) -> str:
 
 def margin(margin_s: float, of_s: float) -> str:
     """The ± of a latency: '0.4 ms'. As many decimals as the latency has, or one digit where that shows 0."""
-    decimals = max(_decimals(of_s * 1e3), _decimals(margin_s * 1e3, 1))
-    return f"{margin_s * 1e3:,.{decimals}f} ms"
+    return f"{_beside(margin_s * 1e3, of_s * 1e3)} ms"
+
+
+def margin_mib(margin_bytes: float, of_bytes: float) -> str:
+    """The ± of memory: '3.1 MiB'."""
+    return f"{_beside(margin_bytes / MIB, of_bytes / MIB)} MiB"
+
+
+def _beside(margin: float, of: float) -> str:
+    decimals = max(_decimals(of), _decimals(margin, 1))
+    return f"{margin:,.{decimals}f}"
 
 
 def percent(fraction: float | None) -> str:
-    """A share or a difference: '9 %', '0.4 %'."""
+    """A share or a difference: '9 %', '0.4 %'; 'more than 1,000 %' and 'less than 0.01 %' where no figure says more."""
     if not known(fraction):
         return UNKNOWN
     size = abs(fraction) * 100
+    if 0 < size < 0.01:
+        return "less than 0.01 %"
+    if size > 1000:
+        return "more than 1,000 %"
+    if size < 0.05 and size:
+        return f"{digits(fraction * 100, 1)} %"
     return f"{fraction * 100:,.0f} %" if size >= 9.95 else f"{fraction * 100:.1f} %"
+
+
+def within(half_width: float) -> str:
+    """A half-width: '±1.3 %'; bytes may agree in every launch."""
+    return f"±{percent(half_width)}" if half_width > EXACT else "they agree exactly"
+
+
+def signed(fraction: float) -> str:
+    """A change, with its sign: '+9.2 %', '−0.4 %', 'more than +1,000 %'; 'less than 0.01 %' is either way."""
+    said, sign = percent(abs(fraction)), "+" if fraction >= 0 else "−"
+    if said.startswith("less"):
+        return said
+    return said.replace("more than ", f"more than {sign}") if said.startswith("more") else sign + said
+
+
+def detectable(fraction: float) -> str:
+    """The smallest slowdown that would have been found; beyond twice as long no figure says more."""
+    if fraction > 1:
+        return "not even twice as long would surely have been found"
+    return f"{percent(fraction)} would have been found"
 
 
 def mebibytes(count: float | None) -> str:
     """Memory: '1,024 MiB'."""
     return f"{digits(count / MIB)} MiB" if known(count) else UNKNOWN
+
+
+def joules(value: float | None) -> str:
+    """An energy: '7.1 mJ'."""
+    if not known(value):
+        return UNKNOWN
+    factor, prefix = next(((f, p) for f, p in ((1.0, ""), (1e-3, "m")) if abs(value) >= f), (1e-6, "µ"))
+    return f"{digits(value / factor)} {prefix}J"
 
 
 def scaled(largest: float) -> tuple[float, str]:
@@ -94,6 +158,24 @@ def count(n: int, thing: str) -> str:
     """'1 launch', '3 launches'."""
     plural = thing + ("es" if thing.endswith(("ch", "sh", "s", "x")) else "s")
     return f"{n:,} {thing if n == 1 else plural}"
+
+
+def joined(items: Iterable[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    *before, last = items
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def aligned(rows: Sequence[Sequence[str]], texts: int = 1) -> list[str]:
+    """A table's lines, the head first: columns as wide as need be, all but the first `texts` to the right."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(n) if i < texts else cell.rjust(n) for i, (cell, n) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def listed(items: Iterable[str], most: int = 6) -> str:

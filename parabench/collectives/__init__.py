@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from parabench.errors import UsageError
+from parabench.nccl_names import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
 from parabench.registry import Entry
 
 # `native` has nothing to load: the backend itself is the process group.
@@ -32,19 +33,6 @@ ALGORITHMS: dict[str, Entry] = {
     ),
 }
 
-# NCCL's own algorithms by the names that NCCL_ALGO takes, and the operations that have them
-# (NCCL's "Environment variables", NCCL_ALGO; the function:algorithm form needs NCCL 2.24).
-NCCL_PREFIX = "nccl:"
-_ALL_REDUCE, _EVERY = ("allreduce",), ("allreduce", "reducescatter", "allgather", "broadcast")
-NCCL_ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "ring": _EVERY,
-    "tree": _ALL_REDUCE,
-    "collnetdirect": ("allreduce", "reducescatter", "allgather"),
-    "collnetchain": _ALL_REDUCE,
-    "nvls": ("allreduce", "reducescatter", "allgather"),
-    "nvlstree": _ALL_REDUCE,
-    "pat": ("reducescatter", "allgather"),
-}
 ALGORITHMS |= {
     f"{NCCL_PREFIX}{name}": Entry(target=NATIVE, summary=f"NCCL's own, pinned to {name} for {', '.join(ops)}")
     for name, ops in NCCL_ALGORITHMS.items()
@@ -84,22 +72,6 @@ def table_name(name: str) -> str:
     return TWO_LEVEL if levels_of(name) is not None else name
 
 
-def is_nccls(name: str) -> bool:
-    """Whether `name` is one of NCCL's own algorithms."""
-    return name.startswith(NCCL_PREFIX) and name in ALGORITHMS
-
-
 def is_backends(name: str) -> bool:
     """Whether the backend itself does the work: `native`, or NCCL pinned to one of its algorithms."""
     return name == "native" or is_nccls(name)
-
-
-def nccl_environment(name: str) -> dict[str, str]:
-    """What pins NCCL to `name` in a rank's environment; operations that don't have it keep NCCL's choice.
-
-    {} for every algorithm that is not NCCL's own.
-    """
-    if not is_nccls(name):
-        return {}
-    own = name.removeprefix(NCCL_PREFIX)
-    return {"NCCL_ALGO": ";".join(f"{op}:{own}" for op in NCCL_ALGORITHMS[own])}

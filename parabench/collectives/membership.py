@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 from parabench.collectives import is_backends
 from parabench.collectives.algorithm import Algorithm, make
 from parabench.collectives.group import BACKEND, AlgorithmGroup, groups
+from parabench.errors import UsageError
 
 
 def join(
@@ -31,11 +32,23 @@ def join(
     """
     name = backend
     if not is_backends(algorithm):
-        register(make(algorithm, ranks_per_node), backend)
+        use(algorithm, backend, ranks_per_node)
         name = BACKEND
     dist.init_process_group(
         name, init_method=init_method, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s)
     )
+
+
+def use(algorithm: str, backend: str, ranks_per_node: int | None = None) -> None:
+    """For a script of one's own: call it before `dist.init_process_group("parabench")`, which then makes a group over
+    `backend` ("gloo" or "nccl") that uses `algorithm`, "ring" or "module:name"; DDP, FSDP2 and tensor parallel need no
+    other change. `ranks_per_node` is for algorithms that know nodes. End with `leave()`, when the model is gone.
+
+    Raises UsageError for an algorithm that is not there, or is the backend's own.
+    """
+    if is_backends(algorithm):
+        raise UsageError(f"algorithm {algorithm!r} is the backend's own; use dist.init_process_group({backend!r})")
+    register(make(algorithm, ranks_per_node), backend)
 
 
 def register(algorithm: Algorithm, inner: str) -> None:

@@ -17,8 +17,8 @@ from parabench.case import Case
 from parabench.data.datasets import Whole, count_of, dataset_of
 from parabench.data.source import check_count
 from parabench.data.split import Drawn, Rows, columns_of
+from parabench.lifeline import die_with_parent
 from parabench.models.model import Model
-from parabench.rank import die_with_parent
 
 
 def batches(

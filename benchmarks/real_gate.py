@@ -1,0 +1,126 @@
+"""The gate on the real thing: does it raise false alarms here, and does it find a slowdown that is there?
+
+    python -m benchmarks.real_gate same [COMPARISONS] [FOLDER]      A/A: `parabench ab` of `quick` with two equal sides
+    python -m benchmarks.real_gate again FOLDER ...                 the same launches, compared in other ways
+    python -m benchmarks.real_gate slowed [LAUNCHES ...]            one side's step has a real delay of 5 %
+
+Prints one line a comparison, and the totals for docs/certainty.md. Every store is kept in FOLDER.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from parabench.analysis.gate.compare import ALPHA, TOLERANCE, Comparison, Outcome, Verdict, compare, speed
+from parabench.analysis.gate.sides import read_side
+from parabench.analysis.gate.significance import judge
+
+GATES = 1000
+# Less than `quick` takes by itself: fewer steps, none of them instrumented. Its cases and its 3 launches are all there.
+SHORT = ("--warmup", "2", "--steps", "5", "--instrumented", "0")
+SLOWED = ("--model", "benchmarks.slowed_model:slowed", "--set", "strategy=ddp", "--set", "algorithm=native")
+SLOWED += ("--set", "world_size=2")
+
+
+def run_ab(folder: Path, a: str, b: str, *options: str) -> Comparison:
+    """What `parabench ab` finds; raises RuntimeError when it cannot be read."""
+    command = [sys.executable, "-m", "parabench", "ab", "--a", a, "--b", b, *options, "--out", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"})
+    if done.returncode not in {verdict.exit_code for verdict in Verdict}:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
+    store = folder / "results.db"
+    return compare(*(read_side(f"{store}@ab-{name}", role) for name, role in (("a", "base"), ("b", "candidate"))))
+
+
+def same(comparisons: int, folder: Path) -> None:
+    """A/A comparisons of `quick`, each with launches of its own."""
+    alarms = 0
+    for number in range(comparisons):
+        began = time.perf_counter()
+        found = run_ab(folder / f"{number:02d}", "", "", "quick", "--seed", str(number), *SHORT)
+        alarms += found.verdict is Verdict.REGRESSION
+        seconds = time.perf_counter() - began
+        print(f"{number + 1}/{comparisons}: {found.sentence()} ({seconds:.0f} s)", flush=True)
+    print(f"false alarms: {alarms} of {comparisons}")
+
+
+def again(folders: list[Path]) -> None:
+    """The launches of `same` in other A/A comparisons: side a of a run with side b of the next, as two sessions apart;
+    and gates of blocks drawn from all runs, in each of which the sides are exchanged by lot."""
+    stores = [store for folder in folders for store in sorted(folder.glob("*/results.db")) if complete(store)]
+    pairs = list(itertools.pairwise(stores))
+    alarms = [
+        compare(read_side(f"{one}@ab-a", "base"), read_side(f"{other}@ab-b", "candidate")).verdict is Verdict.REGRESSION
+        for one, other in pairs
+    ]
+    print(f"apart: {sum(alarms)} false alarms of {len(alarms)}")
+
+    blocks = [block for store in stores for block in differences(store)]
+    spread = np.median([np.std([block[case] for block in blocks]) for case in blocks[0]]) / np.sqrt(2)
+    print(f"{len(blocks)} blocks of {len(blocks[0])} cases; a launch of the typical case varies by {spread:.1%}")
+    random = np.random.default_rng(0)
+    for n in (3, 5, 10):
+        failed = 0
+        for _ in range(GATES):
+            drawn = random.choice(len(blocks), n, replace=False)
+            signs = random.choice((-1.0, 1.0), n)
+            cases = {
+                case: (np.zeros(n), np.array([sign * blocks[at][case] for at, sign in zip(drawn, signs, strict=True)]))
+                for case in blocks[0]
+            }
+            tests = judge(cases, paired=True, alpha=ALPHA)
+            failed += any(speed(test, TOLERANCE, ALPHA)[0] is Outcome.SLOWER for test in tests.values())
+        print(f"{GATES} gates of {n} drawn blocks: {failed} false alarms", flush=True)
+
+
+def complete(store: Path) -> bool:
+    """Whether both sides were measured to the end, and every launch counts."""
+    sides = [read_side(f"{store}@ab-{name}", name) for name in "ab"]
+    return all(side.session.finished_utc and len(side.good) == 3 * len(side.cases) for side in sides)
+
+
+def differences(store: Path) -> list[dict[str, float]]:
+    """Of each block of a run, each case's log-ratio of the sides."""
+    base, candidate = (
+        read_side(f"{store}@ab-{name}", name).good.set_index(["block", "case_id"])["number_s"] for name in "ab"
+    )
+    ratios = np.log(candidate / base).dropna()
+    return [dict(block.droplevel("block")) for _, block in ratios.groupby(level="block")]
+
+
+def slowed(launches: list[int], folder: Path) -> None:
+    """A step that is 5 % longer by a real delay, with more and more launches."""
+    for n in launches:
+        found = run_ab(
+            folder / f"slowed-{n}",
+            "SLOWED_MODEL=0",
+            "SLOWED_MODEL=0.05",
+            "quick",
+            *SLOWED,
+            "--launches",
+            str(n),
+            *SHORT,
+        )
+        caught = sum(row.outcome is Outcome.SLOWER for row in found.rows)
+        print(f"{n} launches a side: {caught} of {len(found.judged)} cases caught. {found.sentence()}", flush=True)
+        for row in found.rows:
+            print("   ", row.line())
+
+
+if __name__ == "__main__":
+    kind, *rest = sys.argv[1:]
+    if kind == "same":
+        same(int(rest[0]) if rest else 30, Path(rest[1] if len(rest) > 1 else "parabench-results/same"))
+    elif kind == "again":
+        gc.freeze()  # statsmodels' multipletests collects garbage at every call: let it find little
+        again([Path(folder) for folder in rest])
+    else:
+        slowed([int(n) for n in rest] or [5, 10, 20], Path("parabench-results/slowed"))

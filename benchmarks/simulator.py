@@ -1,0 +1,115 @@
+"""Launches with a known truth: what a gate and a sweet spot decide from can be checked where nothing is known by luck.
+
+A step of launch `l` of case `c` in block `b` of session `s` takes
+    truth[c] * exp(session[s] + drift[b] + launch[l] + step) * (1 + now and then a spike)
+so that steps of one launch share its fate, launches of one block share the machine's mood, and all of a session share
+how the machine was that day.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis.frames import MEMORY, STALENESS, STATISTIC
+from parabench.case import Case
+from parabench.record import STEP_PARTS, Status
+
+Seconds = np.ndarray
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviations of logarithms. `launch` is the typical case's; cases differ by a factor exp(`unlike` z).
+
+    `drift` is a random walk over blocks, common to both sides where they take turns; `session` is drawn once a session.
+    A launch is an outlier with probability `outliers`, and then slower by an exponential of mean `outlier_size`; so is
+    a step, with `spikes` and `spike_size`.
+    """
+
+    launch: float = 0.01
+    unlike: float = 0.3
+    drift: float = 0.01
+    session: float = 0.0
+    step: float = 0.03
+    outliers: float = 0.02
+    outlier_size: float = 0.10
+    spikes: float = 0.02
+    spike_size: float = 0.5
+
+
+# A dedicated GPU; and cores that others use too: the spread of launches that docs/certainty.md tells of `quick`.
+QUIET = Noise(launch=0.004, drift=0.003, step=0.01, outliers=0.01, outlier_size=0.03)
+SHARED = Noise(launch=0.025, unlike=0.5, drift=0.03, step=0.08, outliers=0.05, outlier_size=0.2)
+PURE = Noise(launch=0.02, unlike=0.0, drift=0.0, step=0.0, outliers=0.0, spikes=0.0)
+UNLIKE = replace(PURE, unlike=1.0)
+
+
+class Machine:
+    """Simulates sessions of `steps` measured steps a launch; `quantile` makes one number of a launch's."""
+
+    def __init__(self, noise: Noise, seed: int, steps: int = 40, quantile: float = 0.1) -> None:
+        self.noise, self.steps, self.quantile = noise, steps, quantile
+        self._random = np.random.default_rng(seed)
+
+    def loudness(self, cases: int) -> Seconds:
+        """How noisy each case's launches are: a standard deviation each."""
+        return self.noise.launch * np.exp(self.noise.unlike * self._random.standard_normal(cases))
+
+    def mood(self, blocks: int) -> Seconds:
+        """What the blocks of a session share: its own level and a drift."""
+        walk = np.cumsum(self.noise.drift * self._random.standard_normal(blocks))
+        return walk + self.noise.session * self._random.standard_normal()
+
+    def session(self, truth: Seconds, loudness: Seconds, mood: Seconds) -> Seconds:
+        """Step latencies in seconds, of shape (cases, blocks, steps)."""
+        noise, draw = self.noise, self._random
+        shape = len(truth), len(mood)
+        launch = loudness[:, None] * draw.standard_normal(shape)
+        launch += (draw.random(shape) < noise.outliers) * draw.exponential(noise.outlier_size or 1.0, shape)
+        each = (*shape, self.steps)
+        step = noise.step * draw.standard_normal(each)
+        step += np.log1p((draw.random(each) < noise.spikes) * draw.exponential(noise.spike_size or 1.0, each))
+        return truth[:, None, None] * np.exp(mood[None, :, None] + launch[:, :, None] + step)
+
+    def numbers(self, seconds: Seconds) -> Seconds:
+        """One number a launch, in seconds, of shape (cases, blocks)."""
+        return np.quantile(seconds, self.quantile, axis=-1)
+
+    def pair(self, truth: Seconds, blocks: int, *, slower: Seconds | float = 1.0, interleaved: bool) -> list[Seconds]:
+        """Step latencies of base and candidate; the candidate's truth is `slower` times the base's."""
+        loudness, mood = self.loudness(len(truth)), self.mood(blocks)
+        base = self.session(truth, loudness, mood)
+        return [base, self.session(truth * slower, loudness, mood if interleaved else self.mood(blocks))]
+
+
+def launch_frame(numbers: Seconds, blocks: list[int] | None = None, cases: list[int] | None = None) -> pd.DataFrame:
+    """Numbers of shape (cases, blocks) as rows `case_id, block, number_s`, as `sweet_spot.effects.fit` takes them."""
+    chosen = list(range(numbers.shape[0])) if cases is None else cases
+    begun = list(range(numbers.shape[1])) if blocks is None else blocks
+    rows = [(f"{case:02d}", block, numbers[i, j]) for i, case in enumerate(chosen) for j, block in enumerate(begun)]
+    return pd.DataFrame(rows, columns=["case_id", "block", "number_s"])
+
+
+def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
+    """(case, block, seconds) as `analysis.frames.launch_table` gives them; what was not simulated is unknown."""
+    unknown = dict.fromkeys((*STEP_PARTS, *MEMORY, *STALENESS, "drift"), np.nan)
+    return pd.DataFrame(
+        [
+            case.to_dict()
+            | unknown
+            | {
+                "launch_id": i,
+                "case_id": case.id,
+                "case_json": json.dumps(case.to_dict()),
+                "label": case.label,
+                "block": block,
+            }
+            | {"position": 0, "status": Status.OK, "error": None, "statistic": STATISTIC[case.device], "verified": True}
+            | {"number_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
+            for i, (case, block, seconds) in enumerate(rows)
+        ]
+    )

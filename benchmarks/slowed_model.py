@@ -1,0 +1,40 @@
+"""gpt-nano, whose step takes longer by the share that the environment variable SLOWED_MODEL says: a truth to find.
+
+A real delay, on every rank, before every forward pass: the share of the time since the pass before, without its delay.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from parabench.case import Case
+from parabench.models.build import build_model
+from parabench.models.model import Model
+
+
+class Delay:
+    """A forward pre-hook that keeps its core busy; sleeping would leave it to the other ranks."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.before: float | None = None
+        self.delay = 0.0
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        now = time.perf_counter()
+        if self.before is not None:
+            self.delay = self.share * (now - self.before - self.delay)
+            while time.perf_counter() < now + self.delay:
+                pass
+        self.before = now
+
+
+def slowed(case: Case) -> Model:
+    model = build_model(replace(case, model="gpt-nano"))
+    model.module.register_forward_pre_hook(Delay(float(os.environ.get("SLOWED_MODEL", "0"))))
+    return model

@@ -1,0 +1,1 @@
+"""Single operations: bandwidth, cost models, which algorithm from where on."""

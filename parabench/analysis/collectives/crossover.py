@@ -1,0 +1,213 @@
+"""Which algorithm is fastest at which size, and where that changes; only what the launches support is claimed."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
+from parabench.analysis.session import select_session
+from parabench.analysis.sweet_spot.effects import fit
+from parabench.collective_case import OPS, size_text
+from parabench.record import Status
+from parabench.store import Results
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Range:
+    """Sizes, first to last, throughout which none of `algorithms` can be told apart from the fastest.
+
+    `alone` are the sizes at which nothing else is among the fastest.
+    """
+
+    first_bytes: int
+    last_bytes: int
+    algorithms: tuple[str, ...]
+    alone: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Change:
+    """The best changes between these two sizes: at `above_bytes` none of the next range's algorithms is among the
+    fastest, at `below_bytes` none of the range's before."""
+
+    above_bytes: int
+    below_bytes: int
+
+
+@dataclass(frozen=True)
+class BusAnswer:
+    """What is fastest for one operation and world size.
+
+    `ranges` cover the measured sizes in their order; between two of them lies one of `changes`. `peak` is the highest
+    bus bandwidth, GB/s, `peak_bytes` its size and `peak_algorithm` whose it is. `why_not` says why nothing can be
+    told apart; `ranges` then is empty. `sizes` are all that were measured.
+    """
+
+    op: str
+    world_size: int
+    blocks: int
+    algorithms: tuple[str, ...]
+    ranges: tuple[Range, ...]
+    changes: tuple[Change, ...]
+    peak: float | None
+    peak_bytes: int | None
+    peak_algorithm: str | None
+    why_not: str | None
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """Which question this answers: 'all_reduce, 4 ranks'."""
+        return f"{self.op}, {words.count(self.world_size, 'rank')}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it: unknown is null."""
+        return asdict(self) | {"sentence": self.sentence()}
+
+    def sentence(self) -> str:
+        """The answer as a person would say it, after its heading."""
+        return f"{self.heading}: {self.plain_sentence()}"
+
+    def plain_sentence(self) -> str:
+        """The answer without its heading."""
+        said = [self.why_not or self._ranges()]
+        if self.peak is not None and self.peak_bytes is not None:
+            said.append(
+                f"The highest bus bandwidth is {words.digits(self.peak)} GB/s, "
+                f"{self.peak_algorithm} at {size_text(self.peak_bytes)}."
+            )
+        return " ".join(said)
+
+    def _sizes_of(self, each: Range) -> tuple[int, ...]:
+        return tuple(size for size in self.sizes if each.first_bytes <= size <= each.last_bytes)
+
+    def _ranges(self) -> str:
+        blocks = words.count(self.blocks, "block")
+        if len(self.ranges) == 1 and set(self.ranges[0].algorithms) == set(self.algorithms):
+            everything = words.count(len(self.algorithms), "algorithm")
+            return f"No difference was found between the {everything} at any size with {blocks}."
+        parts = []
+        for each in self.ranges:
+            sizes = f"at {size_text(each.first_bytes)}"
+            if each.last_bytes != each.first_bytes:
+                sizes = f"from {size_text(each.first_bytes)} to {size_text(each.last_bytes)}"
+            if len(each.algorithms) == 1 and each.alone == self._sizes_of(each):
+                parts.append(f"{each.algorithms[0]} is fastest {sizes}")
+            elif len(each.algorithms) == 1:
+                alone = [size_text(size) for size in each.alone]
+                only = f", and the only one at {_and(alone)}" if alone else ""
+                parts.append(f"{each.algorithms[0]} is among the fastest {sizes}{only}")
+            else:
+                parts.append(f"{_and(each.algorithms)} cannot be told apart as the fastest {sizes}")
+        found = "; ".join(parts) + f" ({blocks})."
+        if not self.changes:
+            return found
+        places = [
+            f"between {size_text(change.above_bytes)} and {size_text(change.below_bytes)}" for change in self.changes
+        ]
+        return f"{found} The best changes {_and(places)}."
+
+
+def bus_answers(results: Results, session: str | int | None = None) -> tuple[BusAnswer, ...]:
+    """An answer for each operation and world size of a session (default: the newest).
+
+    Raises UsageError for no such session, or one of another kind.
+    """
+    return answers(launch_sizes(results, select_session(results, session)))
+
+
+def answers(sizes: pd.DataFrame) -> tuple[BusAnswer, ...]:
+    """The same from the table of `bus.launch_sizes`; nothing for an operation without a launch that ended well."""
+    good = one_form(sizes[sizes["status"] == Status.OK])
+    groups = {cast(tuple[str, int], key): group for key, group in good.groupby(["op", "world_size"])}
+    order = {op: i for i, op in enumerate(OPS)}
+    return tuple(_answer(op, n, groups[op, n]) for op, n in sorted(groups, key=lambda key: (order[key[0]], key[1])))
+
+
+def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
+    algorithms = tuple(good["algorithm"].unique())
+    blocks = int(good["block"].nunique())
+    top: dict[Any, Any] = bus_table(good).sort_values("busbw").iloc[-1].to_dict()
+    why_not = None
+    if len(algorithms) == 1:
+        why_not = f"Only {algorithms[0]} was measured, so there is nothing to rank."
+    elif blocks < 2:
+        why_not = "One block cannot tell a difference from noise: run at least 2 launches, better 3 or more."
+    by_size = {int(str(size)): group for size, group in good.groupby("bytes")}
+    best = {size: _best(group, len(by_size)) for size, group in by_size.items()} if why_not is None else {}
+    ranges = _in_ranges(best)
+    return BusAnswer(
+        op=op,
+        world_size=world_size,
+        blocks=blocks,
+        algorithms=algorithms,
+        ranges=ranges,
+        changes=_changes(ranges, best),
+        peak=float(top["busbw"]),
+        peak_bytes=int(top["bytes"]),
+        peak_algorithm=str(top["algorithm"]),
+        why_not=why_not,
+        sizes=tuple(sorted({int(size) for size in good["bytes"]})),
+    )
+
+
+def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
+    """The algorithms that cannot be told apart from the fastest at one of `sizes` sizes, fastest first.
+
+    The sizes of a ladder share one rate of false claims (Bonferroni): with 5 % for each, six would make a wrong one
+    in up to 26 % of sessions.
+    """
+    names = dict(zip(good["case_id"], good["algorithm"], strict=True))
+    if len(names) == 1:
+        return tuple(names.values())
+    effects = fit(good)
+    first = min(effects.cases, key=lambda case: effects.means[case])
+    return tuple(names[case] for case in effects.indistinguishable(first, 1 - (1 - CONFIDENCE) / sizes))
+
+
+def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[Range, ...]:
+    """Neighbouring sizes that share an algorithm among their fastest, as far as it goes."""
+    ranges: list[Range] = []
+    for size in sorted(best):
+        shared = tuple(name for name in ranges[-1].algorithms if name in best[size]) if ranges else ()
+        if shared:
+            ranges[-1] = Range(ranges[-1].first_bytes, size, shared)
+        else:
+            ranges.append(Range(size, size, best[size]))
+    return tuple(
+        replace(
+            each,
+            alone=tuple(
+                size
+                for size in sorted(best)
+                if each.first_bytes <= size <= each.last_bytes and set(best[size]) == set(each.algorithms)
+            ),
+        )
+        for each in ranges
+    )
+
+
+def _changes(ranges: tuple[Range, ...], best: dict[int, tuple[str, ...]]) -> tuple[Change, ...]:
+    changes = []
+    for before, after in itertools.pairwise(ranges):
+        # At the end of a range the next one's may already be as good: the change lies after the last size at which
+        # none of them is. Every range begins where none of the one before is left.
+        only_before = [
+            size
+            for size in best
+            if before.first_bytes <= size <= before.last_bytes and not set(after.algorithms) & set(best[size])
+        ]
+        if only_before:
+            changes.append(Change(max(only_before), after.first_bytes))
+    return tuple(changes)
+
+
+def _and(items: tuple[str, ...] | list[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,0 +1,228 @@
+"""The lines and the JSON that nccl-tests prints, for people and programs that read those already.
+
+Layout: nccl-tests, src/util.cu (writeBenchmarkLinePreamble, writeBenchmarkLineBody, writeResultHeader,
+writeResultFooter, writeDeviceReport, writeErrors). What is ours stands behind its columns, or under names that
+it does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.collectives.bus import QUANTILES, bus_table, launch_sizes, session_launches
+from parabench.analysis.session import Session
+from parabench.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY, CollectiveProtocol
+from parabench.record import Status
+from parabench.store import Results
+
+# The version of its layout that is followed.
+JSON_VERSION = 2
+US = 1e6
+FORMS = {"out_of_place": False, "in_place": True}
+
+
+def table_lines(results: Results, session: Session) -> Iterator[str]:
+    """A block a case: header, a line a size, footer. Lines that are no result begin with '#'."""
+    table = bus_table(launch_sizes(results, session))
+    cores = session.environment.get("cores")
+    for case_id in table["case_id"].unique():
+        rows = table[table["case_id"] == case_id]
+        first = rows.iloc[0]
+        yield f"# {first['label']}, {first['backend']} on {first['device']}"
+        yield f"# time: {first['statistic']} of a launch's calls, each as long as its slowest rank; mean over launches"
+        if first["ran"] != first["algorithm"]:
+            yield f"# {first['algorithm']} has no {first['op']} of its own: {first['ran']} ran"
+        if first["device"] == "cpu" and isinstance(cores, int) and first["world_size"] * first["threads"] > cores:
+            yield f"# warning: {first['world_size']} ranks on {cores} core(s) take turns"
+        yield from _header()
+        for size in rows["bytes"].unique():
+            yield _line(rows[rows["bytes"] == size])
+        wrong = rows["n_wrong"].sum()
+        known = rows["n_wrong"].notna().all()
+        said = f"{wrong:g} {'FAILED' if wrong else 'OK'}" if known or wrong else words.UNKNOWN
+        yield f"# {'Out of bounds values':<20} : {said}"
+        average = _average(rows)
+        yield f"# {'Avg bus bandwidth':<20} : {'N/A' if average is None else f'{average:g}'} "
+        yield "#"
+
+
+def results_json(results: Results, session: Session) -> dict[str, Any]:
+    """nccl-tests' document: its keys with its types and units (us, GB/s), and ours beside them.
+
+    Times are of launches that ended well, or where none did of those that were wrong; the average bandwidth is of the
+    former only. `failed` are all launches that did not end well.
+    """
+    table = bus_table(launch_sizes(results, session))
+    protocol = session.plan.get("protocol") or {}
+    cases = session.plan.get("cases") or [{}]
+    found = []
+    for case_id in table["case_id"].unique():
+        rows = table[table["case_id"] == case_id]
+        found += [_result(rows[rows["bytes"] == size], protocol) for size in rows["bytes"].unique()]
+    wrong = float(table["n_wrong"].sum())
+    launches = session_launches(results, session)
+    failed = [
+        {
+            "case": row["label"],
+            "status": str(row["status"]),
+            "error": row["error"] if isinstance(row["error"], str) else "",
+        }
+        for row in launches[launches["status"] != Status.OK].to_dict("records")
+    ]
+    return {
+        "version": JSON_VERSION,
+        "start_time": _time(session.started_utc),
+        "args": session.argv,
+        "env": [f"{name}={value}" for name, value in (session.environment.get("env") or {}).items()],
+        # Which NCCL torch was built with is not recorded, and gloo has none.
+        "nccl_version": None,
+        "config": {
+            "nthreads": 1,
+            "ngpus": 1,
+            "minimum_bytes": min((case.get("min_bytes", 0) for case in cases), default=0),
+            "maximum_bytes": max((case.get("max_bytes", 0) for case in cases), default=0),
+            "step_factor": cases[0].get("factor"),
+            "warmup_iters": protocol.get("warmup"),
+            "iterations": protocol.get("iterations"),
+            "aggregated_iterations": 1,
+            "validation": 1,
+            "graph": 0,
+            "blocking_collectives": "true",
+            "per_iter_timing": "false",
+            "parallel_init": "false",
+        },
+        "results": found,
+        "out_of_bounds": {"count": int(wrong), "okay": "true" if wrong == 0 else "false"},
+        "average_bus_bandwidth": {"bandwidth": _average(table), "okay": "unchecked"},
+        "errors": [f"{each['case']}: {each['status']}: {each['error']}" for each in failed],
+        "end_time": _time(session.finished_utc),
+        "parabench_version": session.version,
+        "session": session.id,
+        "label": session.label,
+        "environment": session.environment,
+        "skipped": [
+            {"op": s["case"].get("op"), "algorithm": s["case"].get("algorithm"), "reason": s["reason"]}
+            for s in session.plan.get("skipped") or []
+        ],
+        "failed": failed,
+    }
+
+
+def _header() -> Iterator[str]:
+    names = ("time", "algbw", "busbw", "#wrong")
+    units = ("(us)", "(GB/s)", "(GB/s)", "")
+    ours = ("p50", "p95", "p99", "spread")
+    lead = f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}"
+    yield "#"
+    forms = "           out-of-place                       in-place          "
+    yield f"{lead}{forms}                out-of-place                        in-place"
+    for lead_names, of_form, of_ours in (
+        (("size", "count", "type", "redop", "root"), names, ours),
+        (("(B)", "(elements)", "", "", ""), units, ("(us)", "(us)", "(us)", "(%)")),
+    ):
+        lead = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format(*lead_names)
+        body = "  {:>7}  {:>6}  {:>6}  {:>6}".format(*of_form)
+        tail = "  {:>7}  {:>7}  {:>7}  {:>6}".format(*of_ours)
+        yield lead + body + body + tail + tail
+
+
+def _line(rows: pd.DataFrame) -> str:
+    first = rows.iloc[0]
+    line = f"{first['bytes']:>12}  {first['count']:>12}  {TYPES[first['dtype']].name:>8}  {first['redop']:>6}  "
+    line += f"{_root(first['op']):>6}"
+    forms = [_form(rows, in_place) for in_place in FORMS.values()]
+    for row in forms:
+        if row is None:
+            line += "  {:>7}  {:>6}  {:>6}  {:>6}".format("N/A", "N/A", "N/A", "N/A")
+        else:
+            wrong = f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"
+            line += f"  {_float(row['time_s'] * US, 7)}  {_float(row['algbw'], 6)}  {_float(row['busbw'], 6)}"
+            line += f"  {wrong:>6}"
+    for row in forms:
+        if row is None:
+            line += "  {:>7}  {:>7}  {:>7}  {:>6}".format("N/A", "N/A", "N/A", "N/A")
+        else:
+            spread = f"{row['spread'] * 100:.1f}" if words.known(row["spread"]) else "N/A"
+            line += "".join(f"  {_float(row[name] * US, 7)}" for name in QUANTILES) + f"  {spread:>6}"
+    return line
+
+
+def _result(rows: pd.DataFrame, protocol: dict[str, Any]) -> dict[str, Any]:
+    first = rows.iloc[0]
+    result: dict[str, Any] = {
+        "size": int(first["bytes"]),
+        "count": int(first["count"]),
+        "type": TYPES[first["dtype"]].name,
+        "redop": first["redop"],
+        "root": f"{_root(first['op']):>6}",
+    }
+    ours: dict[str, Any] = {}
+    for name, in_place in FORMS.items():
+        row = _form(rows, in_place)
+        if row is None:
+            result[name] = None
+            ours[f"{name}_reason"] = WHY_IN_PLACE_ONLY
+            continue
+        result[name] = {
+            "time": _number(row["time_s"] * US),
+            "alg_bw": _number(row["algbw"]),
+            "bus_bw": _number(row["busbw"]),
+            "nwrong": _number(row["n_wrong"]),
+        }
+        ours[f"{name}_launches"] = {
+            "statistic": row["statistic"],
+            **{name.replace("_s", "_us"): _number(row[name] * US) for name in QUANTILES},
+            "min_us": _number(row["low_s"] * US),
+            "max_us": _number(row["high_s"] * US),
+            "spread": _number(row["spread"]),
+            "calls": int(row["calls"]),
+            "launches": int(row["good"]),
+        }
+    timing = CollectiveProtocol(**protocol) if protocol else CollectiveProtocol()
+    result["actual_iterations"] = timing.iterations_at(int(first["bytes"]))
+    result["experiment_name"] = first["label"]
+    return result | {
+        "op": first["op"],
+        "algorithm": first["algorithm"],
+        "ran": first["ran"],
+        "world_size": int(first["world_size"]),
+        "ranks_per_node": int(first["ranks_per_node"]) if words.known(first["ranks_per_node"]) else None,
+        "case_id": first["case_id"],
+        **ours,
+    }
+
+
+def _form(rows: pd.DataFrame, in_place: bool) -> dict[Any, Any] | None:
+    chosen = rows[rows["in_place"] == in_place]
+    return chosen.iloc[0].to_dict() if len(chosen) else None
+
+
+def _average(table: pd.DataFrame) -> float | None:
+    """The mean bus bandwidth of what ended well; None for nothing."""
+    return words.number_or_none(float(table.loc[table["good"] > 0, "busbw"].mean()))
+
+
+def _root(op: str) -> int:
+    return ROOT if op == "broadcast" else -1
+
+
+def _number(value: float) -> float | None:
+    return words.number_or_none(float(value))
+
+
+def _float(value: float, width: int) -> str:
+    """A number in `width` columns with as many decimals as fit, as nccl-tests' getFloatStr."""
+    if not words.known(value):
+        return f"{'N/A':>{width}}"
+    power = len(str(int(value))) if value >= 1 else 0
+    decimals = 2 if power < width - 2 else 1 if power < width - 1 else 0
+    return f"{value:>{width}.{decimals}f}" if power < width + 1 else f"{value:>{width}.1e}"
+
+
+def _time(utc: str | None) -> str | None:
+    """'2026-01-31 14:05:09' of ISO 8601, as nccl-tests writes times; ours are UTC."""
+    return utc[:19].replace("T", " ") if utc else None

@@ -1,0 +1,1 @@
+"""Did it get slower: two sides, case by case."""

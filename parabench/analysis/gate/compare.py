@@ -1,0 +1,233 @@
+"""Did it get slower? Two sides, case by case, with the false alarms of many cases held in check."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis.gate import compare_words
+from parabench.analysis.gate.ends import End, judge_ends
+from parabench.analysis.gate.origin import Origin, origin_of
+from parabench.analysis.gate.outcome import REGRESSIONS, Outcome, Verdict
+from parabench.analysis.gate.row import Row
+from parabench.analysis.gate.sides import Difference, Side, check_alike, differences, interleaved, unfinished
+from parabench.analysis.gate.significance import FEWEST_LAUNCHES, Test, factor, judge, logs_of
+from parabench.analysis.gate.unpaired import unpaired_finding
+from parabench.errors import UsageError
+from parabench.record import Finding
+
+__all__ = ["ALPHA", "REGRESSIONS", "TOLERANCE", "Comparison", "Outcome", "Row", "Verdict", "compare", "speed"]
+
+TOLERANCE, ALPHA = 0.02, 0.01
+# Of the JSON (docs/compare.schema.json): higher where a field went or means something else, not where one was added.
+SCHEMA = 1
+
+
+# Of base, and of candidate.
+Launches = tuple[pd.DataFrame, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All cases of both sides, regressions first.
+
+    `paired`: the launches of both sides took turns, and were compared block by block. `differences` are what else
+    differs, one sentence each; `findings` are doubts about the comparison itself.
+    """
+
+    base: str
+    candidate: str
+    origins: tuple[Origin, Origin]
+    paired: bool
+    tolerance: float
+    alpha: float
+    rows: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+    findings: tuple[Finding, ...]
+    changed: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Regression; or inconclusive, where a slowdown of the tolerance could have been missed, in a case that was
+        judged or in one that was not and should have been; or none."""
+        if any(row.outcome in REGRESSIONS for row in self.rows):
+            return Verdict.REGRESSION
+        unseen = any(row.unseen for row in self.rows)
+        detectable = self.detectable
+        if unseen or detectable is None or detectable > self.tolerance:
+            return Verdict.INCONCLUSIVE
+        return Verdict.NO_REGRESSION
+
+    @property
+    def judged(self) -> list[Row]:
+        """The cases that could be tested."""
+        return [row for row in self.rows if row.p_slower is not None]
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest slowdown that would have been found in every case; None where nothing was tested."""
+        return max((row.detectable for row in self.judged if row.detectable is not None), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it (docs/compare.schema.json): unknown is null."""
+        return {
+            "schema": SCHEMA,
+            "kind": "gate",
+            "verdict": self.verdict,
+            "exit_code": self.verdict.exit_code,
+            "detectable": self.detectable,
+            "sentence": self.sentence(),
+        } | asdict(self)
+
+    def sentence(self) -> str:
+        """The verdict as a person would say it."""
+        return compare_words.sentence(self)
+
+    def lines(self) -> list[str]:
+        """The whole comparison as lines of text."""
+        return [
+            self.sentence(),
+            *(f"differs: {difference}" for difference in self.differences),
+            *(f"doubt: {finding.message} {finding.advice}" for finding in self.findings),
+            *(row.line() for row in self.rows),
+        ]
+
+
+def compare(
+    base: Side,
+    candidate: Side,
+    tolerance: float = TOLERANCE,
+    alpha: float = ALPHA,
+    changed: tuple[str, ...] = (),
+    left_out: Collection[str] = (),
+) -> Comparison:
+    """Compare the cases of two sides by their ids.
+
+    A case regressed when its launches are slower in a one-sided t-test of log numbers, adjusted over cases by Holm, at
+    level `alpha`, and slower by more than `tolerance` (a fraction); or when it ended well before and now does not, or
+    significantly less often. `left_out` are ids of cases that were left out of candidate on purpose.
+    Where both sides took turns in one run, launches are compared block by block, else side against side, and a finding
+    says what that costs. Every case of either side has a row. Raises UsageError when both sides are the same session;
+    when they have no case in common, because a gate that judges nothing must not pass; and when they differ in what
+    decides a latency and `changed` does not name it (of two that took turns, that is what is being compared).
+    """
+    check_two(base, candidate)
+    cases = [*base.cases.index, *candidate.cases.index]
+    if len(set(cases)) == len(cases):
+        raise UsageError(
+            f"no case is in both {base.session.name} of {base.results.path} and {candidate.session.name} of "
+            f"{candidate.results.path}; measure the same suite with the same --set on both sides"
+        )
+    paired = interleaved(base, candidate)
+    differing = list(differences(base, candidate))
+    if not paired:
+        check_alike(differing, changed)
+    launches = {case: _launches(case, base, candidate, paired) for case in dict.fromkeys(cases)}
+    tests = judge(
+        {case: (logs_of(sides[0]["number_s"]), logs_of(sides[1]["number_s"])) for case, sides in launches.items()},
+        paired=paired,
+        alpha=alpha,
+    )
+    ends = judge_ends([case for case in base.cases.index if case in candidate.cases.index], base, candidate, alpha)
+    rows = []
+    for case, sides in launches.items():
+        end, test = ends.get(case) or _only(case, base, candidate, left_out), tests.get(case)
+        if end.outcome is None:
+            end = _by_numbers(end, sides, test, tolerance, alpha, paired)
+        there = candidate if case in candidate.cases.index else base
+        rows.append(_row(case, str(there.cases.loc[case, "label"]), sides, test, tolerance, end))
+    order = list(Outcome)
+    return Comparison(
+        base=base.session.name,
+        candidate=candidate.session.name,
+        origins=(origin_of(base), origin_of(candidate)),
+        paired=paired,
+        tolerance=tolerance,
+        alpha=alpha,
+        rows=tuple(sorted(rows, key=lambda row: (order.index(row.outcome), -(row.ratio or 0)))),
+        differences=tuple(differing),
+        findings=(
+            *unfinished(base, candidate),
+            *(() if paired else unpaired_finding(base, candidate, tests, alpha)),
+        ),
+        changed=changed,
+    )
+
+
+def check_two(base: Side, candidate: Side) -> None:
+    """Raise UsageError when both sides are one session."""
+    if base.results.path.resolve() == candidate.results.path.resolve() and base.session.id == candidate.session.id:
+        store = base.results.path
+        raise UsageError(f"both sides are {base.session.name} of {store}; name two sessions as {store}@SESSION")
+
+
+def _launches(case: str, base: Side, candidate: Side, paired: bool) -> Launches:
+    """The launches of a case that count, of each side; only blocks that both have, where they are paired."""
+    sides = [side.by_case.get(case, side.good.iloc[:0]) for side in (base, candidate)]
+    if paired and sides[0]["block"].tolist() != sides[1]["block"].tolist():
+        both = set(sides[0]["block"]) & set(sides[1]["block"])
+        sides = [side[side["block"].isin(both)] for side in sides]
+    return sides[0], sides[1]
+
+
+def _row(case: str, label: str, launches: Launches, test: Test | None, tolerance: float, end: End) -> Row:
+    seconds = [math.exp(logs_of(side["number_s"]).mean()) if len(side) else None for side in launches]
+    assert end.outcome is not None
+    return Row(
+        case_id=case,
+        label=label,
+        outcome=end.outcome,
+        base_s=seconds[0],
+        candidate_s=seconds[1],
+        ratio=seconds[1] / seconds[0] if seconds[0] and seconds[1] else None,
+        low=factor(test.low) if test else None,
+        high=factor(test.high) if test else None,
+        p_slower=test.p_slower if test else None,
+        detectable=factor(test.detectable) - 1 if test else None,
+        launches_needed=test.launches_for(tolerance) if test else None,
+        base_launches=tuple(int(each) for each in launches[0]["launch_id"]),
+        candidate_launches=tuple(int(each) for each in launches[1]["launch_id"]),
+        excused=end.excused,
+        fails_more=end.fails_more,
+        note=end.note,
+    )
+
+
+def _only(case: str, base: Side, candidate: Side, left_out: Collection[str]) -> End:
+    """What became of a case that one side has."""
+    if case not in base.cases.index:
+        return End(Outcome.ONLY_CANDIDATE, base.why_missing(case))
+    if case in left_out and case not in candidate.skipped:
+        return End(Outcome.ONLY_BASE, f"not selected in {candidate.session.name}", excused=True)
+    return End(Outcome.ONLY_BASE, candidate.why_missing(case), excused=case in candidate.skipped)
+
+
+def _by_numbers(end: End, launches: Launches, test: Test | None, tolerance: float, alpha: float, paired: bool) -> End:
+    """What the numbers say of a case that ended well on both sides; what its end had to say stays in the note."""
+    if test is not None:
+        outcome, note = speed(test, tolerance, alpha)
+    else:
+        outcome = Outcome.NOT_JUDGED
+        what = "blocks with a good launch on both sides" if paired else "good launches a side"
+        counts = str(len(launches[0])) if paired else f"{len(launches[0])} and {len(launches[1])}"
+        note = f"{FEWEST_LAUNCHES} {what} are needed; there are {counts}"
+    if end.fails_more and outcome in (Outcome.SAME, Outcome.FASTER):
+        outcome = Outcome.UNCLEAR
+    return replace(end, outcome=outcome, note="; ".join(each for each in (note, end.note) if each))
+
+
+def speed(test: Test, tolerance: float, alpha: float) -> tuple[Outcome, str]:
+    """What a test says of a case, and a note: slower or faster takes both, significance and more than the tolerance."""
+    beyond = math.log1p(tolerance)
+    if test.difference > beyond:
+        if test.p_slower <= alpha:
+            return Outcome.SLOWER, ""
+        would = "; more launches would tell" if test.launches_for(tolerance) is not None else ""
+        return Outcome.UNCLEAR, f"beyond the tolerance, but not beyond the noise{would}"
+    if test.difference < -beyond and test.p_faster <= alpha:
+        return Outcome.FASTER, ""
+    return Outcome.SAME, ""

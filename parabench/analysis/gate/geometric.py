@@ -1,0 +1,77 @@
+"""The geometric mean of many cases' ratios, with an interval whose unit is the block.
+
+A geometric mean, because it alone does not depend on which side one divides by: P. J. Fleming and J. J. Wallace, "How
+not to lie with statistics: the correct way to summarize benchmark results", CACM 29(3), 1986.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from parabench.analysis.gate.significance import CONFIDENCE, FEWEST_LAUNCHES, LEAST_SD, factor
+
+
+@dataclass(frozen=True)
+class Mean:
+    """candidate / base over `cases` common cases, with its 95 % interval for just these cases and machines.
+
+    `reason` says why it, or its interval, is unknown.
+    """
+
+    ratio: float | None
+    low: float | None
+    high: float | None
+    cases: int
+    base_blocks: int
+    candidate_blocks: int
+    reason: str
+
+
+def geometric_mean(logs: Sequence[tuple[pd.Series[float], ...]], reason: str) -> Mean:
+    """The mean over cases of (base, candidate): logs of one number a launch, each with its block as index.
+
+    With k cases, n launches of a case in a side and y their logs, a side's mean is M = (1/k) sum over cases of mean(y),
+    and the ratio exp(M_candidate - M_base). What a block's launches share (clocks, neighbours) is in all cases at once,
+    so blocks and neither launches nor cases are independent: with r = y - mean(y of its case), a block has
+    u = (1/k) sum of r / n over its launches, and the variance of M is m / (m - 1) times the sum of u^2 over blocks,
+    with m - 1 degrees of freedom, m being the launches of the case that has fewest. Where no launch is missing m is the
+    number of blocks B, and this is var(block means) / B; else it is the cluster-robust variance of A. C. Cameron and
+    D. L. Miller, "A practitioner's guide to cluster-robust inference", Journal of Human Resources 50 (2015), with m
+    for their number of clusters, because a block of few cases tells little of the others. The two sides add up as
+    in Welch's t-test. Cases with fewer than two launches on a side have no r: they are left out, and where that leaves
+    none, all are taken and there is no interval. `reason` is why cases without any launch on a side have none.
+    """
+    known = [pair for pair in logs if all(len(side) for side in pair)]
+    enough = [pair for pair in known if all(len(side) >= FEWEST_LAUNCHES for side in pair)]
+    taken = enough or known
+    if not taken:
+        return Mean(None, None, None, 0, 0, 0, reason)
+    sides = [_side([pair[i] for pair in taken]) for i in range(2)]
+    difference = sides[1][0] - sides[0][0]
+    blocks = sides[0][3], sides[1][3]
+    if not enough:
+        why = f"an interval needs {FEWEST_LAUNCHES} launches of a case on each side"
+        return Mean(math.exp(difference), None, None, len(taken), *blocks, why)
+    total = sum(variance for _, variance, _, _ in sides)
+    df = total**2 / sum(variance**2 / df for _, variance, df, _ in sides)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, df)) * math.sqrt(total)
+    low, high = (factor(difference + sign * half) for sign in (-1, 1))
+    return Mean(math.exp(difference), low, high, len(taken), *blocks, "")
+
+
+def _side(cases: Sequence[pd.Series[float]]) -> tuple[float, float, int, int]:
+    """(mean, its variance, degrees of freedom, blocks) of one side; without a variance where a case has one launch."""
+    mean = float(np.mean([case.mean() for case in cases]))
+    parts = pd.concat([(case - case.mean()) / len(case) for case in cases])
+    shares = parts.groupby(level=0).sum() / len(cases)
+    fewest = min(len(case) for case in cases)
+    if fewest < FEWEST_LAUNCHES:
+        return mean, math.nan, 0, len(shares)
+    variance = fewest / (fewest - 1) * float((shares**2).sum())
+    return mean, max(variance, LEAST_SD**2 / len(shares)), fewest - 1, len(shares)

@@ -1,0 +1,63 @@
+"""One case of a gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parabench.analysis import words
+from parabench.analysis.gate.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case.
+
+    `ratio` is candidate / base, `low` to `high` its 95 % interval; `p_slower` is one-sided and adjusted by Holm.
+    `detectable` is the smallest slowdown, as a fraction, that would have been found with 95 % probability, and
+    `launches_needed` how many launches a side would find one of the tolerance (None: too many to count).
+    `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers were made of. `excused`:
+    only in base, because the candidate skipped it with a reason or this comparison left it out on purpose; or it never
+    ended well in base either. `fails_more`: more often than in base, though not beyond chance.
+    """
+
+    case_id: str
+    label: str
+    outcome: Outcome
+    base_s: float | None
+    candidate_s: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    p_slower: float | None
+    detectable: float | None
+    launches_needed: int | None
+    base_launches: tuple[int, ...]
+    candidate_launches: tuple[int, ...]
+    excused: bool
+    fails_more: bool
+    note: str
+
+    @property
+    def unseen(self) -> bool:
+        """Whether it may have become worse without anyone being able to tell: a gate with such a case cannot pass.
+
+        What was fixed, or is only in the candidate, has no latency before that it could be slower than.
+        """
+        unknown = self.outcome in (Outcome.ONLY_BASE, Outcome.NOT_JUDGED, Outcome.NOT_OK)
+        return self.fails_more or (unknown and not self.excused)
+
+    def line(self) -> str:
+        """The row as one line of text."""
+        return f"{self.outcome}: {self.label}: {self.change()}"
+
+    def change(self) -> str:
+        """What became of it: '41.2 ms -> 45.0 ms, +9.2 % (95 %: +8.1 % to +10 %)'."""
+        if self.ratio is None:
+            return self.note
+        change = f"{words.milliseconds(self.base_s)} -> {words.milliseconds(self.candidate_s)}"
+        change += f", {words.signed(self.ratio - 1)}"
+        if self.low is not None and self.high is not None:
+            change += f" (95 %: {words.signed(self.low - 1)} to {words.signed(self.high - 1)})"
+        if self.detectable is not None:
+            change += f"; {words.detectable(self.detectable)}"
+        return f"{change}{'; ' + self.note if self.note else ''}"

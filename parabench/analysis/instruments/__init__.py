@@ -1,0 +1,1 @@
+"""What the instruments tell of a step's time, bytes and memory."""

@@ -1,0 +1,119 @@
+"""What devices did while cases were timed, one row per case and device; and which launches are worth drawing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.instruments.health import THROTTLES, readings
+from parabench.analysis.instruments.windows import measured, windows
+from parabench.record import NOT_SUPPORTED
+
+MEANS = (
+    "power_w", "gpu_utilization", "memory_utilization", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s",
+    "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s",
+)  # fmt: skip
+# More of them than this are a wall, not a figure.
+MOST_LAUNCHES = 3
+
+
+def drawn_launches(seen: Evidence, table: str) -> list[int]:
+    """Of the fastest cases that were read by a sampler (`table`), the launch in the middle each, fastest case first."""
+    read = set(getattr(seen.results, table)["launch_id"])
+    chosen = []
+    for case_id in seen.cases["case_id"]:
+        own = seen.good[(seen.good["case_id"] == case_id) & seen.good["launch_id"].isin(read)]
+        if len(own):
+            ordered = own.sort_values("number_s", kind="stable")
+            chosen.append(int(ordered["launch_id"].iloc[(len(ordered) - 1) // 2]))
+    return chosen[:MOST_LAUNCHES]
+
+
+def device_line(seen: Evidence, launch_id: int, metric: str) -> pd.DataFrame:
+    """Columns `device, t_s, value` of one metric of the whole device, ordered; NaN is a gap."""
+    rows = seen.results.device_sample
+    rows = rows[(rows["launch_id"] == launch_id) & (rows["metric"] == metric) & rows["rank"].isna()]
+    return rows[["device", "t_s", "value"]].assign(value=pd.to_numeric(rows["value"]))
+
+
+def throttled_at(seen: Evidence, launch_id: int) -> pd.DataFrame:
+    """Columns `device, t_s`: the readings at which something held a device's clocks down."""
+    line = device_line(seen, launch_id, "clock_event_reasons").dropna()
+    return line.loc[(line["value"].astype(int) & sum(THROTTLES)) > 0, ["device", "t_s"]]
+
+
+def device_table(seen: Evidence) -> pd.DataFrame:
+    """One row per case and device of what was read during the timed steps, over all launches that count.
+
+    `case_id, label, device`, the means of MEANS, `sm_clock_low_hz`, `sm_clock_high_hz`, `temperature_c` (the highest),
+    and `energy_j` (mean over launches). Unknown is NaN.
+    """
+    rows = readings(seen)
+    rows = rows.reindex(columns=[*dict.fromkeys([*rows.columns, *MEANS, "temperature_c"])])
+    keys = ["case_id", "label", "device"]
+    groups = rows.groupby(keys, sort=False)
+    table = groups[list(MEANS)].mean()
+    table["sm_clock_low_hz"] = groups["sm_clock_hz"].min()
+    table["sm_clock_high_hz"] = groups["sm_clock_hz"].max()
+    table["temperature_c"] = groups["temperature_c"].max()
+    energy = _energy(seen).groupby(keys)["energy_j"].mean()
+    return _fastest_first(seen, table.join(energy).reset_index())
+
+
+def _energy(seen: Evidence) -> pd.DataFrame:
+    """What each device drew from the first timed step to the last, from its counter; NaN unless it was read around."""
+    rows = seen.rows("device_sample")
+    rows = rows[(rows["metric"] == "energy_j") & rows["value"].notna()].merge(windows(seen), on="launch_id")
+    found = []
+    for (case_id, label, device, _), own in rows.groupby(["case_id", "label", "device", "launch_id"], sort=False):
+        edges = own[["begin_s", "end_s"]].iloc[0]
+        at = np.interp(edges, own["t_s"], pd.to_numeric(own["value"]), left=np.nan, right=np.nan)
+        found.append({"case_id": case_id, "label": label, "device": device, "energy_j": at[1] - at[0]})
+    return pd.DataFrame(found, columns=["case_id", "label", "device", "energy_j"])
+
+
+def host_table(seen: Evidence) -> pd.DataFrame:
+    """One row per case: `case_id, label, other_share` (mean over launches of what other processes used of the host's
+    CPU time during the timed steps) and `sampler_share` (what reading cost of one core). Unknown is NaN."""
+    rows = measured(seen, "host_sample")
+    rows = rows[rows["metric"] == "other_cpu_share"]
+    shares = rows.groupby("launch_id")["value"].mean()
+    cost_s = pd.Series([_cost(facts) for facts in seen.good["facts"]], index=seen.good.index, dtype=float)
+    good = seen.good.assign(
+        other_share=seen.good["launch_id"].map(shares).astype(float), sampler_share=cost_s / seen.good["wall_s"]
+    )
+    means = good.groupby(["case_id", "label"], sort=False)[["other_share", "sampler_share"]].mean()
+    return _fastest_first(seen, means.reset_index())
+
+
+def _fastest_first(seen: Evidence, table: pd.DataFrame) -> pd.DataFrame:
+    place = {case_id: at for at, case_id in enumerate(seen.cases["case_id"])}
+    return table.sort_values("case_id", key=lambda ids: ids.map(place), kind="stable").reset_index(drop=True)
+
+
+def unread(seen: Evidence) -> list[str]:
+    """Why readings are missing, in words: of the sampler as a whole, and what devices do not have."""
+    said: list[str] = []
+    for facts in seen.good["facts"]:
+        reasons: Mapping[str, str] = (_sampler(facts).get("unread")) or {}
+        said += reasons.values()
+    rows = seen.rows("device_sample")
+    lacking = rows[rows["value"].isna() & rows["reason"].eq(NOT_SUPPORTED)]
+    for device, own in lacking.groupby("device"):
+        said.append(f"device {device}: {', '.join(dict.fromkeys(own['metric']))} {NOT_SUPPORTED}")
+    return list(dict.fromkeys(said))
+
+
+def _cost(facts: object) -> float:
+    cpu_s = _sampler(facts).get("cpu_s")
+    return float("nan") if cpu_s is None else float(cpu_s)
+
+
+def _sampler(facts: object) -> dict[str, Any]:
+    known = json.loads(facts) if isinstance(facts, str) else {}
+    return dict(known.get("sampler") or {})

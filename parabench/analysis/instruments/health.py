@@ -1,0 +1,195 @@
+"""What devices and host say against a result: others on the device, clocks held down, memory errors, a busy host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.instruments.windows import measured, windows
+from parabench.record import NOT_SUPPORTED, Finding
+
+# Why clocks are not higher, as bits (nvmlClocksEventReason... in nvml.h). These are limits that something imposed. No
+# limits are: nothing to do (1), clocks that somebody chose (2), a display's (0x100).
+IDLE, POWER_CAP = 0x1, 0x4
+THROTTLES = {
+    0x8: "hardware slowdown",
+    0x10: "sync boost with slower devices",
+    0x20: "heat, by software",
+    0x40: "heat, by hardware",
+    0x80: "power brake",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+# A dedicated GPU's clocks stay within about 1-2 % under a steady load.
+CLOCK_RANGE = 0.05
+# At its power limit now and then is what a device does under load; for longer, the limit decides how fast it is.
+CAPPED_SHARE = 0.05
+# Twice what drivers, monitors and daemons take on an idle host; each core that others use is one that ranks wait for.
+OTHERS_SHARE = 0.10
+# What many devices do not have: that it is not there is said beside the figures, and is no doubt about a result.
+OPTIONAL = (
+    "ecc_corrected", "ecc_uncorrected", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s",
+    "pcie_rx_bytes_per_s",
+)  # fmt: skip
+
+
+def findings(seen: Evidence) -> Iterator[Finding]:
+    """All of them, device by device."""
+    yield from _unreadable(seen)
+    devices = readings(seen)
+    for (case_id, label, device), rows in devices.groupby(["case_id", "label", "device"], sort=False):
+        where = f"{label}: device {device}"
+        for code, message, advice in (
+            *_foreign(rows, where),
+            *_throttled(rows, where),
+            *_clocks_moved(rows, where),
+        ):
+            yield Finding(code, message, advice, str(case_id))
+    yield from _ecc(seen)
+    yield from _host_busy(seen)
+
+
+def readings(seen: Evidence) -> pd.DataFrame:
+    """One row per reading of a device during the timed steps: `launch_id, case_id, label, device, t_s` and a column of
+    each metric that was read of the whole device; NaN where it is unknown."""
+    rows = measured(seen, "device_sample")
+    rows = rows[rows["rank"].isna()]
+    keys = ["launch_id", "case_id", "label", "device", "t_s"]
+    wide = rows.pivot_table(index=keys, columns="metric", values="value", aggfunc="last", dropna=False, observed=True)
+    wide = wide.dropna(how="all").reindex(columns=[*dict.fromkeys([*wide.columns, *_NEEDED])])
+    return wide.reset_index()
+
+
+_NEEDED = ("foreign_processes", "foreign_bytes", "clock_event_reasons", "sm_clock_hz")
+
+Doubt = tuple[str, str, str]
+
+
+def _foreign(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
+    count, size = rows["foreign_processes"].max(), rows["foreign_bytes"].max()
+    if count > 0:
+        held = f", holding up to {words.mebibytes(size)}" if words.known(size) else ", holding an unknown amount"
+        yield (
+            "foreign_process",
+            f"{where} had up to {words.count(int(count), 'process')} on it that "
+            f"{'are' if count > 1 else 'is'} none of this benchmark's{held}, during the timed steps.",
+            "End what else runs on the device (nvidia-smi names it), and measure again.",
+        )
+
+
+def _throttled(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
+    masks = rows["clock_event_reasons"].dropna().astype(int)
+    if masks.empty:
+        return
+    held = {name: float((masks & bit).astype(bool).mean()) for bit, name in THROTTLES.items()}
+    held = {name: share for name, share in held.items() if share}
+    if held:
+        whole = float((masks & sum(THROTTLES)).astype(bool).mean())
+        each = ", ".join(f"{name} in {words.percent(share)}" for name, share in held.items())
+        yield (
+            "throttled",
+            f"{where} held its clocks down in {words.percent(whole)} of the readings during the timed steps: {each}.",
+            "Look at cooling, power supply and power limits; a device that throttles is no measure of its kind.",
+        )
+    capped = float((masks & POWER_CAP).astype(bool).mean())
+    if capped > CAPPED_SHARE:
+        yield (
+            "power_capped",
+            f"{where} was at its power limit in {words.percent(capped)} of the readings during the timed steps.",
+            "Compare only with devices of the same power limit (nvidia-smi -q -d POWER).",
+        )
+
+
+def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
+    idle = (rows["clock_event_reasons"].fillna(0).astype(int) & IDLE).astype(bool)
+    busy = rows[~idle].dropna(subset=["sm_clock_hz"])
+    clocks = busy.groupby("launch_id")["sm_clock_hz"].agg(["min", "max"])
+    clocks = clocks.assign(moved=1 - clocks["min"] / clocks["max"]).dropna()
+    if len(clocks) and clocks["moved"].max() > CLOCK_RANGE:
+        least, most, moved = clocks.sort_values("moved").iloc[-1]
+        yield (
+            "clocks_moved",
+            f"{where} computed at {least / 1e6:,.0f} to {most / 1e6:,.0f} MHz during the timed steps of one launch, "
+            f"a range of {words.percent(moved)}.",
+            "Warm up for longer (--warmup), or lock the clocks (nvidia-smi -lgc).",
+        )
+
+
+def _unreadable(seen: Evidence) -> Iterator[Finding]:
+    """One finding for each reason: what was null during the timed steps, and where."""
+    advice = "Numbers that rest on it are unknown. Look at the driver, at permissions, and at what a container may see."
+    for reason, (launches, metrics) in _unread(seen).items():
+        yield Finding(
+            "device_unreadable",
+            f"{words.listed(metrics, most=4)} could not be read during the timed steps "
+            f"of {words.count(len(launches), 'launch')}: {reason}.",
+            advice,
+        )
+    for facts in seen.good["facts"]:
+        sampler = (json.loads(facts) if isinstance(facts, str) else {}).get("sampler") or {}
+        for name, reason in (sampler.get("unread") or {}).items():
+            what = "The devices" if name == "nvml" else "The host"
+            yield Finding("device_unreadable", f"{what} could not be read: {reason}.", advice)
+
+
+def _unread(seen: Evidence) -> dict[str, tuple[set[int], list[str]]]:
+    """{reason: (launches, what)}. A null holds until the next reading of the same."""
+    found: dict[str, tuple[set[int], list[str]]] = {}
+    for table, where in (("device_sample", "device"), ("host_sample", None)):
+        rows = seen.rows(table).merge(windows(seen), on="launch_id")
+        keys = ["launch_id", "metric", "rank", *([where] if where else [])]
+        until = rows.groupby(keys, dropna=False)["t_s"].shift(-1).fillna(float("inf"))
+        null = rows["value"].isna() & (rows["t_s"] < rows["end_s"]) & (until > rows["begin_s"])
+        for row in rows[null].to_dict("records"):
+            if row["reason"] == NOT_SUPPORTED and row["metric"] in OPTIONAL:
+                continue
+            of_rank = "" if pd.isna(row["rank"]) else f" of rank {row['rank']:.0f}"
+            what = f"{row['metric']}{of_rank}" + (f" of device {row[where]}" if where else "")
+            launches, metrics = found.setdefault(str(row["reason"]), (set(), []))
+            launches.add(row["launch_id"])
+            if what not in metrics:
+                metrics.append(what)
+    return found
+
+
+def _ecc(seen: Evidence) -> Iterator[Finding]:
+    """Errors may come at any time of a launch; what was there before is not of this launch, but of this device."""
+    rows = seen.rows("device_sample")
+    rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
+    rows = rows.merge(seen.good[["launch_id", "case_id", "label"]], on="launch_id")
+    rows = rows.assign(value=pd.to_numeric(rows["value"]))
+    for (case_id, label, device), own in rows.groupby(["case_id", "label", "device"], sort=False):
+        grown = own.groupby(["launch_id", "metric"])["value"].agg(lambda values: values.max() - values.min())
+        new = grown.groupby("metric").sum()
+        corrected, not_corrected = (int(new.get(f"ecc_{kind}", 0)) for kind in ("corrected", "uncorrected"))
+        lasting = own.loc[own["metric"] == "ecc_uncorrected", "value"].max()
+        if corrected or not_corrected or lasting > 0:
+            yield Finding(
+                "ecc_errors",
+                f"{label}: device {device} corrected {words.count(corrected, 'memory error')} while it was launched, "
+                f"and could not correct {not_corrected}; {int(lasting) if words.known(lasting) else 'unknown'} in all "
+                "since its driver was loaded.",
+                "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and do not trust results "
+                "that an uncorrected error stood beside.",
+                str(case_id),
+            )
+
+
+def _host_busy(seen: Evidence) -> Iterator[Finding]:
+    rows = measured(seen, "host_sample")
+    rows = rows[(rows["metric"] == "other_cpu_share") & rows["value"].notna()]
+    shares = rows.groupby(["case_id", "label", "launch_id"], sort=False)["value"].mean()
+    for (case_id, label), own in shares.reset_index().groupby(["case_id", "label"], sort=False)["value"]:
+        busy = own[own > OTHERS_SHARE]
+        if len(busy):
+            yield Finding(
+                "host_busy",
+                f"{label}: in {len(busy)} of {words.count(len(own), 'launch')} other processes used up to "
+                f"{words.percent(busy.max())} of the host's CPU time during the timed steps.",
+                "End what else runs on the host, and measure again.",
+                str(case_id),
+            )

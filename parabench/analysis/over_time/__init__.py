@@ -1,0 +1,1 @@
+"""Each case over sessions, and when it changed."""

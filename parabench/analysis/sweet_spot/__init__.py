@@ -1,0 +1,1 @@
+"""What is fastest here, and how sure that is."""

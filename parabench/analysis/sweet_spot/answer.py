@@ -1,0 +1,116 @@
+"""The sweet spot as data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from parabench.analysis import words
+from parabench.analysis.sweet_spot import answer_words
+from parabench.analysis.sweet_spot.by_axis import Place
+from parabench.analysis.sweet_spot.curves import Curve, Members
+from parabench.analysis.sweet_spot.effects import (
+    SHARP_ENOUGH as SHARP_ENOUGH,  # whoever judges an answer asks for it here
+)
+from parabench.analysis.sweet_spot.headroom import Headroom
+from parabench.analysis.sweet_spot.pareto import Point
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration's place.
+
+    `value` is its number for the objective, `plus_minus` that number's 95 % half-width; `latency_s` and `plus_minus_s`
+    the same of its step. `slower` is against the best, as a fraction of what is to be small: how much longer a step or
+    a token takes, how much more memory or energy. `launch_ids` are the store's launches whose numbers it is made of.
+    `tokens_per_s` counts `unit`, which is samples where the model takes no sequences. `code` is what gives one's own
+    script this configuration; only the best has it. `other_training`: it does not compute what one device does, since
+    gradients come late; by how many updates says its staleness, None where it is not known.
+    """
+
+    case_id: str
+    label: str
+    strategy: str
+    value: float
+    plus_minus: float | None
+    latency_s: float
+    plus_minus_s: float | None
+    tokens_per_s: float
+    unit: str
+    slower: float
+    launches: int
+    launch_ids: tuple[int, ...] = ()
+    code: str | None = None
+    other_training: bool = False
+    staleness_mean: float | None = None
+    staleness_max: float | None = None
+
+    def stale(self) -> str:
+        """How stale its gradients were: '1.5 updates on average, 4 at most'."""
+        if self.staleness_mean is None or self.staleness_max is None:
+            return "by how many updates is unknown"
+        return words.staleness(self.staleness_mean, self.staleness_max)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The sweet spot among the configurations that do one work, by one `objective` (a key of `OBJECTIVES`).
+
+    `heading` sets this work apart from the session's others: 'global batch 16'; empty where there is one.
+    `statistic` is what makes one number of a launch's steps, `basis` what the objective's number is.
+    `equals` are those that cannot be told apart from `best`, which is not among them; `members` name all of them,
+    neighbouring bucket sizes together. `half_width` is the widest simultaneous 95 % half-width against `best` that
+    decides between them, as a fraction; None when there is none. `decided` is False when the data cannot separate
+    anything; `why_not` then says why.
+    `unverified` are the labels whose training was not compared with one device's, `unknown` those that ended well
+    without a number for the objective. `differing` are the fields of a case in which the configurations differ.
+    `headroom` is what was measured without any communication, which is never among the configurations;
+    `same_training` the fastest that computes what one device does, where the best does not. `curves` are the bucket
+    curves, `front` the trade between step time and peak memory, `by` the best for each value of the axes asked for.
+    """
+
+    heading: str
+    objective: str
+    work: dict[str, Any]
+    statistic: str
+    basis: str
+    blocks: int
+    launches: int
+    best: Candidate | None
+    equals: tuple[Candidate, ...]
+    slower: tuple[Candidate, ...]
+    default: Candidate | None
+    half_width: float | None
+    more_blocks: int | None
+    decided: bool
+    why_not: str | None
+    members: tuple[Members, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    front: tuple[Point, ...] = ()
+    by: tuple[Place, ...] = ()
+    unverified: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
+    headroom: Headroom | None = None
+    same_training: Candidate | None = None
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All configurations with a number, the best first."""
+        return (*([self.best] if self.best else []), *self.equals, *self.slower)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it: unknown is null (docs/best.schema.json)."""
+        return asdict(self) | {"sentence": self.sentence(), "notes": self.notes()}
+
+    def sentence(self) -> str:
+        """The answer as a person would say it, after its heading."""
+        return f"{self.heading}: {self.plain_sentence()}" if self.heading else self.plain_sentence()
+
+    def plain_sentence(self) -> str:
+        """The answer without its heading."""
+        return answer_words.plain_sentence(self)
+
+    def notes(self) -> list[str]:
+        """What the bucket curves say beside it, a sentence each."""
+        return answer_words.notes(self)

@@ -1,0 +1,72 @@
+"""Each configuration's numbers and place, and which of them is PyTorch's default."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.sweet_spot.answer import Candidate
+from parabench.analysis.sweet_spot.effects import Effects, fit
+from parabench.analysis.sweet_spot.objectives import STEP, Objective
+from parabench.case import DEFAULTS, NAMED
+from parabench.family import Rule, entry_of
+
+
+def candidates_of(
+    order: list[str],
+    objective: Objective,
+    effects: Effects,
+    good: pd.DataFrame,
+    cases: pd.DataFrame,
+    confidence: float,
+) -> dict[str, Candidate]:
+    """Each case's place by id, in that `order`, the best first.
+
+    `good` are the launches that `effects` was fitted to, `cases` the work's case table by id.
+    """
+    times = effects if objective is STEP else fit(good)
+    launches = {str(case): tuple(map(int, ids)) for case, ids in good.groupby("case_id")["launch_id"]}
+    rows: dict[str, dict[Any, Any]] = {case: cases.loc[case].to_dict() for case in order}
+    found = {}
+    for case, row in rows.items():
+        latency, margin_s = _estimate(times, case, confidence)
+        cost, margin = _estimate(effects, case, confidence)
+        value = objective.value(cost)
+        found[case] = Candidate(
+            case_id=case,
+            label=str(row["label"]),
+            strategy=str(row["strategy"]),
+            value=value,
+            plus_minus=None if margin is None else margin / cost * value,
+            latency_s=latency,
+            plus_minus_s=margin_s,
+            tokens_per_s=float(row["global_batch"]) * float(row["seq_len"]) / latency,
+            unit=words.unit_of(int(row["seq_len"])),
+            slower=math.expm1(effects.means[case] - effects.means[order[0]]),
+            launches=effects.n[case],
+            launch_ids=launches[case],
+            other_training=entry_of(str(row["strategy"])).rule is Rule.APPLIED_ONCE,
+            staleness_mean=words.number_or_none(row["staleness_mean"]),
+            staleness_max=words.number_or_none(row["staleness_max"]),
+        )
+    return found
+
+
+def _estimate(effects: Effects, case: str, confidence: float) -> tuple[float, float | None]:
+    """A case's number, and its half-width in the same unit; None where there is none."""
+    number, margin = math.exp(effects.means[case]), effects.own_half_width(case, confidence)
+    return number, words.number_or_none(number * math.expm1(margin)) if math.isfinite(margin) else None
+
+
+def default_of(first: str, cases: pd.DataFrame, candidates: dict[str, Candidate]) -> Candidate | None:
+    """What PyTorch does when it is told nothing, at the world size and batch of the case `first`; None where it has no
+    number."""
+    alike = ("world_size", "global_batch")
+    usual = {"strategy": "ddp", "algorithm": "native", "bucket_mib": None, **{name: DEFAULTS[name] for name in NAMED}}
+    is_usual = (cases[list(alike)] == cases.loc[first, list(alike)]).all(axis="columns")
+    for name, value in usual.items():
+        is_usual &= cases[name].isna() if value is None else cases[name] == value
+    return next((candidates[str(case)] for case in cases.index[is_usual] if case in candidates), None)

@@ -1,0 +1,1 @@
+"""Commands of the command line, one a file; `cli` puts them together with the short ones."""

@@ -1,0 +1,114 @@
+"""`parabench compare`: the gate, and the comparison of machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from parabench.commands.options import gate, shared
+from parabench.commands.outputs import FILE, Renders, check_apart, give, json_text
+from parabench.errors import UsageError
+
+if TYPE_CHECKING:
+    from parabench.analysis.gate.across import Across
+    from parabench.analysis.gate.compare import Comparison
+
+# What only a gate has.
+_GATES = {"tolerance": "--tolerance", "alpha": "--alpha", "changed": "--changed", "junit_file": "--junit"}
+
+# The files that a comparison can be written to.
+OUTPUTS = (
+    click.option("--json", "json_file", type=FILE, help="Write JSON (docs/compare.schema.json)."),
+    click.option("--junit", "junit_file", type=FILE, help="Write JUnit XML: a test for each case."),
+    click.option("--markdown", "markdown_file", type=FILE, help="Write Markdown, for a job summary or a comment."),
+    click.option("--html", "html_file", type=FILE, help="Write a page with figures."),
+)
+
+
+@click.command()
+@click.argument("base")
+@click.argument("candidate")
+@shared(*gate)
+@click.option("--changed", multiple=True, metavar="NAME", help="What else differs, and is what you want to judge.")
+@click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no pass and no fail.")
+@shared(*OUTPUTS)
+@click.pass_context
+def compare(
+    ctx: click.Context,
+    base: str,
+    candidate: str,
+    tolerance: float,
+    alpha: float,
+    changed: tuple[str, ...],
+    across_hardware: bool,
+    json_file: Path | None,
+    junit_file: Path | None,
+    markdown_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    """Did CANDIDATE get slower than BASE? Each is a store, or STORE@SESSION by id or label.
+
+    Exits with 0 for no regression, 1 for a regression, and 3 when a slowdown of the tolerance could have been missed.
+    With --across-hardware there is no verdict, and it exits with 0. The file - is standard output, and nothing else is
+    printed then.
+    """
+    from parabench.analysis import words
+    from parabench.analysis.gate.sides import read_sides
+
+    if across_hardware:
+        for name, option in _GATES.items():
+            if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+                raise UsageError(f"{option} is a gate's, and two machines have no pass or fail; leave it out")
+    files = {"--json": json_file, "--junit": junit_file, "--markdown": markdown_file, "--html": html_file}
+    check_apart(files)
+    sides = read_sides(base, candidate)
+    if across_hardware:
+        from parabench.analysis.gate.across import across
+
+        outcome: Across | Comparison
+        outcome = ratios = across(*sides)
+        code, renders = 0, _across_renders(ratios)
+    else:
+        from parabench.analysis.gate.compare import compare as compare_sides
+
+        outcome = judged = compare_sides(*sides, tolerance, alpha, changed)
+        code, renders = judged.verdict.exit_code, gate_renders(judged)
+    give(files, renders, (words.one_line(line) for line in outcome.lines()), "comparison")
+    raise SystemExit(code)
+
+
+def gate_renders(outcome: Comparison) -> Renders:
+    """What makes the text of each file of a gate; imported when it is asked for."""
+
+    def junit() -> str:
+        from parabench.pages.compare_junit import render
+
+        return render(outcome)
+
+    def markdown() -> str:
+        from parabench.pages.compare_markdown import render
+
+        return render(outcome)
+
+    def html() -> str:
+        from parabench.pages.compare_report import render
+
+        return render(outcome)
+
+    return {"--json": lambda: json_text(outcome.to_dict()), "--junit": junit, "--markdown": markdown, "--html": html}
+
+
+def _across_renders(outcome: Across) -> Renders:
+    def markdown() -> str:
+        from parabench.pages.across_markdown import render
+
+        return render(outcome)
+
+    def html() -> str:
+        from parabench.pages.across_report import render
+
+        return render(outcome)
+
+    return {"--json": lambda: json_text(outcome.to_dict()), "--markdown": markdown, "--html": html}

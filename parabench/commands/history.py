@@ -1,0 +1,63 @@
+"""`parabench history`: every case over sessions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parabench.commands.outputs import FILE, check_apart, give, json_text
+from parabench.errors import UsageError
+
+
+class Day(click.ParamType[str]):
+    """A day or a moment, as sessions write it: ISO 8601, in UTC where nothing else is said."""
+
+    name = "date"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: D102
+        try:
+            moment = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no date; write 2026-01-31, or 2026-01-31T14:05", param, ctx)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@click.command()
+@click.argument("stores", metavar="STORE...", nargs=-1, required=True)
+@click.option("--case", metavar="TEXT", help="Only cases whose label holds TEXT, or whose id begins with it.")
+@click.option("--suite", metavar="NAME", help="Only sessions of this suite.")
+@click.option("--since", type=Day(), help="Only sessions that started then or later, such as 2026-01-31 (UTC).")
+@click.option("--all", "every", is_flag=True, help="List the cases that did not change, too.")
+@click.option("--json", "json_file", type=FILE, help="Write JSON (docs/history.schema.json).")
+@click.option("--html", "html_file", type=FILE, help="Write a page with figures.")
+def history(
+    stores: tuple[str, ...],
+    case: str | None,
+    suite: str | None,
+    since: str | None,
+    every: bool,
+    json_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    """Show how fast each case was over the sessions of one STORE or several, and since when it is as it is now."""
+    from parabench.analysis.frames import STEP_TIMES
+    from parabench.analysis.over_time.history import history as follow
+    from parabench.pages.history_report import render
+    from parabench.store import load, split
+
+    files = {"--json": json_file, "--html": html_file}
+    check_apart(files)
+    paths = []
+    for store in stores:
+        path, session = split(store)
+        if session is not None:
+            raise UsageError(f"{store}: a history is of all sessions of a store; give {path}, with --since for fewer")
+        paths.append(path)
+    read = [load(path, STEP_TIMES) for path in dict.fromkeys(paths)]
+    outcome = follow(read, case=case, suite=suite, since=since)
+    renders = {"--json": lambda: json_text(outcome.to_dict()), "--html": lambda: render(outcome)}
+    give(files, renders, outcome.lines(every), "history")

@@ -1,0 +1,106 @@
+"""Options that several commands take, and their types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+DEFAULT_OUT = Path("parabench-results")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Fraction(click.ParamType[float]):
+    """A share of 0 or more and below 1: `2%` or `0.02`."""
+
+    name = "fraction"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: D102
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = float("nan")
+        if not 0 <= share < 1:
+            self.fail(f"{value!r} is no share of 0 or more and below 1; write 2% or 0.02", param, ctx)
+        return share
+
+
+# Below its least nobody can tell a rate of false alarms, and with many cases the arithmetic ends.
+ALPHAS = click.FloatRange(1e-4, 0.5)
+
+# What a gate is asked for.
+gate = (
+    click.option(
+        "--tolerance",
+        type=Fraction(),
+        default="2%",
+        show_default=True,
+        help="Slower by less than this is no regression.",
+    ),
+    click.option(
+        "--alpha",
+        type=ALPHAS,
+        default=0.01,
+        show_default=True,
+        help="Accepted rate of false alarms, over all cases together.",
+    ),
+)
+seed = click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    help="Seed of the order in which cases are launched. [default: 0]",
+)
+deadline = click.option(
+    "--deadline",
+    type=float,
+    metavar="SECONDS",
+    help="When a launch counts as hung. [default: 10 x expected, 60 at least]",
+)
+label = click.option("--label", help="A name for this session.")
+out = click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_OUT,
+    show_default=True,
+    help="Folder for results.db and report.html.",
+)
+resume = click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the interrupted session in --out; nothing that is done runs again.",
+)
+
+# What a training session is asked for: its cases and how each is launched; then the session itself.
+training = (
+    click.option(
+        "--set", "axes", multiple=True, metavar="AXIS=V1,V2", help="Values for an axis, instead of the suite's."
+    ),
+    click.option("--launches", type=int, help="Launches of every case: one a block."),
+    click.option("--steps", type=int, help="Measured steps a launch."),
+    click.option("--warmup", type=int, help="Steps before them that are kept apart."),
+    click.option("--instrumented", type=int, help="Steps after them that carry instruments; 0 for none. [default: 4]"),
+    click.option(
+        "--data", help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=..."
+    ),
+    click.option(
+        "--model", help="A name that `parabench list` shows, or your own package.module:name; as --set model=..."
+    ),
+)
+session = (seed, deadline, label, out, resume)
+
+
+def shared(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """A decorator that gives a command all these options, in their order."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate

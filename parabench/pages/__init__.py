@@ -1,0 +1,1 @@
+"""What is shown: figures, sections, pages, and the files that a gate writes."""

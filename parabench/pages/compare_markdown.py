@@ -1,0 +1,50 @@
+"""A gate for a pull request: the verdict, what changed, and the rest to unfold."""
+
+from __future__ import annotations
+
+from parabench.analysis import words
+from parabench.analysis.gate import compare_words
+from parabench.analysis.gate.compare import Comparison, Outcome, Row, Verdict
+from parabench.pages.markdown import LIMIT, Rows, code, fitted, text
+from parabench.pages.markdown_sides import SENTENCE, differing, findings, sides
+
+_MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONCLUSIVE: "?"}
+_HEAD = ("case", "outcome", "base", "candidate", "change", "95 %", "would be found")
+
+
+def render(of: Comparison, limit: int = LIMIT) -> str:
+    """The Markdown text, of at most `limit` characters."""
+    same = [_cells(row) for row in of.rows if row.outcome is Outcome.SAME]
+    return fitted(
+        [
+            f"## {_MARK[of.verdict]} {of.verdict.capitalize()}\n\n",
+            f"{text(of.sentence(), SENTENCE)}\n\n",
+            Rows(_HEAD, [_cells(row) for row in of.rows if row.outcome is not Outcome.SAME], "cases are", texts=(1,)),
+            Rows(_HEAD, same, "cases are", f"{words.count(len(same), 'case')} in which no change was found", (1,)),
+            differing("What differs besides", of.differences),
+            *findings(of.findings),
+            Rows(
+                ("case", "base", "candidate"),
+                [(text(row.label), _ids(row.base_launches), _ids(row.candidate_launches)) for row in of.rows],
+                "cases are",
+                "Launches that the numbers are made of, by id",
+                (1, 2),
+            ),
+            *sides(of.origins),
+            f"To see it again:\n\n{code(compare_words.command(of))}",
+        ],
+        limit,
+    )
+
+
+def _ids(launches: tuple[int, ...]) -> str:
+    return text(compare_words.ids(launches))
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    label = f"{text(row.label)}: {text(row.note)}" if row.note else text(row.label)
+    times = (words.milliseconds(seconds) if seconds is not None else "–" for seconds in (row.base_s, row.candidate_s))
+    change = words.signed(row.ratio - 1) if row.ratio is not None else "–"
+    found = words.percent(row.detectable) if row.detectable is not None else "–"
+    outcome = f"**{row.outcome}**" if row.outcome in (Outcome.SLOWER, Outcome.BROKE) else str(row.outcome)
+    return label, outcome, *times, change, compare_words.interval(row) or "–", found

@@ -1,0 +1,67 @@
+"""A gate as a page: the verdict, every case's change, and what casts doubt on it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from parabench.analysis import words
+from parabench.analysis.gate import compare_words
+from parabench.analysis.gate.compare import REGRESSIONS, Comparison, Row, Verdict
+from parabench.pages.figures_compare import MOST_DOTS, change_panels
+from parabench.pages.page import Section, fill
+from parabench.pages.sections_sides import difference_section, finding_groups, launch_section, side_section
+
+_TONE = {Verdict.REGRESSION: "bad", Verdict.NO_REGRESSION: "good", Verdict.INCONCLUSIVE: "open"}
+
+
+def render(of: Comparison) -> str:
+    """The page as text."""
+    return fill(
+        "compare.html",
+        [_changes(of)],
+        comparison=of,
+        tone=_TONE[of.verdict],
+        rows=[_row(row, of.tolerance) for row in of.rows],
+        launches_needed=_needed(of),
+        differences=difference_section("What differs besides", of.differences),
+        findings=finding_groups(of.findings),
+        launches=launch_section((row.label, row.base_launches, row.candidate_launches) for row in of.rows),
+        sides=side_section(of.origins),
+        command=compare_words.command(of),
+    )
+
+
+def _changes(of: Comparison) -> Section:
+    panels = change_panels(of)
+    shown = sum(row.ratio is not None for row in of.rows)
+    some = f" The first {MOST_DOTS} of {shown} are drawn; the table has all." if shown > MOST_DOTS else ""
+    return Section(
+        "changes",
+        "How much each case changed",
+        "Right of the line is slower. A dot is the candidate's step latency over the base's, its bar the 95 % interval "
+        "of that case alone; the shade is the tolerance. A grey tick is the smallest slowdown that would have been "
+        "found: where it lies right of the shade, a slowdown of the tolerance could have been missed. A bar or "
+        f"tick that leaves the figure has its numbers in the table.{some}",
+        panels,
+        "No case has a number on both sides, so there is nothing to draw.",
+    )
+
+
+def _row(row: Row, tolerance: float) -> dict[str, Any]:
+    """A line of the table."""
+    return asdict(row) | {
+        "bad": row.outcome in REGRESSIONS,
+        "change": "" if row.ratio is None else words.signed(row.ratio - 1),
+        "interval": compare_words.interval(row),
+        "blind": row.detectable is not None and row.detectable > tolerance,
+    }
+
+
+def _needed(of: Comparison) -> str:
+    """How many launches a side would show the tolerance where it could have been missed; empty where it could not."""
+    needed = [row.launches_needed for row in of.judged if row.detectable is not None and row.detectable > of.tolerance]
+    known = [n for n in needed if n is not None]
+    if not needed:
+        return ""
+    return str(max(known)) if len(known) == len(needed) else "too many"

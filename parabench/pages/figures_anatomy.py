@@ -1,0 +1,221 @@
+"""A step taken apart: communication that is seen and hidden, buckets, and bandwidth inside training."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from parabench.analysis import words
+from parabench.analysis.instruments.bandwidth import QUESTION
+from parabench.collective_case import size_text
+from parabench.pages.figures import (
+    MOST_BARS,
+    SYMBOLS,
+    Panel,
+    algorithm_line,
+    in_native_order,
+    lay_out,
+    listed,
+    marked,
+    name_bars,
+    plain,
+    short,
+)
+from parabench.pages.figures_timeline import READY
+from parabench.record import MIB
+
+# A step is these, one after the other; communication has one colour, seen or hidden.
+SHARE = {
+    "data_s": ("#56B4E9", "data"),
+    "compute_s": ("#5F6CAF", "compute"),
+    "exposed_s": ("#E69F00", "exposed communication"),
+    "idle_s": ("#999999", "idle"),
+}
+_HATCH = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": SHARE["exposed_s"][0], "bgcolor": "rgba(0,0,0,0)"}
+# Room to the right of the longest bar for its share, as a part of its length.
+_ROOM = 1.3
+# The parts of a step from whose begin a bucket's moments count, in words.
+SINCE_WORDS = {"backward": "backward", "forward_backward": "the first forward"}
+# Of more buckets the first are drawn; the table has all.
+MOST_BUCKETS = 24
+
+
+def share_bars(cases: pd.DataFrame) -> list[Panel]:
+    """A bar per case, the fastest on top: what adds up to its step. Below it, thin, what of the communication is
+    hidden: it lies inside compute, so it ends where the exposed part begins. `cases` are the case table's rows with the
+    columns of `anatomy.case_anatomy`, and `exposed_share`."""
+    rows = cases.head(MOST_BARS)
+    if rows.empty:
+        return []
+    labels = [marked(*pair) for pair in zip(rows["label"], rows["strategy"], strict=True)]
+    places = list(range(len(rows)))
+    figure = go.Figure()
+    end = pd.Series(0.0, index=rows.index)
+    for part, (colour, meaning) in SHARE.items():
+        seconds = rows[part].fillna(0.0)
+        figure.add_bar(
+            y=[place - 0.08 for place in places],
+            x=listed(rows[part] * 1e3),
+            base=listed(end * 1e3),
+            width=0.5,
+            orientation="h",
+            name=meaning,
+            marker={"color": colour, "line": {"width": 0}},
+            customdata=_hovers(rows, part, labels),
+            hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
+        )
+        end = end + seconds
+    hidden = rows["overlapped_s"]
+    figure.add_bar(
+        y=[place + 0.3 for place in places],
+        x=listed(hidden * 1e3),
+        base=listed((rows["data_s"] + rows["compute_s"] - hidden).clip(lower=0) * 1e3),
+        width=0.2,
+        orientation="h",
+        name="hidden, inside compute",
+        marker={"color": SHARE["exposed_s"][0], "line": {"width": 0}, "pattern": _HATCH},
+        customdata=_hovers(rows, "overlapped_s", labels),
+        hovertemplate="%{customdata}<extra>hidden</extra>",
+    )
+    figure.add_scatter(
+        y=[place - 0.08 for place in places],
+        x=listed(end * 1e3),
+        mode="text",
+        text=[f" {words.percent(share)}" if words.known(share) else " unknown" for share in rows["exposed_share"]],
+        textposition="middle right",
+        showlegend=False,
+        hoverinfo="skip",
+    )
+    lay_out(figure, "an instrumented step (ms)", "")
+    figure.update_layout(barmode="overlay", legend_traceorder="normal")
+    figure.update_xaxes(range=[0, _ROOM * 1e3 * float(end.max())])
+    lines = name_bars(figure, labels)
+    return [Panel("", figure, 160 + (14 + 16 * max(lines, 2)) * len(rows), wide=True)]
+
+
+def _hovers(rows: pd.DataFrame, part: str, labels: list[str]) -> list[str]:
+    return [
+        f"{plain(label)}: {words.milliseconds(row[part])}, {words.percent(row[part] / row['step_s'])} of the step"
+        for label, row in zip(labels, rows.to_dict("records"), strict=True)
+    ]
+
+
+def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
+    """A case's buckets in the order of reduction, from where their moments count (`SINCE_WORDS`): ready, reduced behind
+    compute, and reduced while training stands still. The exposed part is drawn at the end, where DDP waits."""
+    rows = buckets.head(MOST_BUCKETS)
+    # Medians need not fit together: what is exposed and how long a bucket takes are kept, and its end follows.
+    hidden = (rows["duration_s"] - rows["exposed_s"]).clip(lower=0)
+    places = list(range(len(rows)))
+    colour = SHARE["exposed_s"][0]
+    pieces: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
+        ("hidden", rows["start_s"], hidden, {"color": colour, "pattern": _HATCH}),
+        ("exposed", rows["start_s"] + hidden, rows["exposed_s"], {"color": colour}),
+    )
+    figure = go.Figure()
+    for name, start, length, marker in pieces:
+        figure.add_bar(
+            y=places,
+            x=listed(length * 1e3),
+            base=listed(start * 1e3),
+            width=0.6,
+            orientation="h",
+            name=name,
+            marker={"line": {"width": 0}} | marker,
+            customdata=_bucket_hovers(rows),
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+    figure.add_scatter(
+        y=places,
+        x=listed(rows["ready_s"] * 1e3),
+        mode="markers",
+        name="ready",
+        marker=READY,
+        customdata=_bucket_hovers(rows),
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+    lay_out(figure, f"since {SINCE_WORDS[str(rows['since'].iloc[0])]} began (ms)", "")
+    figure.update_layout(barmode="overlay", legend_traceorder="normal")
+    figure.update_xaxes(rangemode="tozero", zeroline=False)
+    name_bars(figure, [f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])
+    return Panel(label, figure, 130 + 34 * len(rows))
+
+
+def _bucket_hovers(rows: pd.DataFrame) -> list[str]:
+    return [
+        f"bucket {row['bucket']}, {_mebibytes(row['bytes'])}: ready at {words.milliseconds(row['ready_s'])},"
+        f"<br>reduced from {words.milliseconds(row['start_s'])}, in {words.milliseconds(row['duration_s'])},"
+        f"<br>{words.milliseconds(row['exposed_s'])} of it exposed"
+        for row in rows.to_dict("records")
+    ]
+
+
+def _mebibytes(count: float) -> str:
+    return f"{words.digits(count / MIB, 2)} MiB"
+
+
+def bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame) -> list[Panel]:
+    """A panel for each operation and number of ranks: bandwidth inside training against size, filled, and, with
+    open marks and dots, the microbenchmark's, both with the algorithm's colour."""
+    panels = []
+    for (op, ranks), group in table.groupby(["op", "group_size"], sort=False):
+        figure = go.Figure()
+        names = in_native_order(group["algorithm"].unique())
+        for (algorithm, dtype, device, node), own in group.groupby(["algorithm", "dtype", "device", "node"]):
+            said = [str(algorithm), *([str(dtype)] if group["dtype"].nunique() > 1 else [])]
+            said += [f"{node} ranks a node"] if group[group["algorithm"] == algorithm]["node"].nunique() > 1 else []
+            name = plain(short(", ".join(said), 34))
+            look = algorithm_line(str(algorithm))
+            style: dict[str, Any] = {"legendgroup": f"{algorithm} {dtype} {device} {node}"}
+            symbol = SYMBOLS[names.index(str(algorithm)) % len(SYMBOLS)]
+            figure.add_scatter(
+                x=listed(own["bytes"]),
+                y=listed(own["busbw"]),
+                name=name,
+                mode="markers",  # sizes of several cases: no line joins them
+                marker={"size": 8, "symbol": symbol, "color": look["color"]},
+                customdata=_bandwidth_hovers(own),
+                hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
+                **style,
+            )
+            theirs = alone
+            for column, value in zip(QUESTION, (op, algorithm, ranks, dtype, device, node), strict=True):
+                theirs = theirs[theirs[column] == value]
+            if len(theirs):
+                figure.add_scatter(
+                    x=listed(theirs["bytes"]),
+                    y=listed(theirs["busbw"]),
+                    name=f"{name}, alone",
+                    mode="lines+markers",
+                    line=look | {"dash": "dot", "width": 1.5},
+                    marker={"size": 8, "symbol": f"{symbol}-open"},
+                    customdata=[size_text(int(size)) for size in theirs["bytes"]],
+                    hovertemplate="%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>",
+                    **style,
+                )
+        lay_out(figure, "size of the whole buffer", "bus bandwidth (GB/s)")
+        figure.update_yaxes(rangemode="tozero")
+        _size_axis(figure, [size for trace in figure.data for size in trace.x])
+        panels.append(Panel(f"{op}, {words.count(int(str(ranks)), 'rank')}", figure, 340 + 10 * len(figure.data)))
+    return panels
+
+
+def _bandwidth_hovers(rows: pd.DataFrame) -> list[str]:
+    return [
+        f"{_mebibytes(row['bytes'])}: {words.digits(row['busbw'])} GB/s, {words.count(row['calls'], 'call')}"
+        + (f",<br>{words.percent(row['share'])} of {words.digits(row['alone'])} GB/s alone" if not row["why"] else "")
+        for row in rows.to_dict("records")
+    ]
+
+
+def _size_axis(figure: go.Figure, sizes: list[float]) -> None:
+    """Logarithmic, from a power of two to another; a tick at six of them at most."""
+    low, high = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
+    powers = range(low, high + 1, max(1, math.ceil((high - low) / 5)))
+    figure.update_xaxes(
+        type="log", tickvals=[2**power for power in powers], ticktext=[size_text(2**power) for power in powers],
+        range=[math.log10(2**low) - 0.05, math.log10(2**high) + 0.05],
+    )  # fmt: skip

@@ -1,0 +1,43 @@
+"""What sections have in common: figures of each work apart, and how their words are said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.frames import same_work
+from parabench.pages.figures import MOST_BARS, Panel
+
+Draw = Callable[[pd.DataFrame], list[Panel]]
+
+
+def each_work(cases: pd.DataFrame, draw: Draw) -> list[Panel]:
+    """What `draw` makes of the cases of each work, with the work in the heading where there are several."""
+    works = same_work(cases)
+    drawn = [(work, panel) for work, group in works for panel in draw(group)]
+    if len(works) < 2:
+        return [panel for _, panel in drawn]
+    return [
+        Panel(" · ".join(filter(None, (panel.title, _work(work)))), panel.figure, panel.height, panel.wide)
+        for work, panel in drawn
+    ]
+
+
+def _work(work: dict[str, Any]) -> str:
+    data = f"{work['data']} ({work['vocabulary']})" if work["vocabulary"] else work["data"]
+    batch = f"{work['global_batch']} × {work['seq_len']}" if work["seq_len"] > 1 else work["global_batch"]
+    return f"{work['model']}, {data}, batch {batch}, {work['dtype']}, {work['device']}"
+
+
+def at_most(count: int) -> str:
+    """That not all of `count` cases are drawn, where it is so."""
+    many = count > MOST_BARS
+    return f" The {MOST_BARS} fastest cases are drawn; the table has all." if many else ""
+
+
+def ms(seconds: float | None) -> str:
+    """Milliseconds in a table whose head says so; a dash where they are unknown."""
+    return words.digits(seconds * 1e3) if words.known(seconds) else "–"

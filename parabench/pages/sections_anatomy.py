@@ -1,0 +1,197 @@
+"""Sections of where a step's time goes: communication seen and hidden, buckets, the timeline."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.instruments.anatomy import EXPOSED_IN, case_anatomy
+from parabench.analysis.instruments.calls import call_table
+from parabench.analysis.instruments.timeline import MOST_TIMELINES, Timeline, timelines
+from parabench.family import Rule, entry_of
+from parabench.pages.figures import marked
+from parabench.pages.figures_anatomy import share_bars
+from parabench.pages.figures_steps import PART
+from parabench.pages.figures_timeline import MOST_RANKS, timeline_panel
+from parabench.pages.page import Section, Table
+from parabench.pages.panels import at_most, each_work, ms
+from parabench.pages.sections_calls import bandwidth_section, bucket_section, straggler_section
+from parabench.record import MIB, STEP_PARTS
+
+# Less hidden communication than this share of it is said as none.
+_NONE = 0.0005
+# Where nothing can be hidden there is hidden time all the same.
+_ON_CPU = (
+    " On a CPU the backend's own threads need a core too. Where ranks have none to spare (oversubscribed and host_busy "
+    "among the findings) hidden is also time in which a rank or its communication waited for a core: tensor parallel "
+    "waits for every call at once, hides nothing, and shows some."
+)
+SHARES = "Compute, and communication seen and hidden"
+
+
+def sections(seen: Evidence) -> list[Section]:
+    """Those of a session, in the order in which a reader asks."""
+    nothing = _why_nothing(seen)
+    if nothing:  # said once
+        return [Section("anatomy", SHARES, "", [], nothing)]
+    calls = seen.once(call_table)
+    every = [
+        _shares(_cases(seen)),
+        _timeline(seen, calls),
+        bucket_section(seen),
+        bandwidth_section(seen, calls),
+        straggler_section(seen),
+    ]
+    return [section for section in every if section is not None]
+
+
+def _why_nothing(seen: Evidence) -> str:
+    """Why no step was taken apart; empty where some were, of several ranks."""
+    if len(seen.rows("span")):
+        alone = "One rank has nobody to communicate with. Measure more ranks to see what communication costs."
+        return "" if (seen.good["world_size"] > 1).any() else alone
+    if seen.good.empty:
+        return "No launch ended well, so no step was taken apart."
+    asked = (seen.session.plan.get("protocol") or {}).get("instrumented")
+    if asked is None:
+        return "This session has no instrumented steps: it is older than they are. Run it again to have them."
+    if asked == 0:
+        return "This session was run without instrumented steps (--instrumented 0)."
+    return "No instrumented step was recorded: unknown, not zero."
+
+
+def _cases(seen: Evidence) -> pd.DataFrame:
+    """The case table with each case's anatomy, and `exposed_share` of its step; unknown where ranks that must have
+    communicated were not seen to."""
+    table = seen.once(case_anatomy).drop(columns="label")
+    cases = seen.cases.drop(columns=list(STEP_PARTS)).merge(table, on="case_id")
+    unseen = [
+        row["calls"] == 0 and row["world_size"] > 1 and entry_of(str(row["strategy"])).rule is not Rule.FIRST_LOSS
+        for row in cases.to_dict("records")
+    ]
+    columns = ["communication_s", "overlapped_s", "exposed_s", *EXPOSED_IN.values()]
+    cases[columns] = cases[columns].mask(pd.Series(unseen, index=cases.index, dtype=bool))
+    return cases.assign(exposed_share=cases["exposed_s"] / cases["step_s"])
+
+
+def _shares(cases: pd.DataFrame) -> Section:
+    bounded = (cases["unknown_calls"] > 0).any()
+    several = cases[cases["world_size"] > 1]
+    on_cpu = (several["device"] == "cpu").any()
+    return Section(
+        "anatomy",
+        SHARES,
+        "Exposed communication is what training stands still for; the percentage at the end is its share of the step. "
+        "Hidden communication runs during compute, so it is drawn apart and not added; idle is standing still while "
+        "no collective runs. Of sends and receives only what is waited for counts. "
+        "Medians over the instrumented steps of the slowest rank, then over launches. "
+        f"{_slower(cases)} Latency, ranking and the parts above come from the timed ones."
+        + (" Of some calls the end is not known; there ≥ says that the number is a lower bound." if bounded else "")
+        + (_ON_CPU if on_cpu else "")
+        + at_most(len(cases)),
+        each_work(cases, share_bars),
+        "",
+        (_share_table(cases),),
+        lead=_seen_and_hidden(several),
+    )
+
+
+def _slower(cases: pd.DataFrame) -> str:
+    """How long instrumented steps took by timed ones."""
+    ratios = cases["instruments_ratio"].dropna()
+    if ratios.empty:
+        return "How much slower instrumented steps are than timed ones is unknown."
+    low, middle, high = ratios.min(), ratios.median(), ratios.max()
+    between = f", between {low:.2f} and {high:.2f} by case" if len(ratios) > 1 else ""
+    return f"Instrumented steps took {middle:.2f} times as long as timed ones{between}."
+
+
+def _seen_and_hidden(several: pd.DataFrame) -> str:
+    """The fastest case's exposed share and what it hides, then whose share is largest."""
+    known = several[several["exposed_share"].notna()]
+    if known.empty:
+        return ""
+    first, most = known.iloc[0], known.iloc[int(known["exposed_share"].argmax())]
+    said = [
+        f"{first['label']}: for {words.percent(first['exposed_share'])} of a step "
+        f"({words.milliseconds(first['exposed_s'])}) training stands still for communication"
+    ]
+    if first["communication_s"] > 0:
+        at_least = "at least " if first["unknown_calls"] else ""
+        share = first["overlapped_s"] / first["communication_s"]
+        if share >= _NONE:
+            said.append(f"; {at_least}{words.percent(share)} of the communication is hidden behind compute")
+        elif at_least:
+            said.append("; how much more is hidden behind compute is unknown")
+        else:
+            said.append("; none of the communication is hidden behind compute")
+    said.append(".")
+    if most["case_id"] != first["case_id"]:
+        said.append(f" Most exposed: {most['label']}, {words.percent(most['exposed_share'])} of a step.")
+    return "".join(said)
+
+
+def _share_table(cases: pd.DataFrame) -> Table:
+    within = {name: column for name, column in EXPOSED_IN.items() if cases[column].notna().any()}
+    return Table(
+        "Every case's step, in ms; the ratio is an instrumented step by a timed one",
+        (
+            "Case", "Share", "Exposed", *(f"in {PART[f'{name}_s'][1]}" for name in within), "Hidden", "Compute",
+            "Idle", "Data", "Ratio",
+        ),
+        [
+            (
+                marked(row["label"], row["strategy"]),
+                words.percent(row["exposed_share"]),
+                ms(row["exposed_s"]),
+                *(ms(row[column]) for column in within.values()),
+                f"{'≥ ' if row['unknown_calls'] else ''}{ms(row['overlapped_s'])}",
+                *(ms(row[column]) for column in ("compute_s", "idle_s", "data_s")),
+                f"{row['instruments_ratio']:.2f}" if words.known(row["instruments_ratio"]) else words.UNKNOWN,
+            )
+            for row in cases.to_dict("records")
+        ],
+    )  # fmt: skip
+
+
+def _timeline(seen: Evidence, calls: pd.DataFrame) -> Section:
+    each, shown = timelines(seen)
+    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
+    most = f", up to {MOST_TIMELINES}" if len(shown) == MOST_TIMELINES else ""
+    ranks = max((len(one.ranks) for one in shown), default=0)
+    return Section(
+        "timeline",
+        "Timeline of one step",
+        f"The fastest case of each {each}{most}, and of it the instrumented step of median length. On top a rank's "
+        "parts of the step, hatched where it stands still for communication; below, its collectives, each with the "
+        "time that it waits for ranks that come later. A triangle: the bucket's last gradient is there. "
+        "All ranks share one clock."
+        + (f" The first {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),
+        [timeline_panel(one, f"{labels[one.case_id]}: {words.milliseconds(one.length_s)}") for one in shown],
+        "No case with several ranks was seen to communicate, so there is no timeline to compare.",
+        tuple(_call_table(calls, one, labels[one.case_id]) for one in shown),
+    )
+
+
+def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:
+    """The calls of a timeline, each once for all its ranks, in the order in which a rank makes them."""
+    own = calls[(calls["launch_id"] == step.launch_id) & (calls["step"] == step.step)]
+    return Table(
+        f"{label}: the calls of this step, in ms; late is the last rank after the first",
+        ("Operation", "Algorithm", "Ranks", "Called in", "MiB", "Took", "On the wire", "Late",
+         "Exposed", "GB/s"),
+        [
+            (
+                str(row["op"]) + (f", bucket {row['bucket']:.0f}" if words.known(row["bucket"]) else ""),
+                str(row["algorithm"]),
+                str(row["ranks"]),
+                str(row["part"]).replace("_", " and "),
+                words.digits(row["bytes"] / MIB),
+                *(ms(row[name]) for name in ("duration_s", "wire_s", "late_s", "exposed_s")),
+                words.digits(row["busbw"]) if words.known(row["busbw"]) else "–",
+            )
+            for row in own.to_dict("records")
+        ],
+        texts=4,
+    )  # fmt: skip

@@ -1,0 +1,190 @@
+"""Sections of single calls in training: DDP's buckets, bus bandwidth, and ranks that others wait for."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.instruments.bandwidth import alone_table, training_bandwidth
+from parabench.analysis.instruments.calls import bucket_table
+from parabench.analysis.instruments.stragglers import NEARLY_ALL, straggler_table
+from parabench.pages.figures_anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
+from parabench.pages.page import Section, Table
+from parabench.pages.panels import ms
+from parabench.record import MIB
+
+# Bucket sizes that are drawn.
+_MOST_CASES = 4
+_BY_SCHEDULE = (
+    " In a pipeline one rank comes last by the schedule's structure: the first stage ends backward after all others, "
+    "whatever it runs on."
+)
+# Names of parameters in a cell.
+_MOST_NAMES = 2
+
+
+def bucket_section(seen: Evidence) -> Section | None:
+    """DDP's buckets; None where nothing could have any."""
+    buckets = bucket_table(seen)
+    if buckets.empty:
+        # Whoever measured no DDP does not miss them.
+        return _no_buckets() if (seen.good["strategy"] == "ddp").any() else None
+    cases = seen.cases.set_index("case_id")
+    of_case = {str(case_id): rows for case_id, rows in buckets.groupby("case_id", sort=False)}
+    drawn = cases.loc[list(of_case)].drop_duplicates("bucket_mib").head(_MOST_CASES)
+    label = cases["label"]
+    cut = any(len(of_case[case_id]) > MOST_BUCKETS for case_id in drawn.index)
+    in_turns = (buckets["since"] == "forward_backward").any()
+    table = Table(
+        "Every case's buckets; moments in ms since what stands under Since began",
+        ("Case", "Parameters", "Since", "Bucket", "MiB", "Ready", "Called", "Begun", "Took", "Wire", "Exposed", "GB/s"),
+        [
+            (
+                label[row["case_id"]],
+                _names(row["parameters"]),
+                SINCE_WORDS[row["since"]],
+                str(row["bucket"]),
+                words.digits(row["bytes"] / MIB),
+                *(ms(row[name]) for name in ("ready_s", "made_s", "start_s", "duration_s", "wire_s", "exposed_s")),
+                words.digits(row["busbw"]) if words.known(row["busbw"]) else "–",
+            )
+            for row in buckets.to_dict("records")
+        ],
+        texts=3,
+    )
+    return Section(
+        "buckets",
+        "DDP's buckets",
+        "The fastest case of each bucket size"
+        + (f", up to {_MOST_CASES}" if len(drawn) == _MOST_CASES else "")
+        + ". A bucket is reduced as soon as its last gradient is there (triangle). What runs while backward computes "
+        "is hidden (hatched); what training stands still for is exposed, drawn at the end, where DDP waits. Medians "
+        "over steps and ranks, then over launches."
+        + (
+            " With gradient accumulation forward and backward take turns: there moments count from the first forward, "
+            "for nobody notes when the last backward began."
+            if in_turns
+            else ""
+        )
+        + (f" The first {MOST_BUCKETS} buckets are drawn." if cut else ""),
+        [bucket_panel(of_case[case_id], label[case_id]) for case_id in drawn.index],
+        "",
+        (table,),
+    )
+
+
+def _no_buckets() -> Section:
+    return Section("buckets", "DDP's buckets", "", [], "No bucket was seen to be reduced: unknown, not zero.")
+
+
+def _names(parameters: list[str] | None) -> str:
+    """'12: head.weight … stem.bias', in the order in which their gradients come."""
+    if not parameters:
+        return words.UNKNOWN
+    ends = parameters if len(parameters) <= _MOST_NAMES else [parameters[0], "…", parameters[-1]]
+    return f"{len(parameters)}: {' '.join(ends)}"
+
+
+def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
+    """Bus bandwidth of `calls` (`instruments.calls.call_table`), and what the store's microbenchmarks reached."""
+    alone = alone_table(seen.results)
+    table = training_bandwidth(seen, calls, alone)
+    compared = table["alone"].notna()
+    table_of_page = Table(
+        "Bus bandwidth by operation, algorithm and size, in GB/s",
+        ("Operation", "Algorithm", "dtype", "Ranks", "MiB", "Calls", "In training", "Launches", "Alone", "Share"),
+        [
+            (
+                str(row["op"]),
+                f"{row['algorithm']}, {row['node']} ranks a node" if row["node"] else str(row["algorithm"]),
+                str(row["dtype"]),
+                str(row["group_size"]),
+                words.digits(row["bytes"] / MIB),
+                f"{row['calls']:,}",
+                words.digits(row["busbw"]),
+                f"{words.digits(row['low'])} to {words.digits(row['high'])}",
+                row["why"] or words.digits(row["alone"]),
+                "–" if row["why"] else words.percent(row["share"]),
+            )
+            for row in table.to_dict("records")
+        ],
+        texts=3,
+    )
+    lead = ""
+    if compared.any():
+        share = table.loc[compared, "share"]
+        lead = (
+            f"In training, collectives reach {words.percent(share.median())} of the bus bandwidth that they reach "
+            f"alone (the middle of {words.count(int(compared.sum()), 'comparison')}; {words.percent(share.min())} to "
+            f"{words.percent(share.max())})."
+        )
+    return Section(
+        "bandwidth",
+        "Bus bandwidth in training and alone",
+        "Higher is better; nccl-tests' factors. A call counts from when its last rank began, so that late ranks are "
+        "not taken for slow links. "
+        + (
+            "Dotted with open marks: the microbenchmark of this store, compared only within the sizes it measured."
+            if len(alone)
+            else "This store has no microbenchmark to compare with: run parabench collectives with the same --out."
+        ),
+        bandwidth_panels(table, alone),
+        "No collective among several ranks was seen with its begin and end on all of them.",
+        (table_of_page,) if len(table) else (),
+        lead=lead,
+    )
+
+
+def straggler_section(seen: Evidence) -> Section:
+    """Which rank the others waited for, and how long."""
+    rows = seen.once(straggler_table)
+    table = Table(
+        "The rank that the others waited for most, by case",
+        ("Case", "Rank", "In of its steps", "Waited a step (ms)", "Of the step", "Launches that agree"),
+        [
+            (
+                str(row["label"]),
+                f"{row['straggler']}{', by the schedule' if row['by_schedule'] else ''}",
+                words.percent(row["share"]),
+                ms(row["waited_s"]),
+                words.percent(row["waited_share"]),
+                f"{row['agreeing']}/{row['launches']}",
+            )
+            for row in rows.to_dict("records")
+        ],
+    )
+    return Section(
+        "stragglers",
+        "Ranks that others wait for",
+        "A call begins to move data when its last rank has come. Waited is how long the rank that lost most stood "
+        "still for the late one in a step, the median over instrumented steps.",
+        [],
+        "No rank was seen to stand still for one that came later.",
+        (table,) if table.rows else (),
+        lead=_late(rows),
+    )
+
+
+def _late(rows: pd.DataFrame) -> str:
+    """Who is late always, who costs most; else that it is chance. Of pipelines that it is no rank's fault."""
+    by_schedule = rows["by_schedule"].astype(bool)
+    said = _late_by_itself(rows[~by_schedule])
+    return (said + (_BY_SCHEDULE if by_schedule.any() else "")).strip()
+
+
+def _late_by_itself(rows: pd.DataFrame) -> str:
+    if rows.empty:
+        return ""
+    always = rows[(rows["share"] >= NEARLY_ALL) & (rows["agreeing"] == rows["launches"])]
+    if always.empty:
+        return (
+            f"In no case is one rank the last in {words.percent(NEARLY_ALL)} of the steps or more: who is late "
+            "changes, which is chance or uneven load, not a slow rank."
+        )
+    worst = always.iloc[int(always["waited_share"].argmax())]
+    return (
+        f"{worst['label']}: the others wait for rank {worst['straggler']} in {words.percent(worst['share'])} of the "
+        f"steps, {words.milliseconds(worst['waited_s'])} a step ({words.percent(worst['waited_share'])})."
+        + (f" In {len(always)} of {words.count(len(rows), 'case')} one rank is always late." if len(rows) > 1 else "")
+    )

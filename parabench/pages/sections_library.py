@@ -1,0 +1,243 @@
+"""The section of what torch and NCCL say themselves: DDP's logger, the allocator, NCCL's choices, their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import pandas as pd
+
+from parabench.analysis import words
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.instruments.ddp_log import ddp_comparison
+from parabench.analysis.instruments.memory_phases import memory_phases
+from parabench.analysis.instruments.nccl_choice import Wiring, choices, inspected, wirings
+from parabench.pages.page import Section, Table
+from parabench.pages.panels import ms
+from parabench.record import EXPLAIN_BLOCK, MEMORY_PARTS, MIB, REFERENCE_BLOCK, TRACES
+
+DASH = "–"
+_APART = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "explaining"}
+# What launches tell of their files, and who wrote them.
+_FILES = {"profile": "profiler", "memory_snapshot": "allocator"}
+_WHOSE = "Of the rank that holds most, in its largest instrumented step; medians over launches."
+
+
+def sections(seen: Evidence) -> list[Section]:
+    """The section; none where a session was run without instruments and nothing else was asked of a library."""
+    spans = _spans(seen.once(ddp_comparison).dropna(subset=["difference"]))
+    tables = (*_ddp(spans), *_memory(memory_phases(seen)), *_nccl(seen), *_inspected(inspected(seen)), *_files(seen))
+    silent = _silent(seen)
+    if not tables and not silent and seen.rows("span").empty:
+        return []
+    return [
+        Section(
+            "libraries",
+            "What the libraries say",
+            " ".join(["What torch and NCCL note by themselves, beside what is measured here.", silent]).strip(),
+            [],
+            silent or "Neither torch nor NCCL told anything of these launches: unknown, not zero.",
+            tables,
+            lead=_apart(spans),
+        )
+    ]
+
+
+def _spans(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per case and span of a `ddp_comparison`: medians over launches and ranks, and how far these differ."""
+    groups = table.groupby(["case_id", "label", "span"], sort=False)
+    spans = groups[["ddp_s", "ours_s"]].median().assign(launches=groups["launch_id"].nunique()).reset_index()
+    return spans.assign(difference=spans["ddp_s"] / spans["ours_s"] - 1)
+
+
+def _apart(spans: pd.DataFrame) -> str:
+    if spans.empty:
+        return ""
+    worst = spans.iloc[int(spans["difference"].abs().argmax())]
+    return (
+        f"DDP's own logger and the instruments here differ by {words.percent(abs(worst['difference']))} at most "
+        f"({worst['span']} of {worst['label']}: {words.milliseconds(worst['ddp_s'])} and "
+        f"{words.milliseconds(worst['ours_s'])})."
+    )
+
+
+def _ddp(spans: pd.DataFrame) -> Iterator[Table]:
+    if spans.empty:
+        return
+    rows: list[tuple[str, ...]] = [
+        (
+            str(row["label"]),
+            str(row["span"]),
+            ms(row["ddp_s"]),
+            ms(row["ours_s"]),
+            words.percent(row["difference"]),
+            str(row["launches"]),
+        )
+        for row in spans.to_dict("records")
+    ]
+    yield Table(
+        "DDP's own numbers beside ours, in ms",
+        ("Case", "Span", "DDP", "Here", "Difference", "Launches"),
+        rows,
+        texts=2,
+        note="Of each launch's last instrumented step; medians over launches and ranks. These spans are DDP's, not a "
+        "step's parts: forward is the module's, without the loss; backward ends with the last gradient, here with the "
+        "call for the last bucket; communication reaches from the first bucket to the last.",
+    )
+
+
+def _memory(table: pd.DataFrame) -> Iterator[Table]:
+    """The allocator's readings of cases on GPUs, the resident set of those on the CPU."""
+    counted, resident = table[table["reserved_bytes"].notna()], table[table["rss_bytes"].notna()]
+    if len(counted):
+        rows = counted.assign(unfilled=1 - counted["allocated_bytes"] / counted["reserved_bytes"]).to_dict("records")
+        yield Table(
+            "Torch's allocator in each part of a step, in MiB",
+            ("Case", "Part", "Allocated", "Reserved", "Not filled", "Unused after", "In split blocks"),
+            [
+                (
+                    str(row["label"]),
+                    _part(row["part"]),
+                    _mib(row["allocated_bytes"]),
+                    _mib(row["reserved_bytes"]),
+                    words.percent(row["unfilled"]),
+                    _mib(row["unused_bytes"]),
+                    _mib(row["inactive_split_bytes"]),
+                )
+                for row in rows
+            ],
+            texts=2,
+            note="Allocated is the most that tensors took during a part, reserved the most that the allocator held for "
+            "them; not filled is the share that the first leaves of the second: fragmentation and cache. Unused after "
+            "was held in no tensor when the part ended; what of it lies in split blocks cannot be given back. Begin is "
+            f"what is held when a step begins. {_WHOSE}",
+        )
+    if len(resident):
+        parts = [part for part in MEMORY_PARTS if part in set(resident["part"])]
+        held = {(row["case_id"], row["part"]): row["rss_bytes"] for row in resident.to_dict("records")}
+        label = dict(zip(resident["case_id"], resident["label"], strict=True))
+        yield Table(
+            "Resident set after each part of a step, in MiB",
+            ("Case", *(_part(part).capitalize() for part in parts)),
+            [(label[case_id], *(_mib(held.get((case_id, part))) for part in parts)) for case_id in label],
+            note="On the CPU torch's allocator keeps no count. This is the whole process, torch itself too, and memory "
+            f"that was freed may stay in it. {_WHOSE}",
+        )
+
+
+def _nccl(seen: Evidence) -> Iterator[Table]:
+    chosen, wired = choices(seen), wirings(seen)
+    if len(chosen):
+        rows: list[tuple[str, ...]] = [
+            (
+                str(row["label"]),
+                row["op"] if isinstance(row["op"], str) else words.UNKNOWN,
+                str(row["algorithm"]),
+                str(row["protocol"]),
+                f"{row['bytes']:,}",
+                f"{row['channels']:.0f}" if words.known(row["channels"]) else DASH,
+                f"{row['calls']:,}",
+            )
+            for row in chosen.to_dict("records")
+        ]
+        yield Table(
+            "What NCCL chose",
+            ("Case", "Operation", "Algorithm", "Protocol", "Bytes", "Channels", "Calls"),
+            rows,
+            texts=4,
+            note="From NCCL's own log, in a launch of each case that counts for nothing else. Of a reduce-scatter or "
+            "an all-gather, bytes are one rank's part.",
+        )
+    if wired:
+        yield Table(
+            "How NCCL connected the ranks",
+            ("Case", "NCCL", "Network", "Multicast", "Channels", "Connections", "Ring 0", "Tree 0"),
+            [_wiring(each) for each in wired],
+            texts=8,
+            note="From the same log. Connections are those of all ranks; multicast is what NVLS needs. Ring 0 is the "
+            "order of ranks in channel 0; Tree 0 is who is below and above its first rank there, as NCCL writes it.",
+        )
+
+
+def _wiring(of: Wiring) -> tuple[str, ...]:
+    return (
+        of.label,
+        of.version or words.UNKNOWN,
+        "; ".join(filter(None, (of.network, of.plugin))) or words.UNKNOWN,
+        {True: "yes", False: "no", None: words.UNKNOWN}[of.nvls],
+        _counts(of.channels),
+        _counts(of.transports),
+        of.rings.get("0", words.UNKNOWN),
+        of.trees.get("0", words.UNKNOWN),
+    )
+
+
+def _counts(numbers: Mapping[str, int]) -> str:
+    """'24 coll, 16 nvls'."""
+    return ", ".join(f"{number} {name}" for name, number in numbers.items()) or words.UNKNOWN
+
+
+def _silent(seen: Evidence) -> str:
+    """That NCCL ran and told nothing; empty where it told, or had nothing to do."""
+    over_nccl = (seen.good["backend"] == "nccl") & (seen.good["world_size"] > 1)
+    return "What NCCL chose was not recorded: unknown." if over_nccl.any() and choices(seen).empty else ""
+
+
+def _inspected(table: pd.DataFrame) -> Iterator[Table]:
+    if table.empty:
+        return
+    rows: list[tuple[str, ...]] = [
+        (
+            str(row["label"]),
+            str(row["op"]),
+            f"{row['bytes']:,}",
+            str(row["ranks"]),
+            f"{row['calls']:,.0f}",
+            _scaled(row["duration_s"], 1e-6),
+            _scaled(row["algbw_bytes_per_s"], 1e9),
+            _scaled(row["busbw_bytes_per_s"], 1e9),
+        )
+        for row in table.to_dict("records")
+    ]
+    yield Table(
+        "NCCL's Inspector",
+        ("Case", "Operation", "Bytes", "Ranks", "Calls", "Took, µs", "Algorithm, GB/s", "Bus, GB/s"),
+        rows,
+        texts=2,
+        note="It was switched on for all of the run, so the timed steps carried it too. Medians over ranks and "
+        "launches; calls are one rank's in one launch.",
+    )
+
+
+def _files(seen: Evidence) -> Iterator[Table]:
+    """What `run --profile` and `--memory-snapshot` left, by the names that launches recorded."""
+    rows: list[tuple[str, ...]] = []
+    for launch in seen.launches.to_dict("records"):
+        facts = json.loads(launch["facts"])
+        block = _APART.get(launch["block"], f"block {launch['block']}")
+        rows += [
+            (str(launch["label"]), block, who, str(told["file"]), str(told["rank"]), _mib(told["bytes"]))
+            for name, who in _FILES.items()
+            for told in facts.get(name, [])
+        ]
+    if rows:
+        yield Table(
+            "Files that traced steps left",
+            ("Case", "Launch", "From", "File", "Rank", "MiB"),
+            rows,
+            texts=4,
+            note=f"They are in the folder {TRACES} beside the store. torch.profiler's are for ui.perfetto.dev, those "
+            "of torch's allocator for pytorch.org/memory_viz.",
+        )
+
+
+def _part(name: str) -> str:
+    return name.replace("_", " and ")
+
+
+def _mib(count: float | None) -> str:
+    return words.digits(count / MIB) if words.known(count) else DASH
+
+
+def _scaled(value: float, unit: float) -> str:
+    return words.digits(value / unit) if words.known(value) else DASH

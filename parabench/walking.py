@@ -1,0 +1,81 @@
+"""Walking a session to its end: what is left of the plan, then perhaps more blocks; each launch is kept as it ends."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from parabench.errors import UsageError
+from parabench.interrupt import STOPPED, Interrupted, stop_signals
+from parabench.opened import Opened, resume_command
+from parabench.plan import C, P, Plan, Skipped
+from parabench.progress import make_progress
+from parabench.record import Launch
+from parabench.session import Progress, Walk, turns_left
+from parabench.store import Store
+from parabench.until import Until
+
+NOT_OK = 1
+
+
+def walk_session(
+    store: Store,
+    opened: Opened[C, P],
+    console: Console,
+    make: Callable[[Callable[[Launch], None], Progress], Walk[C, P]],
+    prefix: str = "",
+    until: Until | None = None,
+) -> int:
+    """Launch what is left and store each launch as it ends; returns the exit code.
+
+    `make(keep, progress)` is what walks the plan; it is called when there is something to launch. Every line that is
+    said begins with `prefix`. `until` adds blocks once the planned ones are done.
+    """
+    planned = opened.plan
+    go_on = resume_command(store.path, planned.kind, *(until.options if until else ()))
+    resume_with = f"every finished launch is kept; resume with: {go_on}"
+
+    def say(line: str) -> None:
+        console.print(prefix + line, highlight=False, markup=False, soft_wrap=True)
+
+    def keep(finished: Launch) -> None:
+        store.append(opened.session_id, finished)
+
+    for reason, labels in grouped(planned.skipped).items():
+        say(f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}")
+    if opened.done:
+        total = len(planned.turns())
+        say(f"resuming: {total - len(turns_left(planned, opened.done))} of {total} launches are done")
+    walk: Walk[C, P] | None = None
+    plan: Plan[C, P] | None = planned
+    try:
+        with stop_signals():
+            while plan is not None:
+                done = store.launches_done(opened.session_id)
+                left = turns_left(plan, done)
+                if left:
+                    with make_progress(console, len(left), plan.blocks, prefix) as progress:
+                        if walk is None:
+                            walk = make(keep, progress)
+                        walk.plan, walk.done, walk.progress = plan, done, progress
+                        walk.run()
+                store.finish_session(opened.session_id)
+                plan = until.grown(store, opened.session_id, plan, say, go_on) if until else None
+    except Interrupted as stop:
+        say(f"stopped by {stop}; {resume_with}")
+        return STOPPED
+    except (OSError, sqlite3.Error) as error:
+        # The machine, not the case: a full disk or memory file system.
+        raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
+    return 0 if store.all_ok(opened.session_id) else NOT_OK
+
+
+def grouped(skipped: Sequence[Skipped[Any]]) -> dict[str, list[str]]:
+    """Labels of skipped cases by the reason that they share."""
+    reasons: dict[str, list[str]] = {}
+    for each in skipped:
+        reasons.setdefault(each.reason, []).append(each.case.label)
+    return reasons
