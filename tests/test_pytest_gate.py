@@ -92,6 +92,8 @@ def measured(tmp_path_factory):
 def lab(pytester, monkeypatch, measured):
     shutil.copytree(measured, pytester.path, dirs_exist_ok=True)
     lab = Lab(pytester.path)
+    for name in ("CI", "BUILD_NUMBER"):  # pytest then writes each failure whole a second time, in its summary
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(parabench.report, "write_report", lambda results, output, session: output)
     monkeypatch.setattr(parabench.run, "conclude", lambda path, session, console: None)
     monkeypatch.setattr(parabench.run, "real_launch", lambda folder: lab.launcher)
