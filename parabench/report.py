@@ -11,6 +11,7 @@ from parabench.analysis.memory import compared, state_table
 from parabench.analysis.session import select_session
 from parabench.analysis.sweet_spot.best import spots
 from parabench.pages import collectives_report, sections_history
+from parabench.pages.case_data import page_data
 from parabench.pages.page import render_page
 from parabench.pages.sections import training_sections
 from parabench.pages.sections_machine import machine_section
@@ -19,20 +20,21 @@ from parabench.store import Results
 from parabench.whole_file import write_whole
 
 
-def write_report(results: Results, out: Path, session: str | None = None) -> Path:
-    """Write the report of a session (default: the newest) to the file `out`, whole or not at all.
+def write_report(results: Results, out: Path, session: str | None = None, template_folder: Path | None = None) -> Path:
+    """Write the report of a session (default: the newest) to the file `out`, whole or not at all. What
+    `template_folder` holds of the files of `reports/` stands for ours.
 
-    Raises UsageError for no such session, or when `out` cannot be written.
+    Raises UsageError for no such session, when a template is wrong, or when `out` cannot be written.
     """
-    write_whole(out, render(results, session), "page", "give another file for the report")
+    write_whole(out, render(results, session, template_folder), "page", "give another file for the report")
     return out
 
 
-def render(results: Results, session: str | None = None) -> str:
+def render(results: Results, session: str | None = None, template_folder: Path | None = None) -> str:
     """The page as text."""
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
-        return collectives_report.render(results, chosen)
+        return collectives_report.render(results, chosen, template_folder)
     seen = evidence(results, chosen)
     launches, cases = seen.launches, seen.cases
     answers = seen.once(spots)
@@ -44,6 +46,8 @@ def render(results: Results, session: str | None = None) -> str:
         chosen,
         [*training_sections(seen, states), *sections_history.sections(results, chosen)],
         machine_section(chosen),
+        template_folder,
+        data=page_data(seen, answers),
         answers=answers,
         held=compared(states),
         trust=tables.trust(own),

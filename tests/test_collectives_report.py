@@ -12,7 +12,7 @@ import pytest
 
 from parabench.collective_case import OPS
 from parabench.listing import ALGORITHMS
-from parabench.pages.figures import ALGORITHM, algorithm_line
+from parabench.pages.palette import ALGORITHM, algorithm_line
 from parabench.record import Failure, Finding, Status
 from parabench.report import render
 

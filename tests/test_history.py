@@ -24,7 +24,7 @@ from parabench.analysis.over_time.visits import numbers_of, visits_of
 from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.pages.history_report import render
-from parabench.pages.page import Section
+from parabench.pages.section import Section
 from parabench.pages.sections_history import sections
 from parabench.record import Status
 from parabench.report import render as render_report

@@ -13,7 +13,7 @@ from parabench.analysis.instruments.device_time import device_table
 from parabench.analysis.instruments.memory_time import memory_timeline
 from parabench.analysis.session import select_session
 from parabench.pages import figures_devices, sections_devices
-from parabench.pages.page import Section
+from parabench.pages.section import Section
 from parabench.record import MIB, NOT_SUPPORTED, DeviceSample, Launch, Status
 from parabench.report import render
 

@@ -7,7 +7,7 @@ import pytest
 from test_report import Page, figures
 
 from parabench.family import STRATEGIES
-from parabench.pages.figures import STRATEGY
+from parabench.pages.palette import STRATEGY
 from parabench.report import render
 
 

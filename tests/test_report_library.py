@@ -12,7 +12,7 @@ from test_report import HOSTILE, Page
 from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session
 from parabench.pages import sections_library
-from parabench.pages.page import Section, Table
+from parabench.pages.section import Section, Table
 from parabench.record import EXPLAIN_BLOCK, MIB, REFERENCE_BLOCK, Launch, Sample
 from parabench.report import render
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from parabench.analysis.gate import across_words
 from parabench.analysis.gate.across import Across
 from parabench.pages.figures_compare import MOST_DOTS, ratio_panels
-from parabench.pages.page import Section, fill
+from parabench.pages.page import fill
+from parabench.pages.section import Section
 from parabench.pages.sections_sides import difference_section, finding_groups, launch_section, side_section
 
 

@@ -12,7 +12,8 @@ import plotly.graph_objects as go
 from parabench.analysis import words
 from parabench.analysis.collectives.cost_model import Fit
 from parabench.collective_case import OPS, size_text
-from parabench.pages.figures import SYMBOLS, Panel, algorithm_line, in_native_order, lay_out, listed, plain
+from parabench.pages.figures import Panel, lay_out, listed, plain
+from parabench.pages.palette import SYMBOLS, algorithm_line, in_native_order
 
 HEIGHT = 420
 

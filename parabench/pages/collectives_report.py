@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,8 +16,9 @@ from parabench.analysis.collectives.crossover import answers
 from parabench.analysis.session import Session
 from parabench.collective_case import OPS, size_text
 from parabench.pages import collectives_figures as figures
-from parabench.pages.figures import in_native_order
-from parabench.pages.page import Section, render_page
+from parabench.pages.page import render_page
+from parabench.pages.palette import in_native_order
+from parabench.pages.section import Section
 from parabench.pages.sections_machine import machine_section
 from parabench.record import Status
 from parabench.store import Results
@@ -24,7 +26,7 @@ from parabench.store import Results
 NS_PER_S, US_PER_S = 1e9, 1e6
 
 
-def render(results: Results, session: Session) -> str:
+def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
     launches = session_launches(results, session)
     sizes = launch_sizes(results, session)
@@ -43,6 +45,7 @@ def render(results: Results, session: Session) -> str:
         session,
         _sections(table, fits),
         machine_section(session),
+        template_folder,
         answers=answers(sizes),
         trust={"good": int(good.sum()), "launches": len(launches), "cases": launches["case_id"].nunique(),
                "blocks": launches["block"].nunique(), "checked": int(table["n_wrong"].notna().sum()),

@@ -9,7 +9,8 @@ from parabench.analysis import words
 from parabench.analysis.gate import compare_words
 from parabench.analysis.gate.compare import REGRESSIONS, Comparison, Row, Verdict
 from parabench.pages.figures_compare import MOST_DOTS, change_panels
-from parabench.pages.page import Section, fill
+from parabench.pages.page import fill
+from parabench.pages.section import Section
 from parabench.pages.sections_sides import difference_section, finding_groups, launch_section, side_section
 
 _TONE = {Verdict.REGRESSION: "bad", Verdict.NO_REGRESSION: "good", Verdict.INCONCLUSIVE: "open"}

@@ -5,7 +5,6 @@ Colours of text, grid and background are left out: the page sets them for light,
 
 from __future__ import annotations
 
-import itertools
 import math
 import textwrap
 from collections.abc import Iterable
@@ -18,52 +17,8 @@ import plotly.graph_objects as go
 from parabench.analysis import words
 from parabench.analysis.tables import NO_ANSWER
 from parabench.family import entry_of
+from parabench.pages.palette import native_first
 
-# Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
-_PALETTE = ("#8C6D31", "#7F7F7F", "#B8860B", "#5F6CAF")
-ALGORITHM = {
-    "native": "#0072B2",
-    "ring": "#D55E00",
-    "tree": "#009E73",
-    "halving_doubling": "#E69F00",
-    "parameter_server": "#56B4E9",
-    "two_level": "#CC79A7",
-}
-# NCCL's own have the colour of ours that works alike, and dashes.
-_NCCL = {
-    "ring": "#D55E00", "tree": "#009E73", "collnetdirect": "#8C6D31", "collnetchain": "#7F7F7F", "nvls": "#0072B2",
-    "nvlstree": "#E69F00", "pat": "#56B4E9",
-}  # fmt: skip
-ALGORITHM |= {f"nccl:{name}": colour for name, colour in _NCCL.items()}
-# two_level(inner,outer): a purple by the inner level, a dash by the outer.
-_INNER = {"ring": "#CC79A7", "tree": "#7B3294", "halving_doubling": "#E7298A", "parameter_server": "#54278F"}
-_OUTER = {"ring": "solid", "tree": "dash", "halving_doubling": "dot", "parameter_server": "dashdot"}
-_DASH = {f"nccl:{name}": "dash" for name in _NCCL}
-for (_inner, _of_inner), (_outer, _of_outer) in itertools.product(_INNER.items(), _OUTER.items()):
-    ALGORITHM[f"two_level({_inner},{_outer})"], _DASH[f"two_level({_inner},{_outer})"] = _of_inner, _of_outer
-# The family has more members than that palette has colours; most of the others are Tol's muted ones. Kin are near,
-# but for those that would not be told apart.
-STRATEGY = {
-    "single": "#999999",
-    "dp": "#777777",
-    "ddp": "#0072B2",
-    "zero1": "#56B4E9",
-    "zero2": "#E69F00",
-    "fsdp": "#D55E00",
-    "hsdp": "#9467FF",
-    "tp": "#009E73",
-    "tp_ddp": "#44AA99",
-    "tp_fsdp": "#66A61E",
-    "pp": "#AA4499",
-    "layer_split": "#CC79A7",
-    "parameter_server": "#8C6D31",
-    "parameter_server_async": "#CC6677",
-    "local_only": "#5F6CAF",
-    "deepspeed1": "#88CCEE",
-    "deepspeed2": "#DDCC77",
-    "deepspeed3": "#EE7733",
-}
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon", "cross")
 # More bars than this are a wall, not a figure; the table below holds every case.
 MOST_BARS = 16
 # Characters in a line of a bar's name.
@@ -72,50 +27,14 @@ LINE = 24
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure, its heading within the section, and the height it needs in pixels. `wide`: over all of the page."""
+    """One figure, its heading within the section, and the height it needs in pixels. `wide`: over all of the page.
+    `case` is the id of the one case that it shows, where it is one; a trace names its case as `meta`."""
 
     title: str
     figure: go.Figure
     height: int = 380
     wide: bool = False
-
-
-def latency_by_bucket(cases: pd.DataFrame) -> list[Panel]:
-    """A line per algorithm, a panel for each strategy and world size that has two buckets or more."""
-    panels = []
-    for title, group in _by_world(cases):
-        buckets = sorted(group["bucket_mib"].dropna().unique())
-        if group["bucket_mib"].nunique(dropna=False) < 2 or not buckets:
-            continue
-        place = {bucket: math.log2(bucket) for bucket in buckets}
-        default = max(place.values()) + max(1.0, (max(place.values()) - min(place.values())) / 5)
-        figure = go.Figure()
-        algorithms = sorted(group["algorithm"].unique(), key=_native_first)
-        for i, algorithm in enumerate(algorithms):
-            own = group[group["algorithm"] == algorithm].sort_values("latency_s").drop_duplicates("bucket_mib")
-            own = own.sort_values("bucket_mib")
-            aside = (i - (len(algorithms) - 1) / 2) * 0.06  # so that error bars do not hide each other
-            numbered, unset = own[own["bucket_mib"].notna()], own[own["bucket_mib"].isna()]
-            style: dict[str, Any] = {"name": algorithm, "legendgroup": algorithm}
-            style["marker"] = {
-                "color": colour_of(ALGORITHM, algorithm),
-                "size": 8,
-                "symbol": SYMBOLS[i % len(SYMBOLS)],
-            }
-            for part, x in (
-                (numbered, [place[b] + aside for b in numbered["bucket_mib"]]),
-                (unset, [default + aside] * len(unset)),
-            ):
-                if len(part):
-                    shown = part is numbered or numbered.empty
-                    mode = "lines+markers" if part is numbered else "markers"
-                    figure.add_scatter(x=x, **_with_spread(part), mode=mode, showlegend=shown, **style)
-        ticks = [*place.values(), *([default] if group["bucket_mib"].isna().any() else [])]
-        texts = [*(f"{bucket:g}" for bucket in place), *(["default"] if len(ticks) > len(place) else [])]
-        lay_out(figure, "bucket size (MiB)", "step latency (ms)")
-        figure.update_xaxes(tickvals=ticks, ticktext=texts, zeroline=False)
-        panels.append(Panel(title, figure))
-    return panels
+    case: str = ""
 
 
 def heat_map(cases: pd.DataFrame) -> list[Panel]:
@@ -131,7 +50,7 @@ def heat_map(cases: pd.DataFrame) -> list[Panel]:
     if best is None:
         return []
     _, title, grid = best
-    grid = grid.loc[sorted(grid.index, key=_native_first, reverse=True)] * 1e3
+    grid = grid.loc[sorted(grid.index, key=native_first, reverse=True)] * 1e3
     text = [["" if math.isnan(v) else words.digits(v) for v in row] for row in grid.to_numpy(dtype=float)]
     figure = go.Figure(
         go.Heatmap(
@@ -211,40 +130,9 @@ def lay_out(figure: go.Figure, x: str, y: str) -> None:
     figure.update_yaxes(title={"text": y, "standoff": 10, "font": {"size": 13}} if y else None, automargin=True)
 
 
-def colour_of(colours: dict[str, str], name: str) -> str:
-    """A name's colour; a user's own gets one of a few, always the same."""
-    return colours.get(name) or _PALETTE[sum(name.encode()) % len(_PALETTE)]
-
-
-def strategy_line(strategy: str) -> dict[str, str]:
-    """The colour that a strategy has on every page, and a dash where it is no answer."""
-    return {"color": colour_of(STRATEGY, strategy), "dash": "solid" if entry_of(strategy).ranked else "dash"}
-
-
-def symbol_of(strategy: str) -> str:
-    """The marker that a strategy has on every page."""
-    known = list(STRATEGY)
-    return SYMBOLS[(known.index(strategy) if strategy in known else sum(strategy.encode())) % len(SYMBOLS)]
-
-
 def marked(label: str, strategy: str) -> str:
     """`label`, and that it is no answer where it is none."""
     return label if entry_of(strategy).ranked else f"{label} ({NO_ANSWER})"
-
-
-def algorithm_line(algorithm: str) -> dict[str, str]:
-    """The colour and dash that an algorithm has on every page."""
-    return {"color": colour_of(ALGORITHM, algorithm), "dash": _DASH.get(algorithm, "solid")}
-
-
-def in_native_order(algorithms: Iterable[str]) -> list[str]:
-    """The backend's own first, then ours, then others by name: what a reader compares with stands first."""
-    return sorted(algorithms, key=_native_first)
-
-
-def _native_first(algorithm: str) -> tuple[int, str]:
-    known = list(ALGORITHM)
-    return (known.index(algorithm) if algorithm in known else len(known), algorithm)
 
 
 def at_every(sizes: Iterable[int], curve: pd.DataFrame) -> pd.DataFrame:

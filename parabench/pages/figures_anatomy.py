@@ -11,20 +11,9 @@ import plotly.graph_objects as go
 from parabench.analysis import words
 from parabench.analysis.instruments.bandwidth import QUESTION
 from parabench.collective_case import size_text
-from parabench.pages.figures import (
-    MOST_BARS,
-    SYMBOLS,
-    Panel,
-    algorithm_line,
-    in_native_order,
-    lay_out,
-    listed,
-    marked,
-    name_bars,
-    plain,
-    short,
-)
+from parabench.pages.figures import MOST_BARS, Panel, lay_out, listed, marked, name_bars, plain, short
 from parabench.pages.figures_timeline import READY
+from parabench.pages.palette import SYMBOLS, algorithm_line, in_native_order
 from parabench.record import MIB
 
 # A step is these, one after the other; communication has one colour, seen or hidden.

@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 from parabench.analysis import words
 from parabench.analysis.over_time.series import History, Series
 from parabench.analysis.over_time.visits import Change, Visit
-from parabench.pages.figures import ALGORITHM, SYMBOLS, Panel, colour_of, lay_out, plain, short
+from parabench.pages.figures import Panel, lay_out, plain, short
+from parabench.pages.palette import ALGORITHM, SYMBOLS, colour_of
 
 # More lines than symbols cannot be told apart.
 MOST_LINES = len(SYMBOLS)

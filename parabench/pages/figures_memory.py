@@ -21,9 +21,8 @@ from parabench.pages.figures import (
     name_bars,
     plain,
     short,
-    strategy_line,
-    symbol_of,
 )
+from parabench.pages.palette import strategy_line, symbol_of
 from parabench.record import MIB
 
 PEAK = {

@@ -10,20 +10,8 @@ import plotly.graph_objects as go
 from parabench.analysis import words
 from parabench.analysis.scaling import FIXED, STRONG
 from parabench.family import entry_of
-from parabench.pages.figures import (
-    ALGORITHM,
-    SYMBOLS,
-    Panel,
-    at_every,
-    colour_of,
-    in_native_order,
-    lay_out,
-    listed,
-    plain,
-    short,
-    strategy_line,
-    symbol_of,
-)
+from parabench.pages.figures import Panel, at_every, lay_out, listed, plain, short
+from parabench.pages.palette import ALGORITHM, SYMBOLS, colour_of, in_native_order, strategy_line, symbol_of
 
 _ALIKE = ("model", "data", "vocabulary", "seq_len", "dtype", "device")
 # How far above the highest measured point the ideal line is shown, so that it does not press the curves down.

@@ -12,8 +12,9 @@ from parabench.analysis import words
 from parabench.analysis.collectives.bus import GB, bus_factor
 from parabench.analysis.instruments.timeline import Timeline
 from parabench.collective_case import OPS
-from parabench.pages.figures import Panel, colour_of, lay_out, listed, plain, short
+from parabench.pages.figures import Panel, lay_out, listed, plain, short
 from parabench.pages.figures_steps import PART
+from parabench.pages.palette import colour_of
 from parabench.record import MIB, STEP_PARTS, WAIT
 
 # Told apart from one another and from the parts of a step, with any colour vision; Tol's muted ones and two greys.

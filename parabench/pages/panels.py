@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -20,13 +21,11 @@ def each_work(cases: pd.DataFrame, draw: Draw) -> list[Panel]:
     drawn = [(work, panel) for work, group in works for panel in draw(group)]
     if len(works) < 2:
         return [panel for _, panel in drawn]
-    return [
-        Panel(" · ".join(filter(None, (panel.title, _work(work)))), panel.figure, panel.height, panel.wide)
-        for work, panel in drawn
-    ]
+    return [replace(panel, title=" · ".join(filter(None, (panel.title, work_name(work))))) for work, panel in drawn]
 
 
-def _work(work: dict[str, Any]) -> str:
+def work_name(work: dict[str, Any]) -> str:
+    """What sets a work apart from others: model, data, batch, dtype and device."""
     data = f"{work['data']} ({work['vocabulary']})" if work["vocabulary"] else work["data"]
     batch = f"{work['global_batch']} × {work['seq_len']}" if work["seq_len"] > 1 else work["global_batch"]
     return f"{work['model']}, {data}, batch {batch}, {work['dtype']}, {work['device']}"

@@ -14,8 +14,8 @@ from parabench.pages import figures, sections_anatomy, sections_devices, section
 from parabench.pages.figures_memory import STATE, peak_memory, state_panels
 from parabench.pages.figures_scaling import scaling_panels
 from parabench.pages.figures_steps import PART, step_parts
-from parabench.pages.page import Section, Table
 from parabench.pages.panels import at_most, each_work, ms
+from parabench.pages.section import Section, Table
 from parabench.pages.sections_front import front_section
 from parabench.record import MIB, STEP_PARTS
 
@@ -32,7 +32,7 @@ def training_sections(seen: Evidence, states: pd.DataFrame) -> list[Section]:
     cases = seen.cases
     nothing = "" if cases["latency_s"].notna().any() else NOTHING
     sections = [
-        _buckets(cases, nothing),
+        _buckets(nothing),
         _heat(cases, nothing),
         _scaling(cases, nothing),
         _parts(cases, nothing),
@@ -45,17 +45,30 @@ def training_sections(seen: Evidence, states: pd.DataFrame) -> list[Section]:
         *sections_devices.sections(seen),
         *sections_machine.sections(seen),
     ]
-    return [section for section in sections if section is not None]
+    return [_ranking(nothing), *(section for section in sections if section is not None)]
 
 
-def _buckets(cases: pd.DataFrame, nothing: str) -> Section:
+def _ranking(nothing: str) -> Section:
+    return Section(
+        "ranking",
+        "The fastest",
+        "Step latency of the fastest selected cases; lower is better. The line reaches from the fastest to the slowest "
+        "launch; a filled mark cannot be told apart from the fastest.",
+        [],
+        nothing,
+        draw="ranking",
+    )
+
+
+def _buckets(nothing: str) -> Section:
     return Section(
         "bucket",
         "Step latency against bucket size",
         "Lower is better. Bars reach from the fastest to the slowest launch; the axis does not begin "
-        "at zero. “default” is PyTorch's own bucket setting.",
-        each_work(cases, figures.latency_by_bucket),
+        "at zero. “default” is PyTorch's own bucket setting. Shaded: what cannot be told apart from the fastest.",
+        [],
         nothing or "No strategy was measured with more than one bucket size.",
+        draw="buckets",
     )
 
 

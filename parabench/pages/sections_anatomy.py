@@ -14,8 +14,8 @@ from parabench.pages.figures import marked
 from parabench.pages.figures_anatomy import share_bars
 from parabench.pages.figures_steps import PART
 from parabench.pages.figures_timeline import MOST_RANKS, timeline_panel
-from parabench.pages.page import Section, Table
 from parabench.pages.panels import at_most, each_work, ms
+from parabench.pages.section import Section, Table
 from parabench.pages.sections_calls import bandwidth_section, bucket_section, straggler_section
 from parabench.record import MIB, STEP_PARTS
 

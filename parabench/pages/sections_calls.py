@@ -10,8 +10,8 @@ from parabench.analysis.instruments.bandwidth import alone_table, training_bandw
 from parabench.analysis.instruments.calls import bucket_table
 from parabench.analysis.instruments.stragglers import NEARLY_ALL, straggler_table
 from parabench.pages.figures_anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
-from parabench.pages.page import Section, Table
 from parabench.pages.panels import ms
+from parabench.pages.section import Section, Table
 from parabench.record import MIB
 
 # Bucket sizes that are drawn.

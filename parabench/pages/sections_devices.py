@@ -19,7 +19,7 @@ from parabench.analysis.instruments.device_time import (
 from parabench.analysis.instruments.memory_time import launch_phases, memory_timeline
 from parabench.pages.figures import Panel
 from parabench.pages.figures_devices import MOST_LINES, device_panel, memory_panel
-from parabench.pages.page import Section, Table
+from parabench.pages.section import Section, Table
 
 DASH = "–"
 # Metric, heading, axis, unit and how many of the stored unit make one drawn.

@@ -10,9 +10,10 @@ from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.sweet_spot.answer import Answer
 from parabench.analysis.sweet_spot.best import spots
-from parabench.pages.figures import Panel, lay_out, listed, plain, strategy_line, symbol_of
-from parabench.pages.page import Section, Table
+from parabench.pages.figures import Panel, lay_out, listed, plain
+from parabench.pages.palette import strategy_line, symbol_of
 from parabench.pages.panels import ms
+from parabench.pages.section import Section, Table
 from parabench.record import MIB
 
 # Seen on light and dark pages.

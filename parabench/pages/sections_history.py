@@ -12,8 +12,8 @@ from parabench.analysis.over_time.visits import visits_of
 from parabench.analysis.session import Session
 from parabench.pages.figures import Panel
 from parabench.pages.figures_history import MOST_LINES, over_time
-from parabench.pages.page import Section, Table
 from parabench.pages.panels import each_work, ms
+from parabench.pages.section import Section, Table
 from parabench.store import Results
 
 # More figures than this are a wall; what changed last comes first.

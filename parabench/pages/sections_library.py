@@ -12,8 +12,8 @@ from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.ddp_log import ddp_comparison
 from parabench.analysis.instruments.memory_phases import memory_phases
 from parabench.analysis.instruments.nccl_choice import Wiring, choices, inspected, wirings
-from parabench.pages.page import Section, Table
 from parabench.pages.panels import ms
+from parabench.pages.section import Section, Table
 from parabench.record import EXPLAIN_BLOCK, MEMORY_PARTS, MIB, REFERENCE_BLOCK, TRACES
 
 DASH = "–"

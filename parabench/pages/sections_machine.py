@@ -11,7 +11,7 @@ from parabench.analysis.instruments.machine_facts import gpu_rows, link_rows, ma
 from parabench.analysis.session import Session
 from parabench.family import entry_of
 from parabench.pages.figures import MOST_BARS, marked
-from parabench.pages.page import Section, Table
+from parabench.pages.section import Section, Table
 
 DASH = "–"
 

@@ -9,7 +9,7 @@ from parabench.analysis.gate import compare_words
 from parabench.analysis.gate.origin import Origin
 from parabench.analysis.gate.sides import Difference
 from parabench.analysis.tables import FindingGroup, when
-from parabench.pages.page import Section, Table
+from parabench.pages.section import Section, Table
 from parabench.record import Finding
 
 

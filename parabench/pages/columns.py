@@ -1,0 +1,66 @@
+"""Tables as the page embeds them: by column, rounded to what a reader can see, repeated words once.
+
+`reports/script/data.js` reads this back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+# Significant digits of an embedded number: one more than the most that any figure or table shows.
+DIGITS = 5
+
+# {"all": value}, where every row has the same; {"values": [...], "of": [index, ...]}, where few do; or a list.
+Column = dict[str, Any] | list[Any]
+
+
+def packed(table: pd.DataFrame) -> dict[str, Any]:
+    """{"n": rows, column: its packed values, ...}."""
+    return {"n": len(table)} | {str(name): column(table[name]) for name in table}
+
+
+def column(values: Iterable[Any]) -> Column:
+    """One packed column; what is NaN or None is None."""
+    series = values if isinstance(values, pd.Series) else pd.Series(list(values), dtype=object)
+    if pd.api.types.is_bool_dtype(series):
+        series = series.astype(object)
+    items = numbers(series) if pd.api.types.is_numeric_dtype(series) else _objects(series)
+    known = list(dict.fromkeys(items))
+    if len(known) == 1:
+        return {"all": known[0]}
+    if len(known) <= len(items) // 4:
+        place = {value: i for i, value in enumerate(known)}
+        return {"values": known, "of": [place[value] for value in items]}
+    return items
+
+
+def numbers(values: pd.Series[Any]) -> list[int | float | None]:
+    """The numbers with DIGITS significant digits, whole ones without a point, None where unknown."""
+    exact = values.to_numpy(dtype=float, na_value=np.nan)
+    known = np.isfinite(exact)
+    size = np.zeros_like(exact)
+    np.log10(np.abs(exact), out=size, where=known & (exact != 0))
+    decimals = (DIGITS - 1 - np.floor(size)).astype(int).tolist()
+    return [
+        None if not there else _short(value, places)
+        for value, places, there in zip(exact.tolist(), decimals, known.tolist(), strict=True)
+    ]
+
+
+def _short(value: float, decimals: int) -> int | float:
+    rounded = round(value, decimals) if decimals > 0 else round(value)  # what is left of the point stays whole
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _objects(values: pd.Series[Any]) -> list[Any]:
+    """As JSON can hold it: unknown is None, and numpy's scalars are Python's."""
+    return [
+        None
+        if value is None or (isinstance(value, float) and value != value)
+        else getattr(value, "item", lambda v=value: v)()
+        for value in values.tolist()
+    ]

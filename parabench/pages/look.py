@@ -1,0 +1,96 @@
+"""The look of a page: the templates, style and scripts of `reports/`, and what a reader put in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from parabench.analysis import tables, words
+from parabench.errors import UsageError
+from parabench.record import MIB
+
+# The page's script, in the order in which its parts need one another; each draws, chooses or says one thing.
+SCRIPTS = (
+    "data", "say", "state", "element", "filters", "tabs", "plots", "print", "figures_buckets", "figures_ranking", "start",
+)  # fmt: skip
+STYLES = ("page",)
+
+
+class Look:
+    """Reads the files of a page, from `folder` those that it holds and ours for the others.
+
+    Raises UsageError for a folder that is none.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        if folder is not None and not folder.is_dir():
+            raise UsageError(f"{folder} is no folder; give --template a folder with templates like those of reports/")
+        self._folder = folder
+
+    def asset(self, name: str) -> str:
+        """The text of a file by its name below `reports/`."""
+        own = None if self._folder is None else self._folder / name
+        try:
+            if own is not None and own.is_file():
+                return own.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{own} cannot be read: {error}; make it a file of UTF-8 text") from error
+        return resources.files("parabench.reports").joinpath(*name.split("/")).read_text(encoding="utf-8")
+
+    def style(self) -> str:
+        """The page's style sheets, one after the other."""
+        return "\n".join(self.asset(f"style/{name}.css") for name in STYLES).replace("</", "<\\/")
+
+    def script(self) -> str:
+        """The page's own script, its parts in one function, so that their names are nobody else's."""
+        parts = (self.asset(f"script/{name}.js") for name in SCRIPTS)
+        return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"
+
+    def render(self, template: str, **content: Any) -> str:
+        """`template` filled with `content`. Raises UsageError where one of the reader's own is wrong."""
+        try:
+            return self._environment().get_template(template).render(**content)
+        except jinja2.TemplateError as error:
+            if self._folder is None:
+                raise
+            where = f"{getattr(error, 'name', None) or template}, line {getattr(error, 'lineno', '?')}"
+            raise UsageError(f"a template of {self._folder} ({where}) cannot be used: {error}; mend it") from error
+
+    def _environment(self) -> jinja2.Environment:
+        environment = jinja2.Environment(
+            loader=jinja2.FunctionLoader(self.asset),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        environment.filters.update(FILTERS)
+        return environment
+
+
+def _cell(say: Callable[[float], str], unknown: str = "–") -> Callable[[float | None], str]:
+    """A filter that says a number, and a dash where there is none: unknown is never shown as 0."""
+    return lambda value: say(value) if words.known(value) else unknown
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "ms": _cell(lambda seconds: words.digits(seconds * 1e3)),
+    "us": _cell(lambda seconds: words.digits(seconds * 1e6)),
+    "digits": _cell(words.digits),
+    "count": _cell(lambda value: f"{value:,.0f}"),
+    "percent": _cell(words.percent),
+    "mib": _cell(lambda count: words.digits(count / MIB)),
+    "rate": _cell(words.rate),
+    "seconds": _cell(lambda seconds: f"{words.digits(seconds)} s"),
+    "key": _cell(repr, unknown=""),
+    "whole": _cell(lambda value: str(int(value)), unknown=""),
+    "text": lambda value: value if isinstance(value, str) else "",
+    "buckets": tables.bucket_sizes,
+    "when": tables.when,
+    "line": words.one_line,
+}

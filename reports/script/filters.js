@@ -1,0 +1,59 @@
+// The bar that chooses cases for every figure and table.
+const bar = document.getElementById("filters");
+
+const choose = (name, value, on) => change("filters", ({ filters }) => {
+  const values = new Set(filters.get(name));
+  if (on) values.add(value);
+  else values.delete(value);
+  if (values.size) filters.set(name, values);
+  else filters.delete(name);
+});
+
+const filterOf = ([name, title]) => {
+  const counts = new Map();
+  for (let row = 0; row < cases.n; row += 1) {
+    for (const value of valuesOf(name, row)) counts.set(value, (counts.get(value) || 0) + 1);
+  }
+  const boxes = ordered(counts.keys()).map((value) => element(
+    "label", {},
+    element("input", { type: "checkbox", value, onchange: (event) => choose(name, value, event.target.checked) }),
+    ` ${value} `, element("small", {}, fixed(counts.get(value), 0)),
+  ));
+  return element(
+    "details", { class: "filter", data: { filter: name } },
+    element("summary", {}, `${title}: `, element("b", {})),
+    element("fieldset", {}, element("legend", { class: "unseen" }, title), ...boxes),
+  );
+};
+
+const showFilters = () => {
+  for (const filter of bar.querySelectorAll(".filter")) {
+    const values = state.filters.get(filter.dataset.filter);
+    filter.classList.toggle("set", Boolean(values));
+    filter.querySelector("summary b").textContent = values ? ordered(values).join(", ") : "all";
+    for (const box of filter.querySelectorAll("input")) box.checked = Boolean(values?.has(box.value));
+  }
+  const some = selected().length;
+  bar.querySelector("output").textContent = some === cases.n
+    ? `all ${count(cases.n, "case")}` : `${fixed(some, 0)} of ${count(cases.n, "case")}`;
+  bar.querySelector("button").hidden = !state.filters.size;
+};
+
+if (bar && cases.n > 1 && filterable.length) {
+  bar.append(
+    ...filterable.map(filterOf),
+    element("output", { role: "status" }),
+    element("button", { type: "button", onclick: () => change("filters", (now) => now.filters.clear()) }, "Show all"),
+  );
+  bar.hidden = false;
+  showFilters();
+  onChange((what) => { if (what === "filters" || what === "address") showFilters(); });
+  // One list open at a time; a click elsewhere or Escape closes it.
+  const close = (but) => bar.querySelectorAll("details[open]").forEach((d) => { if (d !== but) d.open = false; });
+  document.addEventListener("click", (event) => close(event.target.closest("#filters details")));
+  bar.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    const open = bar.querySelector("details[open]");
+    if (open) { open.open = false; open.querySelector("summary").focus(); }
+  });
+}

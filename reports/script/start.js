@@ -1,0 +1,3 @@
+// Last: everybody is there.
+if (typeof Plotly === "undefined") document.documentElement.dataset.drawn = "yes";
+else drawWithin(seen());

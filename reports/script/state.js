@@ -1,0 +1,77 @@
+// What the reader chose: tab, filters, open case, orders of tables. The address (after #) holds all of it, so that a
+// link shows what one saw.
+const filterable = data.filters || [];
+const filterNames = new Set(filterable.map(([name]) => name));
+const listeners = [];
+const state = { tab: "", case: "", filters: new Map(), order: new Map() };
+
+// A value as a filter and the address name it.
+const named = (value) => (value === null || value === undefined ? "default" : String(value));
+// A case's values of a column: its status may be several, "2 ok, 1 oom".
+const valuesOf = (column, row) => {
+  const value = cases[column][row];
+  if (column !== "status") return [named(value)];
+  return value.includes(", ") ? value.split(", ").map((part) => part.replace(/^\d+ /, "")) : [value];
+};
+const ordered = (values) => [...values].sort((a, b) => {
+  if ((a === "default") !== (b === "default")) return a === "default" ? 1 : -1;
+  return a.localeCompare(b, "en", { numeric: true });
+});
+
+const readAddress = () => {
+  const said = new URLSearchParams(location.hash.slice(1));
+  state.tab = said.get("tab") || "";
+  state.case = said.get("case") || "";
+  state.filters = new Map();
+  state.order = new Map();
+  for (const [name, value] of said) {
+    if (filterNames.has(name)) {
+      if (!state.filters.has(name)) state.filters.set(name, new Set());
+      state.filters.get(name).add(value);
+    } else if (name.startsWith("sort.")) state.order.set(name.slice(5), value);
+  }
+};
+const address = () => {
+  const said = new URLSearchParams();
+  if (state.tab) said.set("tab", state.tab);
+  for (const [name, values] of state.filters) for (const value of ordered(values)) said.append(name, value);
+  for (const [table, order] of state.order) said.set(`sort.${table}`, order);
+  if (state.case) said.set("case", state.case);
+  return `#${said}`;
+};
+
+let chosen = null;  // rows that the filters leave, fastest first; worked out once a change
+const selected = () => {
+  if (chosen === null) {
+    const tests = [...state.filters];
+    chosen = [];
+    for (let row = 0; row < cases.n; row += 1) {
+      if (tests.every(([name, values]) => valuesOf(name, row).some((value) => values.has(value)))) chosen.push(row);
+    }
+  }
+  return chosen;
+};
+const isSelected = (caseId) => {
+  const row = rowOf.get(caseId);
+  return row === undefined || !state.filters.size || selectedSet().has(row);
+};
+let chosenSet = null;
+const selectedSet = () => (chosenSet ??= new Set(selected()));
+
+// Change what was chosen and tell everybody: `what` names what changed ("tab", "filters", "case", "order"). A step that
+// a reader would want to go back from is one in the browser's history.
+const change = (what, apply) => {
+  apply(state);
+  if (what === "filters") chosen = chosenSet = null;
+  const back = what === "tab" || what === "case";
+  history[back ? "pushState" : "replaceState"](null, "", address());
+  for (const listener of listeners) listener(what);
+};
+const onChange = (listener) => listeners.push(listener);
+
+readAddress();
+addEventListener("popstate", () => {
+  readAddress();
+  chosen = chosenSet = null;
+  for (const listener of listeners) listener("address");
+});
