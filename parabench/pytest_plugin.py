@@ -238,13 +238,12 @@ def _nothing() -> None:
 
 def _read(results: Results, session_id: int) -> tuple[dict[str, list[float]], dict[str, str]]:
     """({case id: step latencies}, {case id: why it failed}) of a session."""
-    from parabench.analysis.frames import step_latencies
     from parabench.record import FIRST_BLOCK, Status
 
     launches = results.launch
     launches = launches[(launches["session_id"] == session_id) & (launches["block"] >= FIRST_BLOCK)]
     failed = launches[launches["status"] != Status.OK]
-    steps = step_latencies(results.sample).merge(launches, left_on="launch_id", right_on="id")
+    steps = results.steps.merge(launches, left_on="launch_id", right_on="id")
     latencies = {str(case): group["step_s"].tolist() for case, group in steps.groupby("case_id")}
     failures = {str(row["case_id"]): f"{row['status']}: {row['error']}" for row in failed.to_dict("records")}
     return latencies, failures

@@ -10,6 +10,7 @@ from parabench.analysis.evidence import evidence
 from parabench.analysis.memory import compared, state_table
 from parabench.analysis.session import select_session
 from parabench.analysis.sweet_spot.best import spots
+from parabench.analysis.verdict import next_command
 from parabench.pages import collectives_report, sections_history
 from parabench.pages.case_data import page_data
 from parabench.pages.page import render_page
@@ -38,7 +39,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     seen = evidence(results, chosen)
     launches, cases = seen.launches, seen.cases
     answers = seen.once(spots)
-    states = state_table(launches, results.sample)
+    states = state_table(launches, results.whole)
     own = launches[launches["block"] >= FIRST_BLOCK]
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     return render_page(
@@ -50,6 +51,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         data=page_data(seen, answers),
         answers=answers,
         held=compared(states),
+        next=next_command(results, chosen, launches, answers),
         trust=tables.trust(own),
         cases=tables.case_rows(cases, answers),
         unit=" or ".join(dict.fromkeys(map(words.unit_of, cases["seq_len"]))) or "tokens",

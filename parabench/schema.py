@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
+DIGESTED = 5  # the version since which there are digests
 APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
 
 SCHEMA = """
@@ -48,6 +49,16 @@ CREATE TABLE host_sample(
 CREATE INDEX host_sample_by_launch ON host_sample(launch_id);
 """
 
+# Since schema 5: `digest` says in brief what `sample` holds (digest.py), and the few samples of instrumented steps are
+# found without a look at all others.
+DIGEST = """
+CREATE TABLE digest(
+    launch_id INTEGER NOT NULL REFERENCES launch(id), kind TEXT NOT NULL, phase TEXT NOT NULL, metric TEXT NOT NULL,
+    place BLOB NOT NULL, value BLOB NOT NULL);
+CREATE INDEX digest_by_launch ON digest(launch_id);
+CREATE INDEX sample_instrumented ON sample(launch_id) WHERE phase = 'instrument';
+"""
+
 # What each version lacks of the next. Reading takes an older store as it is; writing brings it up to date.
 MISSING: dict[int, tuple[tuple[str, str, str], ...]] = {
     1: (("collective", "phase", "TEXT"), ("collective", "in_place", "INTEGER"), ("collective", "n_wrong", "INTEGER")),
@@ -58,4 +69,4 @@ MISSING: dict[int, tuple[tuple[str, str, str], ...]] = {
     ),
     3: (("session", "interleaved", "TEXT"),),
 }  # fmt: skip
-NEW_TABLES = {2: INSTRUMENTS}
+NEW_TABLES = {2: INSTRUMENTS, 4: DIGEST}

@@ -1,4 +1,4 @@
-"""The store: one SQLite file. A launch is appended in one transaction; reading gives tidy DataFrames."""
+"""The store: one SQLite file. A launch is appended in one transaction; `results` reads it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parabench import __version__
+from parabench.digest import Digest, digests, stored_digests
 from parabench.errors import UsageError
 from parabench.record import (
     EXPLAIN_BLOCK,
@@ -26,10 +27,10 @@ from parabench.record import (
     Status,
     utc_now,
 )  # fmt: skip
-from parabench.schema import APPLICATION_ID, INSTRUMENTS, MISSING, NEW_TABLES, SCHEMA, SCHEMA_VERSION
+from parabench.results import Results, check_version, load
+from parabench.schema import APPLICATION_ID, DIGEST, DIGESTED, INSTRUMENTS, MISSING, NEW_TABLES, SCHEMA, SCHEMA_VERSION
 
-if TYPE_CHECKING:
-    import pandas as pd
+__all__ = ["STORE_NAME", "Results", "SessionRow", "Store", "load", "split"]
 
 # What `parabench run` calls the store of its folder.
 STORE_NAME = "results.db"
@@ -42,21 +43,6 @@ class SessionRow:
     id: int
     plan: dict[str, Any]
     interleaved: dict[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class Results:
-    """All of a store as DataFrames named like its tables. `environment`, `plan` and `facts` stay JSON text."""
-
-    path: Path
-    session: pd.DataFrame
-    launch: pd.DataFrame
-    sample: pd.DataFrame
-    collective: pd.DataFrame
-    device_sample: pd.DataFrame
-    host_sample: pd.DataFrame
-    span: pd.DataFrame
-    finding: pd.DataFrame
 
 
 class Store:
@@ -74,8 +60,8 @@ class Store:
             db = sqlite3.connect(path, isolation_level=None)
             if fresh:
                 marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-                db.executescript(f"BEGIN; {marks} {SCHEMA} {INSTRUMENTS} COMMIT;")
-            _upgrade(db, _check(db, path))
+                db.executescript(f"BEGIN; {marks} {SCHEMA} {INSTRUMENTS} {DIGEST} COMMIT;")
+            _upgrade(db, check_version(db, path))
             # Readers (a live report) never block the run; one file is left when the store is closed.
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
@@ -226,6 +212,7 @@ class Store:
             launch_id = cursor.lastrowid
             assert launch_id is not None
             self._insert(launch_id, "sample", Sample, launch.samples)
+            self._insert(launch_id, "digest", Digest, digests(launch.samples))
             self._insert(launch_id, "device_sample", DeviceSample, launch.device_samples)
             self._insert(launch_id, "host_sample", HostSample, launch.host_samples)
             self._insert(launch_id, "span", Span, launch.spans)
@@ -255,29 +242,14 @@ class Store:
 
 def _upgrade(db: sqlite3.Connection, version: int) -> None:
     if version < SCHEMA_VERSION:
-        added = [column for old in range(version, SCHEMA_VERSION) for column in MISSING[old]]
+        added = [column for old in range(version, SCHEMA_VERSION) for column in MISSING.get(old, ())]
         changes = "".join(f"ALTER TABLE {table} ADD COLUMN {name} {kind};" for table, name, kind in added)
         changes += "".join(NEW_TABLES.get(old, "") for old in range(version, SCHEMA_VERSION))
-        db.executescript(f"BEGIN IMMEDIATE; {changes} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-
-
-def _check(db: sqlite3.Connection, path: Path) -> int:
-    """The schema version of the store. Raises UsageError when it is none, or not one that is known here."""
-    try:
-        application_id = db.execute("PRAGMA application_id").fetchone()[0]
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.DatabaseError as error:
-        raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
-    if application_id != APPLICATION_ID:
-        raise UsageError(f"{path} is not a parabench store; give the results.db of a run")
-    if version > SCHEMA_VERSION:
-        raise UsageError(
-            f"{path} has schema {version}, newer than this parabench {__version__} knows ({SCHEMA_VERSION}); "
-            "upgrade parabench"
-        )
-    if db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')").fetchone()[0] < 3:
-        raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
-    return int(version)
+        db.executescript(f"BEGIN IMMEDIATE; {changes} PRAGMA user_version = {SCHEMA_VERSION};")
+        if version < DIGESTED:
+            rows = ((launch_id, *digest) for launch_id, digest in stored_digests(db))
+            db.executemany("INSERT INTO digest VALUES (?, ?, ?, ?, ?, ?)", rows)
+        db.execute("COMMIT")
 
 
 def split(text: str) -> tuple[Path, str | None]:
@@ -292,58 +264,3 @@ def split(text: str) -> tuple[Path, str | None]:
         raise UsageError(f"{text} names no session after the @; give {path}, or {path}@ with an id or a label")
     store = Path(path)
     return store / STORE_NAME if os.path.isdir(store) else store, session or None
-
-
-def load(path: Path, rows: Mapping[str, str] | None = None) -> Results:
-    """Read a whole store, or of tables that are in `rows` only those rows for which the SQL condition there is true.
-
-    Raises UsageError when `path` is missing, no store, or of a newer schema.
-    """
-    import pandas as pd
-
-    _check_file(path)
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            version = _check(db, path)
-            missing = [column for old in range(version, SCHEMA_VERSION) for column in MISSING[old]]
-
-            def table(name: str) -> pd.DataFrame:
-                order = " ORDER BY id" if name in ("session", "launch") else " ORDER BY rowid"
-                if any(f"TABLE {name}(" in NEW_TABLES.get(old, "") for old in range(version, SCHEMA_VERSION)):
-                    return _empty(name)
-                later = "".join(f", NULL AS {column}" for of, column, _ in missing if of == name)
-                only = f" WHERE {rows[name]}" if rows and name in rows else ""
-                return pd.read_sql_query(f"SELECT *{later} FROM {name}{only}{order}", db)
-
-            return Results(
-                path=path,
-                session=table("session"),
-                launch=table("launch"),
-                sample=table("sample"),
-                collective=table("collective"),
-                device_sample=table("device_sample"),
-                host_sample=table("host_sample"),
-                span=table("span"),
-                finding=table("finding"),
-            )
-    except (sqlite3.Error, pd.errors.DatabaseError) as error:
-        raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
-
-
-def _check_file(path: Path) -> None:
-    """Raise UsageError where no store can be, with what is there instead."""
-    remedy = "give the results.db of a run"
-    if os.path.isfile(path):
-        return
-    if os.path.isdir(path):
-        raise UsageError(f"{path} is a folder; {remedy}")
-    raise UsageError(f"{path} {'is no file' if os.path.exists(path) else 'does not exist'}; {remedy}")
-
-
-def _empty(table: str) -> pd.DataFrame:
-    """What a store of before schema 3 has in a table of the instruments."""
-    import pandas as pd
-
-    with contextlib.closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(INSTRUMENTS)
-        return pd.read_sql_query(f"SELECT * FROM {table}", db)

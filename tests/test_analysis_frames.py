@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parabench.analysis.checks import check
-from parabench.analysis.frames import case_table, launch_table, step_latencies
+from parabench.analysis.frames import case_table, launch_table
 from parabench.analysis.scaling import scaling
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
@@ -31,7 +31,7 @@ def test_a_step_takes_as_long_as_its_slowest_rank_and_warm_up_is_left_out(tmp_pa
         Sample(1, 3, "measure", "step_s", None),
         Sample(0, 4, "instrument", "step_s", 9.0),
     ]
-    steps = step_latencies(fake.write(tmp_path / "r.db", [one]).sample)
+    steps = fake.write(tmp_path / "r.db", [one]).steps
     assert steps["step"].tolist() == [1, 2, 3]
     assert steps["step_s"].tolist()[:2] == [0.05, 0.06]
     assert math.isnan(steps["step_s"][2])  # one rank unknown: unknown, not the other rank's

@@ -36,7 +36,7 @@ OPTIONS = {"hsdp": {"ranks_per_node": 2}, "tp_ddp": {"tp_size": 2}, "tp_fsdp": {
 
 
 def states(results):
-    return state_table(launch_table(results, select_session(results)), results.sample)
+    return state_table(launch_table(results, select_session(results)), results.whole)
 
 
 def held(of, **more):

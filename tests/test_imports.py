@@ -16,7 +16,7 @@ EVERYONES = {
     "__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt", "peaks",
     "whole_file", "nccl_names", "lifeline",
 }  # fmt: skip
-READING = {"store", "schema", "analysis", "pages", "report", "trace"}
+READING = {"store", "results", "digest", "schema", "analysis", "pages", "report", "trace"}
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",
     "preload", "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify",

@@ -446,7 +446,7 @@ def test_measured_bubbles_stand_beside_theory(tmp_path: Path) -> None:
         ],
     )
     session = select_session(results)
-    found = bubbles(launch_table(results, session), results.sample)
+    found = bubbles(launch_table(results, session), results.whole)
     assert list(found["label"]) == [one.label, other.label]
     assert list(found["case_id"]) == [one.id, other.id]
     assert list(found["schedule"]) == ["1f1b", "gpipe"]
@@ -458,4 +458,4 @@ def test_measured_bubbles_stand_beside_theory(tmp_path: Path) -> None:
 
 def test_a_session_without_pipelines_has_no_bubbles(tmp_path: Path) -> None:
     results = fake_results.write(tmp_path / "store.db", [fake_results.launch(case(strategy="ddp"))])
-    assert bubbles(launch_table(results, select_session(results)), results.sample).empty
+    assert bubbles(launch_table(results, select_session(results)), results.whole).empty

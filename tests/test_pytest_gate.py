@@ -18,7 +18,6 @@ from rich.console import Console
 import parabench.pytest_gate
 import parabench.report
 import parabench.run
-from parabench.analysis.frames import step_latencies
 from parabench.case import Case
 from parabench.record import Failure, Status
 from parabench.run import Request, run_suite
@@ -120,7 +119,7 @@ def test_the_case_that_got_slower_fails_with_the_sentence(lab, gate):
     # What got slower is in the JSON too, which stays pytest-benchmark's own.
     entries = json.loads((lab.folder / "out.json").read_text())["benchmarks"]
     results = load(lab.folder / "new" / "results.db")
-    steps = step_latencies(results.sample).merge(results.launch, left_on="launch_id", right_on="id")
+    steps = results.steps.merge(results.launch, left_on="launch_id", right_on="id")
     stored = {case: group["step_s"].tolist() for case, group in steps[steps["block"] >= 0].groupby("case_id")}
     assert {entry["name"]: entry["stats"]["data"] for entry in entries} == stored
     assert {len(data) for data in stored.values()} == {3 * 2}

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from parabench.analysis.frames import step_latencies
 from parabench.store import load
 
 SUITE = '''"""Does a suite run under pytest?"""
@@ -52,7 +51,7 @@ def test_only_selected_cases_are_launched(done, results):
 
 
 def test_recorded_latencies_are_pytest_benchmarks_raw_data(folder, results):
-    steps = step_latencies(results.sample).merge(results.launch, left_on="launch_id", right_on="id")
+    steps = results.steps.merge(results.launch, left_on="launch_id", right_on="id")
     stored = {case: group["step_s"].tolist() for case, group in steps[steps["block"] >= 0].groupby("case_id")}
     (entry,) = json.loads((folder / "out.json").read_text())["benchmarks"]
     assert {entry["name"]: entry["stats"]["data"]} == stored

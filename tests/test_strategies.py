@@ -160,8 +160,9 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 # Seen at most: gradients and parameters 2e-6 apart in float32 (another order of summation). In bfloat16 (8 bits of
 # mantissa) 4e-2, and 5e-2 where parameters travel in it too. A rank that is forgotten changes gradients by a half.
+# Of the loss 1.2e-6 (tensor parallel, on a CPU whose BLAS sums in wider vectors), so what parameters are allowed.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-1}
-LOSS_TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-3}
+LOSS_TOLERANCE = {"float32": TOLERANCE["float32"], "bfloat16": 1e-3}
 
 
 def marked(group: Group) -> Any:

@@ -11,7 +11,7 @@ from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.instruments import anatomy, ddp_log, health, stragglers
 from parabench.analysis.session import Session, select_session
 from parabench.family import STRATEGIES, Rule
-from parabench.record import Finding, Phase
+from parabench.record import Finding
 from parabench.store import Results
 
 # Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
@@ -53,7 +53,7 @@ def check_evidence(seen: Evidence) -> list[Finding]:
         *_oversubscribed(cases, seen.session),
         *_noisy(cases),
         *_drifting(seen.good),
-        *_slow_ranks(seen.good, seen.results.sample),
+        *_slow_ranks(seen.good, seen.results.medians),
         *(finding for findings in INSTRUMENTS for finding in findings(seen)),
     ]
 
@@ -126,13 +126,14 @@ def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
             )
 
 
-def _slow_ranks(good: pd.DataFrame, samples: pd.DataFrame) -> Iterator[Finding]:
+def _slow_ranks(good: pd.DataFrame, medians: pd.DataFrame) -> Iterator[Finding]:
     local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
-    rows = samples[(samples["metric"] == "forward_s") & (samples["phase"] == Phase.MEASURE)]
+    rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(local["launch_id"])]
+    local = local[local["case_id"].isin(_suspects(rows, local))]
     rows = rows[rows["launch_id"].isin(local["launch_id"])]
-    medians = pd.to_numeric(rows["value"]).groupby([rows["launch_id"], rows["rank"]]).median().unstack("rank")
+    wide = rows.set_index(["launch_id", "rank"])["value"].unstack("rank")
     for case_id, group in local.groupby("case_id", sort=False):
-        own = medians.reindex(group["launch_id"]).dropna(axis="columns", how="all")
+        own = wide.reindex(group["launch_id"]).dropna(axis="columns", how="all")
         if own.empty or own.isna().any(axis=None) or own.shape[1] < 2:
             continue
         slowest = own.idxmax(axis="columns")
@@ -147,3 +148,16 @@ def _slow_ranks(good: pd.DataFrame, samples: pd.DataFrame) -> Iterator[Finding]:
                 advice="Look at that rank's device, its clocks, and what else runs there.",
                 case_id=str(case_id),
             )
+
+
+def _suspects(rows: pd.DataFrame, local: pd.DataFrame) -> pd.Index:
+    """The cases of which the same rank is too slow in every launch that tells it: few, so that a store of many cases is
+    not gone through case by case."""
+    order = rows.sort_values(["launch_id", "value", "rank"], ascending=[True, False, True])
+    slowest = order.drop_duplicates("launch_id").set_index("launch_id")
+    others = order[order["launch_id"].duplicated()].groupby("launch_id")["value"].median()
+    by_launch = slowest.assign(ratio=slowest["value"] / others)[["rank", "ratio"]].join(
+        local.set_index("launch_id")["case_id"]
+    )
+    groups = by_launch.groupby("case_id")
+    return groups.size().index[(groups["rank"].nunique() == 1) & (groups["ratio"].min() > SLOW_RANK)]

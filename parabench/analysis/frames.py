@@ -18,7 +18,7 @@ import pandas as pd
 from parabench.analysis.session import Session
 from parabench.case import Case
 from parabench.family import entry_of
-from parabench.record import FIRST_BLOCK, STATE_PARTS, STEP_PARTS, UNVERIFIED, Phase, Status
+from parabench.record import FIRST_BLOCK, STEP_PARTS, UNVERIFIED, Phase, Status
 from parabench.store import Results
 
 # Two cases do the same work, and may be ranked against each other, when these fields agree. `split` is none of them:
@@ -28,14 +28,10 @@ PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 MEMORY = (*PEAKS, "used_bytes")
 STALENESS = ("staleness_mean", "staleness_max")
 
-# What of a store `store.load` has to read for less than a report, as SQL conditions: the times of steps; or the numbers
-# of launches, so neither warm-up, nor losses, nor parts of steps, which are then NaN in the tables below.
-STEP_TIMES = {"sample": f"metric = 'step_s' AND phase = '{Phase.MEASURE}'"} | dict.fromkeys(
-    ("collective", "device_sample", "host_sample", "span", "finding"), "FALSE"
-)
-_ONCE = ", ".join(f"'{metric}'" for metric in (*PEAKS, *STALENESS, *STATE_PARTS))
+# What of a store `store.load` has to read for less than a report, as SQL conditions: no readings and calls at all; or
+# those that numbers of launches are made of.
+STEP_TIMES = dict.fromkeys(("collective", "device_sample", "host_sample", "span"), "FALSE")
 LAUNCH_NUMBERS = {
-    "sample": f"{STEP_TIMES['sample']} OR metric IN ({_ONCE})",
     "device_sample": "rank IS NULL AND metric IN ('used_bytes', 'energy_j', 'power_w')",
     # What `parabench collectives` measured; calls of a training's instrumented steps stay out.
     "collective": f"phase IS NOT '{Phase.INSTRUMENT}'",
@@ -48,19 +44,6 @@ LAUNCH_NUMBERS = {
 # median is robust.
 QUANTILE = {"cuda": 0.5, "cpu": 0.1}
 STATISTIC = {"cuda": "median", "cpu": "10th percentile"}
-
-
-def step_latencies(samples: pd.DataFrame) -> pd.DataFrame:
-    """Columns `launch_id, step, step_s` of the measured steps, ordered.
-
-    A step takes as long as its slowest rank, so `step_s` is the maximum over ranks; NaN when a rank's is
-    unknown.
-    """
-    rows = samples[(samples["metric"] == "step_s") & (samples["phase"] == Phase.MEASURE)]
-    rows = rows.assign(value=pd.to_numeric(rows["value"]))
-    groups = rows.groupby(["launch_id", "step"])["value"]
-    slowest = groups.max().where(groups.count() == groups.size())
-    return slowest.rename("step_s").reset_index()
 
 
 def launch_table(results: Results, session: Session) -> pd.DataFrame:
@@ -77,57 +60,59 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     session.require("training", "use --session to name one that did")
     launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
     ids = launches["launch_id"]
-    samples = results.sample[results.sample["launch_id"].isin(ids)]
-    memory = _peaks(samples, results.device_sample[results.device_sample["launch_id"].isin(ids)])
-    parts = _parts(samples)
-
-    cases = {str(text): Case.from_dict(json.loads(text)) for text in launches["case_json"].unique()}
-    labels = unique_labels({case.id: case for case in cases.values()})
-    fields = {text: case.to_dict() for text, case in cases.items()}
-    gpus = bool(session.environment.get("gpus"))
-    doubted = set(results.finding.loc[results.finding["code"] == UNVERIFIED, "launch_id"].dropna())
-    rows: list[dict[str, Any]] = []
-    for launch in launches.to_dict("records"):
-        case = cases[launch["case_json"]]
-        device = case.device if case.device != "auto" else "cuda" if gpus else "cpu"
-        rows.append(
-            {name: launch[name] for name in _KEPT}
-            | fields[launch["case_json"]]
-            | {
-                "device": device,
-                "label": labels[case.id],
-                "statistic": STATISTIC[device],
-                "verified": launch["launch_id"] not in doubted,
-            }
-        )
-    table = pd.DataFrame(rows, columns=[*_KEPT, *Case().to_dict(), "label", "statistic", "verified"])
-    table = table.join(_step_numbers(step_latencies(samples), table.set_index("launch_id")["device"]), on="launch_id")
+    whole, medians, devices, steps = (
+        table if len(ids) == len(results.launch) else table[table["launch_id"].isin(ids)]
+        for table in (results.whole, results.medians, results.device_sample, results.steps)
+    )
+    doubted = results.finding.loc[results.finding["code"] == UNVERIFIED, "launch_id"].dropna()
+    table = pd.concat(
+        [
+            launches[list(_KEPT)].infer_objects().reset_index(drop=True),
+            _case_fields(launches["case_json"], bool(session.environment.get("gpus"))),
+        ],
+        axis="columns",
+    ).assign(verified=~ids.isin(doubted).to_numpy())
+    table = table.join(_step_numbers(steps, table.set_index("launch_id")["device"]), on="launch_id")
     table["n_steps"] = table["n_steps"].fillna(0).astype(int)
     tokens = table["global_batch"] * table["seq_len"]
     table["tokens_per_s"] = (tokens / table["number_s"].where(table["number_s"] > 0)).astype(float)
-    for added in (parts, memory, _staleness(samples)):
+    for added in (_parts(medians), _peaks(whole, devices), _staleness(whole)):
         table = table.join(added, on="launch_id")
     return table.assign(peak_memory_bytes=_peak_memory(table))
 
 
+def _case_fields(stored: pd.Series[str], gpus: bool) -> pd.DataFrame:
+    """For each launch its case's fields, with the device that `auto` meant, its `label`, and its `statistic`."""
+    codes, texts = pd.factorize(stored)
+    cases = [Case.from_dict(json.loads(text)) for text in texts]
+    ids = [case.id for case in cases]
+    labels = unique_labels(dict(zip(ids, cases, strict=True)))
+    rows = []
+    for at, case in zip(ids, cases, strict=True):
+        device = case.device if case.device != "auto" else "cuda" if gpus else "cpu"
+        rows.append(case.to_dict() | {"device": device, "label": labels[at], "statistic": STATISTIC[device]})
+    fields = pd.DataFrame(rows, columns=[*Case().to_dict(), "label", "statistic"])
+    return fields.take(codes).reset_index(drop=True)
+
+
 def _step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
-    """By launch: number_s, p90_s, drift and n_steps; `steps` as `step_latencies` has them, `devices` by launch."""
+    """By launch: number_s, p90_s, drift and n_steps; `steps` as `Results.steps` has them, `devices` by launch."""
     known = steps.dropna(subset=["step_s"])
-    counts = known.groupby("launch_id")["step_s"].transform("size").rename("steps")
-    quantiles = known["launch_id"].map(devices).map(QUANTILE).rename("quantile")
+    launch, seconds = known["launch_id"].to_numpy(), known["step_s"].to_numpy(dtype=float)
+    first = np.flatnonzero(np.append(True, launch[1:] != launch[:-1])[: len(launch)])
+    counts = np.diff(np.append(first, len(launch)))
+    quantiles = devices.reindex(launch[first]).map(QUANTILE).to_numpy(dtype=float)
     found = [pd.DataFrame({name: pd.Series(dtype=float) for name in ("number_s", "p90_s", "drift", "n_steps")})]
     # Launches of as many steps are the rows of one matrix: a thousand quantiles at once.
-    groups: list[tuple[Any, pd.DataFrame]] = list(known.groupby([counts, quantiles]))
-    for (count, quantile), group in groups:
-        n, q = int(count), float(quantile)
-        matrix = group["step_s"].to_numpy(dtype=float).reshape(-1, n)
+    for n, q in sorted(set(zip(counts.tolist(), quantiles.tolist(), strict=True))):
+        own = first[(counts == n) & (quantiles == q)]
+        matrix = seconds[own[:, None] + np.arange(n)]
         third = n // 3
         drift = np.full(len(matrix), np.nan)
         if third >= 3:  # the quantile of one or two steps says nothing
             drift = np.quantile(matrix[:, -third:], q, axis=1) / np.quantile(matrix[:, :third], q, axis=1) - 1
         numbers = {"number_s": np.quantile(matrix, q, axis=1), "p90_s": np.quantile(matrix, 0.9, axis=1)}
-        ids = group["launch_id"].to_numpy()[::n]
-        found.append(pd.DataFrame(numbers | {"drift": drift, "n_steps": float(n)}, index=ids))
+        found.append(pd.DataFrame(numbers | {"drift": drift, "n_steps": float(n)}, index=launch[own]))
     return pd.concat(found[1:] or found)
 
 
@@ -223,32 +208,33 @@ def status_counts(statuses: Iterable[str]) -> str:
     return ", ".join(f"{n} {status}" for status, n in counts.items()) if len(counts) > 1 else next(iter(counts))
 
 
-def _parts(samples: pd.DataFrame) -> pd.DataFrame:
-    """Per launch, the median of each part on the rank whose median step is longest."""
-    rows = samples[samples["metric"].isin(("step_s", *STEP_PARTS)) & (samples["phase"] == Phase.MEASURE)]
-    rows = rows.assign(value=pd.to_numeric(rows["value"]))
-    wide = rows.groupby(["launch_id", "rank", "metric"])["value"].median().unstack("metric")
-    wide = wide.reindex(columns=["step_s", *STEP_PARTS]).dropna(subset=["step_s"])
-    slowest = wide["step_s"].groupby("launch_id").idxmax()
-    return wide.loc[slowest.tolist(), list(STEP_PARTS)].droplevel("rank")
+def _parts(medians: pd.DataFrame) -> pd.DataFrame:
+    """Per launch, each part on the rank whose median step is longest; `medians` as `Results.medians` has them."""
+    known = medians[medians["value"].notna() | (medians["metric"] != "step_s")]
+    keys = ["launch_id", "rank"]
+    own = known[known["metric"] == "step_s"].sort_values(["launch_id", "value", "rank"], ascending=[True, False, True])
+    slowest = own.drop_duplicates("launch_id")[keys]
+    found = slowest.set_index("launch_id").drop(columns="rank")
+    for name in STEP_PARTS:
+        part = slowest.merge(known[known["metric"] == name][[*keys, "value"]], on=keys)
+        found[name] = part.set_index("launch_id")["value"]
+    return found
 
 
-def _peaks(samples: pd.DataFrame, device_samples: pd.DataFrame) -> pd.DataFrame:
+def _peaks(whole: pd.DataFrame, device_samples: pd.DataFrame) -> pd.DataFrame:
     """Each launch's peaks: the maximum over ranks (NaN when one is unknown), and over devices."""
-    rows = samples[samples["metric"].isin(PEAKS) & (samples["phase"] != Phase.INSTRUMENT)]
-    rows = rows.assign(value=pd.to_numeric(rows["value"]))
-    groups = rows.groupby(["launch_id", "metric"])["value"]
+    rows = whole[whole["metric"].isin(PEAKS) & (whole["phase"] != Phase.INSTRUMENT)]
+    groups = rows.groupby(["launch_id", "metric"], observed=True)["value"]
     peaks = groups.max().where(groups.count() == groups.size()).unstack("metric").reindex(columns=list(PEAKS))
     used = device_samples[(device_samples["metric"] == "used_bytes") & device_samples["rank"].isna()]
     in_use = pd.to_numeric(used["value"]).groupby(used["launch_id"]).max().rename("used_bytes")
     return peaks.join(in_use, how="outer").astype(float)
 
 
-def _staleness(samples: pd.DataFrame) -> pd.DataFrame:
+def _staleness(whole: pd.DataFrame) -> pd.DataFrame:
     """Each launch's mean over the ranks that tell it (each sends as many gradients), and the largest."""
-    rows = samples[samples["metric"].isin(STALENESS)]
-    rows = rows.assign(value=pd.to_numeric(rows["value"]))
-    groups = rows.groupby(["launch_id", "metric"])["value"]
+    rows = whole[whole["metric"].isin(STALENESS)]
+    groups = rows.groupby(["launch_id", "metric"], observed=True)["value"]
     mean = groups.mean().unstack("metric").reindex(columns=["staleness_mean"])
     largest = groups.max().unstack("metric").reindex(columns=["staleness_max"])
     return mean.join(largest).astype(float)

@@ -155,25 +155,29 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def state_table(launches: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+def state_table(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     """One row per case whose ranks told what they hold, with COLUMNS, by world size and then by what is measured.
 
-    `launches` is a launch table, `samples` the store's. The parts are those of the rank that holds most, in the launch
+    `launches` is a launch table, `whole` the samples that belong to no step (`Results.whole`). The parts are those of the rank that holds most, in the launch
     in which it did; `theory` is NaN where there is no formula or the launch did not tell what it needs, `ratio` is
     measured / theory. `exact` is False where theory can only be an even split.
     """
     good = counted(launches)
-    rows = samples[samples["metric"].isin(PARTS) & samples["launch_id"].isin(good["launch_id"])]
-    rows = rows[rows["phase"] == Phase.MEASURE].assign(value=lambda own: pd.to_numeric(own["value"]))
-    held = rows.pivot_table(index=["launch_id", "rank"], columns="metric", values="value", aggfunc="max")
+    rows = whole[whole["metric"].isin(PARTS) & (whole["phase"] == Phase.MEASURE)]
+    rows = rows[rows["launch_id"].isin(good["launch_id"])]
+    held = rows.groupby(["launch_id", "rank", "metric"], observed=True)["value"].max().unstack("metric")
     held = held.reindex(columns=list(PARTS)).dropna()
+    case_of = good.set_index("launch_id")["case_id"]
+    held = held.assign(
+        _held=held.sum(axis="columns"), case_id=case_of.reindex(held.index.get_level_values(0)).to_numpy()
+    )
+    most_of = held.sort_values("_held", ascending=False, kind="stable").drop_duplicates("case_id").set_index("case_id")
     table = []
-    for case_id, group in good.groupby("case_id", sort=False):
-        own = held[held.index.get_level_values("launch_id").isin(group["launch_id"])]
-        if own.empty:
-            continue
-        most = own.iloc[int(own.sum(axis="columns").to_numpy().argmax())]
-        first = group.iloc[0]
+    firsts = good.drop_duplicates("case_id")
+    firsts = firsts[firsts["case_id"].isin(most_of.index)]
+    mosts = most_of.loc[firsts["case_id"], list(PARTS)].to_numpy(dtype=float)
+    for first, most in zip(firsts[list(_TOLD)].to_dict("records"), mosts, strict=True):
+        case_id = first["case_id"]
         formula = FORMULAS.get(str(first["strategy"]))
         shape = shape_of(first)
         theory = formula.state(shape) if formula is not None and shape is not None else None
@@ -182,13 +186,17 @@ def state_table(launches: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
             {"case_id": case_id}
             | {name: first[name] for name in ("label", "model", "strategy")}
             | {"world_size": int(first["world_size"])}
-            | {part: float(most[part]) for part in PARTS}
+            | dict(zip(PARTS, most.tolist(), strict=True))
             | {f"{part}_theory": value for part, value in zip(PARTS, expected, strict=True)}
             | {"measured": float(most.sum()), "theory": sum(expected), "ratio": float(most.sum()) / sum(expected)}
             | {"formula": formula.text if formula else None, "exact": formula is not None and formula.exact}
         )
     frame = pd.DataFrame(table, columns=list(COLUMNS))
     return frame.sort_values(["world_size", "measured", "label"], kind="stable").reset_index(drop=True)
+
+
+# What of a launch says what its ranks should hold.
+_TOLD = ("case_id", "label", "model", "strategy", "world_size", "tp_size", "ranks_per_node", "facts")
 
 
 def sentences(states: pd.DataFrame) -> list[str]:

@@ -13,10 +13,10 @@ BUSY = "stage_busy_share"
 COLUMNS = ("case_id", "label", "stages", "microbatches", "schedule", "theory", "measured", "n_launches")
 
 
-def bubbles(launches: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+def bubbles(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     """One row per case that ran as a pipeline, in the launches' order; none where there is no such case.
 
-    `launches` is `frames.launch_table`, `samples` the store's. `stages`, `microbatches` and `schedule` are what ran;
+    `launches` is `frames.launch_table`, `whole` the samples that belong to no step (`Results.whole`). `stages`, `microbatches` and `schedule` are what ran;
     `theory` the bubble of that schedule where all stages take equally long and messages nothing
     (`strategies/bubble.py` derives it). A launch's bubble is 1 - the mean over its ranks of the share of a step in
     which they compute, messages and uneven stages included; `measured` is the median over the `n_launches` that ended
@@ -26,7 +26,7 @@ def bubbles(launches: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     told = {
         launch: pipeline for launch, facts in good.set_index("launch_id")["facts"].items() if (pipeline := _of(facts))
     }
-    measured = _measured(samples[samples["launch_id"].isin(list(told))], good.set_index("launch_id")["world_size"])
+    measured = _measured(whole[whole["launch_id"].isin(list(told))], good.set_index("launch_id")["world_size"])
     rows = []
     for case_id, group in good[good["launch_id"].isin(list(told))].groupby("case_id", sort=False):
         first = group.iloc[0]
@@ -52,8 +52,8 @@ def _of(facts: Any) -> dict[str, Any] | None:
     return pipeline if isinstance(pipeline, dict) else None
 
 
-def _measured(samples: pd.DataFrame, ranks: pd.Series[int]) -> pd.Series[float]:
+def _measured(whole: pd.DataFrame, ranks: pd.Series[int]) -> pd.Series[float]:
     """Each launch's bubble by its id; NaN where a rank's share is not known."""
-    shares = samples[samples["metric"] == BUSY]
-    groups = pd.to_numeric(shares["value"]).groupby(shares["launch_id"])
+    shares = whole[whole["metric"] == BUSY]
+    groups = shares["value"].groupby(shares["launch_id"])
     return 1 - groups.mean().where(groups.count() == ranks.reindex(groups.size().index))

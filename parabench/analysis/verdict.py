@@ -33,14 +33,21 @@ def verdict(results: Results, session: str | int | None = None) -> list[str]:
     launches = launch_table(results, chosen)
     spots = answers(launches)
     fastest = [line for answer in spots for line in (answer.sentence(), *answer.notes())]
-    held = compared(state_table(launches, results.sample))
+    held = compared(state_table(launches, results.whole))
     said = fastest + held if any(answer.decided for answer in spots) else held + fastest
     return said + settling(results, chosen, launches, spots)
 
 
 def settling(results: Results, session: Session, launches: pd.DataFrame, spots: Sequence[Answer]) -> list[str]:
-    """The command that launches what is still open until it is decided, in a line; none where it would do nothing.
-    Where that would take more than MOST_BLOCKS blocks, it has a budget, and promises less.
+    """`next_command` in a line, where there is one."""
+    return [f"{aim}: {line}" for aim, line in next_command(results, session, launches, spots)]
+
+
+def next_command(
+    results: Results, session: Session, launches: pd.DataFrame, spots: Sequence[Answer]
+) -> list[tuple[str, str]]:
+    """What it is for, and the command that launches what is still open until it is decided; none where it would do
+    nothing. Where that would take more than MOST_BLOCKS blocks, it has a budget, and promises less.
 
     Only the newest session of a store can be resumed.
     """
@@ -54,4 +61,4 @@ def settling(results: Results, session: Session, launches: pd.DataFrame, spots: 
     far = left.more_blocks is not None and begun + left.more_blocks > MOST_BLOCKS
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", str(results.path.parent)]
-    return [f"To {'narrow it down' if far else 'settle it'}: {shlex.join(command)}"]
+    return [(f"To {'narrow it down' if far else 'settle it'}", shlex.join(command))]

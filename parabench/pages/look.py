@@ -17,7 +17,7 @@ from parabench.record import MIB
 SCRIPTS = (
     "data", "say", "state", "element", "filters", "tabs", "plots", "print", "figures_buckets", "figures_ranking", "start",
 )  # fmt: skip
-STYLES = ("page",)
+STYLES = ("page", "answer",)
 
 
 class Look:
@@ -80,6 +80,7 @@ def _cell(say: Callable[[float], str], unknown: str = "–") -> Callable[[float 
 
 FILTERS: dict[str, Callable[..., str]] = {
     "ms": _cell(lambda seconds: words.digits(seconds * 1e3)),
+    "beside_ms": lambda margin_s, of_s: words.margin(margin_s, of_s).removesuffix(" ms"),
     "us": _cell(lambda seconds: words.digits(seconds * 1e6)),
     "digits": _cell(words.digits),
     "count": _cell(lambda value: f"{value:,.0f}"),

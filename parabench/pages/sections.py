@@ -38,7 +38,7 @@ def training_sections(seen: Evidence, states: pd.DataFrame) -> list[Section]:
         _parts(cases, nothing),
         *sections_anatomy.sections(seen),
         *sections_library.sections(seen),
-        _pipelines(seen.launches, cases, seen.results.sample, nothing),
+        _pipelines(seen.launches, cases, seen.results.whole, nothing),
         _state(states, nothing),
         _peaks(cases, nothing),
         front_section(seen),

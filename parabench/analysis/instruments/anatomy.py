@@ -184,10 +184,10 @@ def case_anatomy(seen: Evidence) -> pd.DataFrame:
 
 def _instruments_ratio(seen: Evidence) -> pd.Series[float]:
     """Of each launch: its instrumented steps by as many timed ones before them."""
-    rows = seen.rows("sample").loc[lambda rows: rows["metric"] == "step_s"]
-    keys = [rows["launch_id"], rows["phase"], rows["step"]]
-    steps = pd.to_numeric(rows["value"]).groupby(keys).max().rename("step_s").reset_index()
-    instrumented, timed = (steps[steps["phase"] == phase] for phase in (Phase.INSTRUMENT, Phase.MEASURE))
+    rows = seen.rows("instrumented").loc[lambda rows: rows["metric"] == "step_s"]
+    groups = pd.to_numeric(rows["value"]).groupby([rows["launch_id"], rows["step"]])
+    instrumented = groups.max().rename("step_s").reset_index()
+    timed = seen.rows("steps").loc[lambda steps: steps["launch_id"].isin(instrumented["launch_id"])]
     count = timed["launch_id"].map(instrumented["launch_id"].value_counts())
     timed = timed[timed.groupby("launch_id").cumcount(ascending=False) < count]
     quantile = seen.good.set_index("launch_id")["device"].map(QUANTILE)

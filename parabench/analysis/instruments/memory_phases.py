@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from parabench.analysis.evidence import Evidence
-from parabench.record import MEMORY_PARTS, MEMORY_READINGS, Phase
+from parabench.record import MEMORY_PARTS, MEMORY_READINGS
 
 COLUMNS = ["case_id", "label", "device", "part", *MEMORY_READINGS, "launches"]
 
@@ -18,8 +18,8 @@ def memory_phases(seen: Evidence) -> pd.DataFrame:
     largest over its instrumented steps; of a case the median over launches.
     """
     names = {f"{part}_{reading}": (part, reading) for part in MEMORY_PARTS for reading in MEMORY_READINGS}
-    rows = seen.rows("sample")
-    rows = rows[(rows["phase"] == Phase.INSTRUMENT) & rows["metric"].isin(names)]
+    rows = seen.rows("instrumented")
+    rows = rows[rows["metric"].isin(names)]
     told = rows["metric"].map(names)
     rows = rows.assign(part=told.str[0], reading=told.str[1], value=pd.to_numeric(rows["value"]))
     most = rows.pivot_table(index=["launch_id", "rank", "part"], columns="reading", values="value", aggfunc="max")

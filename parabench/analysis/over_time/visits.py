@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.frames import QUANTILE, step_latencies, unique_labels
+from parabench.analysis.frames import QUANTILE, unique_labels
 from parabench.analysis.gate.sides import session_differences
 from parabench.analysis.session import Session, select_session
 from parabench.case import Case
@@ -116,7 +116,7 @@ def numbers_of(visits: Sequence[Visit]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     cases: dict[str, Case] = {}
     for results in {id(visit.results): visit.results for visit in visits}.values():
-        steps = step_latencies(results.sample).groupby("launch_id")["step_s"]
+        steps = results.steps.groupby("launch_id")["step_s"]
         numbers = {quantile: steps.quantile(quantile) for quantile in set(QUANTILE.values())}
         own = {visit.session.id: place for place, visit in enumerate(visits) if visit.results is results}
         launches = results.launch[results.launch["session_id"].isin(own) & (results.launch["block"] >= FIRST_BLOCK)]

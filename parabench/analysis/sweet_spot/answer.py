@@ -111,6 +111,10 @@ class Answer:
         """The answer without its heading."""
         return answer_words.plain_sentence(self)
 
+    def sentences(self) -> list[str]:
+        """The same, sentence by sentence, the most important first."""
+        return answer_words.sentences(self)
+
     def notes(self) -> list[str]:
         """What the bucket curves say beside it, a sentence each."""
         return answer_words.notes(self)

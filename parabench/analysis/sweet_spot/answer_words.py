@@ -18,17 +18,22 @@ MOST_NAMES = 3
 
 def plain_sentence(answer: Answer) -> str:
     """The answer without its heading."""
+    return " ".join(sentences(answer))
+
+
+def sentences(answer: Answer) -> list[str]:
+    """The same, sentence by sentence: what is fastest, how sure that is, then what else one should know."""
     if answer.best is None:
-        return answer.why_not or ""
+        return [answer.why_not or ""]
     objective = OBJECTIVES[answer.objective]
     number = _number(answer.best, objective)
     if not answer.decided:
         place = f"{objective.first} so far" if answer.equals else "Measured"
-        said = [f"{answer.why_not} {place}: {answer.best.label}: {number}."]
+        said = [answer.why_not or "", f"{place}: {answer.best.label}: {number}."]
     else:
         said = [*_place(answer, objective, number), _default(answer, objective)]
     said += [_other_training(answer), answer.headroom.sentence() if answer.headroom else "", *_doubts(answer)]
-    return " ".join(sentence for sentence in said if sentence)
+    return [sentence for sentence in said if sentence]
 
 
 def notes(answer: Answer) -> list[str]:

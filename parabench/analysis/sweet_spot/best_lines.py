@@ -22,7 +22,7 @@ def lines(seen: Evidence, answers: Sequence[Answer]) -> list[str]:
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
     parts.append([f"One number a launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
-        held = compared(state_table(seen.launches, seen.results.sample))
+        held = compared(state_table(seen.launches, seen.results.whole))
         parts.insert(len(parts) if any(answer.decided for answer in answers) else 0, held)
         parts.append(settling(seen.results, seen.session, seen.launches, answers))
     return [line for part in parts if part for line in (*part, "")][:-1]

@@ -1,0 +1,104 @@
+// Single collectives: bus bandwidth against size, and measured times over the fitted formula; a panel for each
+// operation and world size, a line per algorithm. Sizes and points are tables of their own, each row of one case.
+const sizes = unpack(data.sizes || { n: 0 });
+const points = unpack(data.points || { n: 0 });
+
+// The rows of `table` that belong to the selected cases, by panel and then by line, in the order of the cases.
+const byQuestion = (table, rows) => {
+  const of = new Map(rows.map((row) => [row, []]));
+  for (let i = 0; i < table.n; i += 1) of.get(table.case[i])?.push(i);
+  const panels = groupBy(rows.filter((row) => of.get(row).length), (row) => JSON.stringify([cases.question[row]]));
+  return [...panels].map(([key, own]) => ({
+    key, title: cases.question[own[0]],
+    lines: [...groupBy(own, (row) => cases.line[row])].map(([name, ofLine]) => ({
+      name, style: data.styles.algorithm[cases.algorithm[ofLine[0]]],
+      rows: ofLine.flatMap((row) => of.get(row)).sort((a, b) => table.bytes[a] - table.bytes[b]),
+    })),
+  }));
+};
+
+const UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
+const sizeText = (bytes) => {
+  const [unit, size] = UNITS.find(([, of]) => bytes >= of && bytes % of === 0) || ["B", 1];
+  return `${bytes / size} ${unit}`;
+};
+// A tick a size, at its logarithm; with many sizes, every so many.
+const sizeAxis = (bytes) => {
+  const every = distinct(bytes).sort((a, b) => a - b);
+  const step = Math.max(1, Math.ceil(every.length / 8));
+  const shown = every.filter((_, i) => i % step === 0);
+  return { tickvals: shown.map(Math.log2), ticktext: shown.map(sizeText) };
+};
+// Logarithmic, with ticks at 1, 2 and 5 times the powers of ten that are within reach.
+const timeAxis = (ms) => {
+  const powers = ms.map(Math.log10);
+  const [low, high] = [Math.floor(Math.min(...powers)), Math.ceil(Math.max(...powers))];
+  const ticks = [];
+  for (let power = low - 1; power <= high; power += 1) ticks.push(...[1, 2, 5].map((digit) => digit * 10 ** power));
+  return { type: "log", tickvals: ticks, ticktext: ticks.map((tick) => String(Number(tick.toPrecision(1)))) };
+};
+const sizePanel = ({ key, title }, traces, y, yaxis) => ({
+  key, title, traces, height: 420,
+  layout: laidOut("size of the whole buffer", y, {
+    xaxis: sizeAxis(traces.flatMap((trace) => trace.x.map((log) => Math.round(2 ** log)))), yaxis,
+  }),
+});
+
+drawers.bus = (rows) => byQuestion(sizes, rows).flatMap((panel) => {
+  const traces = panel.lines.flatMap(({ name, style, rows: every }) => {
+    const own = every.filter((i) => sizes.drawn[i]);
+    if (!own.length) return [];
+    const moved = (i) => sizes.busbw[i] * sizes.time_s[i];  // GB on the bus: over a time, a bandwidth
+    return [{
+      type: "scatter", mode: "lines+markers", name: plain(name),
+      x: own.map((i) => Math.log2(sizes.bytes[i])), y: own.map((i) => sizes.busbw[i]),
+      error_y: {
+        type: "data", symmetric: false, thickness: 1.2, width: 4,
+        array: own.map((i) => moved(i) / sizes.low_s[i] - sizes.busbw[i]),
+        arrayminus: own.map((i) => sizes.busbw[i] - moved(i) / sizes.high_s[i]),
+      },
+      text: own.map((i) => [
+        `<b>${plain(name)}</b>, ${sizeText(sizes.bytes[i])}`,
+        `${say.digits(sizes.busbw[i])} GB/s in ${say.us(sizes.time_s[i])} µs`,
+        known(sizes.spread[i]) ? `slowest launch over fastest: +${say.percent(sizes.spread[i])}` : "spread unknown: one launch",
+        `${sizes.good[i]} of ${count(sizes.launches[i], "launch")} ok`,
+      ].join("<br>")),
+      hovertemplate: "%{text}<extra></extra>", ids: own.map((i) => cases.case_id[sizes.case[i]]),
+      line: { color: style.color, dash: style.dash }, marker: { color: style.color, size: 8, symbol: style.symbol },
+    }];
+  });
+  return traces.length ? [sizePanel(panel, traces, "bus bandwidth (GB/s)", { rangemode: "tozero" })] : [];
+});
+
+drawers.fit = (rows) => byQuestion(points, rows).map((panel) => {
+  const traces = panel.lines.flatMap(({ name, style, rows: own }) => {
+    const line = own.filter((i, at) => at === 0 || points.bytes[i] !== points.bytes[own[at - 1]]);
+    return [{
+      type: "scatter", mode: "lines", showlegend: false, hoverinfo: "skip", name: plain(name), legendgroup: plain(name),
+      x: line.map((i) => Math.log2(points.bytes[i])), y: line.map((i) => points.fitted_s[i] * 1e3),
+      line: { color: style.color, dash: style.dash, width: 1.5 },
+    }, {
+      type: "scatter", mode: "markers", name: plain(name), legendgroup: plain(name),
+      x: own.map((i) => Math.log2(points.bytes[i])), y: own.map((i) => points.measured_s[i] * 1e3),
+      text: own.map((i) => [
+        `<b>${plain(name)}</b>, ${sizeText(points.bytes[i])}`,
+        `${say.ms(points.measured_s[i])} ms, fitted ${say.ms(points.fitted_s[i])} ms`,
+      ].join("<br>")),
+      hovertemplate: "%{text}<extra></extra>", ids: own.map((i) => cases.case_id[points.case[i]]),
+      marker: { color: style.color, size: 7, symbol: style.symbol, opacity: 0.75 },
+    }];
+  });
+  return sizePanel(panel, traces, "time (ms)", timeAxis(traces.flatMap((trace) => trace.y)));
+});
+
+// A fitted constant is of many cases: it is shown while one of them is selected.
+const showFits = () => {
+  const chosenRows = new Set(selected());
+  for (const fit of document.querySelectorAll("[data-fit]")) {
+    fit.hidden = !data.fits[Number(fit.dataset.fit)].some((row) => chosenRows.has(row));
+  }
+};
+if (data.fits) {
+  showFits();
+  onChange((what) => { if (what === "filters" || what === "address") showFits(); });
+}
