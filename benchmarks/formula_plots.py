@@ -11,39 +11,40 @@ from __future__ import annotations
 import base64
 import shutil
 import sys
+import tempfile
 import urllib.parse
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
-from plotly.offline import get_plotlyjs
 
-from parabench.analysis.collectives.bus import launch_sizes
-from parabench.analysis.collectives.cost_model import fit_costs, points_of
-from parabench.analysis.session import select_session
-from parabench.pages.collectives_figures import fitted_times
+from parabench.report import write_report
 from parabench.store import load
 
 WIDTH, HEIGHT = 760, 420
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
-DRAW = "([figure, width, height]) => Plotly.toImage(JSON.parse(figure), {format: 'svg', width, height})"
+# Readable on light and dark pages alike.
+DRAW = """(plot, [title, width, height]) => {
+  const axis = (name) => ({ ...plot.layout[name], gridcolor: "#ddd", linecolor: "#ddd", tickcolor: "#ddd" });
+  const layout = {
+    ...plot.layout, xaxis: axis("xaxis"), yaxis: axis("yaxis"), paper_bgcolor: "white", plot_bgcolor: "white",
+    title: { text: title }, margin: { t: 80 }, width, height,
+  };
+  return Plotly.toImage({ data: plot.data, layout }, { format: "svg", width, height });
+}"""
 
 
 def main() -> None:
     store, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    results = load(store)
-    fits = fit_costs(points_of(launch_sizes(results, select_session(results, None))))
-    with sync_playwright() as playwright:
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as scratch:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        page = browser.new_page()
-        page.add_script_tag(content=get_plotlyjs())
-        for panel in fitted_times(fits):
-            figure = panel.figure
-            # Readable on light and dark pages alike.
-            figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", title=panel.title, margin={"t": 80})
-            figure.update_xaxes(gridcolor="#ddd")
-            figure.update_yaxes(gridcolor="#ddd")
-            image = page.evaluate(DRAW, [figure.to_json(), WIDTH, HEIGHT])
-            name = panel.title.replace(", ", "-").replace(" ", "-") + ".svg"
+        page = browser.new_page(color_scheme="light")
+        report = write_report(load(store), Path(scratch) / "report.html")
+        page.goto(f"{report.as_uri()}#tab=algorithms")
+        page.wait_for_selector("html[data-drawn=yes]", state="attached")
+        for figure in page.locator("#fit-panels figure").all():
+            title = figure.locator("figcaption").inner_text()
+            image = figure.locator(".plot").evaluate(DRAW, [title, WIDTH, HEIGHT])
+            name = title.replace(", ", "-").replace(" ", "-") + ".svg"
             (folder / name).write_text(svg(image))
             print(folder / name)
         browser.close()

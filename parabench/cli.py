@@ -15,6 +15,8 @@ from parabench.commands.best import best
 from parabench.commands.compare import compare
 from parabench.commands.history import history
 from parabench.commands.options import DEFAULT_OUT, deadline, label, out, resume, seed, session, shared, training
+from parabench.commands.report import report
+from parabench.commands.serve import serve
 from parabench.commands.stores import chosen_in
 from parabench.commands.surroundings import command, console, find_users_own, say
 from parabench.errors import UsageError
@@ -104,19 +106,6 @@ def collectives(**options: Any) -> None:
 
 
 @main.command()
-@click.argument("store")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
-@click.option("--session", help="Id or label; the newest when not given.")
-def report(store: str, output: Path, session: str | None) -> None:
-    """Write the HTML report of STORE, or STORE@SESSION by id or label."""
-    from parabench.report import write_report
-    from parabench.store import load
-
-    path, session = chosen_in(store, session)
-    click.echo(write_report(load(path), output, session))
-
-
-@main.command()
 @click.option("--trace", "case", metavar="CASE", required=True, help="A case's id, the beginning of it, or its label.")
 @click.argument("store", default=str(DEFAULT_OUT / "results.db"))
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json"), show_default=True)
@@ -155,6 +144,8 @@ def doctor() -> None:
 
 
 main.add_command(best)
+main.add_command(report)
+main.add_command(serve)
 main.add_command(compare)
 main.add_command(ab)
 main.add_command(history)

@@ -7,7 +7,7 @@ from pathlib import Path
 from parabench.analysis import tables, words
 from parabench.analysis.checks import check_evidence
 from parabench.analysis.evidence import evidence
-from parabench.analysis.memory import compared, state_table
+from parabench.analysis.memory import case_states, compared
 from parabench.analysis.session import select_session
 from parabench.analysis.sweet_spot.best import spots
 from parabench.analysis.verdict import next_command
@@ -39,7 +39,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     seen = evidence(results, chosen)
     launches, cases = seen.launches, seen.cases
     answers = seen.once(spots)
-    states = state_table(launches, results.whole)
+    states = seen.once(case_states)
     own = launches[launches["block"] >= FIRST_BLOCK]
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     return render_page(
@@ -56,7 +56,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         cases=tables.case_rows(cases, answers),
         unit=" or ".join(dict.fromkeys(map(words.unit_of, cases["seq_len"]))) or "tokens",
         statistics=sorted(set(cases["statistic"])),
-        findings=tables.finding_groups(results, chosen, check_evidence(seen), labels),
+        findings=tables.finding_groups(results, chosen, seen.once(check_evidence), labels),
         launches=launches.to_dict("records"),
         failed=launches[launches["status"] != Status.OK].to_dict("records"),
     )

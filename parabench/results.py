@@ -64,7 +64,8 @@ class Results:
     @cached_property
     def instrumented(self) -> pd.DataFrame:
         """The samples of instrumented steps, with the columns of `sample`."""
-        return self._table("sample", f"phase = '{Phase.INSTRUMENT}'")
+        # In the order of their index, so that no other sample is looked at.
+        return self._table("sample", f"phase = '{Phase.INSTRUMENT}'", "launch_id, rowid")
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -84,15 +85,25 @@ class Results:
         """`launch_id, rank, phase, metric, value` of the samples that belong to no step, such as peaks of memory."""
         return self._digested(WHOLE).rename(columns={"place": "rank"})
 
-    def _table(self, name: str, where: str = "") -> pd.DataFrame:
-        return _read_table(self.path, name, where, self.only.get(name, ""))
+    def _table(self, name: str, where: str = "", order: str = "rowid") -> pd.DataFrame:
+        return _read_table(
+            self.path, name, where, self.only.get(name, ""), f"+launch_id <= {self._newest}", order=order
+        )
+
+    @cached_property
+    def _newest(self) -> int:
+        """The last launch that `launch` has: a run may go on while its store is read, and what it adds is not ours.
+        (The plus in `+launch_id` keeps SQLite from an index that it would have to sort by.)"""
+        return int(self.launch["id"].max()) if len(self.launch) else 0
 
     def _digested(self, kind: str) -> pd.DataFrame:
         with _reading(self.path) as (db, version):
             if version < DIGESTED:
                 return _unpacked(self._of_an_older_store.get(kind, []))
             rows = db.execute(
-                "SELECT launch_id, kind, phase, metric, place, value FROM digest WHERE kind = ? ORDER BY rowid", (kind,)
+                "SELECT launch_id, kind, phase, metric, place, value FROM digest WHERE kind = ? AND +launch_id <= ?"
+                " ORDER BY rowid",
+                (kind, self._newest),
             )
             return _unpacked((launch_id, Digest(*rest)) for launch_id, *rest in rows)
 
@@ -128,7 +139,7 @@ def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
         raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
 
 
-def _read_table(path: Path, name: str, *conditions: str) -> pd.DataFrame:
+def _read_table(path: Path, name: str, *conditions: str, order: str = "rowid") -> pd.DataFrame:
     """A table, with columns that are newer than the store as null."""
     import pandas as pd
 
@@ -138,7 +149,6 @@ def _read_table(path: Path, name: str, *conditions: str) -> pd.DataFrame:
             return _empty(name)
         later = "".join(f", NULL AS {column}" for old in older for of, column, _ in MISSING.get(old, ()) if of == name)
         where = " AND ".join(f"({each})" for each in conditions if each) or "TRUE"
-        order = "id" if name in ("session", "launch") else "rowid"
         return pd.read_sql_query(f"SELECT *{later} FROM {name} WHERE {where} ORDER BY {order}", db)
 
 

@@ -72,7 +72,8 @@ class Store:
 
     def close(self) -> None:
         """Fold the write-ahead log into the one file that people copy."""
-        with contextlib.suppress(sqlite3.OperationalError):  # a reader is still there: the log stays beside it
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # a reader of the moment is waited for, some seconds
+        with contextlib.suppress(sqlite3.OperationalError):  # one is still there: the log stays beside it, empty
             self._db.execute("PRAGMA journal_mode = DELETE")
         self._db.close()
 

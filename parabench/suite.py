@@ -10,9 +10,11 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from parabench.axes import AXES
+from parabench.axes import AXES, BATCH_PER_RANK
 from parabench.case import Protocol, is_text
 from parabench.errors import UsageError
+
+BATCHES = ("global_batch", BATCH_PER_RANK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,10 @@ class Suite:
     protocol: Protocol
 
     def override(self, axes: Mapping[str, tuple[Any, ...]]) -> Suite:
-        """Every sweep with these axes instead of its own."""
-        return replace(self, sweeps=tuple(Sweep({**s.axes, **axes}) for s in self.sweeps))
+        """Every sweep with these axes instead of its own; of the ways to give a batch, the one given here counts."""
+        gone = set(BATCHES) - set(axes) if set(BATCHES) & set(axes) else set()
+        kept = [{name: values for name, values in each.axes.items() if name not in gone} for each in self.sweeps]
+        return replace(self, sweeps=tuple(Sweep({**each, **axes}) for each in kept))
 
 
 def shipped() -> dict[str, Path]:

@@ -8,7 +8,7 @@ import pytest
 
 from parabench.machine import Machine
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "browser_helpers"]
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def test_joules_of_two_kinds_are_a_doubt(tmp_path):
     found = across(*(side(tmp_path, role, each, environment=on("A100", 2)) for role, each in (("a", old), ("b", new))))
     assert found.per_joule.ratio == pytest.approx(1)
     assert [each.code for each in found.findings] == ["one_machine", "energy"]
-    assert "from the energy counter on base and from the power readings on candidate" in found.findings[1].message
+    assert "from the energy counter on a and from the power readings on b" in found.findings[1].message
 
 
 def test_facts_that_differ_are_listed(gpus):

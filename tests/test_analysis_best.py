@@ -13,7 +13,8 @@ from scipy import stats
 
 from parabench.analysis.sweet_spot import effects as effects_module
 from parabench.analysis.sweet_spot.best import sweet_spots
-from parabench.analysis.sweet_spot.effects import fit, studentized_range
+from parabench.analysis.sweet_spot.effects import fit
+from parabench.analysis.sweet_spot.studentized import studentized_range
 from parabench.record import Status
 
 BUCKETS = (1.0, 4.0, 16.0, 25.0, None)

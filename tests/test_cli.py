@@ -16,7 +16,7 @@ def parabench(*arguments: object):
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "collectives", "report", "best", "compare", "history", "export", "list", "doctor"]
+    "command", ["run", "collectives", "report", "serve", "best", "compare", "history", "export", "list", "doctor"]
 )
 def test_every_command_has_help(command):
     result = parabench(command, "--help")

@@ -74,7 +74,11 @@ def assert_no_complaint(check: Callable[..., Iterator[str]], each: Case, folder:
     assert ended.ok
 
 
-@pytest.mark.parametrize("each", [*every([1, 2, 3, 4]), *every([8])[:4]], ids=name)
+# Eight ranks on two cores take up to ten seconds; test_simulated_collectives has them, and more, in one process.
+EIGHT = [pytest.param(each, marks=pytest.mark.slow) for each in every([8])[:4]]
+
+
+@pytest.mark.parametrize("each", [*every([1, 2, 3, 4]), *EIGHT], ids=name)
 def test_reductions_and_gathers_are_exact(each: Case, tmp_path: Path) -> None:
     assert_no_complaint(ranks_helpers.reductions_and_gathers, each, tmp_path)
 

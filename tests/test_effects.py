@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parabench.analysis.sweet_spot.effects import COMMON_WEIGHT, fit, studentized_range
+from parabench.analysis.sweet_spot.effects import COMMON_WEIGHT, fit
+from parabench.analysis.sweet_spot.studentized import studentized_range
 
 
 def dense(frame):

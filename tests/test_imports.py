@@ -16,7 +16,7 @@ EVERYONES = {
     "__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt", "peaks",
     "whole_file", "nccl_names", "lifeline",
 }  # fmt: skip
-READING = {"store", "results", "digest", "schema", "analysis", "pages", "report", "trace"}
+READING = {"store", "results", "digest", "schema", "analysis", "live", "pages", "report", "trace"}
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",
     "preload", "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify",
@@ -86,7 +86,15 @@ def test_the_wings_never_import_each_other():
 
 @pytest.mark.parametrize(
     "command",
-    [["--help"], ["list"], ["run", "--help"], ["collectives", "--help"], ["best", "--help"], ["doctor", "--help"]],
+    [
+        ["--help"],
+        ["list"],
+        ["run", "--help"],
+        ["collectives", "--help"],
+        ["best", "--help"],
+        ["serve", "--help"],
+        ["doctor", "--help"],
+    ],
 )
 def test_reading_commands_import_no_torch(command):
     code = (
@@ -101,6 +109,7 @@ def test_reading_commands_import_no_torch(command):
     "module",
     [
         "parabench.report",
+        "parabench.live.server",
         "parabench.trace",
         "parabench.analysis.gate.compare",
         "parabench.store",

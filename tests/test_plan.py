@@ -152,6 +152,13 @@ def test_weak_scaling_grows_the_batch_with_the_ranks(machine):
         plan(machine, sweep(strategy="ddp", batch_per_rank=3, global_batch=8))
 
 
+def test_a_batch_that_is_given_takes_the_place_of_one_that_is_given_otherwise(machine):
+    weak, strong = sweep(strategy="ddp", world_size=2, batch_per_rank=3), sweep(strategy="ddp", global_batch=8)
+    for name, batch in (("global_batch", 16), ("batch_per_rank", 8)):
+        cases = plan(machine, weak, strong, overrides={name: (batch,), "world_size": (2,)}).cases
+        assert [case.global_batch for case in cases] == [16]
+
+
 def test_automatic_values_are_settled(machine):
     (case,) = plan(machine, sweep(strategy="ddp", algorithm="two_level", world_size=4)).cases
     assert (case.device, case.backend, case.ranks_per_node) == ("cpu", "gloo", 2)

@@ -7,7 +7,6 @@ import re
 from html.parser import HTMLParser
 
 import fake_results as fake
-import plotly.graph_objects as go
 import pytest
 
 from parabench.errors import UsageError
@@ -50,6 +49,30 @@ def figures(text):
     return json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.S)[1])
 
 
+def data(text):
+    """What the page's script draws from, its tables as columns in full (what `script/data.js` does)."""
+    found = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+    return {
+        name: columns(value) if isinstance(value, dict) and "n" in value else value for name, value in found.items()
+    }
+
+
+def columns(table):
+    return {name: in_full(value, table["n"]) for name, value in table.items() if name != "n"}
+
+
+def in_full(column, n):
+    if isinstance(column, list):
+        return column
+    return [column["all"]] * n if "all" in column else [column["values"][i] for i in column["of"]]
+
+
+def why_empty(text):
+    """By section, what stands in place of figures that nothing can be drawn in."""
+    tags = [attrs for tag, attrs in Page(text).tags if tag == "div" and attrs.get("data-draw")]
+    return {attrs["id"].removesuffix("-panels"): attrs["data-empty"] for attrs in tags}
+
+
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory):
     return render(fake.rich(tmp_path_factory.mktemp("rich") / "r.db"))
@@ -57,11 +80,12 @@ def rich(tmp_path_factory):
 
 def test_the_page_answers_in_order(rich):
     page = Page(rich)
-    figures_of = ["bucket", "heat", "scaling", "parts", "anatomy", "state", "memory", "front"]
-    over_time = ["time-memory", "time-devices", "usage"]
-    tables_of = ["cases", "findings", "failed", "launches", "machine", "environment", "reproduce"]
     ids = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
-    assert ids == ["verdict", *figures_of, *over_time, *tables_of]
+    assert ids[:7] == ["verdict", "ranking", "front", "bucket", "heat", "algorithms", "scaling"]
+    tabs = [attrs["data-tab"] for _, attrs in page.tags if attrs.get("role") == "tab"]
+    assert tabs == [
+        "answer", "buckets", "algorithms", "scaling", "anatomy", "memory", "trust", "environment", "data",
+    ]  # fmt: skip
     for said in (
         "Which algorithm and bucket size is fastest for DDP here?",
         "Fastest: ddp ring, 4 to 25 MiB, 4 ranks: 22.2 ms a step",
@@ -74,35 +98,6 @@ def test_the_page_answers_in_order(rich):
         "not available: no NVIDIA driver",
     ):
         assert said in page.text, said
-
-
-def test_every_figure_is_one_that_plotly_accepts_with_units_on_its_axes(rich):
-    drawn = figures(rich)
-    assert {name.split("-")[0] for name in drawn} == {"bucket", "heat", "scaling", "parts", "memory", "front"}
-    for name, figure in drawn.items():
-        go.Figure(figure)
-        titles = [figure["layout"][axis].get("title", {}).get("text", "") for axis in ("xaxis", "yaxis")]
-        assert any(re.search(r"\((MiB|ms|ranks|tokens/s|%)\)", title) for title in titles), (name, titles)
-
-
-def test_the_default_bucket_stands_apart_and_error_bars_are_the_launches(rich):
-    figure = figures(rich)["bucket-1"]
-    assert figure["layout"]["xaxis"]["ticktext"] == ["1", "4", "25", "default"]
-    numbered, default = [trace for trace in figure["data"] if trace["name"] == "native"]
-    assert (len(numbered["x"]), numbered["mode"]) == (3, "lines+markers")
-    assert (len(default["x"]), default["mode"]) == (1, "markers")
-    assert default["x"][0] > max(numbered["x"])
-    assert min(numbered["error_y"]["array"] + numbered["error_y"]["arrayminus"]) >= 0
-
-
-def test_names_keep_their_colours(rich):
-    seen = {}
-    for name, figure in figures(rich).items():
-        if name.startswith("bucket"):
-            for trace in figure["data"]:
-                seen.setdefault(trace["name"], set()).add(trace["marker"]["color"])
-    assert set(seen) == {"native", "ring", "tree"}
-    assert all(len(colours) == 1 for colours in seen.values())
 
 
 def test_only_its_own_scripts_may_run_and_nothing_is_loaded(rich):
@@ -141,7 +136,7 @@ def test_hostile_text_stays_text(tmp_path):
     page = Page(text)
     assert "alert(1)" in page.text
     assert not [t for t in page.tags if t[0] == "img" or "onerror" in t[1]]
-    assert sum(tag == "script" for tag, _ in page.tags) == 3
+    assert sum(tag == "script" for tag, _ in page.tags) == 4
     assert text.count("<script>alert") == 0
 
 
@@ -153,12 +148,12 @@ def test_json_in_a_script_holds_no_character_that_html_acts_on():
 
 def empty(tmp_path, launches, **more):
     page = render(fake.write(tmp_path / "r.db", launches, **more))
-    return Page(page).text, figures(page)
+    assert figures(page) == {}
+    return Page(page).text, why_empty(page)
 
 
 def test_no_launch_at_all(tmp_path):
-    text, drawn = empty(tmp_path, [], finished=False)
-    assert drawn == {}
+    text, _ = empty(tmp_path, [], finished=False)
     assert "No launch was recorded, so there is no fastest configuration." in text
     assert "The session is not finished" in text
     assert "No case was launched." in text
@@ -166,9 +161,9 @@ def test_no_launch_at_all(tmp_path):
 
 def test_no_good_launch(tmp_path):
     bad = [fake.launch(fake.case(), status=Status.HUNG, failure=Failure("no step for 60 s"))]
-    text, drawn = empty(tmp_path, bad)
-    assert drawn == {}
-    assert text.count("No launch ended well, so there is nothing to draw.") == 8
+    text, why = empty(tmp_path, bad)
+    drawn = ("ranking", "bucket", "heat", "algorithms", "scaling")
+    assert [why[name] for name in drawn] == ["No launch ended well, so there is nothing to draw."] * len(drawn)
     assert "no step for 60 s" in text
 
 
@@ -176,15 +171,22 @@ def test_a_single_case_has_sentences_for_what_cannot_be_drawn(tmp_path):
     launches = fake.sweep([fake.case()], lambda _: 0.04)
     for one in launches:
         one.samples = [s for s in one.samples if s.metric in ("step_s", "loss")]
-    text, drawn = empty(tmp_path, launches)
-    assert drawn == {}
+    text, why = empty(tmp_path, launches)
     assert "Only one configuration has a result, so there is nothing to rank." in text
-    assert "No strategy was measured with more than one bucket size." in text
-    assert "This needs at least two algorithms and two bucket sizes" in text
-    assert "Only one world size was measured" in text
-    assert "The parts of a step were not recorded." in text
-    assert "Peak memory was not recorded: unknown, not zero." in text
-    assert "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero." in text
+    assert why["bucket"] == "No strategy was measured with more than one bucket size."
+    assert why["heat"] == "This needs at least two algorithms and two bucket sizes of one strategy and world size."
+    assert why["algorithms"].startswith("No algorithm was measured beside native")
+    assert why["scaling"] == "Only one world size was measured, so nothing can be said about scaling."
+    said = " ".join([text, *why.values()])
+    assert "The parts of a step were not recorded." in said
+    assert "Peak memory was not recorded: unknown, not zero." in said
+    assert "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero." in said
+
+
+def test_where_filters_leave_nothing_to_compare_it_is_not_said_that_nothing_was_measured(rich):
+    why = why_empty(rich)
+    assert why["bucket"] == "No selected strategy has more than one bucket size at one world size."
+    assert all("elected" in why[name] for name in ("front", "heat", "algorithms", "scaling"))
 
 
 def test_missing_keys_of_the_environment_and_the_plan_are_no_error(tmp_path):
@@ -192,27 +194,44 @@ def test_missing_keys_of_the_environment_and_the_plan_are_no_error(tmp_path):
     assert "memoryunknown" in text.replace(" ", "")
 
 
-def test_without_one_device_the_ideal_is_the_best_base(tmp_path):
-    cases = [fake.case(algorithm=a, world_size=n) for a in ("native", "ring") for n in (2, 4)]
-    _, drawn = empty(tmp_path, fake.sweep(cases, lambda c: (0.1 if c.algorithm == "ring" else 0.2) / c.world_size))
-    ideal = drawn["scaling-0"]["data"][0]
-    assert ideal["y"] == pytest.approx([8 * 64 / 0.05, 8 * 64 / 0.025])
-
-
-def test_several_works_each_have_their_answer(tmp_path):
+def test_several_works_each_have_their_answer_and_their_name(tmp_path):
     cases = [fake.case(bucket_mib=b, global_batch=g) for g in (8, 16) for b in (1.0, 4.0)]
-    text, drawn = empty(tmp_path, fake.sweep(cases, lambda c: 0.001 * c.global_batch * c.bucket_mib, noise=0.01))
-    assert text.count("Fastest: ") == 2
-    assert "global batch 16" in text
-    assert {"bucket-0", "bucket-1"} <= set(drawn)
+    launches = fake.sweep(cases, lambda c: 0.001 * c.global_batch * c.bucket_mib, noise=0.01)
+    page = render(fake.write(tmp_path / "r.db", launches))
+    assert Page(page).text.count("Fastest: ") == 2
+    found = data(page)
+    assert [work["name"] for work in found["works"]] == ["global batch 8", "global batch 16"]
+    assert [found["cases"]["global_batch"][i] for i in range(4)] == [8, 16, 8, 16]
+    assert found["cases"]["work"] == [0, 1, 0, 1]
+
+
+def test_the_data_names_the_cases_of_the_front(rich):
+    found = data(rich)
+    (work,) = found["works"]
+    labels = [found["cases"]["label"][row] for row in work["front"]]
+    assert labels == ["ddp ring 25 MiB, 4 ranks", "ddp ring 25 MiB, 2 ranks", "single, 1 rank"]
+    peaks = [found["cases"]["mean_peak_bytes"][row] for row in work["front"]]
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_scaling_points_are_rows_of_cases(rich):
+    found = data(rich)
+    curves, points = (columns(found["curves"][name]) for name in ("curves", "points"))
+    assert [group["title"] for group in found["curves"]["groups"]] == ["Strong scaling, global batch 8"]
+    assert {found["cases"]["label"][row] for row in curves["base"]} == {"single, 1 rank"}
+    assert set(curves["n_points"]) == {3}
+    sizes = [found["cases"]["world_size"][row] for row in points["case"]]
+    assert sizes == [1, 2, 4] * len(curves["base"])
+    assert points["efficiency"][0] == 1
 
 
 def test_a_gpu_session_shows_torch_and_nvml_memory(tmp_path):
     page = render(fake.rich(tmp_path / "r.db", gpu=True))
-    (memory,) = [figure for name, figure in figures(page).items() if name.startswith("memory")]
-    assert [trace["name"] for trace in memory["data"]] == ["torch tensors", "device (NVML)"]
+    found = data(page)
+    assert found["cases"]["used_bytes"][0] == pytest.approx(1.04e9)
+    assert [bar["name"] for bar in found["bars"]["peaks"]] == ["torch tensors", "torch's allocator", "device (NVML)"]
     assert "4 × NVIDIA H200 (140 GiB)" in Page(page).text
-    assert "median of its steps" in Page(page).text
+    assert found["cases"]["statistic"][0] == "median"
 
 
 def test_the_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from parabench.analysis.instruments.calls import call_table
 from parabench.analysis.instruments.timeline import timelines
 from parabench.analysis.session import select_session
 from parabench.pages import sections_anatomy
+from parabench.pages.case_columns import case_columns
 from parabench.pages.figures_timeline import MOST_RANKS
 from parabench.record import MIB
 from parabench.report import render
@@ -45,13 +46,16 @@ class Shown:
     """The sections of the newest session, without the page around them."""
 
     def __init__(self, results):
-        sections = sections_anatomy.sections(evidence(results, select_session(results)))
+        seen = evidence(results, select_session(results))
+        sections = sections_anatomy.sections(seen)
+        self.cases = list(seen.cases["case_id"])
+        self.columns = case_columns(seen)
         self.sections = {section.id: section for section in sections}
 
     def text(self, name):
         """What a reader reads of a section, but for its tables."""
         section = self.sections[name]
-        if not section.panels and not section.tables:
+        if not section.panels and not section.tables and not section.draw:
             return section.empty
         return " ".join([section.lead, section.caption, *(panel.title for panel in section.panels)])
 
@@ -81,19 +85,16 @@ def test_sections_come_in_the_order_in_which_a_reader_asks(ddp):
     assert list(ddp.sections) == IDS
 
 
-def test_bars_add_up_to_the_step_and_hidden_communication_lies_inside_compute(ddp):
-    bars = ddp.traces("anatomy")
-    assert bars["data"]["customdata"][0].startswith("fsdp native, 2 ranks: 1,000 ms, 10 % of the step")
-    # FSDP first: data to 1 s, compute for 7, exposed from 7 to 8.5, idle for 0.5. Of 4.5 s of calls 3 are hidden.
-    for name, begin, length in (
-        ("data", 0, 1000), ("compute", 1000, 7000), ("exposed communication", 8000, 1500), ("idle", 9500, 500),
-        ("hidden, inside compute", 5000, 3000),
+def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(ddp):
+    assert (ddp.sections["anatomy"].draw, ddp.sections["anatomy"].panels) == ("shares", [])
+    # FSDP first: data for 1 s, compute for 7, exposed for 1.5, idle for 0.5. Of 4.5 s of calls 3 are hidden. Of DDP the
+    # medians over a step of 10 and one of 11 s: compute has half a second more.
+    for name, *seconds in (
+        ("instrumented_s", 10, 10.5), ("instrumented_data_s", 1, 1), ("compute_s", 7, 7.5), ("exposed_s", 1.5, 1.5),
+        ("idle_s", 0.5, 0.5), ("hidden_s", 3, 3), ("exposed_share", 0.15, 1.5 / 10.5), ("exposed_backward_s", 1.5, 1.5),
     ):  # fmt: skip
-        assert (bars[name]["base"][0], bars[name]["x"][0]) == (begin, length), name
-    # Of DDP the medians over a step of 10 and one of 11 s: compute has half a second more.
-    assert (bars["compute"]["x"][1], bars["exposed communication"]["base"][1]) == (7500, 8500)
-    assert bars["compute"]["y"] == bars["exposed communication"]["y"]
-    assert len({bar["marker"]["color"] for bar in bars.values()}) == 4
+        assert ddp.columns[name].tolist() == pytest.approx(seconds), name
+    assert ddp.columns["instruments_ratio"].tolist() == pytest.approx([2.0, 1.26], abs=0.01)
     said = ddp.text("anatomy")
     assert (
         "fsdp native, 2 ranks: for 15 % of a step (1,500 ms) training stands still for communication; "
@@ -137,7 +138,9 @@ def test_ranks_that_were_not_seen_to_communicate_are_unknown_not_zero(tmp_path):
         ("layer_split, 2 ranks", "unknown", "–"),
         ("local_only, 2 ranks (headroom, no answer)", "0.0 %", "0"),
     ]
-    assert found.figure("anatomy")["data"][-1]["text"] == [" unknown", " 0.0 %"]
+    assert found.columns["exposed_share"].isna().tolist() == [True, False]
+    assert found.columns["exposed_s"].fillna(-1).tolist() == [-1, 0]
+    assert found.columns["instrumented_s"].tolist() == [10, 10]
 
 
 def test_a_timeline_is_the_median_step_from_its_first_rank_on(tmp_path):
@@ -310,5 +313,25 @@ def test_a_page_has_them_after_the_timed_parts_and_hostile_text_stays_text(tmp_p
     assert "&lt;b&gt;x" in named["all_reduce"]["customdata"][0]
     assert drawn["bandwidth-0"]["data"][0]["name"].startswith("&lt;b&gt;")
     ids = [attrs["id"] for tag, attrs in Page(html).tags if tag == "section"]
-    assert ids[ids.index("parts") + 1 :][: len(IDS)] == IDS
+    assert [name for name in ids if name in ("parts", "anatomy", "timeline", "stragglers", "usage")] == [
+        "parts", "anatomy", "timeline", "stragglers", "usage",
+    ]  # fmt: skip
     assert "<img src=x" not in html
+
+
+def test_what_is_drawn_of_one_case_is_tied_to_it_and_what_is_of_several_to_all_of_them(ddp):
+    fsdp, own = ddp.cases
+    assert [panel.case for panel in ddp.sections["timeline"].panels] == [fsdp, own]
+    assert [panel.case for panel in ddp.sections["buckets"].panels] == [own]
+    assert ddp.sections["anatomy"].tables[0].cases == (fsdp, own)
+    assert set(ddp.sections["timeline"].tables[1].cases) == {own}
+    assert ddp.sections["buckets"].tables[0].cases == (own, own)
+    # FSDP gathers and DDP reduces, both natively: each figure is of one of them.
+    tied = [[trace["meta"] for trace in ddp.figure("bandwidth", at)["data"]] for at in range(2)]
+    assert tied == [[{"cases": [1]}], [{"cases": [0]}]]
+
+
+def test_a_curve_of_several_cases_names_each_of_them_once(tmp_path):
+    launches = [step(fake.launch(fake.case(bucket_mib=size), 8.0 + size)) for size in (1.0, 2.0)]
+    (trace,) = shown(tmp_path, *launches).figure("bandwidth")["data"]
+    assert trace["meta"] == {"cases": [0, 1]}

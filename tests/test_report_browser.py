@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-import shutil
-
 import fake_collectives
 import fake_results as fake
 import pytest
+from browser_helpers import (
+    UNMARKED,
+    WIDTHS,
+    choose,
+    counted,
+    drawn,
+    each_tab,
+    go_to,
+    needs_chromium,
+    opened,
+    points,
+    resize,
+    sticking_out,
+    tab_names,
+    too_wide,
+    unmarked,
+)
 from test_report_anatomy import step
 
 from parabench.analysis.gate.across import across
@@ -17,23 +31,7 @@ from parabench.pages import across_report, compare_report
 from parabench.record import Failure, Status
 from parabench.report import write_report
 
-CHROMIUM = shutil.which("chromium")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield chromium
-        chromium.close()
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -117,58 +115,171 @@ def long_names(tmp_path_factory):
     return write_report(results, folder / "report.html")
 
 
-def open_page(browser, path, width, scheme="light"):
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    said = []
-    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: said.append(f"error: {error}"))
-    page.on("request", lambda request: said.append(request.url) if request.url.startswith("http") else None)
-    page.goto(path.as_uri())
-    page.wait_for_selector("html[data-drawn=yes]", state="attached")
-    return page, said
+PAGES = ("report", "family", "anatomy", "collectives", "long_names", "gate", "machines")
 
 
-@pytest.mark.parametrize(
-    ("which", "width"),
-    [
-        *itertools.product(["report", "family", "long_names", "collectives", "anatomy"], [360, 768, 1440]),
-        ("gate", 360),
-        ("machines", 360),
-    ],
-)
-def test_it_is_drawn_without_complaint_and_fits(browser, request, which, width):
-    page, said = open_page(browser, request.getfixturevalue(which), width)
-    assert said == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    plots = page.locator(".plot")
-    assert plots.count() > 0
-    marks = plots.evaluate_all(
-        "all => all.map(p => p.querySelectorAll('.point, .points path, .heatmaplayer image, .hm').length)"
-    )
-    assert all(marks), marks
-    page.close()
+@pytest.mark.parametrize("which", PAGES)
+def test_every_tab_is_drawn_without_complaint_and_fits(browser, request, which):
+    # From wide to narrow: what was drawn for a wide window, in a tab that was then closed, must fit a narrow one.
+    with opened(browser, request.getfixturevalue(which), width=WIDTHS[-1]) as page:
+        plots = 0
+        for width, scheme in zip(reversed(WIDTHS), ("light", "dark", "light"), strict=True):
+            if width < WIDTHS[-1]:
+                resize(page, width)
+            page.emulate_media(color_scheme=scheme)
+            for tab in each_tab(page):
+                assert too_wide(page) <= 0, (width, tab)
+                assert unmarked(page) == [], (width, tab)
+                assert sticking_out(page) == [], (width, tab)
+                plots += page.locator(".plot:visible").count()
+        assert plots > 0
 
 
 def test_figures_follow_the_colour_scheme(browser, report):
     sync_api = pytest.importorskip("playwright.sync_api")
-    page, said = open_page(browser, report, 1440, "dark")
-    ink = sync_api.expect(page.locator("#bucket-0 .xtick text").first)
-    ink.to_have_css("fill", "rgb(228, 232, 236)")
-    page.emulate_media(color_scheme="light")
-    ink.to_have_css("fill", "rgb(27, 31, 36)")
-    assert said == []
-    page.close()
+    with opened(browser, report, "#tab=buckets", scheme="dark") as page:
+        ink = sync_api.expect(page.locator("#bucket .xtick text").first)
+        ink.to_have_css("fill", "rgb(228, 232, 236)")
+        page.emulate_media(color_scheme="light")
+        ink.to_have_css("fill", "rgb(27, 31, 36)")
 
 
-def test_the_table_sorts_and_unknown_stays_last(browser, report):
-    page, said = open_page(browser, report, 1440)
-    first = page.locator("#cases tbody tr:first-child .name")
-    last = page.locator("#cases tbody tr:last-child .name")
-    assert first.inner_text() == "ddp ring 25 MiB, 4 ranks"
-    step = page.locator("#cases th", has_text="Step")
-    step.locator("button").click()
-    assert step.get_attribute("aria-sort") == "descending"
-    assert first.inner_text() == "single, 1 rank"
-    assert last.inner_text() == "fsdp ring, 4 ranks"
-    assert said == []
-    page.close()
+# A listener after the page's own sees what the browser takes its picture of, before anything that comes later.
+ON_PAPER = f"""() => addEventListener("beforeprint", () => {{ window.onPaper = {{
+  hidden: [...document.querySelectorAll("[role=tabpanel]")].filter((tab) => !tab.checkVisibility()).length,
+  plots: document.querySelectorAll(".plot").length,
+  unmarked: ({UNMARKED})(),
+  closed: document.querySelectorAll("details:not([open]):not(.filter)").length,
+  ink: document.querySelector(".plot .xtick text").style.fill,
+  wide: Math.max(...[...document.querySelectorAll(".plot")].map((plot) => plot.clientWidth)),
+}}; }})"""
+
+
+@pytest.mark.parametrize("which", ["report", "anatomy", "collectives"])
+def test_paper_has_every_tab_and_every_figure_at_once(browser, request, which):
+    with opened(browser, request.getfixturevalue(which), scheme="dark") as page:
+        before = page.locator("details[open]").count()
+        page.evaluate(ON_PAPER)
+        assert page.pdf(format="A4").startswith(b"%PDF")
+        paper = page.evaluate("onPaper")
+        assert paper.pop("plots") > 2
+        assert paper.pop("wide") <= 690  # what an A4 sheet has room for
+        assert paper == {"hidden": 0, "unmarked": [], "closed": 0, "ink": "rgb(0, 0, 0)"}
+        drawn(page)
+        assert page.locator("[role=tabpanel]:visible").count() == 1
+        assert page.locator("details[open]").count() == before
+
+
+def test_paper_shows_no_bar_but_what_was_chosen(browser, report):
+    with opened(browser, report) as page:
+        page.emulate_media(media="print")
+        drawn(page)
+        assert page.locator("[role=tabpanel]:visible").count() == len(tab_names(page))
+        assert page.locator("[role=tablist]:visible, #filters:visible").count() == 0
+        page.emulate_media(media="screen")
+        choose(page, "algorithm", "ring")
+        page.emulate_media(media="print")
+        drawn(page)
+        assert page.locator("#filters").inner_text().split() == ["Algorithm:", "ring", "9", "of", "28", "cases"]
+
+
+def test_filters_drive_figures_and_counts(browser, report):
+    with opened(browser, report, "#tab=buckets") as page:
+        assert counted(page) == "all 28 cases"
+        every = points(page, "bucket")
+        choose(page, "algorithm", "ring")
+        assert (counted(page), points(page, "bucket")) == ("9 of 28 cases", every // 3)
+        choose(page, "world_size", "4")
+        assert (counted(page), points(page, "bucket")) == ("5 of 28 cases", every // 6)
+        choose(page, "algorithm", "tree")
+        assert (counted(page), points(page, "bucket")) == ("9 of 28 cases", every // 3)
+        page.get_by_role("button", name="Show all").click()
+        drawn(page)
+        assert (counted(page), points(page, "bucket")) == ("all 28 cases", every)
+        assert page.get_by_role("button", name="Show all").is_hidden()
+
+
+def test_no_case_selected_is_said_in_place_of_figures(browser, report):
+    with opened(browser, report, "#tab=buckets&strategy=single&world_size=4") as page:
+        assert counted(page) == "0 of 28 cases"
+        assert page.locator("#bucket .plot").count() == 0
+        assert "No case is selected" in page.locator("#bucket .empty").inner_text()
+        assert too_wide(page) <= 0
+        for tab in each_tab(page):
+            assert unmarked(page) == [], tab
+
+
+def test_the_address_keeps_what_was_chosen(browser, report):
+    with opened(browser, report) as page:
+        choose(page, "algorithm", "ring", "tree")
+        choose(page, "bucket_mib", "default")
+        go_to(page, "buckets")
+        address = page.evaluate("location.hash")
+        seen = counted(page), points(page, "bucket")
+    with opened(browser, report, address) as page:
+        assert page.locator("[role=tab][aria-selected=true]").inner_text() == "Buckets"
+        assert (counted(page), points(page, "bucket")) == seen
+        assert page.locator(".filter.set b").all_inner_texts() == ["ring, tree", "default"]
+
+
+def test_back_returns_to_the_tab_before(browser, report):
+    with opened(browser, report) as page:
+        go_to(page, "buckets")
+        go_to(page, "trust")
+        for tab in ("buckets", "answer"):
+            page.go_back()
+            drawn(page)
+            assert page.locator("[role=tab][aria-selected=true]").get_attribute("data-tab") == tab
+            assert page.locator("[role=tabpanel]:visible").get_attribute("id") == f"tab-{tab}"
+
+
+def test_tabs_are_moved_through_by_keys(browser, report):
+    with opened(browser, report) as page:
+        names = tab_names(page)
+        page.focus("[role=tab][aria-selected=true]")
+        for key, tab in (
+            ("ArrowRight", names[1]), ("End", names[-1]), ("ArrowRight", names[0]), ("ArrowLeft", names[-1]),
+            ("Home", names[0]),
+        ):  # fmt: skip
+            page.keyboard.press(key)
+            drawn(page)
+            assert page.evaluate("document.activeElement.dataset.tab") == tab
+            assert page.locator("[role=tabpanel]:visible").get_attribute("id") == f"tab-{tab}"
+        assert page.locator("[role=tab][tabindex='0']").count() == 1
+
+
+def test_a_list_of_the_bar_closes_by_escape_and_by_a_click_elsewhere(browser, report):
+    with opened(browser, report) as page:
+        lists = page.locator("#filters details[open]")
+        page.click(".filter[data-filter=algorithm] summary")
+        page.click(".filter[data-filter=strategy] summary")
+        assert lists.count() == 1
+        page.keyboard.press("Escape")
+        assert lists.count() == 0
+        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+        page.click(".filter[data-filter=algorithm] summary")
+        page.click("h1")
+        assert lists.count() == 0
+
+
+def test_links_to_doubts_open_where_they_are_told(browser, report):
+    with opened(browser, report) as page:
+        for target in ("findings", "failed"):
+            go_to(page, "answer")
+            page.click(f"#verdict a[data-goes-to={target}]")
+            drawn(page)
+            assert page.locator(f"#{target}").is_visible()
+            assert page.locator("[role=tab][aria-selected=true]").get_attribute("data-tab") == "trust"
+
+
+def test_a_page_of_collectives_is_filtered_too(browser, collectives):
+    with opened(browser, collectives, "#tab=algorithms&op=all_gather&algorithm=ring") as page:
+        assert counted(page) == "1 of 14 cases"
+        assert page.locator("#bus figure").count() == 1
+        assert points(page, "bus") == 11  # sizes
+        assert points(page, "fit") == 11 + 3 * 11  # the line, and every launch
+        assert page.locator("#model tbody:visible").count() == 1
+        go_to(page, "data")
+        rows = page.locator("#cases tbody tr:visible")
+        assert rows.count() == 2 * 11  # both forms
+        assert set(rows.locator("td:first-child").all_inner_texts()) == {"all_gather ring, 4 ranks"}

@@ -7,12 +7,14 @@ import fake_results as fake
 import pandas as pd
 import pytest
 from fake_devices import device_samples, gpu_case, host_samples, read
+from test_report import Page
 
 from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.instruments.device_time import device_table
 from parabench.analysis.instruments.memory_time import memory_timeline
 from parabench.analysis.session import select_session
 from parabench.pages import figures_devices, sections_devices
+from parabench.pages.case_columns import case_columns
 from parabench.pages.section import Section
 from parabench.record import MIB, NOT_SUPPORTED, DeviceSample, Launch, Status
 from parabench.report import render
@@ -42,12 +44,13 @@ def seen(folder, launches) -> Evidence:
     return evidence(results, select_session(results))
 
 
-def sections(folder, launches) -> list[Section]:
-    return sections_devices.sections(seen(folder, launches))
+def sections(folder, launches) -> dict[str, Section]:
+    return {section.id: section for section in sections_devices.sections(seen(folder, launches))}
 
 
 def test_memory_over_time_of_devices_and_ranks_with_phases_behind(tmp_path):
-    memory, _ = sections(tmp_path, gpu_launches())
+    found = sections(tmp_path, gpu_launches())
+    memory = found["time-memory"]
     assert len(memory.panels) == 2  # of each case one launch
     figure = memory.panels[0].figure
     lines = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
@@ -59,7 +62,8 @@ def test_memory_over_time_of_devices_and_ranks_with_phases_behind(tmp_path):
     shaded = [(round(shape.x0, 6), round(shape.x1, 6)) for shape in figure.layout.shapes]
     assert shaded == [fake_devices.PHASES[name] for name in ("warmup", "measure", "instrument")]
     assert {trace.name for trace in figure.data} - lines.keys() == {"warm-up", "timed", "instrumented"}
-    (host,) = memory.tables
+    (host,) = found["host"].tables
+    assert memory.tables == ()
     assert [row[0] for row in host.rows] == ["ddp native 1 MiB, 2 ranks", "ddp native 25 MiB, 2 ranks"]
     assert [row[1] for row in host.rows] == ["2.0 %", "2.0 %"]
     assert [row[2] for row in host.rows] == ["1.0 %", "1.0 %"]  # 0.015 s of 1.5 s
@@ -69,19 +73,22 @@ def test_the_drawn_launch_is_the_one_in_the_middle_of_the_fastest(tmp_path):
     launches = gpu_launches()
     for one in launches:
         one.host_samples = [s._replace(value=s.value + one.block * MIB) if s.rank == 0 else s for s in one.host_samples]
-    memory, _ = sections(tmp_path, launches)
+    memory = sections(tmp_path, launches)["time-memory"]
     (line,) = [trace for trace in memory.panels[0].figure.data if trace.name == "rank 0"]
     assert line.y[0] == pytest.approx((3e8 + MIB) / MIB, abs=0.01)  # block 1's
     assert "1 MiB" in memory.panels[0].title
 
 
 def test_power_clocks_and_temperature_with_marks_where_clocks_were_held_down(tmp_path):
-    _, devices = sections(tmp_path, gpu_launches())
-    assert [panel.title.partition(" · ")[0] for panel in devices.panels] == ["Power", "SM clock", "Temperature"]
+    devices = sections(tmp_path, gpu_launches())["time-devices"]
+    assert [panel.title.partition(" · ")[0] for panel in devices.panels] == 2 * ["Power", "SM clock", "Temperature"]
+    first, second = dict.fromkeys(panel.case for panel in devices.panels)
+    assert [panel.case for panel in devices.panels] == [first] * 3 + [second] * 3
     clock = devices.panels[1].figure
     (marks,) = [trace for trace in clock.data if trace.name == "held down"]
     assert list(marks.x) == [2.0, 2.1, 2.2]
     assert set(marks.y) == {1980.0}
+    assert set(marks.customdata) == {"heat, by software"}
     (table,) = devices.tables
     first = dict(zip(table.head, table.rows[0], strict=True))
     assert first["Power, W"] == "500"
@@ -100,22 +107,59 @@ def test_energy_is_unknown_where_the_counter_was_not_read_around_the_timed_steps
 
 
 def test_what_is_not_there_has_its_reason(tmp_path):
-    memory, devices = sections(tmp_path, [read(fake.launch(fake.case()), host=host_samples())])
-    assert len(memory.panels) == 1
-    assert (devices.panels, devices.tables) == ([], ())
-    assert "CPU cores" in devices.empty
+    found = sections(tmp_path, [read(fake.launch(fake.case()), host=host_samples())])
+    assert len(found["time-memory"].panels) == 1
+    assert list(found) == ["time-memory", "host", "health"]
+    assert "Ranks ran on CPU cores: there was no GPU" in found["host"].caption
     failed = read(fake.launch(gpu_case()), host=host_samples())
     failed.facts["sampler"]["unread"] = {"nvml": "NVML is not available: Driver Not Loaded"}
-    _, devices = sections(tmp_path, [failed])
-    assert devices.empty == "Devices were not read: NVML is not available: Driver Not Loaded."
-    memory, devices = sections(tmp_path, [fake.launch(fake.case(), status=Status.CRASHED)])
-    assert memory.empty == devices.empty == "No launch ended well, so there is nothing to draw."
-    memory, _ = sections(tmp_path, [fake.launch(fake.case())])
+    found = sections(tmp_path, [failed])
+    assert found["time-devices"].empty == "Devices were not read: NVML is not available: Driver Not Loaded."
+    assert found["energy"].empty == "Energy is unknown: no energy of its devices was recorded."
+    assert found["energy"].draw == ""
+    crashed = sections(tmp_path, [fake.launch(gpu_case(), status=Status.CRASHED)])
+    assert {section.empty for section in crashed.values()} == {"No launch ended well, so there is nothing to draw."}
+    lacking = [*device_samples(), DeviceSample(0, 0.0, "nvlink_tx_bytes_per_s", None, None, NOT_SUPPORTED)]
+    found = sections(tmp_path, [read(fake.launch(gpu_case()), lacking)])
+    assert f"Not read: device 0: nvlink_tx_bytes_per_s {NOT_SUPPORTED}." in found["time-devices"].caption
+
+
+def test_where_nothing_was_read_there_is_no_tab_of_energy_and_health(tmp_path):
+    (memory,) = sections(tmp_path, [fake.launch(fake.case())]).values()
     assert (memory.panels, memory.tables) == ([], ())
     assert "unknown, not zero" in memory.empty
-    lacking = [*device_samples(), DeviceSample(0, 0.0, "nvlink_tx_bytes_per_s", None, None, NOT_SUPPORTED)]
-    _, devices = sections(tmp_path, [read(fake.launch(gpu_case()), lacking)])
-    assert f"Not read: device 0: nvlink_tx_bytes_per_s {NOT_SUPPORTED}." in devices.caption
+    tabs = [attrs["id"] for _, attrs in Page(render(fake.write(tmp_path / "r.db", [fake.launch(fake.case())]))).tags
+            if attrs.get("role") == "tabpanel"]  # fmt: skip
+    assert "tab-memory" in tabs
+    assert "tab-energy" not in tabs
+
+
+def test_energy_of_a_step_and_of_a_token(tmp_path):
+    known = seen(tmp_path, gpu_launches())
+    columns = case_columns(known)
+    # Two devices at 500 W for two seconds, in 20 steps of 512 tokens.
+    assert columns["joules_per_step"].tolist() == pytest.approx([100.0, 100.0])
+    assert columns["joules_per_token"].tolist() == pytest.approx([100 / 512] * 2)
+    energy = {section.id: section for section in sections_devices.sections(known)}["energy"]
+    assert (energy.draw, energy.lead) == (
+        "energy", "Least energy: ddp native 1 MiB, 2 ranks: 100 J a step, 195 mJ a token."
+    )  # fmt: skip
+    (table,) = energy.tables
+    assert table.rows[0] == ("ddp native 1 MiB, 2 ranks", "100", "195")
+    assert table.cases == tuple(known.cases["case_id"])
+
+
+def test_what_was_found_against_devices_and_host_is_listed_with_its_case(tmp_path):
+    known = seen(tmp_path, gpu_launches())
+    health = {section.id: section for section in sections_devices.sections(known)}["health"]
+    assert health.lead == "Found: throttled in 2 cases."
+    (table,) = health.tables
+    assert table.cases == tuple(known.cases["case_id"])
+    assert table.rows[0][:2] == ("ddp native 1 MiB, 2 ranks", "throttled")
+    assert table.rows[0][2].startswith("device 1 held its clocks down in")
+    quiet = sections(tmp_path, [read(fake.launch(gpu_case()), device_samples(), host_samples())])["health"]
+    assert (quiet.tables, quiet.lead) == ((), "")
+    assert quiet.empty.startswith("Nothing was found against the devices and the host")
 
 
 def test_a_gap_stays_a_gap_and_no_peak_is_lost_when_lines_are_thinned():

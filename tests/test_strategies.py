@@ -165,10 +165,14 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-1}
 LOSS_TOLERANCE = {"float32": TOLERANCE["float32"], "bfloat16": 1e-3}
 
 
+# Two dimensions of ranks, each with a group of its own, and between them every operation.
+GRIDS = (("tp_fsdp", "ring"), ("hsdp", "two_level"))
+
+
 def marked(group: Group) -> Any:
-    """Four ranks over every algorithm are in the soak too (ddp, fsdp and tp): of the others all strategies take part
-    when slow tests do."""
-    usual = group.world_size == 2 or group.algorithm in ("native", "ring", "two_level")
+    """Four ranks over every algorithm are in the soak too (ddp, fsdp and tp). Here they are `native`, and of ours what
+    has all three operations on a grid of ranks; the others take part when slow tests do."""
+    usual = group.world_size == 2 or group.algorithm == "native" or (group.strategy, group.algorithm) in GRIDS
     return pytest.param(group, id=str(group), marks=() if usual else pytest.mark.slow)
 
 

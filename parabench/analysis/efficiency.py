@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.integrate import trapezoid
 
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
@@ -40,15 +39,16 @@ def efficiency(seen: Evidence) -> pd.DataFrame:
     `peak_flops_per_s`, the sum of the peaks of the `devices` that it ran on, from the document `peak_source`. Joules
     are the devices' over the measured steps, median over launches. Unknown is NaN, and the `_reason` says why.
     """
-    facts = _facts(seen)
+    facts = seen.once(_facts)
     counts = _counts(seen, facts)
     energies = seen.once(launch_joules)
     stored = seen.results.launch.drop_duplicates("case_id").set_index("case_id")["case_json"]
+    launches_of = seen.good.groupby("case_id")["launch_id"].agg(list)
     rows = []
     for row in seen.cases[seen.cases["latency_s"].notna()].to_dict("records"):
         case = Case.from_dict(json.loads(stored[row["case_id"]]))
-        good = seen.good[seen.good["case_id"] == row["case_id"]]
-        models = (facts[str(at)].get("model") for at in good["launch_id"])
+        good = launches_of[row["case_id"]]
+        models = (facts[str(at)].get("model") for at in good)
         model: dict[str, Any] = next(filter(None, models), {})
         found: dict[str, Any] = {name: row[name] for name in _KEPT}
         found["unit"] = words.unit_of(case.seq_len)
@@ -56,7 +56,7 @@ def efficiency(seen: Evidence) -> pd.DataFrame:
         found |= _peak(case, str(row["device"]), seen.session.environment.get("gpus") or [])
         found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
         found["mfu_reason"] = found["flops_reason"] or found["mfu_reason"]
-        found |= _joules(case, [energies[str(at)] for at in good["launch_id"]])
+        found |= _joules(case, [energies[str(at)] for at in good])
         rows.append(found)
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(NUMBERS, float))
 
@@ -152,7 +152,7 @@ def _facts(seen: Evidence) -> dict[str, dict[str, Any]]:
 def launch_joules(seen: Evidence) -> dict[str, Energy]:
     """By id, each good launch's joules of a measured step over its devices, and where they are from; NaN with the
     reason where there are none."""
-    facts = _facts(seen)
+    facts = seen.once(_facts)
     rows = seen.rows("device_sample")
     rows = rows[rows["rank"].isna() & rows["metric"].isin(("energy_j", "power_w"))]
     readings = {str(key): group for key, group in rows.groupby("launch_id")}
@@ -193,4 +193,4 @@ def _spent(rows: pd.DataFrame, begin: float, end: float, source: str) -> float:
         return float(last - first) if (np.diff(value) >= 0).all() else np.nan
     inside = (t > begin) & (t < end)
     moments = np.concatenate(([begin], t[inside], [end]))
-    return float(trapezoid(np.interp(moments, t, value), moments))
+    return float(np.trapezoid(np.interp(moments, t, value), moments))

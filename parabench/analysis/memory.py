@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import words
+from parabench.analysis.evidence import Evidence
 from parabench.analysis.frames import counted
 from parabench.family import entry_of
 from parabench.record import STATE_PARTS, Phase
@@ -155,12 +156,17 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def case_states(seen: Evidence) -> pd.DataFrame:
+    """The `state_table` of a session."""
+    return state_table(seen.launches, seen.results.whole)
+
+
 def state_table(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     """One row per case whose ranks told what they hold, with COLUMNS, by world size and then by what is measured.
 
-    `launches` is a launch table, `whole` the samples that belong to no step (`Results.whole`). The parts are those of the rank that holds most, in the launch
-    in which it did; `theory` is NaN where there is no formula or the launch did not tell what it needs, `ratio` is
-    measured / theory. `exact` is False where theory can only be an even split.
+    `launches` is a launch table, `whole` as `Results` has it. The parts are those of the rank that holds most, in the
+    launch in which it did; `theory` is NaN where there is no formula or the launch did not tell what it needs, `ratio`
+    is measured / theory. `exact` is False where theory can only be an even split.
     """
     good = counted(launches)
     rows = whole[whole["metric"].isin(PARTS) & (whole["phase"] == Phase.MEASURE)]

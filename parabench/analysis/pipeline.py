@@ -16,13 +16,14 @@ COLUMNS = ("case_id", "label", "stages", "microbatches", "schedule", "theory", "
 def bubbles(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     """One row per case that ran as a pipeline, in the launches' order; none where there is no such case.
 
-    `launches` is `frames.launch_table`, `whole` the samples that belong to no step (`Results.whole`). `stages`, `microbatches` and `schedule` are what ran;
+    `launches` is `frames.launch_table`, `whole` as `Results` has it. `stages`, `microbatches`, `schedule`: what ran;
     `theory` the bubble of that schedule where all stages take equally long and messages nothing
     (`strategies/bubble.py` derives it). A launch's bubble is 1 - the mean over its ranks of the share of a step in
     which they compute, messages and uneven stages included; `measured` is the median over the `n_launches` that ended
     well and of which every rank's share is known, NaN without any. All bubbles are shares of the whole time.
     """
     good = launches[(launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK)]
+    good = good[good["facts"].str.contains('"pipeline"', regex=False, na=False)]
     told = {
         launch: pipeline for launch, facts in good.set_index("launch_id")["facts"].items() if (pipeline := _of(facts))
     }

@@ -6,10 +6,9 @@ Strong scaling (Amdahl 1967): the global batch stays, so that n ranks should tak
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
+from parabench.analysis.evidence import Evidence
 from parabench.analysis.frames import WORK
 from parabench.family import entry_of
 
@@ -17,12 +16,21 @@ STRONG, WEAK = "strong", "weak"
 
 # What stays the same along a curve of each kind.
 FIXED = {STRONG: "global_batch", WEAK: "batch_per_rank"}
+ALIKE = tuple(name for name in WORK if name != "global_batch")
 _CURVE = ("strategy", "algorithm", "bucket_mib")
-_ALIKE = tuple(name for name in WORK if name != "global_batch")
 _COLUMNS = (
-    "kind", *_ALIKE, "global_batch", "batch_per_rank", *_CURVE, "ranked", "world_size", "latency_s", "tokens_per_s",
-    "efficiency", "base_world_size", "base_tokens_per_s", "base",
+    "group", "curve", "kind", *ALIKE, "global_batch", "batch_per_rank", *_CURVE, "ranked", "case_id", "world_size",
+    "latency_s", "tokens_per_s", "efficiency", "base_case_id", "base_world_size", "base_tokens_per_s", "base",
 )  # fmt: skip
+# What is told of a curve's base, and how it is called there.
+_BASE = {
+    "case_id": "base_case_id", "world_size": "base_world_size", "tokens_per_s": "base_tokens_per_s", "strategy": "base",
+}  # fmt: skip
+
+
+def curves(seen: Evidence) -> pd.DataFrame:
+    """`scaling` of what is known of a session; for `Evidence.once`."""
+    return scaling(seen.cases)
 
 
 def scaling(cases: pd.DataFrame) -> pd.DataFrame:
@@ -30,59 +38,48 @@ def scaling(cases: pd.DataFrame) -> pd.DataFrame:
 
     efficiency(n) = throughput(n) / (n / n0 * throughput(n0)); under weak scaling, where the work of n ranks is n / n0
     times as much, that is step time(n0) / step time(n). n0 is the smallest measured world size of strategy `single`
-    if it was measured on the same work, else of the curve itself; `base` says which. A kind's curves never hold
-    another's points: along a curve `kind` says which of `global_batch` and `batch_per_rank` is the same. `ranked` is
-    False for a strategy that is no answer. Where cases differ in another field (threads, schedule), the fastest at a
-    world size stands for it.
+    if it was measured on the same work, else of the curve itself; `base` says which, and a curve that has no point of
+    its own there begins at the base's: `case_id` is whose point it is. A kind's curves never hold another's points:
+    along a curve `kind` says which of `global_batch` and `batch_per_rank` is the same. `ranked` is False for a
+    strategy that is no answer. Where cases differ in another field (threads, schedule), the fastest at a world size
+    stands for it. `group` numbers what stays the same, `curve` the curves, both from 0 in the rows' order.
     """
     measured = cases[cases["tokens_per_s"].notna()]
-    measured = measured.assign(batch_per_rank=measured["global_batch"] / measured["world_size"])
-    rows: list[dict[str, Any]] = []
-    for kind, fixed in FIXED.items():
-        for _, group in measured.groupby([*_ALIKE, fixed], dropna=False, sort=False):
-            rows += _curves(kind, group)
-    return pd.DataFrame(rows, columns=list(_COLUMNS))
+    measured = measured.assign(
+        batch_per_rank=measured["global_batch"] / measured["world_size"],
+        ranked=[entry_of(str(name)).ranked for name in measured["strategy"]],
+    )
+    table = pd.concat([_curves(kind, measured) for kind in FIXED])
+    by_kind = {name: table.groupby(["kind", own], sort=False).ngroup() for name, own in _NUMBERED.items()}
+    return table.assign(**by_kind)[list(_COLUMNS)].reset_index(drop=True)
 
 
-def _curves(kind: str, group: pd.DataFrame) -> list[dict[str, Any]]:
-    """The points of every curve of one work."""
-    rows: list[dict[str, Any]] = []
-    single = group[group["strategy"] == "single"]
-    for _, curve in group[group["strategy"] != "single"].groupby(list(_CURVE), dropna=False, sort=False):
-        own = _fastest(curve)
-        base = _fastest(single).iloc[0] if len(single) else own.iloc[0]
-        points = own if not len(single) else _with_base(own, base)
-        if points["world_size"].nunique() < 2:
-            continue
-        named = {name: own[name].iloc[0] for name in (*_ALIKE, *_CURVE)}
-        for point in points.to_dict("records"):
-            ideal = point["world_size"] / base["world_size"] * base["tokens_per_s"]
-            rows.append(
-                named
-                | {
-                    "kind": kind,
-                    "global_batch": int(point["global_batch"]),
-                    "batch_per_rank": float(point["batch_per_rank"]),
-                    "ranked": entry_of(str(named["strategy"])).ranked,
-                    "world_size": int(point["world_size"]),
-                    "latency_s": float(point["latency_s"]),
-                    "tokens_per_s": float(point["tokens_per_s"]),
-                    "efficiency": float(point["tokens_per_s"]) / float(ideal),
-                    "base_world_size": int(base["world_size"]),
-                    "base_tokens_per_s": float(base["tokens_per_s"]),
-                    "base": str(base["strategy"]),
-                }
-            )
-    return rows
+def _curves(kind: str, measured: pd.DataFrame) -> pd.DataFrame:
+    """The points of every curve of one kind, by curve and world size."""
+    work = measured.groupby([*ALIKE, FIXED[kind]], dropna=False, sort=False).ngroup()
+    every = measured.assign(kind=kind, work=work)
+    every["curve"] = every.groupby(["work", *_CURVE], dropna=False, sort=False).ngroup()
+    every = every.sort_values(["work", "world_size", "tokens_per_s"], ascending=[True, True, False], kind="stable")
+
+    is_single = every["strategy"] == "single"
+    points = every[~is_single].drop_duplicates(["curve", "world_size"])
+    first = points.drop_duplicates("curve").set_index("curve")
+    single = every[is_single].drop_duplicates("work").set_index("work")
+    of_single = first["work"].isin(single.index)
+    bases = single.reindex(first["work"]).set_axis(first.index).where(of_single, first)[list(_BASE)]
+
+    begins = single.loc[first["work"][of_single]].reset_index().set_axis(first.index[of_single])
+    begins = begins.assign(**{name: first.loc[of_single, name] for name in (*_CURVE, "ranked")}, curve=begins.index)
+    # A curve's own point at the base's world size stays.
+    points = pd.concat([points, begins[points.columns]]).drop_duplicates(["curve", "world_size"])
+    points = points[points.groupby("curve")["world_size"].transform("size") > 1]
+    points = points.join(bases.rename(columns=_BASE), on="curve").sort_values(["work", "curve", "world_size"])
+    ideal = points["world_size"] / points["base_world_size"] * points["base_tokens_per_s"]
+    return points.assign(efficiency=points["tokens_per_s"] / ideal).astype(_TYPES)
 
 
-def _fastest(curve: pd.DataFrame) -> pd.DataFrame:
-    ordered = curve.sort_values(["world_size", "tokens_per_s"], ascending=[True, False])
-    return ordered.drop_duplicates("world_size")
-
-
-def _with_base(own: pd.DataFrame, base: pd.Series[Any]) -> pd.DataFrame:
-    """The curve beginning at the base; its own point at that world size, if measured, stays."""
-    if int(base["world_size"]) in set(own["world_size"]):
-        return own
-    return pd.concat([base.to_frame().T, own]).sort_values("world_size")
+_NUMBERED = {"group": "work", "curve": "curve"}
+_TYPES = {
+    "global_batch": int, "world_size": int, "base_world_size": int, "ranked": bool, "tokens_per_s": float,
+    "base_tokens_per_s": float, "efficiency": float, "latency_s": float, "batch_per_rank": float,
+}  # fmt: skip

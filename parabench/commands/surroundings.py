@@ -40,3 +40,15 @@ def say(lines: Iterable[str]) -> None:
 
     for line in lines:
         click.echo(words.printable(line))
+
+
+def show(address: str, called: str) -> None:
+    """Open an address in the user's browser; where there is none, a line says what to open by hand."""
+    import webbrowser
+
+    try:
+        shown = webbrowser.open(address)
+    except (webbrowser.Error, OSError):
+        shown = False
+    if not shown:
+        click.echo(f"parabench: no browser could be started; open {called} yourself", err=True)

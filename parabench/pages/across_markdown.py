@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from parabench.analysis import words
 from parabench.analysis.gate import across_words
-from parabench.analysis.gate.across import Across, Common, Ratio
+from parabench.analysis.gate.across import Across, Common
+from parabench.analysis.gate.ratios import Ratio
 from parabench.pages.markdown import LIMIT, Rows, code, fitted, text
 from parabench.pages.markdown_sides import SENTENCE, differing, findings, sides
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis import tables
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.frames import WORK, same_work
-from parabench.analysis.scaling import scaling
+from parabench.analysis.scaling import curves
 from parabench.analysis.sweet_spot.answer import Answer
 from parabench.analysis.words import unit_of
 from parabench.case import Case
 from parabench.family import entry_of
 from parabench.pages import palette
+from parabench.pages.bars import bars
+from parabench.pages.case_columns import case_columns
 from parabench.pages.columns import packed
-from parabench.pages.panels import work_name
+from parabench.pages.detail_data import bucket_bytes, buckets, detail_data, plus_minus
+from parabench.pages.scaling_data import scaling_data
 from parabench.record import STEP_PARTS
 
 # By what a reader may filter, in the order of the bar, and how it is called. Those in which cases do not differ are
@@ -37,43 +41,70 @@ _NUMBERS = (
 _LAUNCH = ("block", "position", "status", "number_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes")
 
 
-def page_data(seen: Evidence, answers: Iterable[Answer]) -> dict[str, Any]:
+def page_data(seen: Evidence, answers: Sequence[Answer]) -> dict[str, Any]:
     """The data of a training's page, as JSON holds it.
 
     `cases` are rows as `frames.case_table` has them, fastest first, each with its `place` in the answers, its `mark`
     where it is no answer, and `work`, the index of its work in `works`; `launches` name theirs by its row, `case`.
-    `filters` are [column, title] pairs. `scaling` are the points of `analysis.scaling`, `styles` how each strategy and
-    algorithm is drawn.
+    `filters` are [column, title] pairs; `curves` is what `scaling_data` makes of scaling; `styles` are how each
+    strategy and algorithm is drawn. A work's `front` are the rows of the configurations that no other beats in both
+    step time and memory, where there is more than one; where a work has, `mean_peak_bytes` is each case's memory, mean
+    over launches. `plus_minus_s` is a latency's 95 % half-width where an answer knows it; the rest is `detail_data` and
+    `case_columns`; `bars` are how the parts of a case's bars look.
     """
     cases = seen.cases
     works = same_work(cases)
     of_work = {case: i for i, (_, group) in enumerate(works) for case in group["case_id"]}
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     told = tables.case_rows(cases, answers)
-    varying = [name for name in Case().to_dict() if cases[name].nunique(dropna=False) > 1]
+    headings = {tuple(answer.work.values()): answer.heading for answer in answers}
+    fronts = {
+        of_work[answer.front[0].case_id]: [rows[point.case_id] for point in answer.front]
+        for answer in answers
+        if len(answer.front) > 1
+    }
+    sizes, margins = bucket_bytes(seen.launches), plus_minus(answers)
     table = cases[["case_id", "label", "status", "error", "statistic", *_NUMBERS]].assign(
-        **{name: cases[name] for name in {*FILTERS, *WORK, *varying} if name in Case().to_dict()},
+        **case_columns(seen),
+        # As they are, not rounded: they name the case, also in the command that runs it again.
+        **{name: cases[name].astype(object) for name in Case().to_dict()},
+        plus_minus_s=[margins.get(case) for case in cases["case_id"]],
+        bucket_bytes=[sizes.get(case) for case in cases["case_id"]],
         place=[row["place"] for row in told],
         mark=[row["mark"] for row in told],
+        mean_peak_bytes=_mean_peaks(seen, cases["case_id"]) if fronts else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
         work=[of_work[case] for case in cases["case_id"]],
     )
     own = seen.launches[seen.launches["case_id"].isin(rows)]
     launches = own[["launch_id", *_LAUNCH]].assign(
         case=[rows[case] for case in own["case_id"]],
-        buckets=[tables.bucket_sizes(facts) for facts in own["facts"]],
+        buckets=buckets(own["facts"]),
         error=own["error"],
     )
     return {
         "cases": packed(table),
         "launches": packed(launches),
         "works": [
-            {"name": work_name(work) if len(works) > 1 else "", "unit": unit_of(work["seq_len"])} for work, _ in works
+            {
+                "name": headings.get(tuple(work.values()), ""),
+                "unit": unit_of(work["seq_len"]),
+                "front": fronts.get(i, []),
+            }
+            for i, (work, _) in enumerate(works)
         ],
         "filters": _filters(cases),
-        "scaling": _scaling_data(seen, rows),
+        "curves": scaling_data(seen.once(curves), rows),
         "styles": styles(cases),
+        "bars": bars(),
+        **detail_data(seen, rows, _LAUNCH),
     }
+
+
+def _mean_peaks(seen: Evidence, case_ids: pd.Series[str]) -> pd.Series[float]:
+    """Each case's peak memory in bytes, mean over launches on the log scale, as the front compares it."""
+    logs: pd.Series[float] = np.log(seen.good["peak_memory_bytes"].where(seen.good["peak_memory_bytes"] > 0))
+    return case_ids.map(logs.groupby(seen.good["case_id"]).mean().map(np.exp))
 
 
 def _filters(cases: pd.DataFrame) -> list[tuple[str, str]]:
@@ -81,16 +112,14 @@ def _filters(cases: pd.DataFrame) -> list[tuple[str, str]]:
     return [(name, title) for name, title in (FILTERS | further).items() if cases[name].nunique(dropna=False) > 1]
 
 
-def _scaling_data(seen: Evidence, rows: dict[Any, int]) -> dict[str, Any]:
-    return packed(seen.once(lambda seen: scaling(seen.cases)))
-
-
-def styles(cases: pd.DataFrame) -> dict[str, dict[str, dict[str, str]]]:
-    """How strategies and algorithms look: {"strategy": {name: {color, dash, symbol}}, "algorithm": ...}."""
+def styles(cases: pd.DataFrame) -> dict[str, dict[str, dict[str, Any]]]:
+    """How strategies and algorithms look: {"strategy": {name: {color, dash, symbol}}, "algorithm": ...}; of a strategy
+    also whether it `has_algorithm`, which its name in a figure may then say."""
     algorithms = palette.in_native_order(cases["algorithm"].unique())
     return {
         "strategy": {
-            name: palette.strategy_line(name) | {"symbol": palette.symbol_of(name)}
+            name: palette.strategy_line(name)
+            | {"symbol": palette.symbol_of(name), "has_algorithm": "algorithm" in entry_of(name).axes}
             for name in map(str, cases["strategy"].unique())
         },
         "algorithm": {

@@ -1,4 +1,4 @@
-"""What the script of a page of collectives draws from: cases, their sizes, and the points that formulas were fitted to."""
+"""What the script of a page of collectives draws from: cases, their sizes, and the points that were fitted."""
 
 from __future__ import annotations
 
@@ -51,15 +51,8 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
         counts = {"status": status_counts(own["status"]), "n_ok": good, "n_launches": len(own)}
         rows.append({"case_id": case_id, "label": case.label} | case.to_dict() | counts)
     table = pd.DataFrame(rows, columns=["case_id", "label", *_fields(), "status", "n_ok", "n_launches"])
-    order = pd.DataFrame(
-        {
-            "op": [OPS.index(op) for op in table["op"]],
-            "world_size": table["world_size"],
-            "algorithm": [palette.native_first(name) for name in table["algorithm"]],
-        },
-        index=table.index,
-    )
-    table = table.loc[order.sort_values(list(order), kind="stable").index].reset_index(drop=True)
+    table = table.iloc[sorted(range(len(table)), key=[_place(row) for row in table.to_dict("records")].__getitem__)]
+    table = table.reset_index(drop=True)
     apart = [name for name in _APART if varies(table, name)]
     nodes = varies(table, "ranks_per_node")
     return table.assign(
@@ -74,16 +67,12 @@ def varies(cases: pd.DataFrame, name: str) -> bool:
     return values[values != _NONE.get(name)].nunique() > 1
 
 
-def page_data(
-    cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, fits: Sequence[Fit]
-) -> dict[str, Any]:
+def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, fits: Sequence[Fit]) -> dict[str, Any]:
     """The page's data, as JSON holds it: `cases` as `case_table` has them; `launches`, `sizes` and `points` name
     theirs by its row, `case`; `fits` are the rows of the cases that each fit is of. `drawn` are sizes of the form that
     algorithms are compared in, of which a launch ended well."""
     rows = {case: i for i, case in enumerate(cases["case_id"])}
-    of_launch = {
-        launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case_id"], strict=True)
-    }
+    of_launch = {launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case_id"], strict=True)}
     shown = set(one_form(table[table["good"] > 0]).index)
     points = [
         {"case": of_launch[point.launch], "bytes": point.bytes, "measured_s": point.seconds,
@@ -120,6 +109,10 @@ def _fields() -> list[str]:
     return list(CollectiveCase.__dataclass_fields__)
 
 
+def _place(row: dict[Any, Any]) -> tuple[int, int, tuple[int, str]]:
+    return OPS.index(row["op"]), int(row["world_size"]), palette.native_first(row["algorithm"])
+
+
 def _question(row: dict[Any, Any], apart: list[str]) -> str:
     told = [str(row[name]) + (" threads" if name == "threads" else "") for name in apart]
     return ", ".join([row["op"], words.count(int(row["world_size"]), "rank"), *(x for x in told if x != "none")])
@@ -127,4 +120,4 @@ def _question(row: dict[Any, Any], apart: list[str]) -> str:
 
 def _line(row: dict[Any, Any], nodes: bool) -> str:
     per_node = row["ranks_per_node"]
-    return row["algorithm"] + (f" ({int(per_node)} a node)" if nodes and words.known(per_node) else "")
+    return str(row["algorithm"]) + (f" ({int(per_node)} a node)" if nodes and words.known(per_node) else "")

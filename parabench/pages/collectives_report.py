@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import tables, words
-from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form, session_launches
+from parabench.analysis.collectives.bus import bus_table, launch_sizes, session_launches
 from parabench.analysis.collectives.bus_checks import check_collectives
 from parabench.analysis.collectives.cost_formula import formula
 from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs, points_of
 from parabench.analysis.collectives.crossover import answers
 from parabench.analysis.session import Session
 from parabench.collective_case import OPS, size_text
-from parabench.pages import collectives_figures as figures
+from parabench.pages.collectives_data import case_table, page_data
 from parabench.pages.page import render_page
 from parabench.pages.palette import in_native_order
 from parabench.pages.section import Section
@@ -38,16 +38,18 @@ def render(results: Results, session: Session, template_folder: Path | None = No
             key=lambda fit: (places.index(fit.algorithm), OPS.index(fit.op or OPS[0]), fit.world_size or 0),
         )
     )
-    labels = dict(zip(launches["case_id"], launches["label"], strict=True))
+    cases = case_table(launches)
+    labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     good = launches["status"] == Status.OK
     return render_page(
         "collectives.html",
         session,
-        _sections(table, fits),
+        _sections(bool((table["good"] > 0).any())),
         machine_section(session),
         template_folder,
+        data=page_data(cases, launches, table, fits),
         answers=answers(sizes),
-        trust={"good": int(good.sum()), "launches": len(launches), "cases": launches["case_id"].nunique(),
+        trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),
                "blocks": launches["block"].nunique(), "checked": int(table["n_wrong"].notna().sum()),
                "unchecked": int(table["n_wrong"].isna().sum()), "wrong": int(table["n_wrong"].sum())},
         rows=[_row(row) for row in table.to_dict("records")],
@@ -62,9 +64,9 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     )  # fmt: skip
 
 
-def _sections(table: pd.DataFrame, fits: tuple[Fit, ...]) -> list[Section]:
-    nothing = "" if len(fits) else "No launch ended well, so there is nothing to draw."
-    good = one_form(table[table["good"] > 0])
+def _sections(drawn: bool) -> list[Section]:
+    nothing = "No launch of the selected cases ended well, so there is nothing to draw."
+    none = "No launch ended well, so there is nothing to draw."
     return [
         Section(
             "bus",
@@ -72,8 +74,9 @@ def _sections(table: pd.DataFrame, fits: tuple[Fit, ...]) -> list[Section]:
             "Higher is better. Bus bandwidth is what the links carry, by nccl-tests' factors, so it can be held "
             "against the hardware whatever the number of ranks. Bars reach from the slowest to the fastest launch. "
             "Out of place where torch has both forms.",
-            figures.bus_bandwidth(good),
-            nothing,
+            [],
+            nothing if drawn else none,
+            draw="bus" if drawn else "",
         ),
         Section(
             "fit",
@@ -81,8 +84,9 @@ def _sections(table: pd.DataFrame, fits: tuple[Fit, ...]) -> list[Section]:
             "A point is a launch; a line is the algorithm's formula with its fitted constants, or a + S b where there "
             "is no formula. Both axes are logarithmic. Points that leave their line show where the algorithm does not "
             "behave as theory says.",
-            figures.fitted_times(fits),
-            nothing,
+            [],
+            nothing if drawn else none,
+            draw="fit" if drawn else "",
         ),
     ]
 

@@ -51,6 +51,18 @@ def numbers(values: pd.Series[Any]) -> list[int | float | None]:
     ]
 
 
+def rounded(figure: Any) -> Any:
+    """A figure's JSON with its numbers so rounded."""
+    if isinstance(figure, float):
+        short = float(f"{figure:.{DIGITS}g}")
+        return int(short) if short.is_integer() else short
+    if isinstance(figure, list):
+        return [rounded(each) for each in figure]
+    if isinstance(figure, dict):
+        return {name: rounded(each) for name, each in figure.items()}
+    return figure
+
+
 def _short(value: float, decimals: int) -> int | float:
     rounded = round(value, decimals) if decimals > 0 else round(value)  # what is left of the point stays whole
     return int(rounded) if rounded == int(rounded) else rounded

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.gate import compare_words
-from parabench.analysis.gate.compare import REGRESSIONS, Comparison, Row, Verdict
+from parabench.analysis.gate.compare import REGRESSIONS, Comparison, Verdict
+from parabench.pages.columns import packed
 from parabench.pages.figures_compare import MOST_DOTS, change_panels
 from parabench.pages.page import fill
 from parabench.pages.section import Section
-from parabench.pages.sections_sides import difference_section, finding_groups, launch_section, side_section
+from parabench.pages.sections_sides import difference_section, explore, finding_groups, launch_section, side_section
 
 _TONE = {Verdict.REGRESSION: "bad", Verdict.NO_REGRESSION: "good", Verdict.INCONCLUSIVE: "open"}
 
@@ -23,13 +23,15 @@ def render(of: Comparison) -> str:
         [_changes(of)],
         comparison=of,
         tone=_TONE[of.verdict],
-        rows=[_row(row, of.tolerance) for row in of.rows],
+        table="gate",
+        data={"cases": packed(_rows(of))},
         launches_needed=_needed(of),
-        differences=difference_section("What differs besides", of.differences),
+        differences=[difference_section("What differs besides", of.differences)],
         findings=finding_groups(of.findings),
-        launches=launch_section((row.label, row.base_launches, row.candidate_launches) for row in of.rows),
+        launches=launch_section((row.label, (row.base_launches, row.candidate_launches)) for row in of.rows),
         sides=side_section(of.origins),
         command=compare_words.command(of),
+        explore=explore(of.origins),
     )
 
 
@@ -49,14 +51,28 @@ def _changes(of: Comparison) -> Section:
     )
 
 
-def _row(row: Row, tolerance: float) -> dict[str, Any]:
-    """A line of the table."""
-    return asdict(row) | {
-        "bad": row.outcome in REGRESSIONS,
-        "change": "" if row.ratio is None else words.signed(row.ratio - 1),
-        "interval": compare_words.interval(row),
-        "blind": row.detectable is not None and row.detectable > tolerance,
-    }
+def _rows(of: Comparison) -> pd.DataFrame:
+    """The table as the page's script shows it: numbers to sort by, and what words say of them."""
+    return pd.DataFrame(
+        {
+            "case_id": [row.case_id for row in of.rows],
+            "label": [row.label for row in of.rows],
+            "note": [row.note for row in of.rows],
+            "outcome": [str(row.outcome) for row in of.rows],
+            "bad": [row.outcome in REGRESSIONS for row in of.rows],
+            "base_s": [row.base_s for row in of.rows],
+            "candidate_s": [row.candidate_s for row in of.rows],
+            "ratio": [row.ratio for row in of.rows],
+            "change": ["" if row.ratio is None else words.signed(row.ratio - 1) for row in of.rows],
+            "low": [row.low for row in of.rows],
+            "high": [row.high for row in of.rows],
+            "interval": [compare_words.interval(row) for row in of.rows],
+            "detectable": [row.detectable for row in of.rows],
+            "blind": [row.detectable is not None and row.detectable > of.tolerance for row in of.rows],
+            "n_base": [len(row.base_launches) for row in of.rows],
+            "n_candidate": [len(row.candidate_launches) for row in of.rows],
+        }
+    )
 
 
 def _needed(of: Comparison) -> str:

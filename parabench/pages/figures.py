@@ -5,7 +5,6 @@ Colours of text, grid and background are left out: the page sets them for light,
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import plotly.graph_objects as go
 from parabench.analysis import words
 from parabench.analysis.tables import NO_ANSWER
 from parabench.family import entry_of
-from parabench.pages.palette import native_first
 
 # More bars than this are a wall, not a figure; the table below holds every case.
 MOST_BARS = 16
@@ -37,76 +35,9 @@ class Panel:
     case: str = ""
 
 
-def heat_map(cases: pd.DataFrame) -> list[Panel]:
-    """Algorithm against bucket, where most points are; nothing without two of each."""
-    best: tuple[int, str, pd.DataFrame] | None = None
-    for title, group in _by_world(cases):
-        grid = group.assign(bucket=group["bucket_mib"].fillna(math.inf)).pivot_table(
-            index="algorithm", columns="bucket", values="latency_s", aggfunc="min"
-        )
-        points = int(grid.notna().sum().sum())
-        if min(grid.shape) >= 2 and (best is None or points >= best[0]):
-            best = points, title, grid
-    if best is None:
-        return []
-    _, title, grid = best
-    grid = grid.loc[sorted(grid.index, key=native_first, reverse=True)] * 1e3
-    text = [["" if math.isnan(v) else words.digits(v) for v in row] for row in grid.to_numpy(dtype=float)]
-    figure = go.Figure(
-        go.Heatmap(
-            z=listed(grid),
-            x=["default" if math.isinf(bucket) else f"{bucket:g}" for bucket in map(float, grid.columns)],
-            y=list(grid.index),
-            text=text,
-            texttemplate="%{text}",
-            hovertemplate="%{y}, %{x} MiB: %{z:.3~f} ms<extra></extra>",
-            # Light enough throughout for black text, in light and dark pages alike.
-            colorscale=[[0, "#4FA8DD"], [1, "#F4F8FB"]],
-            textfont={"color": "#111111"},
-            xgap=2,
-            ygap=2,
-            colorbar={"title": {"text": "ms", "font": {"size": 13}}, "thickness": 12, "outlinewidth": 0},
-        )
-    )
-    lay_out(figure, "bucket size (MiB)", "")
-    figure.update_xaxes(type="category", showgrid=False)
-    figure.update_yaxes(type="category", showgrid=False)
-    return [Panel(title, figure, 130 + 56 * len(grid))]
-
-
 def measured(cases: pd.DataFrame) -> pd.DataFrame:
     """The cases with a latency, fastest first as they come."""
     return cases[cases["latency_s"].notna()]
-
-
-def _by_world(cases: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The measured cases of each strategy and world size, with what a person would call them."""
-    own = measured(cases)
-    keys = own[["strategy", "world_size"]].drop_duplicates().sort_values(["strategy", "world_size"])
-    return [
-        (
-            f"{strategy}, {words.count(world_size, 'rank')}",
-            own[(own["strategy"] == strategy) & (own["world_size"] == world_size)],
-        )
-        for strategy, world_size in zip(keys["strategy"], keys["world_size"], strict=True)
-    ]
-
-
-def _with_spread(rows: pd.DataFrame) -> dict[str, Any]:
-    """y in ms, with the slowest and fastest launch as error bars."""
-    return {
-        "y": listed(rows["latency_s"] * 1e3),
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": listed((rows["high_s"] - rows["latency_s"]) * 1e3),
-            "arrayminus": listed((rows["latency_s"] - rows["low_s"]) * 1e3),
-            "thickness": 1.2,
-            "width": 4,
-        },
-        "customdata": [plain(label) for label in rows["label"]],
-        "hovertemplate": "%{customdata}: %{y:.3~f} ms<extra></extra>",
-    }
 
 
 def lay_out(figure: go.Figure, x: str, y: str) -> None:

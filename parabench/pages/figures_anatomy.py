@@ -1,8 +1,9 @@
-"""A step taken apart: communication that is seen and hidden, buckets, and bandwidth inside training."""
+"""Communication inside training: DDP's buckets, and bandwidth."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -11,85 +12,17 @@ import plotly.graph_objects as go
 from parabench.analysis import words
 from parabench.analysis.instruments.bandwidth import QUESTION
 from parabench.collective_case import size_text
-from parabench.pages.figures import MOST_BARS, Panel, lay_out, listed, marked, name_bars, plain, short
+from parabench.pages.bars import SHARE
+from parabench.pages.figures import Panel, lay_out, listed, name_bars, plain, short
 from parabench.pages.figures_timeline import READY
 from parabench.pages.palette import SYMBOLS, algorithm_line, in_native_order
 from parabench.record import MIB
 
-# A step is these, one after the other; communication has one colour, seen or hidden.
-SHARE = {
-    "data_s": ("#56B4E9", "data"),
-    "compute_s": ("#5F6CAF", "compute"),
-    "exposed_s": ("#E69F00", "exposed communication"),
-    "idle_s": ("#999999", "idle"),
-}
 _HATCH = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": SHARE["exposed_s"][0], "bgcolor": "rgba(0,0,0,0)"}
-# Room to the right of the longest bar for its share, as a part of its length.
-_ROOM = 1.3
 # The parts of a step from whose begin a bucket's moments count, in words.
 SINCE_WORDS = {"backward": "backward", "forward_backward": "the first forward"}
 # Of more buckets the first are drawn; the table has all.
 MOST_BUCKETS = 24
-
-
-def share_bars(cases: pd.DataFrame) -> list[Panel]:
-    """A bar per case, the fastest on top: what adds up to its step. Below it, thin, what of the communication is
-    hidden: it lies inside compute, so it ends where the exposed part begins. `cases` are the case table's rows with the
-    columns of `anatomy.case_anatomy`, and `exposed_share`."""
-    rows = cases.head(MOST_BARS)
-    if rows.empty:
-        return []
-    labels = [marked(*pair) for pair in zip(rows["label"], rows["strategy"], strict=True)]
-    places = list(range(len(rows)))
-    figure = go.Figure()
-    end = pd.Series(0.0, index=rows.index)
-    for part, (colour, meaning) in SHARE.items():
-        seconds = rows[part].fillna(0.0)
-        figure.add_bar(
-            y=[place - 0.08 for place in places],
-            x=listed(rows[part] * 1e3),
-            base=listed(end * 1e3),
-            width=0.5,
-            orientation="h",
-            name=meaning,
-            marker={"color": colour, "line": {"width": 0}},
-            customdata=_hovers(rows, part, labels),
-            hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
-        )
-        end = end + seconds
-    hidden = rows["overlapped_s"]
-    figure.add_bar(
-        y=[place + 0.3 for place in places],
-        x=listed(hidden * 1e3),
-        base=listed((rows["data_s"] + rows["compute_s"] - hidden).clip(lower=0) * 1e3),
-        width=0.2,
-        orientation="h",
-        name="hidden, inside compute",
-        marker={"color": SHARE["exposed_s"][0], "line": {"width": 0}, "pattern": _HATCH},
-        customdata=_hovers(rows, "overlapped_s", labels),
-        hovertemplate="%{customdata}<extra>hidden</extra>",
-    )
-    figure.add_scatter(
-        y=[place - 0.08 for place in places],
-        x=listed(end * 1e3),
-        mode="text",
-        text=[f" {words.percent(share)}" if words.known(share) else " unknown" for share in rows["exposed_share"]],
-        textposition="middle right",
-        showlegend=False,
-        hoverinfo="skip",
-    )
-    lay_out(figure, "an instrumented step (ms)", "")
-    figure.update_layout(barmode="overlay", legend_traceorder="normal")
-    figure.update_xaxes(range=[0, _ROOM * 1e3 * float(end.max())])
-    lines = name_bars(figure, labels)
-    return [Panel("", figure, 160 + (14 + 16 * max(lines, 2)) * len(rows), wide=True)]
-
-
-def _hovers(rows: pd.DataFrame, part: str, labels: list[str]) -> list[str]:
-    return [
-        f"{plain(label)}: {words.milliseconds(row[part])}, {words.percent(row[part] / row['step_s'])} of the step"
-        for label, row in zip(labels, rows.to_dict("records"), strict=True)
-    ]
 
 
 def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
@@ -130,7 +63,7 @@ def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
     figure.update_layout(barmode="overlay", legend_traceorder="normal")
     figure.update_xaxes(rangemode="tozero", zeroline=False)
     name_bars(figure, [f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])
-    return Panel(label, figure, 130 + 34 * len(rows))
+    return Panel(label, figure, 130 + 34 * len(rows), case=str(rows["case_id"].iloc[0]))
 
 
 def _bucket_hovers(rows: pd.DataFrame) -> list[str]:
@@ -146,9 +79,10 @@ def _mebibytes(count: float) -> str:
     return f"{words.digits(count / MIB, 2)} MiB"
 
 
-def bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame) -> list[Panel]:
+def bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame, places: Mapping[str, int]) -> list[Panel]:
     """A panel for each operation and number of ranks: bandwidth inside training against size, filled, and, with
-    open marks and dots, the microbenchmark's, both with the algorithm's colour."""
+    open marks and dots, the microbenchmark's, both with the algorithm's colour.
+    A trace names the cases whose calls it is of, by their `places` in the page's data."""
     panels = []
     for (op, ranks), group in table.groupby(["op", "group_size"], sort=False):
         figure = go.Figure()
@@ -159,6 +93,7 @@ def bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame) -> list[Panel]:
             name = plain(short(", ".join(said), 34))
             look = algorithm_line(str(algorithm))
             style: dict[str, Any] = {"legendgroup": f"{algorithm} {dtype} {device} {node}"}
+            cases = {"cases": sorted({places[case] for ids in own["case_ids"] for case in ids})}
             symbol = SYMBOLS[names.index(str(algorithm)) % len(SYMBOLS)]
             figure.add_scatter(
                 x=listed(own["bytes"]),
@@ -168,6 +103,7 @@ def bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame) -> list[Panel]:
                 marker={"size": 8, "symbol": symbol, "color": look["color"]},
                 customdata=_bandwidth_hovers(own),
                 hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
+                meta=cases,
                 **style,
             )
             theirs = alone
@@ -183,6 +119,7 @@ def bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame) -> list[Panel]:
                     marker={"size": 8, "symbol": f"{symbol}-open"},
                     customdata=[size_text(int(size)) for size in theirs["bytes"]],
                     hovertemplate="%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>",
+                    meta=cases,
                     **style,
                 )
         lay_out(figure, "size of the whole buffer", "bus bandwidth (GB/s)")

@@ -9,10 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from parabench.analysis import words
-from parabench.analysis.gate import across_words, compare_words
-from parabench.analysis.gate.across import Common, Ratio
+from parabench.analysis.gate import compare_words
 from parabench.analysis.gate.compare import Comparison, Outcome, Row
-from parabench.analysis.gate.geometric import Mean
 from parabench.pages.figures import Panel, lay_out, name_bars, plain
 
 # More dots than this are scrolled past; the table has every case.
@@ -103,69 +101,6 @@ def _range_of_changes(rows: Sequence[Row], tolerance: float) -> tuple[float, flo
     low, high = min([*points, *(max(each, -far) for each in reach)]), max([*points, *(min(e, far) for e in reach)])
     margin = 0.04 * (high - low)
     return low - margin, high + margin
-
-
-def ratio_panels(cases: Sequence[Common], name: str, mean: Mean) -> list[Panel]:
-    """Ratios of every case that `name` calls (latency, per_joule, per_gb), their mean below; empty without any."""
-    ratios: list[tuple[str, Ratio | Mean]] = [(case.label, getattr(case, name)) for case in cases]
-    known = [(label, ratio) for label, ratio in ratios if ratio.ratio is not None][:MOST_DOTS]
-    return [_ratio_panel(known, mean)] if known else []
-
-
-def _ratio_panel(cases: Sequence[tuple[str, Ratio | Mean]], mean: Mean) -> Panel:
-    figure = go.Figure()
-    many = mean.cases > 1
-    rows = [*cases, *([("geometric mean", mean)] if many else [])]
-    for own, at, colour, symbol, size in (
-        (list(cases), 0, "#0072B2", "circle", 9),
-        (rows[len(cases) :], len(cases), "#D55E00", "diamond", 12),
-    ):
-        if own:
-            figure.add_scatter(
-                x=[ratio.ratio for _, ratio in own],
-                y=[at + i for i in range(len(own))],
-                error_x=_bars([(ratio.ratio, ratio.low, ratio.high) for _, ratio in own], 1.0),
-                mode="markers",
-                marker={"color": colour, "symbol": symbol, "size": size},
-                showlegend=False,
-                customdata=[[plain(label), _said(ratio)] for label, ratio in own],
-                hovertemplate="%{customdata[0]}: %{customdata[1]}<extra></extra>",
-            )
-    points = [ratio.ratio or 1 for _, ratio in rows] + [1.0]
-    ends = [each for _, ratio in rows for each in (ratio.low, ratio.high) if each]
-    far = _REACH * max(abs(math.log(point)) for point in points) or 0.1
-    ends = [math.exp(max(-far, min(far, math.log(end)))) for end in ends]
-    low, high = math.log(min(points + ends)), math.log(max(points + ends))
-    margin = max(0.04 * (high - low), 0.01)
-    ticks = _ticks(math.exp(low - margin), math.exp(high + margin))
-    lay_out(figure, "candidate / base", "")
-    _cross(figure, 1.0)
-    lines = name_bars(figure, [label for label, _ in rows])
-    span = [(low - margin) / math.log(10), (high + margin) / math.log(10)]
-    figure.update_xaxes(
-        type="log", range=span, tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks], zeroline=False
-    )
-    return Panel("", figure, _height(len(rows), lines), wide=True)
-
-
-def _said(ratio: Ratio | Mean) -> str:
-    """'0.41 times (95 %: 0.40 to 0.42)'."""
-    return f"{across_words.times(ratio.ratio or 1)} times (95 %: {across_words.interval(ratio)})"
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high`: 1, 2 and 5 of each power of ten, or evenly where that is too few."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    round_ = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-    if high / low > 100:
-        round_ = round_[::3]
-    inside = [tick for tick in round_ if low <= tick <= high]
-    if len(inside) >= 4:
-        return inside
-    step = 10.0 ** math.floor(math.log10((high - low) / 3))
-    step *= next(factor for factor in (5, 2, 1) if (high - low) / (step * factor) >= 3)
-    first = math.ceil(low / step)
-    return [round(i * step, 10) for i in range(first, math.floor(high / step) + 1)]
 
 
 def _cross(figure: go.Figure, x: float) -> None:

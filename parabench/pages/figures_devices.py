@@ -38,7 +38,7 @@ def memory_panel(title: str, timeline: pd.DataFrame, phases: Phases) -> Panel:
 def device_panel(
     title: str, lines: pd.DataFrame, phases: Phases, axis: str, unit: str, throttled: pd.DataFrame | None = None
 ) -> Panel:
-    """A line per device of `lines` (`device, t_s, value`); `throttled` (`device, t_s`) are marked on them."""
+    """A line per device of `lines` (`device, t_s, value`); `throttled` (`device, t_s, why`) are marked on them."""
     named = lines.assign(name=[f"device {device}" for device in lines["device"]])
     panel = _over_time(title, named, phases, axis, f"%{{y:,.4~g}} {unit}")
     if throttled is not None and len(throttled):
@@ -49,7 +49,8 @@ def device_panel(
             mode="markers",
             name="held down",
             marker={"symbol": "triangle-down", "size": 9, "color": _THROTTLED},
-            hovertemplate="%{x:.2f} s: clocks held down<extra></extra>",
+            customdata=list(marked["why"]),
+            hovertemplate="%{x:.2f} s: clocks held down by %{customdata}<extra></extra>",
         )
     return panel
 

@@ -12,8 +12,8 @@ from parabench.analysis import words
 from parabench.analysis.collectives.bus import GB, bus_factor
 from parabench.analysis.instruments.timeline import Timeline
 from parabench.collective_case import OPS
+from parabench.pages.bars import PART
 from parabench.pages.figures import Panel, lay_out, listed, plain, short
-from parabench.pages.figures_steps import PART
 from parabench.pages.palette import colour_of
 from parabench.record import MIB, STEP_PARTS, WAIT
 
@@ -77,7 +77,7 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
         showgrid=False,
         zeroline=False,
     )
-    return Panel(label, figure, round(130 + _ROW_PX * pitch * len(ranks)), wide=True)
+    return Panel(label, figure, round(130 + _ROW_PX * pitch * len(ranks)), wide=True, case=timeline.case_id)
 
 
 def _rows(calls: pd.DataFrame) -> pd.Series[int]:

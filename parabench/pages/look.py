@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -11,25 +12,30 @@ import jinja2
 
 from parabench.analysis import tables, words
 from parabench.errors import UsageError
+from parabench.pages.templates import check_folder
 from parabench.record import MIB
 
 # The page's script, in the order in which its parts need one another; each draws, chooses or says one thing.
 SCRIPTS = (
-    "data", "say", "state", "element", "filters", "tabs", "plots", "print", "figures_buckets", "figures_ranking", "start",
+    "data", "say", "state", "element", "filters", "tabs", "plots", "print", "figures_cases", "figures_ranking", "figures_front",
+    "figures_buckets", "figures_heat", "figures_algorithms", "figures_scaling", "bars", "figures_parts",
+    "figures_memory", "figures_use", "figures_bus",
+    "csv", "table", "table_data", "figures_trust", "detail", "detail_open", "figures_sides", "figures_sides_curves", "table_sides", "live", "start",
 )  # fmt: skip
-STYLES = ("page", "answer",)
+STYLES = ("page", "answer", "live", "table", "detail", "compare")
 
 
 class Look:
     """Reads the files of a page, from `folder` those that it holds and ours for the others.
 
-    Raises UsageError for a folder that is none.
+    Raises UsageError for a folder that is none, or holds none of them.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        if folder is not None and not folder.is_dir():
-            raise UsageError(f"{folder} is no folder; give --template a folder with templates like those of reports/")
+        if folder is not None:
+            check_folder(folder)
         self._folder = folder
+        self._sources: set[str] = set()
 
     def asset(self, name: str) -> str:
         """The text of a file by its name below `reports/`."""
@@ -54,15 +60,38 @@ class Look:
         """`template` filled with `content`. Raises UsageError where one of the reader's own is wrong."""
         try:
             return self._environment().get_template(template).render(**content)
-        except jinja2.TemplateError as error:
+        except UsageError:
+            raise
+        except Exception as error:
+            # Whatever a template does wrong: it is the reader's, or what one of theirs gave to one of ours.
             if self._folder is None:
                 raise
-            where = f"{getattr(error, 'name', None) or template}, line {getattr(error, 'lineno', '?')}"
-            raise UsageError(f"a template of {self._folder} ({where}) cannot be used: {error}; mend it") from error
+            why = f"there is no {error}" if isinstance(error, jinja2.TemplateNotFound) else error
+            raise UsageError(
+                f"a template of {self._folder} cannot be used: {self._place(error, template)}: {why}; mend it"
+            ) from error
+
+    def _place(self, error: Exception, template: str) -> str:
+        """In which template an error is, and in which line, as far as Jinja knows."""
+        if isinstance(error, jinja2.TemplateSyntaxError):
+            return f"{error.filename}, line {error.lineno}"
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in self._sources]
+        return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else template
+
+    def _source(self, name: str) -> tuple[str, str, None] | None:
+        """A template as Jinja takes it, with where it is from; None where there is none of that name."""
+        own = None if self._folder is None else self._folder / name
+        where = str(own) if own is not None and own.is_file() else f"reports/{name}"
+        try:
+            text = self.asset(name)
+        except OSError:
+            return None
+        self._sources.add(where)
+        return text, where, None
 
     def _environment(self) -> jinja2.Environment:
         environment = jinja2.Environment(
-            loader=jinja2.FunctionLoader(self.asset),
+            loader=jinja2.FunctionLoader(self._source),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,

@@ -14,6 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from parabench.analysis import tables
 from parabench.analysis.session import Session
+from parabench.pages.columns import rounded
 from parabench.pages.look import Look
 from parabench.pages.section import Section
 from parabench.pages.tabs import tabs_of
@@ -49,7 +50,7 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
     Raises UsageError when a file of `folder` cannot be read or is no template.
     """
     panels = {
-        f"{section.id}-{i}": json.loads(panel.figure.to_json())
+        f"{section.id}-{i}": rounded(json.loads(panel.figure.to_json()))
         for section in sections
         for i, panel in enumerate(section.panels)
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,8 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.frames import same_work
-from parabench.pages.figures import MOST_BARS, Panel
+from parabench.family import entry_of
+from parabench.pages.figures import Panel
 
 Draw = Callable[[pd.DataFrame], list[Panel]]
 
@@ -31,10 +32,11 @@ def work_name(work: dict[str, Any]) -> str:
     return f"{work['model']}, {data}, batch {batch}, {work['dtype']}, {work['device']}"
 
 
-def at_most(count: int) -> str:
-    """That not all of `count` cases are drawn, where it is so."""
-    many = count > MOST_BARS
-    return f" The {MOST_BARS} fastest cases are drawn; the table has all." if many else ""
+def headroom(strategies: Iterable[str], *, dashed: bool = False) -> str:
+    """What a mark in a figure means, where one is there; `dashed` where it is a line's dashes."""
+    unranked = [name for name in dict.fromkeys(strategies) if not entry_of(name).ranked]
+    mark = " (dashed)" if dashed else ""
+    return f" {', '.join(unranked)}{mark} exchanges nothing: headroom, no answer." if unranked else ""
 
 
 def ms(seconds: float | None) -> str:

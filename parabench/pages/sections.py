@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import pandas as pd
 
-from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.memory import PARTS, SYMBOLS, sentences
-from parabench.analysis.pipeline import bubbles
-from parabench.analysis.scaling import STRONG, WEAK, scaling
-from parabench.family import Layout, entry_of
-from parabench.pages import figures, sections_anatomy, sections_devices, sections_library, sections_machine
-from parabench.pages.figures_memory import STATE, peak_memory, state_panels
-from parabench.pages.figures_scaling import scaling_panels
-from parabench.pages.figures_steps import PART, step_parts
-from parabench.pages.panels import at_most, each_work, ms
-from parabench.pages.section import Section, Table
+from parabench.analysis.frames import WORK
+from parabench.analysis.scaling import STRONG, WEAK, curves
+from parabench.pages import figures, sections_anatomy, sections_devices, sections_library, sections_trust
+from parabench.pages.panels import headroom
+from parabench.pages.section import Section
 from parabench.pages.sections_front import front_section
-from parabench.record import MIB, STEP_PARTS
+from parabench.pages.sections_memory import peaks_section, state_section
+from parabench.pages.sections_steps import parts_section, pipelines_section
+from parabench.pages.sections_usage import usage_section
 
 NOTHING = "No launch ended well, so there is nothing to draw."
 _EACH_KIND = {
@@ -32,18 +28,20 @@ def training_sections(seen: Evidence, states: pd.DataFrame) -> list[Section]:
     cases = seen.cases
     nothing = "" if cases["latency_s"].notna().any() else NOTHING
     sections = [
-        _buckets(nothing),
+        _buckets(cases, nothing),
         _heat(cases, nothing),
-        _scaling(cases, nothing),
-        _parts(cases, nothing),
+        _algorithms(cases, nothing),
+        _scaling(seen, nothing),
+        parts_section(cases, nothing),
         *sections_anatomy.sections(seen),
         *sections_library.sections(seen),
-        _pipelines(seen.launches, cases, seen.results.whole, nothing),
-        _state(states, nothing),
-        _peaks(cases, nothing),
+        pipelines_section(seen.launches, cases, seen.results.whole, nothing),
+        usage_section(seen),
+        peaks_section(cases, states, nothing),
+        state_section(states, nothing),
         front_section(seen),
         *sections_devices.sections(seen),
-        *sections_machine.sections(seen),
+        *sections_trust.sections(seen),
     ]
     return [_ranking(nothing), *(section for section in sections if section is not None)]
 
@@ -53,170 +51,114 @@ def _ranking(nothing: str) -> Section:
         "ranking",
         "The fastest",
         "Step latency of the fastest selected cases; lower is better. The line reaches from the fastest to the slowest "
-        "launch; a filled mark cannot be told apart from the fastest.",
+        "launch; a filled mark cannot be told apart from the fastest. The axis does not begin at zero.",
         [],
         nothing,
         draw="ranking",
     )
 
 
-def _buckets(nothing: str) -> Section:
+def _buckets(cases: pd.DataFrame, nothing: str) -> Section:
+    sizes = _sizes(cases)
     return Section(
         "bucket",
         "Step latency against bucket size",
-        "Lower is better. Bars reach from the fastest to the slowest launch; the axis does not begin "
-        "at zero. “default” is PyTorch's own bucket setting. Shaded: what cannot be told apart from the fastest.",
+        "Lower is better. Bars reach from the fastest to the slowest launch; the axis does not begin at zero. "
+        "“default” is PyTorch's own bucket setting. A filled mark cannot be told apart from the fastest of all "
+        "configurations that do the same work; shaded are the bucket sizes at which some mark is filled."
+        + _standing_for(cases),
         [],
-        nothing or "No strategy was measured with more than one bucket size.",
+        nothing
+        or _why(
+            bool((sizes["bucket_mib"] > 1).any()),
+            "No strategy was measured with more than one bucket size.",
+            "No selected strategy has more than one bucket size at one world size.",
+        ),
         draw="buckets",
     )
 
 
 def _heat(cases: pd.DataFrame, nothing: str) -> Section:
+    sizes = _sizes(cases)
     return Section(
         "heat",
         "Algorithm and bucket size together",
-        "Step latency in ms; the deeper the blue, the faster.",
-        each_work(cases, figures.heat_map),
-        nothing or "This needs at least two algorithms and two bucket sizes of one strategy and world size.",
+        "Step latency in ms; the deeper the blue, the faster, and lightest what is a quarter slower than the fastest "
+        "cell or more. Outlined: what cannot be told apart from the fastest of all configurations that do the same "
+        "work. An empty cell was not measured, or is not selected." + _standing_for(cases),
+        [],
+        nothing
+        or _why(
+            bool(((sizes["bucket_mib"] > 1) & (sizes["algorithm"] > 1)).any()),
+            "This needs at least two algorithms and two bucket sizes of one strategy and world size.",
+            "The selected cases have no strategy and world size with two algorithms and two bucket sizes.",
+        ),
+        draw="heat",
     )
 
 
-def _scaling(cases: pd.DataFrame, nothing: str) -> Section:
-    curves = scaling(cases)
-    kinds = " ".join(said for kind, said in _EACH_KIND.items() if (curves["kind"] == kind).any())
+def _algorithms(cases: pd.DataFrame, nothing: str) -> Section:
+    """What an algorithm costs in a step."""
+    own = figures.measured(cases)
+    native = own["algorithm"] == "native"
+    keys = [*_PLACE, "bucket_mib"]
+    kinds = own.assign(native=native, other=~native).groupby(keys, dropna=False)[["native", "other"]].any()
+    return Section(
+        "algorithms",
+        "What an algorithm costs in a step",
+        "The step latency of an algorithm's fastest case over that of native's at the same strategy, ranks and bucket "
+        "size: left of the line it is faster than native. Bars reach from the algorithm's fastest to its slowest "
+        "launch, over that same latency of native, whose own launches spread as its bar shows.",
+        [],
+        nothing
+        or _why(
+            bool(kinds.all(axis=1).any()),
+            "No algorithm was measured beside native at the same strategy, world size and bucket size.",
+            "No selected algorithm was measured beside native at the same strategy, world size and bucket size.",
+        ),
+        draw="algorithms",
+    )
+
+
+def _scaling(seen: Evidence, nothing: str) -> Section:
+    table = seen.once(curves)
+    kinds = " ".join(said for kind, said in _EACH_KIND.items() if (table["kind"] == kind).any())
     return Section(
         "scaling",
         "More ranks",
         f"{kinds} Efficiency is throughput over that of one rank times the ranks; where one rank was not measured, "
-        "the smallest world size is the base. Of several curves of a strategy, the one with most world sizes, then the "
-        "fastest, is drawn. A line joins neighbouring world sizes; the ideal one may leave the figure."
-        + _headroom(list(curves["strategy"]), dashed=True),
-        scaling_panels(curves),
-        nothing or "Only one world size was measured, so nothing can be said about scaling.",
-    )
-
-
-def _parts(cases: pd.DataFrame, nothing: str) -> Section:
-    rows = figures.measured(cases).dropna(subset=list(STEP_PARTS), how="all")
-    there = [part for part in STEP_PARTS if rows[part].notna().any()]
-    in_turns = (
-        " Where they take turns (micro-batches, accumulation), forward and backward are one part."
-        if "forward_backward_s" in there
-        else ""
-    )
-    table = Table(
-        "Every case's parts, in ms",
-        ("Case", *(PART[part][1].capitalize() for part in there)),
-        [
-            (figures.marked(row["label"], row["strategy"]), *(ms(row[part]) for part in there))
-            for row in rows.to_dict("records")
-        ],
-    )
-    return Section(
-        "parts",
-        "Where a step's time goes",
-        "Medians over steps of the slowest rank, then over launches; medians also where cases are "
-        f"ranked by another number. Backward includes the communication that it waits for.{in_turns}"
-        + at_most(len(rows))
-        + _headroom(list(rows["strategy"].head(figures.MOST_BARS))),
-        each_work(cases, step_parts),
-        nothing or "The parts of a step were not recorded.",
-        (table,) if len(rows) else (),
-    )
-
-
-def _pipelines(launches: pd.DataFrame, cases: pd.DataFrame, samples: pd.DataFrame, nothing: str) -> Section | None:
-    """Only where there are pipelines: what a session has not tried needs no section."""
-    if not any(entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in cases["strategy"]):
-        return None
-    table = Table(
-        "Pipelines: the bubble, theory and measured",
-        ("Case", "Schedule", "Stages", "Micro-batches", "Theory", "Measured"),
-        [
-            (
-                str(row["label"]),
-                str(row["schedule"]),
-                str(row["stages"]),
-                str(row["microbatches"]),
-                words.percent(row["theory"]),
-                words.percent(row["measured"]),
-            )
-            for row in bubbles(launches, samples).to_dict("records")
-        ],
-        texts=2,
-        closed=False,
-    )
-    return Section(
-        "pipelines",
-        "Pipelines: the bubble, theory and measured",
-        "The bubble is the share of a step's forward and backward in which a rank computes nothing, mean over ranks, "
-        "median over launches. Theory takes all stages to be equally long and messages to cost nothing; what is "
-        "measured beyond it is uneven stages, messages, and ranks that share a core.",
+        "the smallest world size is the base. Of a strategy the selected curve with most world sizes, then the "
+        "fastest, is drawn; where one strategy is selected, that of each algorithm. A line joins neighbouring world "
+        "sizes; the ideal one may leave the figure." + headroom(table["strategy"], dashed=True),
         [],
-        nothing or "How busy the stages were was not recorded: unknown, not zero.",
-        (table,) if table.rows else (),
+        nothing
+        or _why(
+            len(table) > 0,
+            "Only one world size was measured, so nothing can be said about scaling."
+            if figures.measured(seen.cases)["world_size"].nunique() == 1
+            else "No strategy was measured at two world sizes with the same work, algorithm and bucket size.",
+            "No selected strategy has two world sizes with the same work, algorithm and bucket size.",
+        ),
+        draw="scaling",
     )
 
 
-def _state(states: pd.DataFrame, nothing: str) -> Section:
-    table = Table(
-        "Every case's training state, in MiB: measured, and by formula",
-        ("Case", "Formula", *(STATE[part][1].capitalize() for part in PARTS), "Measured", "Theory", "Ratio"),
-        [
-            (
-                figures.marked(row["label"], row["strategy"]),
-                row["formula"] if isinstance(row["formula"], str) else words.UNKNOWN,
-                *(_mib(row[part]) for part in PARTS),
-                _mib(row["measured"]),
-                _mib(row["theory"]),
-                f"{row['ratio']:.2f}" if words.known(row["ratio"]) else words.UNKNOWN,
-            )
-            for row in states.to_dict("records")
-        ],
-        texts=2,
-    )
-    uneven = (
-        " What a pipeline's rank holds depends on its stage; its theory is an even split."
-        if _any_uneven(states)
-        else ""
-    )
-    return Section(
-        "state",
-        "Memory of the training state",
-        "Parameters, gradients and optimizer state of the rank that holds most, counted from tensors; activations and "
-        f"communication buffers are not in it. Lines of strategies that hold the same lie on one another. {SYMBOLS}"
-        f"{uneven}{_headroom(list(states['strategy']), dashed=True)}",
-        state_panels(states),
-        nothing or "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero.",
-        (table,) if len(states) else (),
-        lead=" ".join(sentences(states)),
-    )
+# Where algorithms and bucket sizes can be compared.
+_PLACE = [*WORK, "strategy", "world_size"]
 
 
-def _peaks(cases: pd.DataFrame, nothing: str) -> Section:
-    rows = figures.measured(cases)
-    return Section(
-        "memory",
-        "Peak memory",
-        "The largest of all ranks and launches."
-        + at_most(len(rows))
-        + _headroom(list(rows["strategy"].head(figures.MOST_BARS))),
-        each_work(cases, peak_memory),
-        nothing or "Peak memory was not recorded: unknown, not zero.",
-    )
+def _sizes(cases: pd.DataFrame) -> pd.DataFrame:
+    """How many algorithms and bucket sizes were measured of each strategy and world size."""
+    places = figures.measured(cases).groupby(_PLACE, dropna=False)
+    return places[["algorithm", "bucket_mib"]].nunique(dropna=False)
 
 
-def _headroom(strategies: list[str], *, dashed: bool = False) -> str:
-    """What a mark in a figure means, where one is there; `dashed` where it is a line's dashes."""
-    unranked = [name for name in dict.fromkeys(strategies) if not entry_of(name).ranked]
-    mark = " (dashed)" if dashed else ""
-    return f" {', '.join(unranked)}{mark} exchanges nothing: headroom, no answer." if unranked else ""
+def _why(some: bool, never: str, not_here: str) -> str:
+    """Why there is no figure: nothing that was measured makes one, or nothing that is selected."""
+    return not_here if some else never
 
 
-def _any_uneven(states: pd.DataFrame) -> bool:
-    return bool((~states["exact"].astype(bool) & states["formula"].notna()).any())
-
-
-def _mib(count: float) -> str:
-    return words.digits(count / MIB) if words.known(count) else words.UNKNOWN
+def _standing_for(cases: pd.DataFrame) -> str:
+    """That a point is the fastest of several, where it is so."""
+    alike = figures.measured(cases).duplicated([*_PLACE, "algorithm", "bucket_mib"])
+    return " Where cases differ in more, the fastest stands for them." if alike.any() else ""

@@ -10,11 +10,11 @@ from parabench.analysis.instruments.anatomy import EXPOSED_IN, case_anatomy
 from parabench.analysis.instruments.calls import call_table
 from parabench.analysis.instruments.timeline import MOST_TIMELINES, Timeline, timelines
 from parabench.family import Rule, entry_of
+from parabench.pages.bars import PART
+from parabench.pages.case_tables import case_table
 from parabench.pages.figures import marked
-from parabench.pages.figures_anatomy import share_bars
-from parabench.pages.figures_steps import PART
 from parabench.pages.figures_timeline import MOST_RANKS, timeline_panel
-from parabench.pages.panels import at_most, each_work, ms
+from parabench.pages.panels import ms
 from parabench.pages.section import Section, Table
 from parabench.pages.sections_calls import bandwidth_section, bucket_section, straggler_section
 from parabench.record import MIB, STEP_PARTS
@@ -37,7 +37,7 @@ def sections(seen: Evidence) -> list[Section]:
         return [Section("anatomy", SHARES, "", [], nothing)]
     calls = seen.once(call_table)
     every = [
-        _shares(_cases(seen)),
+        _shares(seen.once(taken_apart)),
         _timeline(seen, calls),
         bucket_section(seen),
         bandwidth_section(seen, calls),
@@ -61,9 +61,9 @@ def _why_nothing(seen: Evidence) -> str:
     return "No instrumented step was recorded: unknown, not zero."
 
 
-def _cases(seen: Evidence) -> pd.DataFrame:
-    """The case table with each case's anatomy, and `exposed_share` of its step; unknown where ranks that must have
-    communicated were not seen to."""
+def taken_apart(seen: Evidence) -> pd.DataFrame:
+    """The case table with each case's anatomy (`case_anatomy`'s columns in place of the timed parts), and
+    `exposed_share` of its step; unknown where ranks that must have communicated were not seen to."""
     table = seen.once(case_anatomy).drop(columns="label")
     cases = seen.cases.drop(columns=list(STEP_PARTS)).merge(table, on="case_id")
     unseen = [
@@ -88,12 +88,12 @@ def _shares(cases: pd.DataFrame) -> Section:
         "Medians over the instrumented steps of the slowest rank, then over launches. "
         f"{_slower(cases)} Latency, ranking and the parts above come from the timed ones."
         + (" Of some calls the end is not known; there ≥ says that the number is a lower bound." if bounded else "")
-        + (_ON_CPU if on_cpu else "")
-        + at_most(len(cases)),
-        each_work(cases, share_bars),
-        "",
+        + (_ON_CPU if on_cpu else ""),
+        [],
+        "No step of the selected cases was taken apart.",
         (_share_table(cases),),
         lead=_seen_and_hidden(several),
+        draw="shares",
     )
 
 
@@ -134,24 +134,22 @@ def _seen_and_hidden(several: pd.DataFrame) -> str:
 
 def _share_table(cases: pd.DataFrame) -> Table:
     within = {name: column for name, column in EXPOSED_IN.items() if cases[column].notna().any()}
-    return Table(
-        "Every case's step, in ms; the ratio is an instrumented step by a timed one",
+    return case_table(
+        "The cases' steps, in ms; the ratio is an instrumented step by a timed one",
         (
             "Case", "Share", "Exposed", *(f"in {PART[f'{name}_s'][1]}" for name in within), "Hidden", "Compute",
             "Idle", "Data", "Ratio",
         ),
-        [
-            (
-                marked(row["label"], row["strategy"]),
-                words.percent(row["exposed_share"]),
-                ms(row["exposed_s"]),
-                *(ms(row[column]) for column in within.values()),
-                f"{'≥ ' if row['unknown_calls'] else ''}{ms(row['overlapped_s'])}",
-                *(ms(row[column]) for column in ("compute_s", "idle_s", "data_s")),
-                f"{row['instruments_ratio']:.2f}" if words.known(row["instruments_ratio"]) else words.UNKNOWN,
-            )
-            for row in cases.to_dict("records")
-        ],
+        cases,
+        lambda row: (
+            marked(row["label"], row["strategy"]),
+            words.percent(row["exposed_share"]),
+            ms(row["exposed_s"]),
+            *(ms(row[column]) for column in within.values()),
+            f"{'≥ ' if row['unknown_calls'] else ''}{ms(row['overlapped_s'])}",
+            *(ms(row[column]) for column in ("compute_s", "idle_s", "data_s")),
+            f"{row['instruments_ratio']:.2f}" if words.known(row["instruments_ratio"]) else words.UNKNOWN,
+        ),
     )  # fmt: skip
 
 
@@ -177,21 +175,20 @@ def _timeline(seen: Evidence, calls: pd.DataFrame) -> Section:
 def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:
     """The calls of a timeline, each once for all its ranks, in the order in which a rank makes them."""
     own = calls[(calls["launch_id"] == step.launch_id) & (calls["step"] == step.step)]
-    return Table(
+    return case_table(
         f"{label}: the calls of this step, in ms; late is the last rank after the first",
         ("Operation", "Algorithm", "Ranks", "Called in", "MiB", "Took", "On the wire", "Late",
          "Exposed", "GB/s"),
-        [
-            (
-                str(row["op"]) + (f", bucket {row['bucket']:.0f}" if words.known(row["bucket"]) else ""),
-                str(row["algorithm"]),
-                str(row["ranks"]),
-                str(row["part"]).replace("_", " and "),
-                words.digits(row["bytes"] / MIB),
-                *(ms(row[name]) for name in ("duration_s", "wire_s", "late_s", "exposed_s")),
-                words.digits(row["busbw"]) if words.known(row["busbw"]) else "–",
-            )
-            for row in own.to_dict("records")
-        ],
+        own.assign(case_id=step.case_id),
+        lambda row: (
+            str(row["op"]) + (f", bucket {row['bucket']:.0f}" if words.known(row["bucket"]) else ""),
+            str(row["algorithm"]),
+            str(row["ranks"]),
+            str(row["part"]).replace("_", " and "),
+            words.digits(row["bytes"] / MIB),
+            *(ms(row[name]) for name in ("duration_s", "wire_s", "late_s", "exposed_s")),
+            words.digits(row["busbw"]) if words.known(row["busbw"]) else "–",
+        ),
         texts=4,
+        first="the first",
     )  # fmt: skip

@@ -9,6 +9,7 @@ from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.instruments.calls import bucket_table
 from parabench.analysis.instruments.stragglers import NEARLY_ALL, straggler_table
+from parabench.pages.case_tables import MOST_ROWS, case_table
 from parabench.pages.figures_anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
 from parabench.pages.panels import ms
 from parabench.pages.section import Section, Table
@@ -36,21 +37,19 @@ def bucket_section(seen: Evidence) -> Section | None:
     label = cases["label"]
     cut = any(len(of_case[case_id]) > MOST_BUCKETS for case_id in drawn.index)
     in_turns = (buckets["since"] == "forward_backward").any()
-    table = Table(
-        "Every case's buckets; moments in ms since what stands under Since began",
+    table = case_table(
+        "The cases' buckets; moments in ms since what stands under Since began",
         ("Case", "Parameters", "Since", "Bucket", "MiB", "Ready", "Called", "Begun", "Took", "Wire", "Exposed", "GB/s"),
-        [
-            (
-                label[row["case_id"]],
-                _names(row["parameters"]),
-                SINCE_WORDS[row["since"]],
-                str(row["bucket"]),
-                words.digits(row["bytes"] / MIB),
-                *(ms(row[name]) for name in ("ready_s", "made_s", "start_s", "duration_s", "wire_s", "exposed_s")),
-                words.digits(row["busbw"]) if words.known(row["busbw"]) else "–",
-            )
-            for row in buckets.to_dict("records")
-        ],
+        buckets,
+        lambda row: (
+            label[row["case_id"]],
+            _names(row["parameters"]),
+            SINCE_WORDS.get(row["since"], "–"),
+            str(row["bucket"]),
+            words.digits(row["bytes"] / MIB),
+            *(ms(row[name]) for name in ("ready_s", "made_s", "start_s", "duration_s", "wire_s", "exposed_s")),
+            words.digits(row["busbw"]) if words.known(row["busbw"]) else "–",
+        ),
         texts=3,
     )
     return Section(
@@ -107,9 +106,10 @@ def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
                 row["why"] or words.digits(row["alone"]),
                 "–" if row["why"] else words.percent(row["share"]),
             )
-            for row in table.to_dict("records")
+            for row in table.head(MOST_ROWS).to_dict("records")
         ],
         texts=3,
+        note=f"Listed are {MOST_ROWS} of {len(table):,} rows; the store has all." if len(table) > MOST_ROWS else "",
     )
     lead = ""
     if compared.any():
@@ -123,13 +123,13 @@ def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
         "bandwidth",
         "Bus bandwidth in training and alone",
         "Higher is better; nccl-tests' factors. A call counts from when its last rank began, so that late ranks are "
-        "not taken for slow links. "
+        "not taken for slow links. Each number is over the calls of all cases that made them, selected or not. "
         + (
             "Dotted with open marks: the microbenchmark of this store, compared only within the sizes it measured."
             if len(alone)
             else "This store has no microbenchmark to compare with: run parabench collectives with the same --out."
         ),
-        bandwidth_panels(table, alone),
+        bandwidth_panels(table, alone, {case: row for row, case in enumerate(seen.cases["case_id"])}),
         "No collective among several ranks was seen with its begin and end on all of them.",
         (table_of_page,) if len(table) else (),
         lead=lead,
@@ -139,20 +139,18 @@ def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
 def straggler_section(seen: Evidence) -> Section:
     """Which rank the others waited for, and how long."""
     rows = seen.once(straggler_table)
-    table = Table(
+    table = case_table(
         "The rank that the others waited for most, by case",
         ("Case", "Rank", "In of its steps", "Waited a step (ms)", "Of the step", "Launches that agree"),
-        [
-            (
-                str(row["label"]),
-                f"{row['straggler']}{', by the schedule' if row['by_schedule'] else ''}",
-                words.percent(row["share"]),
-                ms(row["waited_s"]),
-                words.percent(row["waited_share"]),
-                f"{row['agreeing']}/{row['launches']}",
-            )
-            for row in rows.to_dict("records")
-        ],
+        rows,
+        lambda row: (
+            str(row["label"]),
+            f"{row['straggler']}{', by the schedule' if row['by_schedule'] else ''}",
+            words.percent(row["share"]),
+            ms(row["waited_s"]),
+            words.percent(row["waited_share"]),
+            f"{row['agreeing']}/{row['launches']}",
+        ),
     )
     return Section(
         "stragglers",

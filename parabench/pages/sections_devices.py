@@ -1,7 +1,8 @@
-"""Sections of memory over time, power, clocks and health."""
+"""Sections of memory over time, energy, power, clocks and health."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pandas as pd
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.device_time import (
+    MOST_LAUNCHES,
     device_line,
     device_table,
     drawn_launches,
@@ -16,12 +18,17 @@ from parabench.analysis.instruments.device_time import (
     throttled_at,
     unread,
 )
+from parabench.analysis.instruments.health import findings
 from parabench.analysis.instruments.memory_time import launch_phases, memory_timeline
+from parabench.pages.case_tables import case_table
 from parabench.pages.figures import Panel
 from parabench.pages.figures_devices import MOST_LINES, device_panel, memory_panel
 from parabench.pages.section import Section, Table
+from parabench.pages.sections_usage import energy_section
 
 DASH = "–"
+# More findings than these stand behind a heading.
+_MOST_OPEN = 8
 # Metric, heading, axis, unit and how many of the stored unit make one drawn.
 OVER_TIME = (
     ("power_w", "Power", "power (W)", "W", 1.0),
@@ -31,8 +38,16 @@ OVER_TIME = (
 
 
 def sections(seen: Evidence) -> list[Section]:
-    """Those of a session, in the order in which a reader asks."""
-    return [_memory(seen), _devices(seen)]
+    """Those of a session, in the order in which a reader asks. Of devices only where ranks ran on some."""
+    on_gpu = bool((seen.cases["device"] == "cuda").any())
+    every = [
+        _memory(seen),
+        energy_section(seen),
+        _devices(seen) if on_gpu else None,
+        _host(seen, on_gpu),
+        _health(seen),
+    ]
+    return [section for section in every if section is not None]
 
 
 def _memory(seen: Evidence) -> Section:
@@ -43,26 +58,17 @@ def _memory(seen: Evidence) -> Section:
         timeline = memory_timeline(seen, launch_id)
         crowded |= timeline["place"].nunique() > MOST_LINES
         if len(timeline):
-            panels.append(memory_panel(_label(seen, launch_id), timeline, launch_phases(seen, launch_id)))
-    host = host_table(seen)
-    table = Table(
-        "The host during the timed steps",
-        ("Case", "Used by other processes", "Cost of reading, of a core"),
-        [
-            (str(row["label"]), words.percent(row["other_share"]), words.percent(row["sampler_share"]))
-            for row in host.to_dict("records")
-        ],
-    )
+            case_id, label = _case(seen, launch_id)
+            panels.append(replace(memory_panel(label, timeline, launch_phases(seen, launch_id)), case=case_id))
     return Section(
         "time-memory",
         "Memory over time",
-        "Read from outside ten times a second, of the fastest cases the launch in the middle each: the resident set of "
-        "each rank's process and, on GPUs, what is in use on each device and by each rank there. What a rank must hold "
-        "by theory is in the section on the training state; peaks of the timed steps alone are above."
+        f"Read from outside ten times a second, of the {MOST_LAUNCHES} fastest cases that were read the launch in the "
+        "middle each: the resident set of each rank's process and, on GPUs, what is in use on each device and by each "
+        "rank there. Peaks of the timed steps alone, and what a rank must hold by theory, are above."
         + (f" The first {MOST_LINES} lines are drawn." if crowded else ""),
         panels,
         _why_no_memory(seen),
-        (table,) if panels and len(host) else (),
     )
 
 
@@ -75,22 +81,25 @@ def _why_no_memory(seen: Evidence) -> str:
 def _devices(seen: Evidence) -> Section:
     table = device_table(seen)
     panels: list[Panel] = []
-    for launch_id in drawn_launches(seen, "device_sample")[:1]:
+    for launch_id in drawn_launches(seen, "device_sample"):
         phases, held_down = launch_phases(seen, launch_id), throttled_at(seen, launch_id)
+        case_id, label = _case(seen, launch_id)
         for metric, title, axis, unit, divisor in OVER_TIME:
             lines = device_line(seen, launch_id, metric)
             if lines["value"].notna().any():
                 lines = lines.assign(value=lines["value"] / divisor)
                 marks = held_down if metric == "sm_clock_hz" else None
-                panels.append(device_panel(f"{title} · {_label(seen, launch_id)}", lines, phases, axis, unit, marks))
+                panel = device_panel(f"{title} · {label}", lines, phases, axis, unit, marks)
+                panels.append(replace(panel, case=case_id))
     missing = unread(seen)
     lacking = f" Not read: {'; '.join(missing)}." if missing else ""
     return Section(
         "time-devices",
         "Power, clocks and temperature",
-        "Read through NVML ten times a second; figures are of the fastest case's launch in the middle, the table is of "
-        "all launches' timed steps. Energy is the growth of the device's own counter. A triangle marks a reading at "
-        f"which something held the clocks down.{lacking}",
+        f"Read through NVML ten times a second; figures are of the {MOST_LAUNCHES} fastest cases that were read, of "
+        "each the launch in the middle; the table is of all launches' timed steps. Energy is the growth of the "
+        "device's own counter. A triangle marks a reading at which something held the clocks down; hovering says what."
+        f"{lacking}",
         panels,
         _why_no_devices(seen, missing),
         (_device_rows(table),) if len(table) else (),
@@ -100,9 +109,92 @@ def _devices(seen: Evidence) -> Section:
 def _why_no_devices(seen: Evidence, missing: list[str]) -> str:
     if seen.good.empty:
         return "No launch ended well, so there is nothing to draw."
-    if not (seen.good["device"] == "cuda").any():
-        return "Ranks ran on CPU cores, so there was no GPU whose power, clocks and temperature could be read."
     return f"Devices were not read: {'; '.join(missing) or 'no reading was recorded'}."
+
+
+def _host(seen: Evidence, on_gpu: bool) -> Section | None:
+    """Only where the host was read."""
+    host = host_table(seen)
+    if host["other_share"].isna().all():
+        return None
+    most = host.iloc[int(host["other_share"].argmax())]
+    return Section(
+        "host",
+        "The host during the timed steps",
+        "CPU time that neither the driver nor the ranks used, of all cores, mean over launches; and what reading it "
+        "cost of one core."
+        + ("" if on_gpu else " Ranks ran on CPU cores: there was no GPU whose power, clocks, temperature and energy "
+           "could be read."),
+        [],
+        "",
+        (
+            case_table(
+                "Other processes beside the cases",
+                ("Case", "Used by other processes", "Cost of reading, of a core"),
+                host,
+                lambda row: (
+                    str(row["label"]),
+                    words.percent(row["other_share"]),
+                    words.percent(row["sampler_share"]),
+                ),
+            ),
+        ),
+        lead=f"Of the host's CPU time other processes used up to {words.percent(most['other_share'])} "
+        f"({most['label']}).",
+    )  # fmt: skip
+
+
+def _health(seen: Evidence) -> Section | None:
+    """What was found against devices and host; only where one of them was read."""
+    if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
+        return None
+    found = findings(seen)
+    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
+    place = {case_id: at for at, case_id in enumerate(labels)}
+    table = pd.DataFrame(
+        [
+            (each.case_id or "", each.code, each.message)
+            for each in sorted(found, key=lambda each: place.get(each.case_id or "", -1))
+        ],
+        columns=["case_id", "code", "message"],
+    )
+    tables: tuple[Table, ...] = ()
+    if found:
+        tables = (
+            case_table(
+                "Findings of health",
+                ("Case", "Finding", "What was seen"),
+                table,
+                lambda row: (
+                    labels.get(row["case_id"], "all"),
+                    row["code"].replace("_", "\u00a0"),
+                    row["message"].removeprefix(f"{labels.get(row['case_id'])}: "),
+                ),
+                texts=3,
+                closed=len(table) > _MOST_OPEN,
+            ),
+        )
+    return Section(
+        "health",
+        "Health",
+        "Advice on each stands under Trust.",
+        [],
+        "Nothing was found against the devices and the host: no other process on a device, no clocks held down, no "
+        "memory errors, no busy host, as far as they were read.",
+        tables,
+        lead=_counted(table),
+    )
+
+
+def _counted(table: pd.DataFrame) -> str:
+    """'Found: host busy in 3 cases, throttled in 1 case.'"""
+    said = [
+        f"{str(code).replace('_', ' ')} in {words.count(own['case_id'].nunique(), 'case')}"
+        if own["case_id"].any()
+        else str(code).replace("_", " ")
+        for code, own in table.groupby("code", sort=False)
+    ]
+    return f"Found: {', '.join(said)}." if said else ""
 
 
 def _device_rows(table: pd.DataFrame) -> Table:
@@ -121,13 +213,14 @@ def _device_rows(table: pd.DataFrame) -> Table:
             _both(of["nvlink_tx_bytes_per_s"], of["nvlink_rx_bytes_per_s"]),
         )
 
-    return Table(
-        "Every device during the timed steps",
+    return case_table(
+        "The devices during the timed steps",
         (
             "Case", "Device", "Power, W", "Energy, J", "SM clock, MHz", "Hottest, °C", "Busy", "PCIe out and in, GB/s",
             "NVLink out and in, GB/s",
         ),
-        [row(of) for of in table.to_dict("records")],
+        table,
+        row,
     )  # fmt: skip
 
 
@@ -141,5 +234,7 @@ def _both(sent: float, received: float) -> str:
     return f"{words.digits(sent / 1e9)}, {words.digits(received / 1e9)}"
 
 
-def _label(seen: Evidence, launch_id: int) -> str:
-    return str(seen.launches.loc[seen.launches["launch_id"] == launch_id, "label"].iloc[0])
+def _case(seen: Evidence, launch_id: int) -> tuple[str, str]:
+    """The id and the label of a launch's case."""
+    own = seen.launches[seen.launches["launch_id"] == launch_id].iloc[0]
+    return str(own["case_id"]), str(own["label"])

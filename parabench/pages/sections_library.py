@@ -12,6 +12,7 @@ from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.ddp_log import ddp_comparison
 from parabench.analysis.instruments.memory_phases import memory_phases
 from parabench.analysis.instruments.nccl_choice import Wiring, choices, inspected, wirings
+from parabench.pages.case_tables import MOST_CASES, case_table
 from parabench.pages.panels import ms
 from parabench.pages.section import Section, Table
 from parabench.record import EXPLAIN_BLOCK, MEMORY_PARTS, MIB, REFERENCE_BLOCK, TRACES
@@ -64,22 +65,20 @@ def _apart(spans: pd.DataFrame) -> str:
 def _ddp(spans: pd.DataFrame) -> Iterator[Table]:
     if spans.empty:
         return
-    rows: list[tuple[str, ...]] = [
-        (
+    yield case_table(
+        "DDP's own numbers beside ours, in ms",
+        ("Case", "Span", "DDP", "Here", "Difference", "Launches"),
+        spans,
+        lambda row: (
             str(row["label"]),
             str(row["span"]),
             ms(row["ddp_s"]),
             ms(row["ours_s"]),
             words.percent(row["difference"]),
             str(row["launches"]),
-        )
-        for row in spans.to_dict("records")
-    ]
-    yield Table(
-        "DDP's own numbers beside ours, in ms",
-        ("Case", "Span", "DDP", "Here", "Difference", "Launches"),
-        rows,
+        ),
         texts=2,
+        first="the first",
         note="Of each launch's last instrumented step; medians over launches and ranks. These spans are DDP's, not a "
         "step's parts: forward is the module's, without the loss; backward ends with the last gradient, here with the "
         "call for the last bucket; communication reaches from the first bucket to the last.",
@@ -90,22 +89,19 @@ def _memory(table: pd.DataFrame) -> Iterator[Table]:
     """The allocator's readings of cases on GPUs, the resident set of those on the CPU."""
     counted, resident = table[table["reserved_bytes"].notna()], table[table["rss_bytes"].notna()]
     if len(counted):
-        rows = counted.assign(unfilled=1 - counted["allocated_bytes"] / counted["reserved_bytes"]).to_dict("records")
-        yield Table(
+        yield case_table(
             "Torch's allocator in each part of a step, in MiB",
             ("Case", "Part", "Allocated", "Reserved", "Not filled", "Unused after", "In split blocks"),
-            [
-                (
-                    str(row["label"]),
-                    _part(row["part"]),
-                    _mib(row["allocated_bytes"]),
-                    _mib(row["reserved_bytes"]),
-                    words.percent(row["unfilled"]),
-                    _mib(row["unused_bytes"]),
-                    _mib(row["inactive_split_bytes"]),
-                )
-                for row in rows
-            ],
+            counted.assign(unfilled=1 - counted["allocated_bytes"] / counted["reserved_bytes"]),
+            lambda row: (
+                str(row["label"]),
+                _part(row["part"]),
+                _mib(row["allocated_bytes"]),
+                _mib(row["reserved_bytes"]),
+                words.percent(row["unfilled"]),
+                _mib(row["unused_bytes"]),
+                _mib(row["inactive_split_bytes"]),
+            ),
             texts=2,
             note="Allocated is the most that tensors took during a part, reserved the most that the allocator held for "
             "them; not filled is the share that the first leaves of the second: fragmentation and cache. Unused after "
@@ -115,11 +111,11 @@ def _memory(table: pd.DataFrame) -> Iterator[Table]:
     if len(resident):
         parts = [part for part in MEMORY_PARTS if part in set(resident["part"])]
         held = {(row["case_id"], row["part"]): row["rss_bytes"] for row in resident.to_dict("records")}
-        label = dict(zip(resident["case_id"], resident["label"], strict=True))
-        yield Table(
+        yield case_table(
             "Resident set after each part of a step, in MiB",
             ("Case", *(_part(part).capitalize() for part in parts)),
-            [(label[case_id], *(_mib(held.get((case_id, part))) for part in parts)) for case_id in label],
+            resident.drop_duplicates("case_id"),
+            lambda row: (str(row["label"]), *(_mib(held.get((row["case_id"], part))) for part in parts)),
             note="On the CPU torch's allocator keeps no count. This is the whole process, torch itself too, and memory "
             f"that was freed may stay in it. {_WHOSE}",
         )
@@ -128,8 +124,11 @@ def _memory(table: pd.DataFrame) -> Iterator[Table]:
 def _nccl(seen: Evidence) -> Iterator[Table]:
     chosen, wired = choices(seen), wirings(seen)
     if len(chosen):
-        rows: list[tuple[str, ...]] = [
-            (
+        yield case_table(
+            "What NCCL chose",
+            ("Case", "Operation", "Algorithm", "Protocol", "Bytes", "Channels", "Calls"),
+            chosen,
+            lambda row: (
                 str(row["label"]),
                 row["op"] if isinstance(row["op"], str) else words.UNKNOWN,
                 str(row["algorithm"]),
@@ -137,14 +136,9 @@ def _nccl(seen: Evidence) -> Iterator[Table]:
                 f"{row['bytes']:,}",
                 f"{row['channels']:.0f}" if words.known(row["channels"]) else DASH,
                 f"{row['calls']:,}",
-            )
-            for row in chosen.to_dict("records")
-        ]
-        yield Table(
-            "What NCCL chose",
-            ("Case", "Operation", "Algorithm", "Protocol", "Bytes", "Channels", "Calls"),
-            rows,
+            ),
             texts=4,
+            first="the first",
             note="From NCCL's own log, in a launch of each case that counts for nothing else. Of a reduce-scatter or "
             "an all-gather, bytes are one rank's part.",
         )
@@ -152,10 +146,16 @@ def _nccl(seen: Evidence) -> Iterator[Table]:
         yield Table(
             "How NCCL connected the ranks",
             ("Case", "NCCL", "Network", "Multicast", "Channels", "Connections", "Ring 0", "Tree 0"),
-            [_wiring(each) for each in wired],
+            [_wiring(each) for each in wired[:MOST_CASES]],
             texts=8,
             note="From the same log. Connections are those of all ranks; multicast is what NVLS needs. Ring 0 is the "
-            "order of ranks in channel 0; Tree 0 is who is below and above its first rank there, as NCCL writes it.",
+            "order of ranks in channel 0; Tree 0 is who is below and above its first rank there, as NCCL writes it."
+            + (
+                f" Listed are {MOST_CASES} of {len(wired):,} cases; the store has all."
+                if len(wired) > MOST_CASES
+                else ""
+            ),
+            cases=tuple(each.case_id for each in wired[:MOST_CASES]),
         )
 
 
@@ -186,8 +186,11 @@ def _silent(seen: Evidence) -> str:
 def _inspected(table: pd.DataFrame) -> Iterator[Table]:
     if table.empty:
         return
-    rows: list[tuple[str, ...]] = [
-        (
+    yield case_table(
+        "NCCL's Inspector",
+        ("Case", "Operation", "Bytes", "Ranks", "Calls", "Took, µs", "Algorithm, GB/s", "Bus, GB/s"),
+        table,
+        lambda row: (
             str(row["label"]),
             str(row["op"]),
             f"{row['bytes']:,}",
@@ -196,14 +199,9 @@ def _inspected(table: pd.DataFrame) -> Iterator[Table]:
             _scaled(row["duration_s"], 1e-6),
             _scaled(row["algbw_bytes_per_s"], 1e9),
             _scaled(row["busbw_bytes_per_s"], 1e9),
-        )
-        for row in table.to_dict("records")
-    ]
-    yield Table(
-        "NCCL's Inspector",
-        ("Case", "Operation", "Bytes", "Ranks", "Calls", "Took, µs", "Algorithm, GB/s", "Bus, GB/s"),
-        rows,
+        ),
         texts=2,
+        first="the first",
         note="It was switched on for all of the run, so the timed steps carried it too. Medians over ranks and "
         "launches; calls are one rank's in one launch.",
     )
@@ -211,21 +209,24 @@ def _inspected(table: pd.DataFrame) -> Iterator[Table]:
 
 def _files(seen: Evidence) -> Iterator[Table]:
     """What `run --profile` and `--memory-snapshot` left, by the names that launches recorded."""
-    rows: list[tuple[str, ...]] = []
-    for launch in seen.launches.to_dict("records"):
+    rows = []
+    told_of = seen.launches["facts"].str.contains("|".join(f'"{name}"' for name in _FILES))
+    for launch in seen.launches[told_of].to_dict("records"):
         facts = json.loads(launch["facts"])
-        block = _APART.get(launch["block"], f"block {launch['block']}")
-        rows += [
-            (str(launch["label"]), block, who, str(told["file"]), str(told["rank"]), _mib(told["bytes"]))
-            for name, who in _FILES.items()
-            for told in facts.get(name, [])
-        ]
+        of = {"case_id": launch["case_id"], "label": launch["label"]}
+        of["launch"] = _APART.get(launch["block"], f"block {launch['block']}")
+        rows += [of | {"from": who} | told for name, who in _FILES.items() for told in facts.get(name, [])]
     if rows:
-        yield Table(
+        yield case_table(
             "Files that traced steps left",
             ("Case", "Launch", "From", "File", "Rank", "MiB"),
-            rows,
+            pd.DataFrame(rows),
+            lambda row: (
+                *(str(row[name]) for name in ("label", "launch", "from", "file", "rank")),
+                _mib(row["bytes"]),
+            ),
             texts=4,
+            first="the first",
             note=f"They are in the folder {TRACES} beside the store. torch.profiler's are for ui.perfetto.dev, those "
             "of torch's allocator for pytorch.org/memory_viz.",
         )

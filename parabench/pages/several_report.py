@@ -4,9 +4,82 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parabench.errors import UsageError
+from parabench.analysis.side_by_side import next_words, overall_words
+from parabench.analysis.side_by_side.doubts import several_findings
+from parabench.analysis.side_by_side.facts import apart, facts
+from parabench.analysis.side_by_side.overall import Overall, overall
+from parabench.analysis.side_by_side.several import Several, several
+from parabench.analysis.side_by_side.sides import read_several
+from parabench.pages.page import fill
+from parabench.pages.section import Section
+from parabench.pages.sections_sides import explore
+from parabench.pages.several_data import several_data, side_styles
+from parabench.pages.several_sections import several_sections
+from parabench.pages.tabs import Tab
+from parabench.whole_file import write_whole
+
+# By tab: its title, and its sections in their order.
+TABS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "answer": ("Answer", ("ratios",)),
+    "best": ("Best of each", ("best",)),
+    "buckets": ("Buckets", ("buckets",)),
+    "scaling": ("Scaling", ("scaling",)),
+    "memory": ("Memory", ("memory", "per-gb")),
+    "energy": ("Energy", ("per-joule",)),
+    "differs": ("What differs", ("hardware", "software", "agrees", "sides")),
+    "trust": ("Trust", ("missing", "launches")),
+    "data": ("Data", ()),
+}
 
 
 def write_comparison(stores: list[tuple[Path, str | None]], out: Path, template_folder: Path | None = None) -> Path:
-    """Write the comparison of the sessions (default of each store: its newest) to the file `out`, whole or not at all."""
-    raise UsageError("not yet")
+    """Write the comparison of sessions (None: its store's newest) to the file `out`, whole or not at all. What
+    `template_folder` holds of the files of `reports/` stands for ours.
+
+    Raises UsageError for fewer than two sessions, for one twice, for none such or one that trained nothing, when a
+    template is wrong, or when `out` cannot be written.
+    """
+    write_whole(out, render(several(read_several(stores)), template_folder), "page", "give another file for the report")
+    return out
+
+
+def render(of: Several, template_folder: Path | None = None) -> str:
+    """The page as text."""
+    works = overall(of)
+    told = facts(of)
+    sections = several_sections(of, told)
+    names = [side.role for side in of.sides]
+    return fill(
+        "several.html",
+        sections,
+        template_folder,
+        data=several_data(of, works),
+        tabs=_tabs(sections),
+        names=names,
+        colours=[style["color"] for style in side_styles(names)],
+        apart=[apart(told, at) for at in range(len(names))],
+        answers=[_answer(of, each) for each in works],
+        origins=of.origins,
+        started=max(origin.started_utc for origin in of.origins),
+        paired=[against.paired for against in of.against],
+        findings=several_findings(of),
+        unfinished=[name for name, origin in zip(names, of.origins, strict=True) if not origin.finished_utc],
+        next=next_words.steps(of),
+        command=explore(of.origins),
+    )
+
+
+def _tabs(sections: list[Section]) -> list[Tab]:
+    by_id = {section.id: section for section in sections}
+    found = [Tab(name, title, tuple(by_id.pop(each) for each in ids)) for name, (title, ids) in TABS.items()]
+    assert not by_id, f"no tab has {list(by_id)}"
+    return found
+
+
+def _answer(of: Several, each: Overall) -> dict[str, object]:
+    """What the page says of one work: sentences, and the numbers that matter as (name, number, unit, interval)."""
+    first = of.first.role
+    numbers = [
+        (f"a step on {each.names[at]}, beside {first}", *overall_words.said(each.means[at - 1])) for at in each.others
+    ]
+    return {"heading": each.heading, "sentences": overall_words.sentences(each), "numbers": numbers, "of": each}

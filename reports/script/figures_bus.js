@@ -1,25 +1,32 @@
 // Single collectives: bus bandwidth against size, and measured times over the fitted formula; a panel for each
 // operation and world size, a line per algorithm. Sizes and points are tables of their own, each row of one case.
-const sizes = unpack(data.sizes || { n: 0 });
-const points = unpack(data.points || { n: 0 });
+const busSizes = unpack(data.sizes || { n: 0 });
+const fitPoints = unpack(data.points || { n: 0 });
+
+// A line looks as its algorithm does on every page; one more line of it, with other ranks a node, is dotted.
+const styleOfLine = (row, before) => {
+  const style = data.styles.algorithm[cases.algorithm[row]];
+  const again = before.some(([, [first]]) => cases.algorithm[first] === cases.algorithm[row]);
+  return again ? { ...style, dash: "dot", symbol: `${style.symbol}-open` } : style;
+};
 
 // The rows of `table` that belong to the selected cases, by panel and then by line, in the order of the cases.
 const byQuestion = (table, rows) => {
   const of = new Map(rows.map((row) => [row, []]));
   for (let i = 0; i < table.n; i += 1) of.get(table.case[i])?.push(i);
-  const panels = groupBy(rows.filter((row) => of.get(row).length), (row) => JSON.stringify([cases.question[row]]));
+  const panels = groupBy(rows.filter((row) => of.get(row).length), (row) => cases.question[row]);
   return [...panels].map(([key, own]) => ({
     key, title: cases.question[own[0]],
-    lines: [...groupBy(own, (row) => cases.line[row])].map(([name, ofLine]) => ({
-      name, style: data.styles.algorithm[cases.algorithm[ofLine[0]]],
+    lines: [...groupBy(own, (row) => cases.line[row])].map(([name, ofLine], at, all) => ({
+      name, style: styleOfLine(ofLine[0], all.slice(0, at)),
       rows: ofLine.flatMap((row) => of.get(row)).sort((a, b) => table.bytes[a] - table.bytes[b]),
     })),
   }));
 };
 
-const UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
+const SIZE_UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
 const sizeText = (bytes) => {
-  const [unit, size] = UNITS.find(([, of]) => bytes >= of && bytes % of === 0) || ["B", 1];
+  const [unit, size] = SIZE_UNITS.find(([, of]) => bytes >= of && bytes % of === 0) || ["B", 1];
   return `${bytes / size} ${unit}`;
 };
 // A tick a size, at its logarithm; with many sizes, every so many.
@@ -44,47 +51,47 @@ const sizePanel = ({ key, title }, traces, y, yaxis) => ({
   }),
 });
 
-drawers.bus = (rows) => byQuestion(sizes, rows).flatMap((panel) => {
+drawers.bus = (rows) => byQuestion(busSizes, rows).flatMap((panel) => {
   const traces = panel.lines.flatMap(({ name, style, rows: every }) => {
-    const own = every.filter((i) => sizes.drawn[i]);
+    const own = every.filter((i) => busSizes.drawn[i]);
     if (!own.length) return [];
-    const moved = (i) => sizes.busbw[i] * sizes.time_s[i];  // GB on the bus: over a time, a bandwidth
+    const moved = (i) => busSizes.busbw[i] * busSizes.time_s[i];  // GB on the bus: over a time, a bandwidth
     return [{
       type: "scatter", mode: "lines+markers", name: plain(name),
-      x: own.map((i) => Math.log2(sizes.bytes[i])), y: own.map((i) => sizes.busbw[i]),
+      x: own.map((i) => Math.log2(busSizes.bytes[i])), y: own.map((i) => busSizes.busbw[i]),
       error_y: {
         type: "data", symmetric: false, thickness: 1.2, width: 4,
-        array: own.map((i) => moved(i) / sizes.low_s[i] - sizes.busbw[i]),
-        arrayminus: own.map((i) => sizes.busbw[i] - moved(i) / sizes.high_s[i]),
+        array: own.map((i) => moved(i) / busSizes.low_s[i] - busSizes.busbw[i]),
+        arrayminus: own.map((i) => busSizes.busbw[i] - moved(i) / busSizes.high_s[i]),
       },
       text: own.map((i) => [
-        `<b>${plain(name)}</b>, ${sizeText(sizes.bytes[i])}`,
-        `${say.digits(sizes.busbw[i])} GB/s in ${say.us(sizes.time_s[i])} µs`,
-        known(sizes.spread[i]) ? `slowest launch over fastest: +${say.percent(sizes.spread[i])}` : "spread unknown: one launch",
-        `${sizes.good[i]} of ${count(sizes.launches[i], "launch")} ok`,
+        `<b>${plain(name)}</b>, ${sizeText(busSizes.bytes[i])}`,
+        `${say.digits(busSizes.busbw[i])} GB/s in ${say.us(busSizes.time_s[i])} µs`,
+        known(busSizes.spread[i]) ? `slowest launch over fastest: +${say.percent(busSizes.spread[i])}` : "spread unknown: one launch",
+        `${busSizes.good[i]} of ${count(busSizes.launches[i], "launch")} ok`,
       ].join("<br>")),
-      hovertemplate: "%{text}<extra></extra>", ids: own.map((i) => cases.case_id[sizes.case[i]]),
+      hovertemplate: "%{text}<extra></extra>", customdata: own.map((i) => cases.case_id[busSizes.case[i]]),
       line: { color: style.color, dash: style.dash }, marker: { color: style.color, size: 8, symbol: style.symbol },
     }];
   });
   return traces.length ? [sizePanel(panel, traces, "bus bandwidth (GB/s)", { rangemode: "tozero" })] : [];
 });
 
-drawers.fit = (rows) => byQuestion(points, rows).map((panel) => {
+drawers.fit = (rows) => byQuestion(fitPoints, rows).map((panel) => {
   const traces = panel.lines.flatMap(({ name, style, rows: own }) => {
-    const line = own.filter((i, at) => at === 0 || points.bytes[i] !== points.bytes[own[at - 1]]);
+    const line = own.filter((i, at) => at === 0 || fitPoints.bytes[i] !== fitPoints.bytes[own[at - 1]]);
     return [{
       type: "scatter", mode: "lines", showlegend: false, hoverinfo: "skip", name: plain(name), legendgroup: plain(name),
-      x: line.map((i) => Math.log2(points.bytes[i])), y: line.map((i) => points.fitted_s[i] * 1e3),
+      x: line.map((i) => Math.log2(fitPoints.bytes[i])), y: line.map((i) => fitPoints.fitted_s[i] * 1e3),
       line: { color: style.color, dash: style.dash, width: 1.5 },
     }, {
       type: "scatter", mode: "markers", name: plain(name), legendgroup: plain(name),
-      x: own.map((i) => Math.log2(points.bytes[i])), y: own.map((i) => points.measured_s[i] * 1e3),
+      x: own.map((i) => Math.log2(fitPoints.bytes[i])), y: own.map((i) => fitPoints.measured_s[i] * 1e3),
       text: own.map((i) => [
-        `<b>${plain(name)}</b>, ${sizeText(points.bytes[i])}`,
-        `${say.ms(points.measured_s[i])} ms, fitted ${say.ms(points.fitted_s[i])} ms`,
+        `<b>${plain(name)}</b>, ${sizeText(fitPoints.bytes[i])}`,
+        `${say.ms(fitPoints.measured_s[i])} ms, fitted ${say.ms(fitPoints.fitted_s[i])} ms`,
       ].join("<br>")),
-      hovertemplate: "%{text}<extra></extra>", ids: own.map((i) => cases.case_id[points.case[i]]),
+      hovertemplate: "%{text}<extra></extra>", customdata: own.map((i) => cases.case_id[fitPoints.case[i]]),
       marker: { color: style.color, size: 7, symbol: style.symbol, opacity: 0.75 },
     }];
   });

@@ -9,39 +9,39 @@ const inLines = (label, most = 3) => {
     if (lines.at(-1) && lines.at(-1).length + word.length >= LINE) lines.push("");
     lines[lines.length - 1] += (lines.at(-1) ? " " : "") + word;
   }
-  const cut = lines.length > most ? [...lines.slice(0, most - 1), `${lines[most - 1]} …`] : lines;
-  return cut.map((line) => plain(line.length > LINE + 6 ? `${line.slice(0, LINE + 5)}…` : line)).join("<br>");
+  const some = lines.length > most ? [...lines.slice(0, most - 1), `${lines[most - 1]} …`] : lines;
+  return some.map((line) => plain(line.length > LINE + 6 ? `${line.slice(0, LINE + 5)}…` : line)).join("<br>");
 };
+// What is no answer says so beside its name.
+const answerName = (row) => (cases.ranked[row] ? cases.label[row] : `${cases.label[row]} (${cases.mark[row]})`);
 // The axis of names: the first on top.
 const nameAxis = (rows) => ({
-  tickvals: rows.map((_, i) => i), ticktext: rows.map((row) => inLines(cases.label[row])), range: [rows.length - 0.5, -0.5],
+  tickvals: rows.map((_, i) => i), ticktext: rows.map((row) => inLines(answerName(row))), range: [rows.length - 0.5, -0.5],
   showgrid: false,
 });
 const heightOf = (rows) => {
-  const lines = Math.max(...rows.map((row) => inLines(cases.label[row]).split("<br>").length));
-  return 90 + (12 + 16 * Math.max(lines, 1)) * rows.length;
+  const lines = Math.max(...rows.map((row) => inLines(answerName(row)).split("<br>").length));
+  return 60 + (12 + 16 * Math.max(lines, 1)) * rows.length;
 };
+
+const rankingPanel = (group, coloured) => ({
+  traces: [...groupBy(group, (row) => cases[coloured][row])].map(([name, own]) => {
+    const style = data.styles[coloured][name];
+    return {
+      ...pointsOf(own), mode: "markers", name: cut(name), showlegend: false, y: own.map((row) => group.indexOf(row)),
+      x: own.map((row) => cases.latency_s[row] * 1e3), error_x: { ...launchBars(own, inMs), color: style.color },
+      marker: { color: style.color, size: 9, symbol: own.map((row) => markOf(style, row)) },
+    };
+  }),
+  layout: laidOut("step latency (ms)", "", { yaxis: nameAxis(group) }),
+});
 
 drawers.ranking = (rows) => [...groupBy(measured(rows), (row) => cases.work[row])].map(([work, all]) => {
   const group = all.slice(0, MOST_RANKED);
   const coloured = distinct(group.map((row) => cases.strategy[row])).length > 1 ? "strategy" : "algorithm";
-  const traces = [...groupBy(group, (row) => cases[coloured][row])].map(([name, own]) => {
-    const style = data.styles[coloured][name];
-    return {
-      type: "scatter", mode: "markers", name: plain(name), y: own.map((row) => group.indexOf(row)),
-      x: own.map((row) => cases.latency_s[row] * 1e3),
-      error_x: {
-        type: "data", symmetric: false, thickness: 1.5, width: 4, color: style.color,
-        array: own.map((row) => (cases.high_s[row] - cases.latency_s[row]) * 1e3),
-        arrayminus: own.map((row) => (cases.latency_s[row] - cases.low_s[row]) * 1e3),
-      },
-      ids: own.map((row) => cases.case_id[row]), text: own.map(hoverOf), hovertemplate: "%{text}<extra></extra>",
-      marker: { color: style.color, size: 9, symbol: own.map((row) => style.symbol + (cases.place[row] ? "" : "-open")) },
-    };
-  });
   const more = all.length > group.length ? `the ${MOST_RANKED} fastest of ${count(all.length, "case")}` : "";
-  return {
-    key: `ranking-${work}`, title: [data.works[work].name, more].filter(Boolean).join(" · "), traces, wide: true,
-    height: heightOf(group), layout: laidOut("step latency (ms)", "", { yaxis: nameAxis(group) }),
-  };
+  return lazily(
+    { key: `ranking-${work}`, title: titled(all[0], more), wide: true, height: heightOf(group) },
+    () => rankingPanel(group, coloured),
+  );
 });

@@ -6,7 +6,7 @@
 const drawers = {};
 const MOST_PANELS = 8;
 const config = {
-  responsive: true, displaylogo: false, displayModeBar: false, scrollZoom: false, doubleClick: "reset",
+  displaylogo: false, displayModeBar: false, scrollZoom: false, doubleClick: "reset",
 };
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isAxis = (key) => /^[xy]axis\d*$/.test(key);
@@ -40,16 +40,23 @@ const laidOut = (x, y, more = {}) => {
   };
 };
 
+// A trace's `meta` is the id of its one case, or { cases }, the rows of those that it is of together.
+const showsSelected = (meta) => {
+  if (!meta || !state.filters.size) return true;
+  return meta.cases ? meta.cases.some((row) => selectedSet().has(row)) : isSelected(meta);
+};
+
 // A ready-made figure without what belongs to cases that are not selected.
 const ofSelected = ({ data: traces, layout }) => ({
-  traces: traces.filter((trace) => !trace.meta || isSelected(trace.meta)), layout,
+  traces: traces.filter((trace) => showsSelected(trace.meta)), layout,
 });
 
 const caseAt = (point) => [point.id, point.customdata, point.data.meta].flat().find((id) => rowOf.has(id));
 
 const drawOne = async (plot, { traces, layout }) => {
   try {
-    await Plotly.react(plot, traces, themed(layout), config);
+    const size = { width: plot.clientWidth, height: plot.clientHeight };
+    await Plotly.react(plot, traces, { ...themed(layout), ...size }, config);
     if (!plot.dataset.listens) {
       plot.dataset.listens = "yes";
       plot.on("plotly_click", ({ points }) => {
@@ -97,11 +104,27 @@ const panelsOf = (container) => {
   return kept.map(([figure, panel]) => [figure.querySelector(".plot"), panel]);
 };
 
-// Ready-made figures and rows of tables of cases that are not selected are hidden.
+// Ready-made figures and rows of tables of cases that are not selected are hidden; a section that has nothing else
+// says so.
+const NONE_HERE = "No case that is drawn or listed here is among the selected.";
 const hideOthers = (within) => {
   for (const each of within.querySelectorAll("[data-case]")) {
     const hidden = !isSelected(each.dataset.case);
     (each.classList.contains("plot") ? each.closest("figure") : each).hidden = hidden;
+  }
+  for (const plot of within.querySelectorAll("[data-figure]:not([data-case])")) {
+    const traces = figures[plot.dataset.figure].data;
+    const tied = traces.filter((trace) => trace.meta);
+    plot.closest("figure").hidden = tied.length > 0 && !tied.some((trace) => showsSelected(trace.meta));
+  }
+  for (const table of within.querySelectorAll("table:has(tr[data-case])")) {
+    const whole = table.closest("details") || table.closest(".scroll") || table;
+    whole.hidden = !table.querySelector("tr[data-case]:not([hidden])");
+  }
+  for (const section of within.querySelectorAll("section:has([data-case], [data-figure])")) {
+    const shown = "figure:not([hidden]), [data-draw], .scroll:not([hidden], [hidden] *), details:not([hidden], [hidden] *)";
+    section.querySelector(":scope > .none")?.remove();
+    if (!section.querySelector(shown)) section.append(element("p", { class: "empty none" }, NONE_HERE));
   }
 };
 
@@ -109,35 +132,54 @@ const pause = () => new Promise((resolve) => { setTimeout(resolve, 0); });
 const fresh = new WeakSet();  // what is drawn as the reader's choice is now
 let turn = 0;
 
-const drawWithin = async (within) => {
+// `atOnce`: without a pause, for paper, which waits for nothing that comes later.
+const drawWithin = async (within, atOnce = false) => {
   const mine = (turn += 1);
   document.documentElement.dataset.drawn = "no";
   hideOthers(within);
+  const drawing = [];
+  const goesOn = async (done) => {
+    await done;
+    await pause();
+    return turn === mine;
+  };
   for (const container of within.querySelectorAll("[data-draw]")) {
     if (fresh.has(container)) continue;
     for (const [plot, panel] of panelsOf(container)) {
-      await drawOne(plot, panel);
-      await pause();
-      if (turn !== mine) return;
+      const done = drawOne(plot, panel);
+      if (atOnce) drawing.push(done);
+      else if (!await goesOn(done)) return;
     }
     fresh.add(container);
   }
   for (const plot of within.querySelectorAll("[data-figure]")) {
     if (fresh.has(plot) || plot.closest("figure").hidden) continue;
-    await drawOne(plot, ofSelected(figures[plot.dataset.figure]));
+    const done = drawOne(plot, ofSelected(figures[plot.dataset.figure]));
     fresh.add(plot);
-    await pause();
-    if (turn !== mine) return;
+    if (atOnce) drawing.push(done);
+    else if (!await goesOn(done)) return;
   }
-  document.documentElement.dataset.drawn = "yes";
+  await Promise.all(drawing);
+  if (turn === mine) document.documentElement.dataset.drawn = "yes";
 };
 const everyPlot = () => document.querySelectorAll("[data-draw], [data-figure]");
 const seen = () => document.querySelector("[role=tabpanel]:not([hidden])") || document;
 const redraw = () => { everyPlot().forEach((plot) => fresh.delete(plot)); drawWithin(seen()); };
-const paint = () => { if (typeof Plotly !== "undefined") redraw(); };
+const paint = () => { if (typeof Plotly === "undefined") hideOthers(document); else redraw(); };
 
 onChange((what) => {
   if (what === "filters" || what === "address") paint();
   else if (what === "tab" && typeof Plotly !== "undefined") drawWithin(seen());
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+// A window of another width: figures of tabs that are closed too, when they are opened.
+let drawnWidth = innerWidth;
+let settling = 0;
+addEventListener("resize", () => {
+  clearTimeout(settling);
+  settling = setTimeout(() => {
+    if (innerWidth === drawnWidth) return;  // a phone's bars come and go with every scroll
+    drawnWidth = innerWidth;
+    paint();
+  }, 100);
+});

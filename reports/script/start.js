@@ -1,3 +1,7 @@
 // Last: everybody is there.
-if (typeof Plotly === "undefined") document.documentElement.dataset.drawn = "yes";
-else drawWithin(seen());
+buildTables();
+showCase();
+if (typeof Plotly === "undefined") {
+  hideOthers(document);
+  document.documentElement.dataset.drawn = "yes";
+} else drawWithin(seen());

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from parabench.analysis import words
@@ -11,7 +11,7 @@ from parabench.analysis.instruments.machine_facts import gpu_rows, machine_pairs
 from parabench.record import Finding
 
 # What `sides.differences` tells and the table of hardware tells better.
-_HARDWARES = ("devices", "driver", "cpu", "cores", "host", "os")
+HARDWARES = ("devices", "driver", "cpu", "cores", "host", "os")
 # What `machine_pairs` tells only of machines with devices.
 _DEVICES = ("driver", "newest CUDA it runs")
 NOT_RECORDED = "not recorded"
@@ -33,21 +33,26 @@ def hardware_name(side: Side) -> str:
 
 def hardware_differences(base: Side, candidate: Side) -> Iterator[Difference]:
     """What the records say of two machines and is not the same."""
-    environments = [side.session.environment for side in (base, candidate)]
-    own, other = (dict(machine_pairs(environment)) for environment in environments)
-    if all(environment.get("gpus") for environment in environments):  # else there is nothing to hold them against
-        own, other = (facts | _devices(env) for facts, env in zip((own, other), environments, strict=True))
-    else:
-        own, other = ({name: facts[name] for name in facts if name not in _DEVICES} for facts in (own, other))
-    for name in dict.fromkeys([*own, *other]):
-        values = own.get(name, NOT_RECORDED), other.get(name, NOT_RECORDED)
+    for name, values in hardware_facts((base, candidate)).items():
         if values[0] != values[1]:
-            yield Difference(name, *values, matters=name != "host")
+            yield Difference(name, values[0], values[1], matters=name != "host")
+
+
+def hardware_facts(sides: Sequence[Side]) -> dict[str, list[str]]:
+    """{name: what each side's record says of it}."""
+    environments = [side.session.environment for side in sides]
+    told = [dict(machine_pairs(environment)) for environment in environments]
+    if all(environment.get("gpus") for environment in environments):  # else there is nothing to hold them against
+        told = [facts | _devices(environment) for facts, environment in zip(told, environments, strict=True)]
+    else:
+        told = [{name: facts[name] for name in facts if name not in _DEVICES} for facts in told]
+    names = dict.fromkeys(name for facts in told for name in facts)
+    return {name: [facts.get(name, NOT_RECORDED) for facts in told] for name in names}
 
 
 def software_differences(base: Side, candidate: Side) -> Iterator[Difference]:
     """Versions, settings and protocol that are not the same."""
-    return (each for each in differences(base, candidate) if each.name not in _HARDWARES)
+    return (each for each in differences(base, candidate) if each.name not in HARDWARES)
 
 
 def _devices(environment: Mapping[str, Any]) -> dict[str, str]:
@@ -79,8 +84,8 @@ def doubts(
     if kinds:
         yield Finding(
             "statistic",
-            f"A launch's number is the {kinds[0]} of its steps on base and the {kinds[1]} on candidate, because CPUs "
-            "are shared and devices are not: part of the ratio is the statistic's.",
+            f"A launch's number is the {kinds[0]} of its steps on {base.role} and the {kinds[1]} on {candidate.role}, "
+            "because CPUs are shared and devices are not: part of the ratio is the statistic's.",
             "Read nothing into a ratio near 1.",
         )
     devices = _two_kinds(base, candidate, pairs, "device")
@@ -88,13 +93,15 @@ def doubts(
         kind = {"cpu": "resident memory of a process", "cuda": "what torch allocated on a device"}
         yield Finding(
             "memory",
-            f"Peak memory is {kind[devices[0]]} on base and {kind[devices[1]]} on candidate, which are not the same.",
+            f"Peak memory is {kind[devices[0]]} on {base.role} and {kind[devices[1]]} on {candidate.role}, which are "
+            "not the same.",
             "Do not read the ratio per GB as one of efficiency.",
         )
     if all(energy_sources) and energy_sources[0] != energy_sources[1]:
         yield Finding(
             "energy",
-            f"Joules are from the {energy_sources[0]} on base and from the {energy_sources[1]} on candidate.",
+            f"Joules are from the {energy_sources[0]} on {base.role} and from the {energy_sources[1]} on "
+            f"{candidate.role}.",
             "Power readings can be off by several per cent; compare devices that have the same source.",
         )
     software = [each.name for each in software_differences(base, candidate)]

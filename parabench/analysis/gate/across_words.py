@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from parabench.analysis import words
 
 if TYPE_CHECKING:
-    from parabench.analysis.gate.across import Across, Common, Ratio
+    from parabench.analysis.gate.across import Across, Common
     from parabench.analysis.gate.geometric import Mean
+    from parabench.analysis.gate.ratios import Ratio
 
 
 def sentence(of: Across) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -138,30 +138,36 @@ def differences(base: Side, candidate: Side) -> Iterator[Difference]:
 
 def session_differences(base: Session, candidate: Session, devices: set[str]) -> Iterator[Difference]:
     """The same of two sessions that computed on `devices`: cpu, cuda or both."""
+    for name, (values, matters) in session_facts((base, candidate), devices).items():
+        if values[0] != values[1] and None not in values:
+            yield Difference(name, str(values[0]), str(values[1]), matters)
+
+
+def session_facts(sessions: Sequence[Session], devices: set[str]) -> dict[str, tuple[list[Any], bool]]:
+    """{name: (its value in each session, None where it was not recorded; whether it matters)} of all that could explain
+    a difference between sessions that computed on `devices`."""
     on_cuda, on_cpu = "cuda" in devices, "cpu" in devices
-    environments = [session.environment for session in (base, candidate)]
+    environments = [session.environment for session in sessions]
     versions = [environment.get("versions") or {} for environment in environments]
-    protocols = [session.plan.get("protocol") or {} for session in (base, candidate)]
+    protocols = [session.plan.get("protocol") or {} for session in sessions]
     found: dict[str, tuple[list[Any], bool]] = {
         "devices": ([_devices(environment) for environment in environments], on_cuda),
         "driver": ([(environment.get("driver") or {}).get("version") for environment in environments], on_cuda),
         "cpu": ([environment.get("cpu") for environment in environments], on_cpu),
         "cores": ([environment.get("cores") for environment in environments], on_cpu),
     }
-    for name in sorted({*versions[0], *versions[1]}):
+    for name in sorted({name for each in versions for name in each}):
         matters = name in ("torch", "cuda") or (name == "nccl" and on_cuda)
         found[name] = [each.get(name) for each in versions], matters
     for name in ("host", "python", "os"):
         found[name] = [environment.get(name) for environment in environments], False
-    found["parabench"] = [session.version for session in (base, candidate)], False
+    found["parabench"] = [session.version for session in sessions], False
     found["commit"] = [(environment.get("git") or {}).get("commit") for environment in environments], False
-    for name in sorted({*(environments[0].get("env") or {}), *(environments[1].get("env") or {})}):
+    for name in sorted({name for environment in environments for name in environment.get("env") or {}}):
         found[name] = [(environment.get("env") or {}).get(name, "not set") for environment in environments], False
     for name in ("warmup", "steps"):
         found[name] = [protocol.get(name) for protocol in protocols], False
-    for name, (values, matters) in found.items():
-        if values[0] != values[1] and None not in values:
-            yield Difference(name, str(values[0]), str(values[1]), matters)
+    return found
 
 
 def check_alike(found: list[Difference], changed: tuple[str, ...], option: str = "--changed") -> None:

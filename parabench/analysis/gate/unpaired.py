@@ -19,7 +19,8 @@ from parabench.analysis.gate.significance import (
     factor,
     logs_of,
 )
-from parabench.analysis.sweet_spot.effects import Effects, fit, studentized_range
+from parabench.analysis.sweet_spot.effects import Effects, fit
+from parabench.analysis.sweet_spot.studentized import studentized_range
 from parabench.record import Finding
 
 

@@ -19,7 +19,7 @@ from parabench.store import Results
 
 # What makes two measurements the same question but for their size. `node`: ranks_per_node, 0 where it plays no role.
 QUESTION = ["op", "algorithm", "group_size", "dtype", "device", "node"]
-COLUMNS = (*QUESTION, "bytes", "calls", "busbw", "low", "high", "alone", "share", "why")
+COLUMNS = (*QUESTION, "bytes", "calls", "busbw", "low", "high", "alone", "share", "why", "case_ids")
 NOT_MEASURED = "not measured"
 
 
@@ -27,9 +27,9 @@ def training_bandwidth(seen: Evidence, calls: pd.DataFrame, alone: pd.DataFrame)
     """One row per operation, algorithm, ranks, dtype and size of `calls` (`calls.call_table`), in GB/s.
 
     `busbw` is the median over calls of a launch, then over launches, `low` and `high` the extreme launches, `calls`
-    how many there were. Column `alone` is the microbenchmark's (`alone_table`) at that size, interpolated on a
-    logarithmic axis of sizes, `share` = busbw / alone; both NaN, with `why`, where it was not measured or the size lies
-    outside of what was.
+    how many there were and `case_ids` whose. Column `alone` is the microbenchmark's (`alone_table`) at that size,
+    interpolated on a logarithmic axis of sizes, `share` = busbw / alone; both NaN, with `why`, where it was not
+    measured or the size lies outside of what was.
     Sends and receives are left out: how long they take says when the other side came.
     """
     calls = calls[calls["op"].isin(OPS) & calls["busbw"].notna()]
@@ -44,6 +44,8 @@ def training_bandwidth(seen: Evidence, calls: pd.DataFrame, alone: pd.DataFrame)
     table = launches.groupby(key, as_index=False).agg(
         calls=("size", "sum"), busbw=("median", "median"), low=("median", "min"), high=("median", "max")
     )
+    whose = calls.groupby(key)["case_id"].unique().rename("case_ids")
+    table = table.merge(whose, left_on=key, right_index=True)
     found = [_at(alone, row) for row in table.to_dict("records")]
     table["alone"] = [busbw for busbw, _ in found]
     table["share"] = table["busbw"] / table["alone"]

@@ -36,7 +36,8 @@ def ddp_comparison(seen: Evidence) -> pd.DataFrame:
     spans_of, calls_of = (
         dict(iter(rows.groupby(["launch_id", "rank", "step"]))) for rows in (seen.rows("span"), calls)
     )
-    for launch in seen.good.to_dict("records"):
+    told_of = seen.good[seen.good["facts"].str.contains('"ddp_logger"', regex=False)]
+    for launch in told_of[["launch_id", "case_id", "label", "facts"]].to_dict("records"):
         for told in json.loads(launch["facts"]).get("ddp_logger", []):
             key = launch["launch_id"], told["rank"], told["step"]
             spans = spans_of.get(key, seen.results.span.iloc[:0])

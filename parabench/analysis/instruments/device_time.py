@@ -24,14 +24,14 @@ MOST_LAUNCHES = 3
 
 def drawn_launches(seen: Evidence, table: str) -> list[int]:
     """Of the fastest cases that were read by a sampler (`table`), the launch in the middle each, fastest case first."""
-    read = set(getattr(seen.results, table)["launch_id"])
+    read = seen.good[seen.good["launch_id"].isin(seen.rows(table)["launch_id"])]
+    known = set(read["case_id"])
+    fastest = [case_id for case_id in seen.cases["case_id"] if case_id in known][:MOST_LAUNCHES]
     chosen = []
-    for case_id in seen.cases["case_id"]:
-        own = seen.good[(seen.good["case_id"] == case_id) & seen.good["launch_id"].isin(read)]
-        if len(own):
-            ordered = own.sort_values("number_s", kind="stable")
-            chosen.append(int(ordered["launch_id"].iloc[(len(ordered) - 1) // 2]))
-    return chosen[:MOST_LAUNCHES]
+    for case_id in fastest:
+        ordered = read[read["case_id"] == case_id].sort_values("number_s", kind="stable")
+        chosen.append(int(ordered["launch_id"].iloc[(len(ordered) - 1) // 2]))
+    return chosen
 
 
 def device_line(seen: Evidence, launch_id: int, metric: str) -> pd.DataFrame:
@@ -42,9 +42,11 @@ def device_line(seen: Evidence, launch_id: int, metric: str) -> pd.DataFrame:
 
 
 def throttled_at(seen: Evidence, launch_id: int) -> pd.DataFrame:
-    """Columns `device, t_s`: the readings at which something held a device's clocks down."""
+    """Columns `device, t_s, why`: the readings at which something held a device's clocks down, and what."""
     line = device_line(seen, launch_id, "clock_event_reasons").dropna()
-    return line.loc[(line["value"].astype(int) & sum(THROTTLES)) > 0, ["device", "t_s"]]
+    line = line[(line["value"].astype(int) & sum(THROTTLES)) > 0]
+    whys = [", ".join(name for bit, name in THROTTLES.items() if int(mask) & bit) for mask in line["value"]]
+    return line[["device", "t_s"]].assign(why=whys)
 
 
 def device_table(seen: Evidence) -> pd.DataFrame:
@@ -68,7 +70,7 @@ def device_table(seen: Evidence) -> pd.DataFrame:
 def _energy(seen: Evidence) -> pd.DataFrame:
     """What each device drew from the first timed step to the last, from its counter; NaN unless it was read around."""
     rows = seen.rows("device_sample")
-    rows = rows[(rows["metric"] == "energy_j") & rows["value"].notna()].merge(windows(seen), on="launch_id")
+    rows = rows[(rows["metric"] == "energy_j") & rows["value"].notna()].merge(seen.once(windows), on="launch_id")
     found = []
     for (case_id, label, device, _), own in rows.groupby(["case_id", "label", "device", "launch_id"], sort=False):
         edges = own[["begin_s", "end_s"]].iloc[0]

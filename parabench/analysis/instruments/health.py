@@ -37,8 +37,16 @@ OPTIONAL = (
 )  # fmt: skip
 
 
-def findings(seen: Evidence) -> Iterator[Finding]:
+def findings(seen: Evidence) -> tuple[Finding, ...]:
     """All of them, device by device."""
+    return seen.once(_findings)
+
+
+def _findings(seen: Evidence) -> tuple[Finding, ...]:
+    return tuple(_found(seen))
+
+
+def _found(seen: Evidence) -> Iterator[Finding]:
     yield from _unreadable(seen)
     devices = readings(seen)
     for (case_id, label, device), rows in devices.groupby(["case_id", "label", "device"], sort=False):
@@ -119,6 +127,10 @@ def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
         )
 
 
+# How facts are written where every sampler could read: then a large store's need not be parsed for it.
+_ALL_READ = '"unread": {}'
+
+
 def _unreadable(seen: Evidence) -> Iterator[Finding]:
     """One finding for each reason: what was null during the timed steps, and where."""
     advice = "Numbers that rest on it are unknown. Look at the driver, at permissions, and at what a container may see."
@@ -130,6 +142,8 @@ def _unreadable(seen: Evidence) -> Iterator[Finding]:
             advice,
         )
     for facts in seen.good["facts"]:
+        if isinstance(facts, str) and _ALL_READ in facts:
+            continue
         sampler = (json.loads(facts) if isinstance(facts, str) else {}).get("sampler") or {}
         for name, reason in (sampler.get("unread") or {}).items():
             what = "The devices" if name == "nvml" else "The host"
@@ -140,7 +154,7 @@ def _unread(seen: Evidence) -> dict[str, tuple[set[int], list[str]]]:
     """{reason: (launches, what)}. A null holds until the next reading of the same."""
     found: dict[str, tuple[set[int], list[str]]] = {}
     for table, where in (("device_sample", "device"), ("host_sample", None)):
-        rows = seen.rows(table).merge(windows(seen), on="launch_id")
+        rows = seen.rows(table).merge(seen.once(windows), on="launch_id")
         keys = ["launch_id", "metric", "rank", *([where] if where else [])]
         until = rows.groupby(keys, dropna=False)["t_s"].shift(-1).fillna(float("inf"))
         null = rows["value"].isna() & (rows["t_s"] < rows["end_s"]) & (until > rows["begin_s"])

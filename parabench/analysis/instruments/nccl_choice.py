@@ -28,6 +28,7 @@ class Wiring:
     of all ranks together.
     """
 
+    case_id: str
     label: str
     version: str | None
     network: str | None
@@ -77,7 +78,7 @@ def wirings(seen: Evidence) -> list[Wiring]:
         for told in ranks:
             transports.update(told["transports"])
         if ranks:
-            found.append(Wiring(label=str(launch["label"]), transports=dict(transports), **first))
+            found.append(Wiring(launch["case_id"], launch["label"], transports=dict(transports), **first))
     return found
 
 

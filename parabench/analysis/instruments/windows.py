@@ -22,10 +22,12 @@ def phases(facts: object) -> dict[str, tuple[float, float]]:
 
 
 def windows(seen: Evidence) -> pd.DataFrame:
-    """When the timed steps of each launch that counts were: columns `launch_id, case_id, label, begin_s, end_s`; NaN
-    where it was not recorded."""
+    """When the timed steps of each launch were that counts and has readings of a sampler: columns `launch_id, case_id,
+    label, begin_s, end_s`; NaN where it was not recorded. For `Evidence.once`."""
+    read = set(seen.results.device_sample["launch_id"]) | set(seen.results.host_sample["launch_id"])
+    good = seen.good[seen.good["launch_id"].isin(read)]
     rows = []
-    for launch in seen.good[["launch_id", "case_id", "label", "facts"]].to_dict("records"):
+    for launch in good[["launch_id", "case_id", "label", "facts"]].to_dict("records"):
         begin_s, end_s = phases(launch.pop("facts")).get(Phase.MEASURE, (math.nan, math.nan))
         rows.append(launch | {"begin_s": begin_s, "end_s": end_s})
     return pd.DataFrame(rows, columns=["launch_id", "case_id", "label", "begin_s", "end_s"])
@@ -34,6 +36,6 @@ def windows(seen: Evidence) -> pd.DataFrame:
 def measured(seen: Evidence, table: str) -> pd.DataFrame:
     """The rows of a sampler's table (`device_sample`, `host_sample`) that were read during the timed steps, with
     `case_id` and `label`; values are numbers, NaN where unknown."""
-    rows = seen.rows(table).merge(windows(seen), on="launch_id")
+    rows = seen.rows(table).merge(seen.once(windows), on="launch_id")
     rows = rows[(rows["t_s"] >= rows["begin_s"]) & (rows["t_s"] <= rows["end_s"])]
     return rows.assign(value=pd.to_numeric(rows["value"]))

@@ -44,26 +44,31 @@ def sweet_spots(
 def ranked(seen: Evidence, objective: Objective = STEP, by: Iterable[str] = ()) -> tuple[Answer, ...]:
     """The same of what is known of a session."""
     axes = check_axes(by)
-    return answers(numbered(seen, objective), objective, axes)
+    return answers(numbered(seen, objective), objective, axes, seen.cases)
 
 
 def spots(seen: Evidence) -> tuple[Answer, ...]:
     """The same by step time, from what is known of a session; for `Evidence.once`."""
-    return answers(seen.launches)
+    return answers(seen.launches, cases=seen.cases)
 
 
-def answers(launches: pd.DataFrame, objective: Objective = STEP, by: tuple[str, ...] = ()) -> tuple[Answer, ...]:
-    """The same from a launch table; for joules it needs `objectives.numbered`."""
+def answers(
+    launches: pd.DataFrame, objective: Objective = STEP, by: tuple[str, ...] = (), cases: pd.DataFrame | None = None
+) -> tuple[Answer, ...]:
+    """The same from a launch table; for joules it needs `objectives.numbered`. `cases` is its case table, if known."""
     launches = launches if objective.column in launches else with_costs(launches)
     own = launches[launches["block"] >= FIRST_BLOCK]
     if own.empty:
         return (_nothing({}, own, objective, "No launch was recorded, so there is no fastest configuration."),)
     groups = same_work(own, objective.work)
+    table = (case_table(launches) if cases is None else cases).set_index("case_id")
     works = [work for work, _ in groups]
     shares = _shares(groups)
     return tuple(
         replace(
-            _answer(work, group, objective, by), heading=_heading(work, works, share), unverified=_unverified(group)
+            _answer(work, group, table, objective, by),
+            heading=_heading(work, works, share),
+            unverified=_unverified(group),
         )
         for (work, group), share in zip(groups, shares, strict=True)
     )
@@ -107,7 +112,10 @@ def _heading(work: dict[str, Any], works: list[dict[str, Any]], share: str) -> s
     return f"{said} ({share})" if said and share else said
 
 
-def _answer(work: dict[str, Any], own: pd.DataFrame, objective: Objective, by: tuple[str, ...]) -> Answer:
+def _answer(
+    work: dict[str, Any], own: pd.DataFrame, table: pd.DataFrame, objective: Objective, by: tuple[str, ...]
+) -> Answer:
+    """Of one work: `own` are its launches, `table` the case table of all."""
     every = counted(own)
     ranked = _ranked(every)
     if ranked.empty and len(every):
@@ -117,7 +125,7 @@ def _answer(work: dict[str, Any], own: pd.DataFrame, objective: Objective, by: t
     if good.empty:
         return _nothing(work, own, objective, _no_number(own, ranked, objective))
     effects = fit(good, objective.column)
-    cases = case_table(own).set_index("case_id")
+    cases = table[table.index.isin(own["case_id"])]
     configured = _configured(own)
     called = {str(case): str(label) for case, label in cases["label"].items()}
     order = sorted(effects.cases, key=lambda case: effects.means[case])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 
@@ -13,6 +12,8 @@ from parabench.analysis.sweet_spot.effects import Effects, fit
 from parabench.analysis.sweet_spot.objectives import STEP, Objective
 from parabench.case import DEFAULTS, NAMED
 from parabench.family import Rule, entry_of
+
+_SHOWN = ("label", "strategy", "global_batch", "seq_len", "staleness_mean", "staleness_max")
 
 
 def candidates_of(
@@ -29,9 +30,9 @@ def candidates_of(
     """
     times = effects if objective is STEP else fit(good)
     launches = {str(case): tuple(map(int, ids)) for case, ids in good.groupby("case_id")["launch_id"]}
-    rows: dict[str, dict[Any, Any]] = {case: cases.loc[case].to_dict() for case in order}
+    rows = cases.loc[order, list(_SHOWN)].to_dict("records")
     found = {}
-    for case, row in rows.items():
+    for case, row in zip(order, rows, strict=True):
         latency, margin_s = _estimate(times, case, confidence)
         cost, margin = _estimate(effects, case, confidence)
         value = objective.value(cost)

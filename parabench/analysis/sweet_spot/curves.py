@@ -63,7 +63,7 @@ def bucket_curves(
             continue
         best = min(ids, key=effects.means.__getitem__)
         others = [case for case in ids if case != best]
-        widths = {case: effects.half_width(case, best, confidence) for case in others} if decided else {}
+        widths = {case: effects.half_width(best, case, confidence) for case in others} if decided else {}
         half_width = words.number_or_none(math.expm1(max(widths.values()))) if widths else None
         upper = max((effects.means[case] - effects.means[best] + width for case, width in widths.items()), default=None)
         near = set(effects.indistinguishable(best, confidence)) if decided else set(ids)

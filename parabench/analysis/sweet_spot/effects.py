@@ -16,12 +16,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
-from scipy.optimize import brentq
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
+from parabench.analysis.sweet_spot.studentized import Numbers, range_cdf, studentized_range, t_quantile
 
 # Below this, differences of logarithms are rounding, not measurement: bytes may agree exactly.
 ROUNDING = 1e-9
@@ -33,23 +29,6 @@ MOST_BLOCKS = 100
 COMMON_WEIGHT = 4.0
 # Differences below this are not worth another night of blocks: it is also what `compare` tolerates.
 SHARP_ENOUGH = 0.02
-
-
-@lru_cache(maxsize=256)
-def studentized_range(k: int, df: int, confidence: float) -> float:
-    """The quantile q of the studentized range of `k` means with `df` degrees of freedom, to 1e-7.
-
-    It lies between the quantile of two means, which is Student's, and Bonferroni's bound for all pairs, and between
-    them the log of the tail is nearly straight: half the double integrals, and half the time, of scipy's `ppf`.
-    """
-    low, high = (math.sqrt(2) * float(stats.t.isf((1 - confidence) / pairs, df)) for pairs in (2, k * (k - 1)))
-    if k == 2:
-        return low
-
-    def off(q: float) -> float:
-        return math.log(float(stats.studentized_range.sf(q, k, df)) / (1 - confidence))
-
-    return float(brentq(off, low, high, xtol=1e-7))
 
 
 @dataclass(frozen=True)
@@ -71,14 +50,15 @@ class Effects:
 
     def half_width(self, case: str, other: str, confidence: float = 0.95) -> float:
         """Half-width (log scale) of the simultaneous interval of case - other; infinite when unknown."""
+        if other in self._scales:  # it is the same the other way round
+            case, other = other, case
         return float(self.half_widths(case, confidence)[self._place[other]])
 
     def half_widths(self, case: str, confidence: float = 0.95) -> Numbers:
         """The same against each of `cases`, in their order."""
         at = self._place[case]
         if case not in self._scales:
-            own = np.array(list(self.variances.values()))
-            self._scales[case] = self._layout.scales(at, own)
+            self._scales[case] = self._layout.scales(at, *self._noise)
         scales = self._scales[case]
         if self.df < 1:
             widths = np.full(len(scales), np.inf)
@@ -92,6 +72,17 @@ class Effects:
         return {case: i for i, case in enumerate(self.cases)}
 
     @cached_property
+    def levels(self) -> Numbers:
+        """The means in the order of `cases`."""
+        return np.array([self.means[case] for case in self.cases])
+
+    @cached_property
+    def _noise(self) -> tuple[Numbers, Numbers]:
+        """The variance of each case's own mean, and the covariance of what blocks add up to."""
+        variances = np.array(list(self.variances.values()))
+        return variances / self._layout.n, self._layout.noise(variances)
+
+    @cached_property
     def _scales(self) -> dict[str, Numbers]:
         """By case, what was asked for: all pairs of a thousand cases would be a million."""
         return {}
@@ -100,17 +91,12 @@ class Effects:
         """Half-width (log scale) of one mean's interval; infinite without a residual."""
         if self.df < 1:
             return math.inf
-        t = float(stats.t.ppf((1 + confidence) / 2, self.df))
-        return t * math.sqrt(self.variances[case] / self.n[case])
+        return t_quantile((1 + confidence) / 2, self.df) * math.sqrt(self.variances[case] / self.n[case])
 
     def indistinguishable(self, case: str, confidence: float = 0.95) -> list[str]:
         """The cases whose simultaneous interval against `case` holds zero, fastest first, with `case`."""
-        widths = self.half_widths(case, confidence).tolist()
-        near = [
-            other
-            for other, width in zip(self.cases, widths, strict=True)
-            if abs(self.means[other] - self.means[case]) <= width + ROUNDING
-        ]
+        apart = np.abs(self.levels - self.means[case])
+        near = [self.cases[at] for at in np.flatnonzero(apart <= self.half_widths(case, confidence) + ROUNDING)]
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
     def blocks_for(self, half_width: float, confidence: float = 0.95, among: Sequence[str] = ()) -> int:
@@ -132,7 +118,7 @@ def _fewest_blocks(k: int, noise: float, half_width: float, confidence: float) -
 
     def enough(blocks: int) -> bool:
         q = half_width * math.sqrt(blocks) / noise
-        return bool(stats.studentized_range.cdf(q, k, (k - 1) * (blocks - 1)) >= confidence)
+        return range_cdf(q, k, (k - 1) * (blocks - 1)) >= confidence
 
     low, high = 1, MOST_BLOCKS + 1
     while high - low > 1:
@@ -152,7 +138,7 @@ class _Layout:
     """
 
     counts: Numbers
-    component: np.ndarray[Any, np.dtype[np.int32]]
+    component: np.ndarray[Any, np.dtype[np.int64]]
 
     @classmethod
     def of(cls, case: np.ndarray, block: np.ndarray) -> _Layout:
@@ -160,8 +146,12 @@ class _Layout:
         k, b = int(case.max()) + 1, int(block.max()) + 1
         counts = np.zeros((k, b))
         np.add.at(counts, (case, block), 1.0)
-        edges = coo_array((np.ones(len(case)), (case, k + block)), shape=(k + b, k + b))
-        return cls(counts, connected_components(edges, directed=False)[1])
+        # Blocks are of one component where cases connect them, through other blocks too.
+        joined = counts.T @ counts > 0
+        while (further := joined @ joined).sum() > joined.sum():
+            joined = further
+        of_block = np.unique(joined.argmax(axis=1), return_inverse=True)[1]
+        return cls(counts, np.concatenate([of_block[counts.argmax(axis=1)], of_block]))
 
     @cached_property
     def n(self) -> Numbers:
@@ -207,13 +197,18 @@ class _Layout:
         found: Numbers = own[case] - 2 * spread[case, block] + self.reduced.diagonal()[block]
         return found
 
-    def scales(self, at: int, variances: Numbers) -> Numbers:
-        """The standard error of the case at place `at` minus each case, over the square root of 2, where one launch of
-        a case has its own of `variances`; infinite where the launches cannot compare the two."""
-        own = variances / self.n
-        noise = np.diag(variances @ self.counts) - (self.counts * variances[:, None]).T @ self.shares
+    def noise(self, variances: Numbers) -> Numbers:
+        """The covariance of the right side of the blocks' system, of shape (blocks, blocks), where one launch of a case
+        has its own of `variances`."""
+        total: Numbers = np.diag(variances @ self.counts) - (self.counts * variances[:, None]).T @ self.shares
+        return total
+
+    def scales(self, at: int, own: Numbers, noise: Numbers) -> Numbers:
+        """The standard error of the case at place `at` minus each case, over the square root of 2, where each case's
+        mean has a variance of its `own` and blocks add their `noise`; infinite where the launches cannot compare the
+        two."""
         apart = (self.shares - self.shares[at]) @ self.reduced
-        squared = own + own[at] + np.einsum("ij,jk,ik->i", apart, noise, apart, optimize=True)
+        squared = own + own[at] + np.einsum("ij,ij->i", apart @ noise, apart)
         component = self.component[: len(own)]
         scales: Numbers = np.where(component == component[at], np.sqrt(np.maximum(0.0, squared) / 2), np.inf)
         return scales

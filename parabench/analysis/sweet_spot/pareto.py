@@ -13,6 +13,8 @@ import pandas as pd
 from parabench.analysis import words
 from parabench.analysis.sweet_spot.effects import Effects, fit
 
+Truths = np.ndarray[Any, np.dtype[np.bool_]]
+
 
 @dataclass(frozen=True)
 class Point:
@@ -43,13 +45,15 @@ def front(good: pd.DataFrame, labels: Mapping[str, str], confidence: float) -> t
     if time.df < 1:
         return ()
 
-    sooner, smaller = _better(time, confidence), _better(memory, confidence)
-    beats = (sooner | smaller) & ~sooner.T & ~smaller.T
     order = sorted(range(len(time.cases)), key=lambda at: time.means[time.cases[at]])
-    chosen: list[int] = []
+    chosen: dict[int, _Against] = {}
     for at in order:
-        if not beats[:, at].any() and (smaller[at, chosen] | smaller[chosen, at]).all():
-            chosen.append(at)
+        # Most are beaten by one that is on the front already, so that few need a look at all others.
+        if any(one.beats[at] for one in chosen.values()):
+            continue
+        own = _Against.of(at, time, memory, confidence)
+        if not own.beaten.any() and all(one.other_memory[at] for one in chosen.values()):
+            chosen[at] = own
     kept = [time.cases[at] for at in chosen]
     first = kept[0]
     rows = known.groupby("case_id")
@@ -68,9 +72,23 @@ def front(good: pd.DataFrame, labels: Mapping[str, str], confidence: float) -> t
     )
 
 
-def _better(by: Effects, confidence: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which case (a row) can be told apart as better than which other (a column)."""
-    means = np.array(list(by.means.values()))
-    widths = np.array([by.half_widths(case, confidence) for case in by.cases])
-    better: np.ndarray[Any, np.dtype[np.bool_]] = means - means[:, None] > widths + words.EXACT
-    return better
+@dataclass(frozen=True)
+class _Against:
+    """One case against each: which it `beats`, which it is `beaten` by, and from which its memory can be told apart."""
+
+    beats: Truths
+    beaten: Truths
+    other_memory: Truths
+
+    @classmethod
+    def of(cls, at: int, time: Effects, memory: Effects, confidence: float) -> _Against:
+        sooner, later = _told_apart(time, at, confidence)
+        smaller, larger = _told_apart(memory, at, confidence)
+        return cls((sooner | smaller) & ~later & ~larger, (later | larger) & ~sooner & ~smaller, smaller | larger)
+
+
+def _told_apart(by: Effects, at: int, confidence: float) -> tuple[Truths, Truths]:
+    """Than which cases the one at place `at` can be told apart as better, and than which as worse."""
+    apart = by.levels - by.levels[at]
+    widths = by.half_widths(by.cases[at], confidence) + words.EXACT
+    return apart > widths, -apart > widths

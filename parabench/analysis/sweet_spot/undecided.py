@@ -14,7 +14,8 @@ from scipy import stats
 from parabench.analysis.frames import counted
 from parabench.analysis.sweet_spot.answer import Answer
 from parabench.analysis.sweet_spot.best import CONFIDENCE, answers
-from parabench.analysis.sweet_spot.effects import MOST_BLOCKS, SHARP_ENOUGH, Numbers, fit
+from parabench.analysis.sweet_spot.effects import MOST_BLOCKS, SHARP_ENOUGH, fit
+from parabench.analysis.sweet_spot.studentized import Numbers
 from parabench.record import FIRST_BLOCK
 
 # Of fewer blocks nobody can say that any number of them is too few.

@@ -1,0 +1,114 @@
+"""What a report costs to write, to send and to read.
+
+    python -m benchmarks.big_report STORE [--report FILE] [--browser PATH]
+
+Runs `parabench report STORE` as a user does, and tells how long it took, the most memory that it held, and the size of
+the file. Then opens the page in Chromium, visits each tab, sets and clears each filter, sorts both tables and opens a
+case, and tells the longest task of the page's thread in each (the browser's own `longtask` entries, which begin at
+50 ms; https://w3c.github.io/longtasks/). A store of 10,000 cases is made by `python -m benchmarks.big_store`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, sync_playwright
+
+from parabench.record import MIB
+
+# Begins before anything of the page: what it costs to load is counted too.
+WATCH = """
+window.longest = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) window.longest = Math.max(window.longest, entry.duration);
+}).observe({ type: "longtask", buffered: true });
+"""
+DRAWN = "html[data-drawn=yes]"
+PATIENCE_MS = 120_000
+
+
+def write(store: str, report: Path) -> None:
+    """Write the report in a process of its own, and tell what that took."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "parabench", "report", store, "-o", str(report)], check=True)
+    seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    print(f"written in {seconds:.1f} s, peak memory {peak / MIB:,.0f} MiB, file {report.stat().st_size / 1e6:.1f} MB")
+
+
+def read(report: Path, browser: str) -> None:
+    """Open and use the page, and tell its longest task in each use."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=browser, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
+        page = chromium.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(PATIENCE_MS)
+        page.add_init_script(WATCH)
+        page.goto(report.resolve().as_uri())
+        longest(page, "open")
+        tabs = [str(tab.get_attribute("data-tab")) for tab in page.locator("[role=tab]").all()]
+        for tab in tabs:
+            page.locator(f"[role=tab][data-tab={tab}]").click()
+            longest(page, f"tab {tab}")
+        filters = [str(each.get_attribute("data-filter")) for each in page.locator("#filters .filter").all()]
+        for tab in tabs:
+            page.locator(f"[role=tab][data-tab={tab}]").click()
+            longest(page, "")
+            for name in filters:
+                choose(page, name)
+                longest(page, f"{tab}: filter {name}")
+                page.get_by_role("button", name="Show all").click()
+                longest(page, f"{tab}: show all")
+        for head in page.locator("#tab-data th button").all():
+            said = head.inner_text().replace("\n", " ")
+            head.click()
+            longest(page, f"sort by {said}")
+        page.locator("#tab-data tbody button").first.click()
+        page.wait_for_selector("dialog[open]")
+        longest(page, "open a case")
+        chromium.close()
+
+
+def choose(page: Page, name: str) -> None:
+    """Set a filter's first value."""
+    own = page.locator(f"#filters .filter[data-filter={name}]")
+    own.locator("summary").click()
+    own.locator("input").first.check()
+    own.locator("summary").click()
+
+
+def longest(page: Page, use: str) -> None:
+    """Wait until the page is drawn, and tell the longest task since the last time."""
+    page.wait_for_selector(DRAWN, state="attached")
+    page.wait_for_timeout(300)  # entries come after their task
+    milliseconds: Any = page.evaluate("() => { const most = window.longest; window.longest = 0; return most; }")
+    if use:
+        print(f"{milliseconds:6.0f} ms  {use}")
+
+
+def main() -> None:
+    """Measure one report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store")
+    parser.add_argument("--report", type=Path, help="Keep the page there.")
+    parser.add_argument("--browser", default=shutil.which("chromium"), help="Chromium's program.")
+    given = parser.parse_args()
+    if given.browser is None:
+        sys.exit("no chromium is installed; give --browser the path of one")
+    with tempfile.TemporaryDirectory() as folder:
+        report = given.report or Path(folder) / "report.html"
+        write(given.store, report)
+        read(report, given.browser)
+
+
+if __name__ == "__main__":
+    main()

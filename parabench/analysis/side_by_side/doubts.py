@@ -1,0 +1,60 @@
+"""What a reader must know before trusting a comparison of several sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parabench.analysis import words
+from parabench.analysis.checks import check_evidence
+from parabench.analysis.gate.across_facts import doubts
+from parabench.analysis.gate.across_numbers import sources
+from parabench.analysis.gate.compare import ALPHA
+from parabench.analysis.gate.sides import differences, unfinished
+from parabench.analysis.gate.unpaired import unpaired_finding
+from parabench.analysis.side_by_side.several import Against, Several
+from parabench.analysis.tables import FindingGroup, finding_groups
+from parabench.record import Finding
+
+# What makes two machines of two sides.
+_MACHINES = ("devices", "driver", "cpu", "cores")
+
+
+def two_machines(of: Several, against: Against) -> bool:
+    """Whether a side ran on other hardware than the first."""
+    return any(each.name in _MACHINES and each.matters for each in differences(of.first, against.side))
+
+
+def several_findings(of: Several) -> list[FindingGroup]:
+    """Doubts about the comparison, then each side's own, with the sides that they are about."""
+    about: dict[tuple[str, str, str], list[str]] = {}
+    for against in of.against:
+        for finding in _of_pair(of, against):
+            about.setdefault((finding.code, finding.message, finding.advice), []).append(
+                f"{against.side.role} against {of.first.role}"
+            )
+    for side in of.sides:
+        for finding in unfinished(side, side):
+            about[(finding.code, finding.message, finding.advice)] = []
+    for seen, side in zip(of.evidence, of.sides, strict=True):
+        labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
+        for group in finding_groups(side.results, side.session, seen.once(check_evidence), labels):
+            for message in group.messages:
+                about.setdefault((group.code, message, group.advice), []).append(side.role)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for (code, message, advice), names in about.items():
+        said = f"{words.joined(names)}: {message}" if names else message
+        groups.setdefault((code, advice), []).append(said)
+    return [FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()]
+
+
+def _of_pair(of: Several, against: Against) -> Iterator[Finding]:
+    """What is not also said of one side alone."""
+    if against.paired:
+        return
+    if two_machines(of, against):
+        pairs = list(against.latency.of)
+        found = doubts(of.first, against.side, pairs, sources(of.first, against.side))
+        yield from (finding for finding in found if finding.code != "unfinished")
+        return
+    tests = {pair[0]: test for pair, test in against.latency.tests.items() if pair[0] == pair[1]}
+    yield from unpaired_finding(of.first, against.side, tests, ALPHA)

@@ -1,0 +1,143 @@
+"""Sessions beside each other: every case of any of them, and each side's ratios to the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.frames import WORK, unique_labels
+from parabench.analysis.gate.across_numbers import Known, latencies, tokens_per_gb, tokens_per_joule
+from parabench.analysis.gate.origin import Origin, origin_of
+from parabench.analysis.gate.partners import MACHINES_OWN, Partners
+from parabench.analysis.gate.ratios import Pair, Ratio, Ratios, ratios
+from parabench.analysis.gate.sides import Side, interleaved
+from parabench.analysis.gate.significance import CONFIDENCE, Test
+from parabench.case import Case
+
+# What the sides of a comparison have in common where they did the same work.
+SHARED_WORK = tuple(name for name in WORK if name not in MACHINES_OWN)
+
+
+class Change(StrEnum):
+    """What became of a case on a side, beside the first."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "not told apart"
+    UNKNOWN = "not judged"
+
+
+@dataclass(frozen=True)
+class Against:
+    """A side against the first. Ratios are its number over the first's, by the ids of their cases: of a step's seconds
+    (less is better), of tokens per joule, and of tokens/s per GB of peak memory (more is better).
+
+    `paired`: both took turns in one run, and were compared block by block.
+    """
+
+    side: Side
+    paired: bool
+    latency: Ratios
+    per_joule: Ratios
+    per_gb: Ratios
+
+    def change(self, pair: Pair) -> Change:
+        """Whether a case is faster or slower here, over all cases of this side at once (Holm)."""
+        return change(self.latency.tests.get(pair))
+
+
+def change(test: Test | None) -> Change:
+    """What a test says: each direction may be wrong in half of what CONFIDENCE leaves."""
+    if test is None:
+        return Change.UNKNOWN
+    level = (1 - CONFIDENCE) / 2
+    if test.p_slower <= level:
+        return Change.SLOWER
+    return Change.FASTER if test.p_faster <= level else Change.SAME
+
+
+@dataclass(frozen=True)
+class Several:
+    """Two or more sides. `rows` are the works that any of them did: the id of its case on each side, None where it has
+    none. `known` are the launches' latencies of each side."""
+
+    sides: tuple[Side, ...]
+    origins: tuple[Origin, ...]
+    partners: Partners
+    known: tuple[Known, ...]
+    against: tuple[Against, ...]
+
+    @property
+    def first(self) -> Side:
+        """What the others are held against."""
+        return self.sides[0]
+
+    @property
+    def rows(self) -> tuple[tuple[str | None, ...], ...]:
+        """As `Partners.rows`."""
+        return self.partners.rows
+
+    @cached_property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What is known of each side, for whoever looks at one session."""
+        return tuple(
+            Evidence(side.session, side.results, side.launches, side.cases.reset_index()) for side in self.sides
+        )
+
+    @cached_property
+    def cases(self) -> pd.DataFrame:
+        """A row for each of `rows`, in their order: the fields of its case, as the first side that has it calls them,
+        `case_id`, and a `label` that no other row has."""
+        taken = [next((at, case) for at, case in enumerate(row) if case is not None) for row in self.rows]
+        tables = [side.cases.to_dict("index") for side in self.sides]
+        fields: list[dict[Any, Any]] = [tables[at][case] for at, case in taken]
+        labels = unique_labels({case: self.partners.cases[at][case] for at, case in taken})
+        return pd.DataFrame(fields, columns=[*Case().to_dict(), "statistic"]).assign(
+            case_id=[case for _, case in taken], label=[labels[case] for _, case in taken]
+        )
+
+    def pair(self, row: tuple[str | None, ...], at: int) -> Pair | None:
+        """The case ids of the first side and the side `at`, where both have the row."""
+        first, other = row[0], row[at]
+        return None if first is None or other is None else (first, other)
+
+    def ratio(self, row: tuple[str | None, ...], at: int, name: str = "latency") -> Ratio | None:
+        """The ratio of a row (latency, per_joule, per_gb) on the side `at`, from 1; None where one side lacks it."""
+        pair = self.pair(row, at)
+        found: Ratios = getattr(self.against[at - 1], name)
+        return None if pair is None else found.of[pair]
+
+    def change(self, row: tuple[str | None, ...], at: int) -> Change | None:
+        """What became of a row on the side `at`, from 1; None where one side lacks it."""
+        pair = self.pair(row, at)
+        return None if pair is None else self.against[at - 1].change(pair)
+
+
+def several(sides: Sequence[Side]) -> Several:
+    """Put the sides beside each other, the first as the one that the others are held against."""
+    partners = Partners(sides)
+    known = [(latencies(side), tokens_per_joule(side), tokens_per_gb(side)) for side in sides]
+    return Several(
+        tuple(sides),
+        tuple(origin_of(side) for side in sides),
+        partners,
+        tuple(numbers[0] for numbers in known),
+        tuple(_against(at, sides, partners, known) for at in range(1, len(sides))),
+    )
+
+
+def _against(at: int, sides: Sequence[Side], partners: Partners, known: Sequence[tuple[Known, ...]]) -> Against:
+    both = ((row[0], row[at]) for row in partners.rows)
+    pairs = [(first, other) for first, other in both if first is not None and other is not None]
+    paired = interleaved(sides[0], sides[at])
+    found = [
+        ratios(pairs, own, other, paired=paired, names=(sides[0].role, sides[at].role))
+        for own, other in zip(known[0], known[at], strict=True)
+    ]
+    return Against(sides[at], paired, *found)

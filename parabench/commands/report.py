@@ -1,0 +1,79 @@
+"""`parabench report`: the page of a session, or of several beside each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from parabench.commands.stores import chosen_in
+from parabench.commands.surroundings import show
+from parabench.errors import UsageError
+
+# What `report` and `serve` have in common.
+template_option = click.option(
+    "--template",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder of templates, styles and scripts that stand for parabench's own (docs/report.md).",
+)
+
+
+@click.command()
+@click.argument("stores", nargs=-1, metavar="STORE...")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
+@click.option("--session", help="Id or label; the newest when not given.")
+@template_option
+@click.option("--open", "opened", is_flag=True, help="Show it in the browser.")
+@click.option(
+    "--copy-templates",
+    "copies",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write parabench's own templates there, to change them; no report.",
+)
+def report(
+    stores: tuple[str, ...],
+    output: Path,
+    session: str | None,
+    template: Path | None,
+    opened: bool,
+    copies: Path | None,
+) -> None:
+    """Write the HTML report of STORE, or STORE@SESSION by id or label; of two or more, one page that compares them."""
+    if copies is not None:
+        _copy(copies, stores)
+        return
+    if not stores:
+        raise UsageError("no store is given; give the results.db of a run")
+    if session is not None and len(stores) > 1:
+        raise UsageError(
+            f"--session {session} cannot name a session of {len(stores)} stores; "
+            f"write each as STORE@SESSION, as in {stores[0]}@{session}"
+        )
+    from parabench.pages.templates import check_folder
+
+    chosen = [chosen_in(store, session) for store in stores]
+    if template is not None:
+        check_folder(template)
+    if len(chosen) > 1:
+        from parabench.pages.several_report import write_comparison
+
+        click.echo(write_comparison(chosen, output, template))
+    else:
+        from parabench.report import write_report
+        from parabench.store import load
+
+        ((path, which),) = chosen
+        click.echo(write_report(load(path), output, which, template))
+    if opened:
+        show(output.resolve().as_uri(), str(output))
+
+
+def _copy(folder: Path, stores: tuple[str, ...]) -> None:
+    if stores:
+        raise UsageError(f"--copy-templates writes no report; give it without {stores[0]}")
+    from parabench.pages.templates import copy_to
+
+    copy_to(folder)
+    click.echo(folder)

@@ -1,0 +1,53 @@
+"""`parabench serve`: the page while the run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from parabench.commands.options import DEFAULT_OUT
+from parabench.commands.report import template_option
+from parabench.commands.stores import chosen_in
+from parabench.commands.surroundings import say, show
+from parabench.interrupt import Interrupted, stop_signals
+
+
+@click.command()
+@click.argument("store", default=str(DEFAULT_OUT / "results.db"))
+@click.option("--session", help="Id or label; the newest when not given.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="Port of 127.0.0.1; 0 for any that is free.",
+)
+@template_option
+@click.option("--open", "opened", is_flag=True, help="Show it in the browser.")
+def serve(store: str, session: str | None, port: int, template: Path | None, opened: bool) -> None:
+    """Show the report of STORE, or STORE@SESSION by id or label, while a run goes on, to browsers of this machine.
+
+    STORE is parabench-results/results.db when not given; it need not exist yet. Ctrl-C ends it.
+    """
+    from parabench.live.renewal import Child, Renewal
+    from parabench.live.server import LOOPBACK, Live, listen
+    from parabench.live.standing import standing
+    from parabench.pages.templates import check_folder
+
+    if template is not None:
+        check_folder(template)
+    standing(*chosen_in(store, session))  # what is there and no store will not become one
+    child = Child(template)
+    server = listen(Live(lambda: chosen_in(store, session), Renewal(child), template), port)
+    address = f"http://{LOOPBACK}:{server.port}/"
+    say([f"{address} shows {store}; Ctrl-C ends it"])
+    try:
+        with stop_signals():
+            if opened:
+                show(address, address)
+            server.serve_forever()
+    except Interrupted:
+        say(["stopped"])
+    finally:
+        child.end()

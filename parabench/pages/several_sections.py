@@ -1,0 +1,199 @@
+"""The sections of a page of several sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from parabench.analysis import words
+from parabench.analysis.gate import across_words
+from parabench.analysis.gate.geometric import Mean
+from parabench.analysis.side_by_side.facts import HARDWARE, SOFTWARE, Fact
+from parabench.analysis.side_by_side.several import Several
+from parabench.analysis.sweet_spot.best import spots
+from parabench.pages.panels import ms
+from parabench.pages.section import Section, Table
+from parabench.pages.sections_sides import launch_section, side_section
+from parabench.record import MIB
+
+# More rows than these nobody reads in a page; the table of all cases has the others.
+MOST_ROWS = 300
+_NOBODY = "No case has this number both on {first} and on another side, so there is nothing to draw."
+
+
+def several_sections(of: Several, told: Sequence[Fact]) -> list[Section]:
+    """All of them, each by its id in a tab of the page."""
+    names = tuple(side.role for side in of.sides)
+    rows = of.rows
+    return [
+        _ratios(of),
+        _best(of, names),
+        Section(
+            "buckets", "Bucket size", "One curve a side: cases that differ in the bucket size alone. Bars span the "
+            "fastest and the slowest launch.", [], "No case of the selected ones was measured with two bucket sizes.",
+            draw="sides_buckets",
+        ),
+        Section(
+            "scaling", "Scaling", "Of each strategy a side's algorithm and bucket size with most world sizes, among "
+            "equals the fastest at the largest; hovering names it. Efficiency is beside one device, or, where that was "
+            "not measured, beside the curve's own smallest world size. A side has a colour, a strategy a dash.", [],
+            "No side has a strategy that was measured at two world sizes.", draw="sides_scaling",
+        ),
+        Section(
+            "memory", "Peak memory", "The peak of the rank that holds most, the largest of a case's launches. Cases "
+            "whose peak differs most between sides come first.", [], "No peak of memory is known.",
+            draw="sides_memory",
+        ),
+        _gives(of, "per-gb", "per_gb", "Tokens/s per GB of memory", "GB of peak memory", "tokens/s"),
+        _gives(of, "per-joule", "per_joule", "Tokens per joule", "joule", "tokens"),
+        _differing(told, names, HARDWARE),
+        _differing(told, names, SOFTWARE),
+        _agreeing(told),
+        side_section(of.origins, names, "Where the numbers are from"),
+        _missing(of, names),
+        launch_section(
+            (
+                (label, [tuple(map(int, side.by_case[case]["launch_id"])) if case in side.by_case else ()
+                         for side, case in zip(of.sides, row, strict=True)])
+                for label, row in zip(of.cases["label"], rows, strict=True)
+            ), names, MOST_ROWS,
+        ),
+    ]  # fmt: skip
+
+
+def _ratios(of: Several) -> Section:
+    first = of.first.role
+    return Section(
+        "ratios",
+        f"Every case beside {first}",
+        f"Left of the line a step takes less time than on {first}; the axis is logarithmic. Bars are 95 % intervals of "
+        "that case alone. A filled mark is told apart from no change, over all cases of its side at once (Holm, 5 %). "
+        "The geometric mean's interval takes blocks of launches for its unit.",
+        [],
+        _NOBODY.format(first=first),
+        draw="sides_ratios",
+    )
+
+
+def _gives(of: Several, at: str, name: str, title: str, what: str, unit: str) -> Section:
+    """What a joule or a gigabyte gives beside the first side."""
+    first = of.first.role
+    means: list[tuple[str, Mean]] = [(against.side.role, getattr(against, name).mean) for against in of.against]
+    known = [(role, mean) for role, mean in means if mean.ratio is not None]
+    unknown = [f"{role}: {mean.reason}." for role, mean in means if mean.ratio is None]
+    if not known:
+        return Section(at, title, "", [], f"What a {what} gives is unknown. {' '.join(unknown)}")
+    said = [
+        f"{across_words.times(mean.ratio or 1)} times on {role}"
+        + (f" (95 %: {across_words.interval(mean)})" if mean.low is not None else "")
+        for role, mean in known
+    ]
+    lead = f"Beside {first}, a {what} gives {words.joined(said)} the {unit}, geometric mean over cases."
+    return Section(
+        at,
+        title,
+        f"Right of the line it gives more than on {first}.",
+        [],
+        _NOBODY.format(first=first),
+        lead=" ".join([lead, *(f"Unknown on {each}" for each in unknown)]),
+        draw=f"sides_{name}",
+    )
+
+
+def _best(of: Several, names: tuple[str, ...]) -> Section:
+    """Each side's sweet spot of each work."""
+    head = ("Side", "Sweet spot", "Step ms", "± ms", "Throughput", "Peak MiB", "As fast", f"× {names[0]}")
+    rows: list[tuple[str, ...]] = []
+    said: list[tuple[str, ...]] = []
+    firsts: dict[str, float] = {}
+    for name, seen in zip(names, of.evidence, strict=True):
+        peaks = dict(zip(seen.cases["case_id"], seen.cases["peak_memory_bytes"], strict=True))
+        for answer in seen.once(spots):
+            said.append((name, answer.sentence()))
+            best = answer.best
+            if best is None:
+                rows.append((name, answer.why_not or words.UNKNOWN, *["–"] * 6))
+                continue
+            beside = firsts.setdefault(answer.heading, best.latency_s)
+            spot = f"{answer.heading}: {best.label}" if answer.heading else best.label
+            peak = peaks.get(best.case_id)
+            rows.append(
+                (
+                    name,
+                    spot if answer.decided else f"{spot} (undecided)",
+                    ms(best.latency_s),
+                    ms(best.plus_minus_s),
+                    words.throughput(best.tokens_per_s, best.unit),
+                    words.digits(peak / MIB) if words.known(peak) else "–",
+                    words.count(len(answer.equals), "other") if answer.decided else "–",
+                    across_words.times(best.latency_s / beside),
+                )
+            )
+    table = Table("Best of each side", head, rows, texts=2, closed=False)
+    closed = Table("In words", ("Side", "Answer"), said, texts=2)
+    return Section(
+        "best",
+        "Best of each side",
+        "What each side's own session says is fastest there, as its own report does. “As fast” counts what cannot be "
+        f"told apart from it; the last column is its step beside that of {names[0]}’s best, which may be another case.",
+        [],
+        "Nothing was measured.",
+        (table, closed),
+    )
+
+
+def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Section:
+    """The facts of a kind that are not the same everywhere, those that can explain another latency first."""
+    own = sorted((fact for fact in told if fact.kind == kind and fact.differs), key=lambda fact: not fact.matters)
+    matter = [fact.name for fact in own if fact.matters]
+    verb = "can" if len(matter) == 1 else "can each"
+    table = Table(
+        f"{kind} that differs", ("", *names), [(fact.name, *fact.values) for fact in own], 1 + len(names), False
+    )
+    return Section(
+        kind,
+        f"{kind.capitalize()} that differs",
+        "",
+        [],
+        "Nothing that was recorded.",
+        (table,) if own else (),
+        lead=f"Of this {words.joined(matter)} {verb} explain another latency." if matter else "",
+    )
+
+
+def _agreeing(told: Iterable[Fact]) -> Section:
+    rows: list[tuple[str, ...]] = [(fact.name, fact.values[0]) for fact in told if not fact.differs]
+    table = Table(words.count(len(rows), "fact"), ("", "On every side"), rows, texts=2)
+    return Section("agrees", "What agrees", "", [], "Nothing.", (table,) if rows else ())
+
+
+def _missing(of: Several, names: tuple[str, ...]) -> Section:
+    """The cases that not every side has with a number: each side's number, how it ended, or why it is not there."""
+    rows, ids = [], []
+    numbers = [set(known.launches["case_id"]) for known in of.known]
+    for label, at, row in zip(of.cases["label"], of.cases["case_id"], of.rows, strict=True):
+        if all(case in there for case, there in zip(row, numbers, strict=True)):
+            continue
+        rows.append((str(label), *(_said(of, row, side) for side in range(len(names)))))
+        ids.append(str(at))
+    more = len(rows) - MOST_ROWS
+    return Section(
+        "missing",
+        "Cases that not every side has",
+        f"Listed are {MOST_ROWS} of {len(rows):,}; the table of all cases has the others." if more > 0 else "",
+        [],
+        "None: every case ended well on every side.",
+        (Table(words.count(len(rows), "case"), ("Case", *names), rows[:MOST_ROWS], 1 + len(names), False,
+               cases=tuple(ids[:MOST_ROWS])),) if rows else (),
+    )  # fmt: skip
+
+
+def _said(of: Several, row: tuple[str | None, ...], side: int) -> str:
+    case = row[side]
+    if case is None:
+        there = next(at for at, other in enumerate(row) if other is not None)
+        return of.partners.why_alone(there, row[there] or "", side)
+    found = of.sides[side].cases.loc[case].to_dict()
+    if words.known(found["latency_s"]):
+        return words.milliseconds(float(found["latency_s"]))
+    error = found["error"] if isinstance(found["error"], str) else ""
+    return f"{found['status']}: {error}" if error else str(found["status"])

@@ -1,0 +1,105 @@
+// What is known of one case, over the page: opened by a click on it, or by an address that names it.
+const detail = element("dialog", { class: "detail", "aria-labelledby": "detail-title" });
+const foundOf = unpack(data.findings || { n: 0 });
+const findingsOf = groupBy(Array.from({ length: foundOf.n }, (_, i) => i), (i) => foundOf.case[i]);
+
+// A word as a shell takes it: what Python's shlex.quote makes of it.
+const shellWord = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
+
+// The command that measures a case again, as parabench/pages/rerun.py makes it.
+const rerunOf = (row) => {
+  const { head, tail, axes, unset, paths } = data.rerun;
+  const said = (name) => {
+    const value = cases[name][row];
+    if (value === null || value === "") return unset[name] ?? "";
+    return paths.includes(name) ? value.replaceAll(",", "\\,") : String(value);
+  };
+  if (!axes[cases.strategy[row]]) return "";  // the session's plan does not have it
+  const names = axes[cases.strategy[row]].filter((name) => name !== "ranks_per_node" || cases[name][row] !== null);
+  return [head, ...names.map((name) => `--set ${shellWord(`${name}=${said(name)}`)}`), tail].filter(Boolean).join(" ");
+};
+
+// From a file on disk the clipboard may be refused: then the text is selected, ready for the keyboard.
+const copyButton = (pre) => {
+  const told = element("output", { role: "status" });
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(pre.textContent);
+      told.textContent = "Copied.";
+    } catch {
+      getSelection().selectAllChildren(pre);
+      told.textContent = "Selected: press Ctrl+C or ⌘C.";
+    }
+  };
+  return element("p", { class: "copy" }, element("button", { type: "button", class: "plain", onclick: copy }, "Copy"), told);
+};
+
+const part = (title, ...content) => element("section", {}, element("h3", {}, title), ...content.flat());
+const why = (text) => element("p", { class: "empty" }, text);
+
+const numbersOf = (row) => {
+  const { unit } = data.works[cases.work[row]];
+  const margin = known(cases.plus_minus_s[row]) ? `± ${marginMs(row)} ms, 95 %`
+    : known(cases.spread[row]) ? `launches differ by ${say.percent(cases.spread[row])}` : "spread unknown";
+  const told = [
+    [`step latency, ${cases.statistic[row]}`, say.ms(cases.latency_s[row]), `ms, ${margin}`, cases.latency_s[row]],
+    ["90 % of steps take at most", say.ms(cases.p90_s[row]), "ms", cases.p90_s[row]],
+    ["throughput", say.rate(cases.tokens_per_s[row]), `${unit}/s`, cases.tokens_per_s[row]],
+    ["peak memory", say.mib(cases.peak_memory_bytes[row]), "MiB", cases.peak_memory_bytes[row]],
+  ];
+  return element("dl", { class: "numbers" }, ...told.map(([name, value, unitOf, number]) => element(
+    "div", {}, element("dt", {}, name),
+    element("dd", {}, known(number) ? value : "unknown", " ", known(number) ? element("small", {}, unitOf) : ""),
+  )));
+};
+
+const PARTS = {
+  data_s: "data", forward_s: "forward", backward_s: "backward", forward_backward_s: "forward and backward",
+  optimizer_s: "optimizer",
+};
+const partsOf = (row) => {
+  const there = Object.keys(PARTS).filter((name) => known(cases[name]?.[row]));
+  if (!there.length) return why("The parts of its step were not recorded.");
+  const sum = there.reduce((total, name) => total + cases[name][row], 0);
+  return element("ul", { class: "bars" }, ...there.map((name) => element(
+    "li", {}, element("span", {}, PARTS[name]),
+    element("span", { class: "track" }, element("i", { style: `width: ${(100 * cases[name][row] / sum).toFixed(1)}%` })),
+    element("span", { class: "n" }, `${say.ms(cases[name][row])} ms`),
+  )));
+};
+
+const bucketsOf = (row) => {
+  const sizes = (cases.bucket_bytes[row] || "").split(" ").filter(Boolean).map(Number);
+  if (!sizes.length) return why("Bucket sizes were not recorded: its strategy has no buckets, or no launch ended well.");
+  const runs = [];  // neighbours of one size together
+  for (const size of sizes) {
+    const said = say.mib(size);
+    if (runs.at(-1)?.[0] === said) runs.at(-1)[1] += 1;
+    else runs.push([said, 1]);
+  }
+  const listed = runs.map(([said, n]) => (n > 1 ? `${n} × ${said}` : said)).join(", ");
+  return element("p", {}, `${count(sizes.length, "bucket")}: ${listed} MiB.`);
+};
+
+const launchesTable = (own) => element(
+  "div", { class: "scroll", role: "region", "aria-label": "Its launches", tabindex: "0" },
+  element("table", {}, element("thead", {}, element(
+    "tr", {}, ...["Block", "Status", "Step ms", "p90 ms", "Drift", "Wall"].map(
+      (head, i) => element("th", { scope: "col", class: i < 2 ? "t" : "n" }, head),
+    ),
+  )), element("tbody", {}, ...own.map((i) => element(
+    "tr", {}, element("td", {}, blockName(launches.block[i])),
+    element("td", {}, statusTag(launches.status[i]), launches.error[i] ? element("div", { class: "error" }, launches.error[i]) : ""),
+    ...[say.ms(launches.number_s[i]), say.ms(launches.p90_s[i]), say.percent(launches.drift[i]), say.seconds(launches.wall_s[i])]
+      .map((text) => element("td", { class: "n" }, text)),
+  )))),
+);
+
+const findingList = (row) => {
+  const own = findingsOf.get(row) || [];
+  if (!own.length) return why("None is about this case alone.");
+  return element("ul", { class: "findings" }, ...own.map((i) => element(
+    "li", {}, element("code", {}, foundOf.code[i]), element("p", {}, foundOf.message[i]),
+    element("p", { class: "advice" }, foundOf.advice[i]),
+  )));
+};

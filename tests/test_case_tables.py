@@ -1,0 +1,46 @@
+"""Tables of cases are bounded, say so, and are tied to their cases; figures hold no digit that nobody sees."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from parabench.pages.case_tables import MOST_CASES, MOST_ROWS, case_table
+from parabench.pages.columns import rounded
+
+
+def table(cases, rows_each=1):
+    rows = pd.DataFrame([{"case_id": f"c{i}", "n": j} for i in range(cases) for j in range(rows_each)])
+    return case_table("Title", ("Case", "n"), rows, lambda row: (row["case_id"], str(row["n"])), note="Read it so.")
+
+
+def test_few_cases_are_all_listed_each_row_with_its_case():
+    found = table(2, 2)
+    assert found.rows == [("c0", "0"), ("c0", "1"), ("c1", "0"), ("c1", "1")]
+    assert found.cases == ("c0", "c0", "c1", "c1")
+    assert found.note == "Read it so."
+
+
+@pytest.mark.parametrize(("cases", "rows_each", "listed", "said"), [
+    (10_000, 1, MOST_CASES, f"Listed are {MOST_CASES} of 10,000 cases, the fastest; the store has all."),
+    (1, 1000, MOST_ROWS, f"Listed are {MOST_ROWS} of 1,000 rows, the fastest; the store has all."),
+    (40, 10, MOST_ROWS, "Listed are 30 of 40 cases, the fastest; the store has all."),
+])  # fmt: skip
+def test_of_many_the_first_are_listed_and_it_is_said(cases, rows_each, listed, said):
+    found = table(cases, rows_each)
+    assert (len(found.rows), len(found.cases)) == (listed, listed)
+    assert found.rows[0] == ("c0", "0")
+    assert found.note == f"Read it so. {said}"
+
+
+def test_no_rows_make_an_empty_table():
+    found = case_table("Title", ("Case",), pd.DataFrame({"case_id": []}), lambda row: (row["case_id"],))
+    assert (found.rows, found.cases, found.note) == ([], (), "")
+
+
+def test_numbers_of_figures_are_rounded_wherever_they_stand_and_nothing_else_is():
+    figure = {"x": [0.123456789, 1234567.0, 3.0, None, -0.0], "n": 123456789, "on": True, "t": "0.123456789"}
+    assert rounded({"data": [figure]}) == {
+        "data": [{"x": [0.12346, 1234600, 3, None, 0], "n": 123456789, "on": True, "t": "0.123456789"}]
+    }
+    assert isinstance(rounded(3.0), int)

@@ -1,0 +1,87 @@
+"""Pages that everybody can use: axe-core finds nothing serious on any of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import fake_collectives
+import fake_results as fake
+import pytest
+from browser_helpers import each_tab, needs_chromium, opened
+from test_report_anatomy import step
+
+from parabench.analysis.gate.across import across
+from parabench.analysis.gate.compare import compare
+from parabench.analysis.gate.sides import side_of
+from parabench.analysis.over_time.history import history
+from parabench.pages import across_report, compare_report, history_report
+from parabench.report import write_report
+
+_FOUND = importlib.util.find_spec("axe_playwright_python")
+AXE = Path(_FOUND.origin).with_name("axe.min.js") if _FOUND and _FOUND.origin else None
+
+pytestmark = [
+    *needs_chromium,
+    pytest.mark.skipif(AXE is None, reason="axe-playwright-python, which bundles axe-core, is not installed"),
+]
+
+# Rules of the best practices too: headings in order, landmarks, names of regions.
+FIND = """async () => {
+  const found = await axe.run(document, { resultTypes: ["violations"], elementRef: false });
+  return found.violations.filter(({ impact }) => impact === "serious" || impact === "critical")
+    .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html.slice(0, 160)).join(" | ")}`);
+}"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("access")
+    stepped = [step(fake.launch(fake.case(strategy=name), 8.0 + i), late=0.1) for i, name in enumerate(("ddp", "fsdp"))]
+    collectives = fake_collectives.sweep(
+        [fake_collectives.case(op, name) for op in ("all_reduce", "all_gather") for name in ("native", "ring")],
+        lambda c, s: 1e-4 + s * 1e-9,
+        noise=0.02,
+    )
+    first, second = (fake.rich(folder / f"{name}.db") for name in ("first", "second"))
+    made = {
+        "rich": write_report(first, folder / "rich.html"),
+        "family": write_report(fake.family(folder / "family.db"), folder / "family.html"),
+        "anatomy": write_report(fake.write(folder / "anatomy.db", stepped), folder / "anatomy.html"),
+        "collectives": write_report(
+            fake_collectives.write(folder / "collectives.db", collectives), folder / "collectives.html"
+        ),
+        "nothing": write_report(fake.write(folder / "nothing.db", []), folder / "nothing.html"),
+    }
+    both = side_of(first), side_of(second)
+    for name, text in (
+        ("gate", compare_report.render(compare(*both))),
+        ("machines", across_report.render(across(*both))),
+        ("history", history_report.render(history([first, second]))),
+    ):
+        made[name] = folder / f"{name}.html"
+        made[name].write_text(text)
+    return made
+
+
+@pytest.mark.parametrize(
+    "which", ["rich", "family", "anatomy", "collectives", "nothing", "gate", "machines", "history"]
+)
+def test_no_serious_violation_on_any_tab(browser, pages, which):
+    with opened(browser, pages[which]) as page:
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        for tab in each_tab(page):
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                assert page.evaluate(FIND) == [], (tab, scheme)
+
+
+def test_no_serious_violation_where_lists_and_details_are_open(browser, pages):
+    with opened(browser, pages["rich"], width=360) as page:
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        page.click(".filter summary >> nth=0")
+        assert page.evaluate(FIND) == []
+        page.keyboard.press("Escape")
+        for tab in each_tab(page):
+            page.evaluate("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
+            assert page.evaluate(FIND) == [], tab

@@ -1,0 +1,318 @@
+"""Two or more sessions beside each other: who is fastest by a known truth, what the page says, and what it cannot."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import fake_collectives
+import fake_results as fake
+import pytest
+from browser_helpers import (
+    WIDTHS,
+    choose,
+    counted,
+    each_tab,
+    go_to,
+    needs_chromium,
+    opened,
+    points,
+    resize,
+    sticking_out,
+    too_wide,
+    unmarked,
+)
+from browser_helpers import browser as browser
+from test_compare_outputs import EVIL, OOM
+
+from parabench.analysis.side_by_side.doubts import several_findings
+from parabench.analysis.side_by_side.facts import apart, facts
+from parabench.analysis.side_by_side.next_words import steps
+from parabench.analysis.side_by_side.overall import overall
+from parabench.analysis.side_by_side.overall_words import sentences
+from parabench.analysis.side_by_side.several import Change, several
+from parabench.analysis.side_by_side.sides import read_several
+from parabench.errors import UsageError
+from parabench.pages.several_data import SIDES, several_data, side_styles
+from parabench.pages.several_report import render, write_comparison
+
+CASES = [fake.case(bucket_mib=b, world_size=n) for n in (2, 4) for b in (1.0, 4.0, 25.0)]
+
+
+def write(folder, name, factor=1.0, cases=CASES, seed=0, launches=(), **more):
+    """A store of a session of that label, whose steps take `factor` times what the first one's do."""
+    path = folder / f"{name}.db"
+    own = fake.sweep(cases, lambda c: factor * 0.08 / c.world_size, noise=0.005, blocks=4, seed=seed)
+    fake.write(path, [*own, *launches], **{"label": name} | more)
+    return path, None
+
+
+def read(*stores):
+    return several(read_several(stores))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("several")
+
+
+@pytest.fixture(scope="module")
+def stores(folder):
+    """old; new, 0.8 times as long; alike, as long as old; other, another machine with twice the time."""
+    other = {"environment": fake.ENVIRONMENT | {"cpu": "Other CPU", "cores": 16}}
+    return {
+        "old": write(folder, "old"),
+        "new": write(folder, "new", 0.8, seed=1, environment=fake.ENVIRONMENT | {"versions": {"torch": "2.14.0"}}),
+        "alike": write(folder, "alike", seed=2),
+        "other": write(folder, "other", 2.0, seed=3, **other),
+    }
+
+
+def said(*stores):
+    (one,) = overall(read(*stores))
+    return one, " ".join(sentences(one))
+
+
+def test_two_sides_of_a_known_truth(stores):
+    one, text = said(stores["old"], stores["new"])
+    assert one.means[0].ratio == pytest.approx(0.8, rel=0.01)
+    assert one.means[0].low < 0.8 < one.means[0].high
+    assert (one.best, one.equals, one.shared, one.changes) == (1, (), 6, ({Change.FASTER: 6},))
+    assert re.fullmatch(
+        r"new is faster overall: a step takes 0\.80 times as long as on old \(geometric mean of 6 cases; 95 %: .*\)\. "
+        r"Case by case against old, new is faster in 6\.",
+        text,
+    )
+    _, text = said(stores["new"], stores["old"])
+    assert text.startswith("new is faster overall: on old a step takes 1.2")
+
+
+def test_what_cannot_be_told_apart_is_said_so(stores):
+    one, text = said(stores["old"], stores["alike"])
+    assert one.equals
+    assert text.startswith("old and alike cannot be told apart overall: on alike a step takes 1.00 times as long")
+
+
+def test_many_sides_over_the_cases_that_they_share(stores, tmp_path):
+    few = write(tmp_path, "few", 0.8, cases=CASES[:2], seed=4)
+    one, text = said(stores["old"], stores["new"], stores["other"], few)
+    assert (one.shared, one.compared) == (2, (0, 1, 2, 3))
+    assert [mean.cases for mean in one.means] == [6, 6, 2]
+    assert "times on other; geometric means of the 2 cases that they share." in text
+    assert text.startswith("new and few are fastest overall and cannot be told apart: a step takes ")
+    assert one.together[1].ratio == pytest.approx(2, rel=0.01)
+
+
+def test_one_launch_a_case_gives_no_interval(tmp_path):
+    both = [write(tmp_path, name, factor, cases=[], launches=[fake.launch(CASES[0], 0.1 * factor)])
+            for name, factor in (("a", 1.0), ("b", 2.0))]  # fmt: skip
+    one, text = said(*both)
+    assert one.changes == ({Change.UNKNOWN: 1},)
+    assert text.startswith("On b a step takes 2.00 times as long as on a (in 1 case); with one launch a case nobody")
+
+
+def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
+    """What blocks share is a hundred times the noise: only pairs of launches can see 2 %."""
+    paths = []
+    for name, factor in (("a", 1.0), ("b", 1.02)):
+        launches = fake.sweep(
+            CASES[:3], lambda c, f=factor: 0.04 * f, noise=0.0005, drift=0.05, blocks=5, seed=len(name)
+        )
+        tied = {"run": "one", "side": name}
+        fake.write(tmp_path / f"{name}.db", launches, label=name, interleaved=tied)
+        paths.append((tmp_path / f"{name}.db", None))
+    of = read(*paths)
+    (one,) = overall(of)
+    assert of.against[0].paired
+    assert 1.01 < one.means[0].low < one.means[0].high < 1.03
+    assert one.changes == ({Change.SLOWER: 3},)
+    assert "unpaired" not in [group.code for group in several_findings(of)]
+    assert "All took turns" in render(of)
+    apart_ = several([replace(side, session=replace(side.session, interleaved={})) for side in of.sides])
+    assert overall(apart_)[0].equals  # the same launches, without their partners
+
+
+def test_names_tell_sides_apart(tmp_path):
+    (tmp_path / "x").mkdir()
+    twice, _ = write(tmp_path, "same", cases=CASES[:1])
+    fake.write(twice, [fake.launch(CASES[0])], label="same")
+    fake.write(tmp_path / "x" / "results.db", [fake.launch(CASES[0])], label="same")
+    fake.write(tmp_path / "x" / "results.db", [fake.launch(CASES[0])], label=None)
+    stores = [(twice, "1"), (twice, "2"), (tmp_path / "x" / "results.db", "1"), (tmp_path / "x" / "results.db", "2")]
+    names = [side.role for side in read_several(stores)]
+    assert names == [f"same of {twice}@1", f"same of {twice}@2", "same of x", "session 2"]
+
+
+def test_what_makes_no_sense_is_one_line(stores, tmp_path):
+    fake_collectives.write(tmp_path / "c.db", fake_collectives.sweep([fake_collectives.case()], lambda c, s: 1e-4))
+    cases = {
+        "one session has nothing to be compared with": [stores["old"]],
+        "both sides are old of": [stores["old"], stores["new"], (stores["old"][0], "1")],
+        "some of these sessions measured collectives and some training": [stores["old"], (tmp_path / "c.db", None)],
+        "session 'none' is not in": [stores["old"], (stores["new"][0], "none")],
+        "measured collectives, not training": [(tmp_path / "c.db", None)] * 2,
+    }
+    for message, given in cases.items():
+        with pytest.raises(UsageError, match=message) as found:
+            write_comparison(given, tmp_path / "x.html")
+        assert "\n" not in str(found.value)
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_no_case_in_common_and_no_launch_ok_have_their_sentence(stores, tmp_path):
+    alone = write(tmp_path, "alone", cases=[fake.case(strategy="fsdp")])
+    dead = write(tmp_path, "dead", cases=[], launches=[fake.launch(case, **OOM) for case in CASES])
+    of = read(stores["old"], alone)
+    assert said(stores["old"], alone)[1] == (
+        "No case of old is the same work as one of alone, so there is no ratio to give."
+    )
+    assert "not measured in alone" in render(of)
+    assert said(stores["old"], dead)[1] == "No case ended well both on old and on dead, so nothing can be compared."
+    assert "out of memory" in render(read(dead, stores["old"]))
+    _, text = said(stores["old"], stores["new"], dead)
+    assert "new is faster overall" in text
+    assert text.endswith("dead has no case that ended well there and on old.")
+    assert render(read(dead, write(tmp_path, "dead2", cases=[], launches=[fake.launch(CASES[0], **OOM)])))
+
+
+def test_each_kind_of_work_has_its_answer(tmp_path):
+    cases = [*CASES[:3], *(fake.case(bucket_mib=b, world_size=2, global_batch=32) for b in (1.0, 4.0))]
+    works = overall(read(write(tmp_path, "a", cases=cases), write(tmp_path, "b", 0.5, cases=cases, seed=1)))
+    assert [(one.heading, one.shared) for one in works] == [("global batch 8", 3), ("global batch 32", 2)]
+
+
+def test_what_differs_has_a_column_a_side(stores):
+    of = read(*stores.values())
+    told = {fact.name: fact for fact in facts(of)}
+    assert told["CPU"].values == ("Some CPU", "Some CPU", "Some CPU", "Other CPU")
+    assert told["torch"].values == ("2.13.0", "2.14.0", "2.13.0", "2.13.0")
+    assert told["numpy"].values == ("2.4.6", "not recorded", "2.4.6", "2.4.6")
+    assert not told["OS"].differs
+    assert apart(facts(of), 3) == "CPU Other CPU, cores for ranks 16, torch 2.13.0"
+    assert apart(facts(read(stores["old"], stores["alike"])), 0) == ""
+
+
+def test_doubts_and_next_steps_fit_what_was_compared(stores):
+    of = read(stores["old"], stores["alike"], stores["other"])
+    found = {group.code: group.messages for group in several_findings(of)}
+    assert found["unpaired"][0].startswith("alike against old: The two sides were measured one after the other")
+    assert found["one_machine"][0].startswith("other against old: Each side is one machine")
+    commands = [command for _, command in steps(of)]
+    assert commands[0] == f"parabench compare {stores['old'][0]}@1 {stores['alike'][0]}@1"
+    assert commands[1].endswith("--across-hardware")
+    assert commands[2] == "parabench ab quick --a OLD --b NEW"
+    changed = [command for _, command in steps(read(stores["old"], stores["new"]))]
+    assert changed[0].endswith("--changed torch")
+
+
+def unpacked(column, n):
+    if isinstance(column, list):
+        return column
+    return [column["all"]] * n if "all" in column else [column["values"][at] for at in column["of"]]
+
+
+def test_the_data_holds_every_case_of_any_side(stores, tmp_path):
+    added = fake.case(strategy="fsdp")
+    more = write(tmp_path, "more", cases=[*CASES[:3], added], launches=[fake.launch(CASES[3], block=0, **OOM)])
+    of = read(stores["old"], more)
+    data = json.loads(json.dumps(several_data(of, overall(of)), allow_nan=False))
+    cases = {name: unpacked(column, data["cases"]["n"]) for name, column in data["cases"].items() if name != "n"}
+    row = {label: {name: values[i] for name, values in cases.items()} for i, label in enumerate(cases["label"])}
+    assert len(row) == 7
+    new, gone, failed = row["fsdp native, 2 ranks"], row[CASES[5].label], row[CASES[3].label]
+    assert (new["latency_s.0"], new["ratio.1"], new["sides"], new["status"]) == (
+        None, None, "more", "1 not measured, 4 ok"
+    )  # fmt: skip
+    assert (gone["latency_s.1"], gone["sides"]) == (None, "old")
+    assert (failed["status"], failed["status.1"], failed["ratio.1"]) == ("4 ok, 1 oom", "oom", None)
+    both = row[CASES[0].label]
+    assert both["ratio.1"] == pytest.approx(both["latency_s.1"] / both["latency_s.0"], rel=1e-3)
+    assert ["sides", "Measured on"] in data["filters"]
+    missing = render(of)
+    for case in (new, gone, failed):
+        assert missing.count(case["case_id"]) >= 2  # in the data, and in the table of what is missing
+
+
+def test_every_side_has_its_own_look():
+    styles = side_styles([str(i) for i in range(3 * len(SIDES))])
+    assert len({(style["color"], style["symbol"]) for style in styles}) == len(styles)
+
+
+@pytest.fixture(scope="module")
+def hostile(folder):
+    """Two stores whose texts try to be more than texts."""
+    paths = [write(folder, name, environment=fake.ENVIRONMENT | {"cpu": f"{name} {EVIL}"}, cases=CASES[:3],
+                   launches=[fake.launch(CASES[4], **OOM)], skipped=[(CASES[5], EVIL)], argv=["parabench", EVIL],
+                   label=EVIL if name == "evil" else "b" * 64, seed=len(name))
+             for name in ("evil", "long")]  # fmt: skip
+    return [(Path(path), None) for path, _ in paths]
+
+
+def test_texts_of_a_store_stay_texts(hostile):
+    page = render(read(*hostile))
+    assert "<script>alert" not in page
+
+
+def pages(folder, stores, hostile):
+    dead = write(folder, "dead", cases=[], launches=[fake.launch(case, **OOM) for case in CASES])
+    return {
+        "two": [stores["old"], stores["new"]],
+        "four": list(stores.values()),
+        "dead": [dead, stores["old"]],
+        "hostile": hostile,
+    }
+
+
+@pytest.fixture(scope="module")
+def written(folder, stores, hostile):
+    rich = [fake.rich(folder / f"rich{i}.db").path for i in range(2)]
+    given = pages(folder, stores, hostile) | {"rich": [(path, None) for path in rich]}
+    return {name: write_comparison(sides, folder / f"{name}.html") for name, sides in given.items()}
+
+
+class TestInABrowser:
+    pytestmark = needs_chromium
+
+    @pytest.mark.parametrize("which", ["two", "four", "dead", "hostile", "rich"])
+    def test_every_tab_is_drawn_without_complaint_and_fits(self, browser, written, which):
+        with opened(browser, written[which], width=WIDTHS[-1]) as page:
+            for width, scheme in zip(reversed(WIDTHS), ("light", "dark", "light"), strict=True):
+                if width < WIDTHS[-1]:
+                    resize(page, width)
+                page.emulate_media(color_scheme=scheme)
+                for tab in each_tab(page):
+                    assert too_wide(page) <= 0, (width, tab)
+                    assert unmarked(page) == [], (width, tab)
+                    assert sticking_out(page) == [], (width, tab)
+
+    def test_filters_drive_figures_table_and_address(self, browser, written):
+        with opened(browser, written["four"]) as page:
+            assert points(page, "ratios") == 3 * (len(CASES) + 1)  # and the geometric mean
+            choose(page, "bucket_mib", "1")
+            assert counted(page) == "2 of 6 cases"
+            assert points(page, "ratios") == 3 * 2
+            go_to(page, "data")
+            assert page.locator("#cases tbody tr").count() == 2
+            address = page.evaluate("location.hash")
+        with opened(browser, written["four"], address) as page:
+            assert counted(page) == "2 of 6 cases"
+            assert page.locator("#cases tbody tr").count() == 2
+
+    def test_the_table_sorts_by_a_sides_ratio(self, browser, written):
+        with opened(browser, written["two"], "#tab=data") as page:
+            page.click("th[data-column='ratio.1'] button")
+            shown = page.eval_on_selector_all(
+                "#cases tbody tr", "rows => rows.map(row => parseFloat(row.children[3].textContent))"
+            )
+            assert shown == sorted(shown)
+            assert len(shown) == 6
+
+    def test_a_panel_has_a_curve_for_each_side_in_its_colour(self, browser, written):
+        with opened(browser, written["four"], "#tab=buckets") as page:
+            colours = page.evaluate("document.querySelector('#buckets .plot').data.map(trace => trace.line.color)")
+            assert colours == list(SIDES[:4])
+            go_to(page, "scaling")
+            names = page.evaluate("document.querySelector('#scaling .plot').data.map(trace => trace.name)")
+            assert names == ["old", "new", "alike", "other"]

@@ -1,0 +1,113 @@
+"""The command that a report gives for a case measures that case, and nothing else."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from parabench.analysis.session import Session
+from parabench.case import Case, Protocol
+from parabench.cli import run
+from parabench.machine import Machine
+from parabench.pages.rerun import rerun_of
+from parabench.run import Request, plan_request
+from parabench.suite import load_suite, shipped
+
+MACHINE = Machine(cores=4)
+
+
+def planned(words):
+    """The plan that a command line makes."""
+    assert words[:2] == ["parabench", "run"]
+    given = run.make_context("run", list(words[2:])).params
+    axes = [*given.pop("axes"), *(f"{name}={given[name]}" for name in ("data", "model") if given[name] is not None)]
+    more = {name: value for name, value in given.items() if name not in ("data", "model")}
+    request = Request(argv=list(words), axes=tuple(axes), **more)
+    return plan_request(request, load_suite(request.suite), MACHINE)
+
+
+def session_of(words):
+    plan = planned(words)
+    name = load_suite(run.make_context("run", list(words[2:])).params["suite"]).name
+    known = {"id": 1, "label": None, "question": "?", "seed": 0, "started_utc": "", "finished_utc": None}
+    return plan, Session(suite=name, argv=list(words), version="", environment={}, plan=plan.to_dict(), **known)
+
+
+def check(words):
+    plan, session = session_of(words)
+    rerun = rerun_of(session)
+    for case in plan.cases:
+        again = planned(shlex.split(rerun.command(case)))
+        assert [each.id for each in again.cases] == [case.id], rerun.command(case)
+        assert not again.skipped
+        assert again.protocol == plan.protocol
+    return plan, rerun
+
+
+@pytest.mark.parametrize("suite", sorted(shipped()))
+def test_every_case_of_every_suite_is_planned_alone(suite):
+    plan, _ = check(["parabench", "run", suite, "--label", "x", "--launches", "2", "--steps", "7"])
+    assert len(plan.cases) > 1
+
+
+def test_what_the_command_line_set_stays_set(tmp_path):
+    text = tmp_path / "a, b.txt"
+    text.write_text("words " * 1000)
+    plan, rerun = check([
+        "parabench", "run", "quick", "--data", rf"text:{tmp_path}/a\, b.txt", "--set", "seq_len=64",
+        "--set=bucket_mib=0.123456,2", "--set", "dtype=bfloat16", "--until-decided", "--warmup", "3", "--deadline", "90", "--out", "quick",
+    ])  # fmt: skip
+    ddp = next(case for case in plan.cases if case.bucket_mib == 0.123456 and case.world_size == 4)
+    assert (ddp.seq_len, ddp.dtype, ddp.data) == (64, "bfloat16", f"text:{text}")
+    assert rerun.command(ddp) == (
+        "parabench run quick --set strategy=ddp --set algorithm=native --set bucket_mib=0.123456 --set world_size=4 "
+        f"--set 'data=text:{tmp_path}/a\\, b.txt' --set global_batch=8 --set seq_len=64 --set dtype=bfloat16 "
+        "--launches 3 --warmup 3 --steps 20 --instrumented 4 --deadline 90.0"
+    )
+
+
+@pytest.mark.parametrize(
+    "sweeps",
+    [
+        # Tied to a strategy: freed by --set.
+        'sweep(strategy="ddp", bucket_mib=(1, None)), sweep(strategy="single", global_batch=16)',
+        'sweep(strategy="single", global_batch=8), sweep(strategy="ddp", world_size=2, batch_per_rank=4)',
+        'sweep(strategy="ddp", algorithm="ring", world_size=1), sweep(strategy="ddp", world_size=2)',
+        'sweep(strategy="tp", sequence_parallel=True, world_size=2), sweep(strategy=("tp", "ddp"), world_size=2)',
+        'sweep(strategy="ddp", algorithm=("native", "two_level(ring,tree)"), ranks_per_node=2, world_size=4)',
+        'sweep(strategy="ddp", grad_accumulation=(1, 2), no_sync=(True, False), compile=False, world_size=2)',
+        'sweep(strategy=("pp", "fsdp"), microbatches=(None, 2), schedule=("1f1b", "gpipe"), world_size=2)',
+        'sweep(model=("mlp", "gpt-nano"), world_size=2)',
+    ],
+)
+def test_a_suite_of_ones_own(tmp_path, sweeps):
+    path = tmp_path / "my own.py"
+    path.write_text(f'"""Which?"""\nfrom parabench.suite import sweep\nCASES = [{sweeps}]\n')
+    _, rerun = check(["parabench", "run", "--label", "l", str(path)])
+    assert rerun.head == f"parabench run '{path}'"
+
+
+def test_sessions_of_other_commands_are_run_by_their_suite():
+    _, session = session_of(["parabench", "run", "quick"])
+    for argv, head in (
+        (["parabench", "ab", "--a", "X=1", "--b", "", "quick", "--json", "quick.txt"], "parabench run quick"),
+        (["pytest", "-q", "--parabench-set", "seq_len=32", "suites/quick.py"], "parabench run suites/quick.py"),
+        (["pytest"], "parabench run quick"),
+    ):
+        assert rerun_of(replace(session, argv=argv)).head == head
+    named = rerun_of(replace(session, argv=["pytest", "--parabench-set=seq_len=32", "quick.py"])).axes["ddp"]
+    assert "seq_len" in named
+
+
+def test_a_plan_of_an_older_version_lacks_what_is_new():
+    _, session = session_of(["parabench", "run", "quick"])
+    old = [{"strategy": "ddp", "world_size": n} for n in (1, 2)]
+    rerun = rerun_of(replace(session, plan={"cases": old}))
+    assert rerun.tail == ""
+    assert rerun.command(Case(world_size=2)) == (
+        "parabench run quick --set strategy=ddp --set algorithm=native --set bucket_mib=default --set world_size=2 "
+        "--set global_batch=8"
+    )
+    assert Protocol().launches  # the suite's own protocol counts then

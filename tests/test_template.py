@@ -1,0 +1,88 @@
+"""The files that pages are made of: all of them are shipped and used, and a reader's own stand for them."""
+
+from __future__ import annotations
+
+import fnmatch
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from parabench.errors import UsageError
+from parabench.pages import look, templates
+from parabench.pages.look import Look
+
+ROOT = Path(__file__).parent.parent
+REPORTS = ROOT / "reports"
+
+
+def test_every_file_of_a_page_is_shipped_and_can_be_copied():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    there = {
+        str(file.relative_to(REPORTS))
+        for file in REPORTS.rglob("*")
+        if file.suffix in (".html", ".js", ".css") and not file.name.startswith("sample")
+    }
+    shipped = {name for name in there if any(fnmatch.fnmatch(name, each) for each in patterns["parabench.reports"])}
+    assert shipped == there == set(templates.names())
+
+
+def test_every_script_and_style_is_part_of_the_page():
+    assert sorted(f"script/{name}.js" for name in look.SCRIPTS) == [n for n in templates.names() if n.endswith(".js")]
+    assert sorted(f"style/{name}.css" for name in look.STYLES) == [n for n in templates.names() if n.endswith(".css")]
+    assert look.SCRIPTS[-1] == "start"
+
+
+def test_the_script_is_one_that_parses(tmp_path):
+    driver = pytest.importorskip("playwright._impl._driver", reason="playwright is not installed")
+    node = driver.compute_driver_executable()[0]
+    if not Path(node).is_file():
+        pytest.skip("playwright's driver has no node")
+    (tmp_path / "page.js").write_text(Look().script(), encoding="utf-8")
+    done = subprocess.run([node, "--check", tmp_path / "page.js"], capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def own(folder, text, name="own.html"):
+    (folder / "style").mkdir()
+    (folder / "style" / "page.css").write_text("")
+    (folder / name).write_text(text)
+    return Look(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("{% if %}", 1, "Expected an expression"),
+        ("a\n{{ 1 + 'a' }}", 2, "unsupported operand"),
+        ("{{ 'words' | ms }}", 1, ""),
+        ("\n\n{{ 1 | no_such_filter }}", 3, "no_such_filter"),
+        ("{{ what_is_this }}", 1, "'what_is_this' is undefined"),
+        ("{% extends 'nowhere.html' %}", 1, "there is no nowhere.html"),
+        ("{% from 'parts.html' import no_such_macro %}\n{{ no_such_macro() }}", 2, "no_such_macro"),
+    ],
+)
+def test_what_is_wrong_with_a_template_is_said_with_its_line(tmp_path, text, line, said):
+    with pytest.raises(UsageError) as refusal:
+        own(tmp_path, text).render("own.html")
+    assert f"{tmp_path / 'own.html'}, line {line}: " in str(refusal.value)
+    assert said in str(refusal.value)
+    assert str(refusal.value).endswith("; mend it")
+
+
+def test_an_error_that_comes_up_in_one_of_ours_is_said_there(tmp_path):
+    with pytest.raises(UsageError, match=r"cannot be used: reports/page\.html, line \d+: 'csp' is undefined; mend it"):
+        own(tmp_path, "{% extends 'page.html' %}").render("own.html")
+
+
+def test_a_mistake_of_ours_is_no_mistake_of_theirs():
+    with pytest.raises(Exception, match="undefined") as mistake:
+        Look().render("waiting.html")
+    assert not isinstance(mistake.value, UsageError)
+
+
+def test_what_a_template_is_given_is_text():
+    page = Look().render("waiting.html", csp="<b>&", style="", scripts=[], data="null", figures="{}")
+    assert "&lt;b&gt;&amp;" in page
+    assert "<b>" not in page
