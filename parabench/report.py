@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parabench.analysis import tables, words
+from parabench.analysis import tables
 from parabench.analysis.checks import check_evidence
 from parabench.analysis.evidence import evidence
 from parabench.analysis.memory import case_states, compared
@@ -53,10 +53,8 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         held=compared(states),
         next=next_command(results, chosen, launches, answers),
         trust=tables.trust(own),
-        cases=tables.case_rows(cases, answers),
-        unit=" or ".join(dict.fromkeys(map(words.unit_of, cases["seq_len"]))) or "tokens",
         statistics=sorted(set(cases["statistic"])),
         findings=tables.finding_groups(results, chosen, seen.once(check_evidence), labels),
-        launches=launches.to_dict("records"),
+        launches=len(launches),
         failed=launches[launches["status"] != Status.OK].to_dict("records"),
     )

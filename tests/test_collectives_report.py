@@ -59,17 +59,30 @@ def text_of(page):
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", body)))
 
 
+def data_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
 def figures_of(page):
     return json.loads(re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)[1])
 
 
+def column(table, name):
+    """A packed column as a list."""
+    packed = table[name]
+    if isinstance(packed, list):
+        return packed
+    return [packed["all"]] * table["n"] if "all" in packed else [packed["values"][at] for at in packed["of"]]
+
+
 def test_the_answer_comes_first_then_figures_constants_and_every_size(page):
     text = text_of(page)
+    body = text[text.index("all_reduce, 4 ranks") :]  # after the names of the tabs
     places = [
-        text.index(part)
+        body.index(part)
         for part in ("all_reduce, 4 ranks", "The best changes", "Bus bandwidth against size",
-                     "Measured times over the fitted formula", "The cost model", "Every size", "Findings",
-                     "Launches that did not end well", "Environment", "Run it again")
+                     "Measured times over the fitted formula", "The cost model", "Findings",
+                     "Launches that did not end well", "Environment", "Run it again", "Every size")
     ]  # fmt: skip
     assert places == sorted(places)
     assert "72 of 73 launches ended well (25 cases, 3 blocks). Every element that was checked was right." in text
@@ -77,17 +90,54 @@ def test_the_answer_comes_first_then_figures_constants_and_every_size(page):
     assert "broadcast nccl:tree, 2 ranks : NCCL has no broadcast" in text
 
 
-def test_a_figure_for_every_operation_and_a_line_for_every_algorithm(page):
-    figures = figures_of(page)
-    assert set(figures) == {f"{section}-{i}" for section in ("bus", "fit") for i in range(4)}
-    first = figures["bus-0"]["data"]
-    assert [line["name"] for line in first] == list(OWN)
-    assert len({line["line"]["color"] for line in first}) == len(OWN)
-    assert first[0]["y"] == sorted(first[0]["y"])
-    fitted = figures["fit-0"]["data"]
-    points = [trace for trace in fitted if trace["mode"] == "markers"]
-    assert [len(trace["x"]) for trace in points] == [3 * 4] * len(OWN)  # every launch and size
-    assert [len(trace["x"]) for trace in fitted if trace["mode"] == "lines"] == [4] * len(OWN)
+def test_the_data_of_the_figures_is_embedded_once(page):
+    data = data_of(page)
+    cases = data["cases"]
+    questions = list(dict.fromkeys(column(cases, "question")))
+    assert questions == ["all_reduce, 2 ranks", *(f"{op}, 4 ranks" for op in OPS)]
+    lines = [name for name, op in zip(column(cases, "line"), column(cases, "op"), strict=True) if op == "all_gather"]
+    assert lines == list(OWN)
+    assert list(data["styles"]["algorithm"]) == [*OWN, "nccl:nvls"]
+    assert len({style["color"] for style in data["styles"]["algorithm"].values()}) == len(OWN)
+    assert data["filters"] == [["op", "Operation"], ["algorithm", "Algorithm"], ["world_size", "Ranks"],
+                               ["status", "Status"]]  # fmt: skip
+    # Every launch and size of the form that is compared; the other form is in the table of sizes alone.
+    assert data["points"]["n"] == 24 * 3 * 4
+    drawn = column(data["sizes"], "drawn")
+    assert (len(drawn), sum(drawn)) == (24 * 4 + 12 * 4, 24 * 4)
+    assert figures_of(page) == {}
+
+
+def test_cases_that_differ_in_more_have_figures_and_lines_of_their_own(tmp_path):
+    cases = [
+        fake.case(algorithm="two_level", world_size=4, ranks_per_node=1),
+        fake.case(algorithm="two_level", world_size=4, ranks_per_node=2),
+        fake.case(dtype="float64", world_size=4),
+        fake.case("broadcast", world_size=4),
+    ]
+    data = data_of(render(fake.write(tmp_path / "r.db", fake.sweep(cases, lambda c, s: 1e-3))))
+    told = data["cases"]
+    assert sorted(zip(column(told, "question"), column(told, "line"), strict=True)) == [
+        ("all_reduce, 4 ranks, float32", "two_level (1 a node)"),
+        ("all_reduce, 4 ranks, float32", "two_level (2 a node)"),
+        ("all_reduce, 4 ranks, float64", "native"),
+        ("broadcast, 4 ranks, float32", "native"),
+    ]
+    # Operations that reduce nothing do not differ from the others in how they reduce.
+    assert [name for name, _ in data["filters"]] == ["op", "algorithm", "ranks_per_node", "dtype"]
+
+
+def test_filters_reach_every_row_and_every_fit(page):
+    data = data_of(page)
+    ids = set(column(data["cases"], "case_id"))
+    rows = re.findall(r'<tr data-case="([^"]+)"', page)
+    assert set(rows) == ids
+    assert len(rows) == 24 * 4 + 12 * 4 + 73  # sizes, launches
+    fits = re.findall(r'<tbody data-fit="(\d+)"', page)
+    assert fits == [str(at) for at in range(len(data["fits"]))]
+    assert sorted({row for own in data["fits"] for row in own}) == [
+        at for at, ok in enumerate(column(data["cases"], "n_ok")) if ok
+    ]
 
 
 def test_constants_are_shown_with_their_intervals_and_what_is_unknown_with_its_reason(page, results):

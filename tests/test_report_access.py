@@ -26,12 +26,16 @@ pytestmark = [
     pytest.mark.skipif(AXE is None, reason="axe-playwright-python, which bundles axe-core, is not installed"),
 ]
 
-# Rules of the best practices too: headings in order, landmarks, names of regions.
-FIND = """async () => {
-  const found = await axe.run(document, { resultTypes: ["violations"], elementRef: false });
+# Of a figure its place is looked at; within there is one image with a name of its own.
+FIND = """async (only) => {
+  const found = await axe.run({ exclude: [".plot svg"] }, {
+    resultTypes: ["violations"], ...(only ? { runOnly: { type: "rule", values: only } } : {}),
+  });
   return found.violations.filter(({ impact }) => impact === "serious" || impact === "critical")
     .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html.slice(0, 160)).join(" | ")}`);
 }"""
+# What a dark page can do worse than a light one.
+OF_COLOUR = ["color-contrast", "link-in-text-block"]
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +73,17 @@ def pages(tmp_path_factory):
 )
 def test_no_serious_violation_on_any_tab(browser, pages, which):
     with opened(browser, pages[which]) as page:
-        page.evaluate(AXE.read_text(encoding="utf-8"))
+        page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
         for tab in each_tab(page):
-            for scheme in ("light", "dark"):
-                page.emulate_media(color_scheme=scheme)
-                assert page.evaluate(FIND) == [], (tab, scheme)
+            assert page.evaluate(FIND) == [], tab
+            page.emulate_media(color_scheme="dark")
+            assert page.evaluate(FIND, OF_COLOUR) == [], f"{tab}, dark"
+            page.emulate_media(color_scheme="light")
 
 
 def test_no_serious_violation_where_lists_and_details_are_open(browser, pages):
     with opened(browser, pages["rich"], width=360) as page:
-        page.evaluate(AXE.read_text(encoding="utf-8"))
+        page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
         page.click(".filter summary >> nth=0")
         assert page.evaluate(FIND) == []
         page.keyboard.press("Escape")

@@ -294,18 +294,3 @@ def test_a_model_without_sequences_is_never_said_to_take_tokens(works):
     figure = strong(works, 1, "throughput", "mlp, synthetic")
     assert titles(figure)[1] == "throughput (samples/s)"
     assert "samples/s" in traces(figure)["ddp native"]["text"][0]
-
-
-def test_a_session_that_has_nothing_to_compare_says_what_is_missing(browser, tmp_path):
-    path = report(tmp_path, fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda _: 0.04)))
-    with opened(browser, path, "#tab=buckets") as page:
-        assert empty(page, "bucket") == ["No strategy was measured with more than one bucket size."]
-        assert empty(page, "heat") == [
-            "This needs at least two algorithms and two bucket sizes of one strategy and world size."
-        ]
-        at(page, "tab=algorithms")
-        assert empty(page, "algorithms") == [
-            "No algorithm was measured beside native at the same strategy, world size and bucket size."
-        ]
-        at(page, "tab=scaling")
-        assert empty(page, "scaling") == ["Only one world size was measured, so nothing can be said about scaling."]

@@ -202,8 +202,8 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
         dialog = page.locator("dialog.detail")
         said = dialog.inner_text()
         for part in (
-            "fastest", "tokens/s", "± 0.3 ms, 95 %", "2 buckets: 1.00, 25.0 MiB.", "backward", "None is about this case",
-            "The page holds none of this case",
+            "fastest", "tokens/s", "± 0.3 ms, 95 %", "2 buckets: 1.00, 25.0 MiB.", "backward",
+            "None is about this case", "The page holds none of this case",
         ):  # fmt: skip
             assert part in said, part
         assert page.evaluate("location.hash").endswith("case=ddp-ring-w4-25mib-e1a5941d")

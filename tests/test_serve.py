@@ -559,6 +559,8 @@ class TestInABrowser:
             shows(page, 7)
             assert page.evaluate("document.querySelector('#tab-answer details').open")
             page.locator("#tab-answer details summary").first.click()
+            page.evaluate("scrollTo(0, 0)")
+            page.mouse.move(0, 0)
             launch()
             shows(page, 8)  # nothing is open any more
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import subprocess
 import tomllib
 from pathlib import Path
 
+import fake_collectives
+import fake_results as fake
 import pytest
 
 from parabench.errors import UsageError
 from parabench.pages import look, templates
 from parabench.pages.look import Look
+from parabench.pages.several_report import write_comparison
+from parabench.report import render
 
 ROOT = Path(__file__).parent.parent
 REPORTS = ROOT / "reports"
@@ -86,3 +91,28 @@ def test_what_a_template_is_given_is_text():
     page = Look().render("waiting.html", csp="<b>&", style="", scripts=[], data="null", figures="{}")
     assert "&lt;b&gt;&amp;" in page
     assert "<b>" not in page
+
+
+EVERY_PAGE = {"csp", "style", "scripts", "data", "figures", "sections"}
+
+
+def test_what_templates_are_given_is_documented(tmp_path, monkeypatch):
+    given: dict[str, set[str]] = {}
+    render_as_before = Look.render
+    monkeypatch.setattr(
+        Look,
+        "render",
+        lambda self, template, **content: (
+            given.update({template: set(content) - EVERY_PAGE}) or render_as_before(self, template, **content)
+        ),
+    )
+    case, collective = fake.case(), fake_collectives.case("all_reduce", "native", world_size=2)
+    stores = [fake.write(tmp_path / f"{name}.db", fake.sweep([case], lambda _: 0.04)) for name in "ab"]
+    render(stores[0])
+    render(fake_collectives.write(tmp_path / "c.db", [fake_collectives.launch(collective, lambda _: 1e-3)]))
+    write_comparison([(store.path, None) for store in stores], tmp_path / "r.html")
+    documented = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+\.html)` \| (`.*`) \|$", documented, re.M)
+    assert {name: set(re.findall(r"`(\w+)`", names)) for name, names in rows} == given
+    (filters,) = re.findall(r"^Filters, of which those for numbers.*?: (.*?)\.$", documented, re.M | re.S)
+    assert set(re.findall(r"`(\w+)`", filters)) == set(look.FILTERS)

@@ -171,8 +171,7 @@ def state_table(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     good = counted(launches)
     rows = whole[whole["metric"].isin(PARTS) & (whole["phase"] == Phase.MEASURE)]
     rows = rows[rows["launch_id"].isin(good["launch_id"])]
-    held = rows.groupby(["launch_id", "rank", "metric"], observed=True)["value"].max().unstack("metric")
-    held = held.reindex(columns=list(PARTS)).dropna()
+    held = pd.DataFrame({part: _by_rank(rows[rows["metric"] == part]) for part in PARTS}).dropna().sort_index()
     case_of = good.set_index("launch_id")["case_id"]
     held = held.assign(
         _held=held.sum(axis="columns"), case_id=case_of.reindex(held.index.get_level_values(0)).to_numpy()
@@ -199,6 +198,13 @@ def state_table(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
         )
     frame = pd.DataFrame(table, columns=list(COLUMNS))
     return frame.sort_values(["world_size", "measured", "label"], kind="stable").reset_index(drop=True)
+
+
+def _by_rank(rows: pd.DataFrame) -> pd.Series[float]:
+    """One metric's values by launch and rank; the largest where a rank told several."""
+    keys = ["launch_id", "rank"]
+    values: pd.Series[float] = rows.set_index(keys)["value"]
+    return values if values.index.is_unique else values.groupby(level=keys).max()
 
 
 # What of a launch says what its ranks should hold.

@@ -68,8 +68,8 @@ def page_data(seen: Evidence, answers: Sequence[Answer]) -> dict[str, Any]:
         **case_columns(seen),
         # As they are, not rounded: they name the case, also in the command that runs it again.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
-        plus_minus_s=[margins.get(case) for case in cases["case_id"]],
-        bucket_bytes=[sizes.get(case) for case in cases["case_id"]],
+        plus_minus_s=cases["case_id"].map(margins),
+        bucket_bytes=cases["case_id"].map(sizes),
         place=[row["place"] for row in told],
         mark=[row["mark"] for row in told],
         mean_peak_bytes=_mean_peaks(seen, cases["case_id"]) if fronts else None,
@@ -78,6 +78,7 @@ def page_data(seen: Evidence, answers: Sequence[Answer]) -> dict[str, Any]:
     )
     own = seen.launches[seen.launches["case_id"].isin(rows)]
     launches = own[["launch_id", *_LAUNCH]].assign(
+        drift=own["drift"].round(4),  # a hundredth of a percent
         case=[rows[case] for case in own["case_id"]],
         buckets=buckets(own["facts"]),
         error=own["error"],

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,8 @@ import pandas as pd
 # Significant digits of an embedded number: one more than the most that any figure or table shows.
 DIGITS = 5
 
-# {"all": value}, where every row has the same; {"values": [...], "of": [index, ...]}, where few do; or a list.
+# {"all": value}, where every row has the same; {"from": first}, where each is one more than the last; {"values": [...],
+# "of": [index, ...]}, where few differ; {"times": unit, "of": [...]}, where all are whole multiples; or a list.
 Column = dict[str, Any] | list[Any]
 
 
@@ -35,7 +37,22 @@ def column(values: Iterable[Any]) -> Column:
     if len(known) <= len(items) // 4:
         place = {value: i for i, value in enumerate(known)}
         return {"values": known, "of": [place[value] for value in items]}
-    return items
+    if pd.api.types.is_numeric_dtype(series) and not series.hasnans and series.diff()[1:].eq(1).all():
+        return {"from": items[0]}
+    unit = _unit(items)
+    return items if unit == 1 else {"times": unit, "of": [None if item is None else item // unit for item in items]}
+
+
+def _unit(items: list[Any]) -> int:
+    """The largest whole number of which all are multiples, such as the pages of memory in bytes; 1 of what is not
+    whole."""
+    unit = 0
+    for item in items:
+        if item is not None:
+            if not isinstance(item, int) or unit == 1:
+                return 1
+            unit = math.gcd(unit, item)
+    return unit or 1
 
 
 def numbers(values: pd.Series[Any]) -> list[int | float | None]:

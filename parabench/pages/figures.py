@@ -66,13 +66,6 @@ def marked(label: str, strategy: str) -> str:
     return label if entry_of(strategy).ranked else f"{label} ({NO_ANSWER})"
 
 
-def at_every(sizes: Iterable[int], curve: pd.DataFrame) -> pd.DataFrame:
-    """A curve's points by world size, with an empty one at each of `sizes` between its ends where it has none: a line
-    through them has a gap there, and so crosses nothing that was measured of others but not of it."""
-    own = curve.set_index("world_size")
-    return own.reindex([size for size in sizes if own.index.min() <= size <= own.index.max()])
-
-
 def name_bars(figure: go.Figure, names: Iterable[str]) -> int:
     """Names on the y axis, the first on top, in short lines so that a phone keeps room for the bars; hovering has the
     whole. Returns how many lines the longest takes."""

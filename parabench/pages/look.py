@@ -17,10 +17,10 @@ from parabench.record import MIB
 
 # The page's script, in the order in which its parts need one another; each draws, chooses or says one thing.
 SCRIPTS = (
-    "data", "say", "state", "element", "filters", "tabs", "plots", "print", "figures_cases", "figures_ranking", "figures_front",
-    "figures_buckets", "figures_heat", "figures_algorithms", "figures_scaling", "bars", "figures_parts",
-    "figures_memory", "figures_use", "figures_bus",
-    "csv", "table", "table_data", "figures_trust", "detail", "detail_open", "figures_sides", "figures_sides_curves", "table_sides", "live", "start",
+    "data", "say", "state", "element", "filters", "tabs", "plots", "print", "figures_cases", "figures_ranking",
+    "figures_front", "figures_buckets", "figures_heat", "figures_algorithms", "figures_scaling", "bars",
+    "figures_parts", "figures_memory", "figures_use", "figures_bus", "csv", "table", "table_data", "figures_trust",
+    "detail", "detail_open", "figures_sides", "figures_sides_curves", "table_sides", "live", "start",
 )  # fmt: skip
 STYLES = ("page", "answer", "live", "table", "detail", "compare")
 

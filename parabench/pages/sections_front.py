@@ -43,4 +43,5 @@ def _table(answer: Answer) -> Table:
     ]
     head = ("Beaten by no other in both", "Step, ms", "Peak, MiB", "Slower", "Less memory")
     title = " · ".join(filter(None, (head[0], answer.heading)))
-    return Table(title, head, rows, closed=False, cases=tuple(point.case_id for point in answer.front))
+    ids = tuple(point.case_id for point in answer.front)
+    return Table(title, head, rows, closed=False, note=answer.heading, cases=ids)

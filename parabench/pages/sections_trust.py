@@ -105,8 +105,10 @@ def _excluded(launches: pd.DataFrame, good: set[int]) -> Section:
 
 
 def _kind(row: dict[Any, Any]) -> str:
-    name = _NO_COUNT.get(row["block"], ("",))[0]
-    return str(row["status"]) if not name else name if row["status"] == Status.OK else f"{name} ({row['status']})"
+    name, status = _NO_COUNT.get(row["block"], ("",))[0], str(row["status"])
+    if name:
+        return name if status == Status.OK else f"{name} ({status})"
+    return f"{status} without a number" if status == Status.OK else status
 
 
 def _block(block: int) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import optimize
 
 from parabench.analysis import words
 from parabench.analysis.collectives.bus import one_form
@@ -223,6 +222,8 @@ def _solve(design: Matrix) -> tuple[Matrix, Matrix]:
     for _ in range(_MOST_ROUNDS):
         before, weighted = values, design * row_weights[:, None]
         scale = np.linalg.norm(weighted, axis=0)
+        from scipy import optimize  # a third of a second that most commands need not spend
+
         values = optimize.nnls(weighted / scale, row_weights)[0] / scale
         if np.allclose(values, before, rtol=_STEADY, atol=0):
             break

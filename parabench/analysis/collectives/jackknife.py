@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 Matrix = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ def intervals(
             found[column] = why
             continue
         moved = moves[:, at] @ target
-        t = float(stats.t.ppf((1 + CONFIDENCE) / 2, _freedom(moves[:, at], launches)))
+        t = float(stdtrit(_freedom(moves[:, at], launches), (1 + CONFIDENCE) / 2))
         half = t * math.sqrt((1 - 1 / len(launches)) * float(moved @ moved)) / scale[at]
         found[column] = max(0.0, float(values[column]) - half), float(values[column]) + half
     return found

@@ -67,11 +67,14 @@ def geometric_mean(logs: Sequence[tuple[pd.Series[float], ...]], reason: str) ->
 
 def _side(cases: Sequence[pd.Series[float]]) -> tuple[float, float, int, int]:
     """(mean, its variance, degrees of freedom, blocks) of one side; without a variance where a case has one launch."""
-    mean = float(np.mean([case.mean() for case in cases]))
-    parts = pd.concat([(case - case.mean()) / len(case) for case in cases])
-    shares = parts.groupby(level=0).sum() / len(cases)
-    fewest = min(len(case) for case in cases)
+    values = [case.to_numpy(dtype=float) for case in cases]
+    means = [float(own.mean()) for own in values]
+    mean = float(np.mean(means))
+    parts = np.concatenate([(own - level) / len(own) for own, level in zip(values, means, strict=True)])
+    blocks, block = np.unique(np.concatenate([case.index.to_numpy() for case in cases]), return_inverse=True)
+    shares = np.bincount(block, parts) / len(cases)
+    fewest = min(map(len, values))
     if fewest < FEWEST_LAUNCHES:
-        return mean, math.nan, 0, len(shares)
+        return mean, math.nan, 0, len(blocks)
     variance = fewest / (fewest - 1) * float((shares**2).sum())
-    return mean, max(variance, LEAST_SD**2 / len(shares)), fewest - 1, len(shares)
+    return mean, max(variance, LEAST_SD**2 / len(blocks)), fewest - 1, len(blocks)

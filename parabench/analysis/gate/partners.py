@@ -50,7 +50,9 @@ class Partners:
         if work in self._skipped[other]:
             return f"skipped in {side.session.name}: {self._skipped[other][work]}"
         planned = work in self._planned[other]
-        return f"planned in {side.session.name}, but not launched" if planned else f"not measured in {side.session.name}"
+        return (
+            f"planned in {side.session.name}, but not launched" if planned else f"not measured in {side.session.name}"
+        )
 
     @cached_property
     def _planned(self) -> list[set[str]]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import gammaincinv
 
 from parabench.analysis.gate.significance import FEWEST_LAUNCHES, LEAST_SD
 
@@ -122,6 +122,6 @@ def launch_noise(sessions: Sequence[Numbers]) -> float | None:
     if not several:
         return None
     freedom = [len(session) - 1 for session in several]
-    by_chance = {df: float(stats.chi2.median(df)) / df for df in set(freedom)}
+    by_chance = {df: 2 * float(gammaincinv(df / 2, 0.5)) / df for df in set(freedom)}
     typical = [session.var(ddof=1) / by_chance[df] for session, df in zip(several, freedom, strict=True)]
     return math.sqrt(float(np.median(typical)))

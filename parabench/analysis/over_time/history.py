@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from parabench.analysis import words
 from parabench.analysis.frames import counted, status_counts
@@ -120,7 +120,7 @@ def _levels(logs: list[Numbers]) -> tuple[tuple[Level, ...], Noise | None, str |
 
 def _shift(before: Level, after: Level, visits: Sequence[Visit], judged: list[int], devices: set[str]) -> Shift:
     difference = after.mean - before.mean
-    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * math.hypot(before.error, after.error)
+    half = float(ndtri((1 + CONFIDENCE) / 2)) * math.hypot(before.error, after.error)
     visit, last = judged[after.start], judged[after.start - 1]
     return Shift(
         visit=visit,
@@ -149,4 +149,4 @@ def _interval(logs: Numbers | None, launch_sd: float | None) -> tuple[float | No
 
 @cache
 def _t(df: float) -> float:
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, df))
+    return float(stdtrit(df, (1 + CONFIDENCE) / 2))

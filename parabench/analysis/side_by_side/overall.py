@@ -68,15 +68,19 @@ def _overall(of: Several, work: dict[str, Any], heading: str, rows: list[Row]) -
     def both(row: Row, *places: int) -> bool:
         return all(row[at] in numbers[at] for at in places)
 
-    means = tuple(_mean(of, 0, at, rows) for at in sides[1:])
+    # Of a single work these are known.
+    known = len(rows) == len(of.rows)
+    means = tuple(against.latency.mean if known else _mean(of, 0, at, rows) for at, against in enumerate(of.against, 1))
     compared = (0, *(at for at in sides[1:] if any(both(row, 0, at) for row in rows)))
     shared = [row for row in rows if both(row, *compared)] if len(compared) > 1 else []
-    together = tuple(_mean(of, 0, at, shared) for at in sides[1:])
+    together = means
+    if any(sum(both(row, 0, at) for row in rows) > len(shared) for at in compared[1:]):
+        together = tuple(_mean(of, 0, at, shared) for at in sides[1:])
     best, equals = None, tuple[int, ...]()
     if shared:
         ratio = {0: 1.0} | {at: together[at - 1].ratio or 1.0 for at in compared[1:]}
         best = min(ratio, key=ratio.__getitem__)
-        equals = tuple(at for at in compared if at != best and not _slower(_mean(of, best, at, shared)))
+        equals = tuple(at for at in compared if at != best and not _slower(of, best, at, together, shared))
     return Overall(
         heading=heading,
         work=work,
@@ -92,8 +96,13 @@ def _overall(of: Several, work: dict[str, Any], heading: str, rows: list[Row]) -
     )
 
 
-def _slower(mean: Mean) -> bool:
-    return mean.low is not None and mean.low > 1
+def _slower(of: Several, best: int, at: int, together: tuple[Mean, ...], shared: list[Row]) -> bool:
+    """Whether the interval of a side beside the best one says that it is slower."""
+    if at == 0:  # what the best is to the first, turned around
+        high = together[best - 1].high
+        return high is not None and high < 1
+    low = together[at - 1].low if best == 0 else _mean(of, best, at, shared).low
+    return low is not None and low > 1
 
 
 def _mean(of: Several, base: int, other: int, rows: Iterable[Row]) -> Mean:

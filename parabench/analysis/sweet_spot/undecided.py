@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import gammaincinv, ndtri
 
 from parabench.analysis.frames import counted
 from parabench.analysis.sweet_spot.answer import Answer
@@ -107,12 +107,17 @@ def _least_noise(residuals: Numbers, df: int) -> float:
     Its square is taken as chi-squared, of MAD_EFFICIENCY times the degrees of freedom. Residuals are smaller than the
     noise, as the fit follows it: sqrt(n / df) makes up for that.
     """
-    noise = float(stats.median_abs_deviation(residuals, scale="normal")) * math.sqrt(len(residuals) / df)
+    noise = _deviation(residuals) * math.sqrt(len(residuals) / df)
     worth = MAD_EFFICIENCY * df
-    return noise * math.sqrt(worth / float(stats.chi2.ppf(CONFIDENCE, worth)))
+    return noise * math.sqrt(worth / (2 * float(gammaincinv(worth / 2, CONFIDENCE))))
 
 
 def block_seconds(launches: pd.DataFrame, cases: tuple[str, ...]) -> float:
     """How long a block of these cases takes at most: each as long as its longest launch so far."""
     own = launches[(launches["block"] >= FIRST_BLOCK) & launches["case_id"].isin(cases)]
     return float(own.groupby("case_id")["wall_s"].max().sum())
+
+
+def _deviation(residuals: Numbers) -> float:
+    """The standard deviation of normal residuals by the median of their distances from the median."""
+    return float(np.median(np.abs(residuals - np.median(residuals))) / ndtri(0.75))
