@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import fake_collectives
@@ -23,7 +24,9 @@ AXE = Path(_FOUND.origin).with_name("axe.min.js") if _FOUND and _FOUND.origin el
 
 pytestmark = [
     *needs_chromium,
-    pytest.mark.skipif(AXE is None, reason="axe-playwright-python, which bundles axe-core, is not installed"),
+    pytest.mark.skipif(
+        AXE is None and not os.environ.get("CI"), reason="axe-playwright-python, which has axe-core, is not installed"
+    ),
 ]
 
 # Of a figure its place is looked at; within there is one image with a name of its own.
@@ -41,6 +44,7 @@ OF_COLOUR = ["color-contrast", "link-in-text-block"]
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("access")
+    assert AXE is not None, "axe-playwright-python is not installed"
     stepped = [step(fake.launch(fake.case(strategy=name), 8.0 + i), late=0.1) for i, name in enumerate(("ddp", "fsdp"))]
     collectives = fake_collectives.sweep(
         [fake_collectives.case(op, name) for op in ("all_reduce", "all_gather") for name in ("native", "ring")],
@@ -50,7 +54,6 @@ def pages(tmp_path_factory):
     first, second = (fake.rich(folder / f"{name}.db") for name in ("first", "second"))
     made = {
         "rich": write_report(first, folder / "rich.html"),
-        "family": write_report(fake.family(folder / "family.db"), folder / "family.html"),
         "anatomy": write_report(fake.write(folder / "anatomy.db", stepped), folder / "anatomy.html"),
         "collectives": write_report(
             fake_collectives.write(folder / "collectives.db", collectives), folder / "collectives.html"
@@ -68,9 +71,7 @@ def pages(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize(
-    "which", ["rich", "family", "anatomy", "collectives", "nothing", "gate", "machines", "history"]
-)
+@pytest.mark.parametrize("which", ["rich", "anatomy", "collectives", "nothing", "gate", "machines", "history"])
 def test_no_serious_violation_on_any_tab(browser, pages, which):
     with opened(browser, pages[which]) as page:
         page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")

@@ -57,7 +57,7 @@ ONE = fake_collectives.case()
 STATES = {
     # What was recorded, and a sentence that the page must say.
     "no launch": (training([], finished=False), "No launch was recorded"),
-    "no launch ok": (training(failing()), "No launch ended well"),
+    "no launch ok": (training(failing()), "None: no launch ended well, so there is no number to doubt."),
     "all skipped": (
         training([], skipped=[(fake.case(world_size=n), f"needs {n} cores; this machine has 2") for n in (4, 8)]),
         "needs 8 cores; this machine has 2",
@@ -65,9 +65,9 @@ STATES = {
     "a single case": (training(fake.sweep([fake.case()], lambda c: 0.04, noise=0.01)), "Only one configuration"),
     "one world size": (
         training(fake.sweep([fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)], lambda c: 0.04, noise=0.01)),
-        "world size",
+        "Only one world size was measured, so nothing can be said about scaling.",
     ),
-    "no memory": (training(without_memory()), "memory"),
+    "no memory": (training(without_memory()), "Peak memory was not recorded: unknown, not zero."),
     "one launch each": (
         training(fake.sweep([fake.case(bucket_mib=b) for b in (1.0, 4.0)], lambda c: 0.04, blocks=1)),
         "One block cannot tell",

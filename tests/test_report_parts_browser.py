@@ -17,7 +17,7 @@ READ = """(section) => [...document.querySelectorAll(`#${section}-panels figure`
   const { data, layout } = figure.querySelector(".plot");
   return JSON.parse(JSON.stringify({ title: figure.querySelector("figcaption")?.textContent || "", data, layout }));
 })"""
-GO = """(address) => new Promise((done) => {
+GO = """(address) => location.hash === `#${address}` || new Promise((done) => {
   addEventListener("popstate", () => done(true), { once: true });
   location.hash = address;
 })"""

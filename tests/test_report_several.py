@@ -212,7 +212,13 @@ def test_doubts_and_next_steps_fit_what_was_compared(stores):
 def unpacked(column, n):
     if isinstance(column, list):
         return column
-    return [column["all"]] * n if "all" in column else [column["values"][at] for at in column["of"]]
+    if "all" in column:
+        return [column["all"]] * n
+    if "from" in column:
+        return [column["from"] + i for i in range(n)]
+    if "times" in column:
+        return [None if each is None else each * column["times"] for each in column["of"]]
+    return [column["values"][at] for at in column["of"]]
 
 
 def test_the_data_holds_every_case_of_any_side(stores, tmp_path):

@@ -57,7 +57,8 @@ def test_what_the_command_line_set_stays_set(tmp_path):
     text.write_text("words " * 1000)
     plan, rerun = check([
         "parabench", "run", "quick", "--data", rf"text:{tmp_path}/a\, b.txt", "--set", "seq_len=64",
-        "--set=bucket_mib=0.123456,2", "--set", "dtype=bfloat16", "--until-decided", "--warmup", "3", "--deadline", "90", "--out", "quick",
+        "--set=bucket_mib=0.123456,2", "--set", "dtype=bfloat16",
+        "--until-decided", "--warmup", "3", "--deadline", "90", "--out", "quick",
     ])  # fmt: skip
     ddp = next(case for case in plan.cases if case.bucket_mib == 0.123456 and case.world_size == 4)
     assert (ddp.seq_len, ddp.dtype, ddp.data) == (64, "bfloat16", f"text:{text}")

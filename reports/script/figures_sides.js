@@ -103,7 +103,7 @@ const ratioPanels = (rows, name, axis, meanOf) => [...groupBy(
     }),
   };
 });
-const besideFirst = (what) => `${what}, beside ${sideName(0)} = 1`;
+const besideFirst = (what) => `${what}, ${cut(sides[0].name, 16)} = 1`;
 const meansOf = (name) => (work, side) => data.works[work].means[name]?.[side - 1];
 drawers.sides_ratios = (rows) => ratioPanels(rows, "ratio", besideFirst("step time"), meansOf("ratio"));
 drawers.sides_per_joule = (rows) => ratioPanels(rows, "per_joule", besideFirst("tokens per joule"), meansOf("per_joule"));

@@ -70,14 +70,18 @@ const drawOne = async (plot, { traces, layout }) => {
   }
 };
 
-const figureOf = (panel, name) => element(
+const figureOf = (panel) => element(
   "figure", { data: { key: panel.key }, ...(panel.wide ? { class: "wide" } : {}) },
-  panel.title ? element("figcaption", {}, panel.title) : null,
-  element("div", {
-    class: "plot", role: "img", style: `height: ${panel.height || 380}px`,
-    "aria-label": `${name}${panel.title ? `: ${panel.title}` : ""}. The table of cases holds the numbers.`,
-  }),
+  element("figcaption"), element("div", { class: "plot", role: "img" }),
 );
+// What a panel says of itself; one that stays may say something else of other cases.
+const headed = (figure, { title, height }, name) => {
+  const [heading, plot] = [figure.querySelector("figcaption"), figure.querySelector(".plot")];
+  heading.textContent = title || "";
+  heading.hidden = !title;
+  plot.style.height = `${height || 380}px`;
+  plot.setAttribute("aria-label", `${name}${title ? `: ${title}` : ""}. The table of cases holds the numbers.`);
+};
 
 // The panels of a drawer, in place: those that stay are drawn anew, the others come and go.
 const panelsOf = (container) => {
@@ -85,9 +89,9 @@ const panelsOf = (container) => {
   const most = Number(container.dataset.most || MOST_PANELS);
   const there = new Map([...container.querySelectorAll("figure")].map((figure) => [figure.dataset.key, figure]));
   const kept = all.slice(0, most).map((panel) => {
-    const figure = there.get(panel.key) || figureOf(panel, container.dataset.title);
+    const figure = there.get(panel.key) || figureOf(panel);
     there.delete(panel.key);
-    figure.querySelector(".plot").style.height = `${panel.height || 380}px`;
+    headed(figure, panel, container.dataset.title);
     return [figure, panel];
   });
   for (const gone of there.values()) { Plotly.purge(gone.querySelector(".plot")); }
@@ -122,7 +126,7 @@ const hideOthers = (within) => {
     whole.hidden = !table.querySelector("tr[data-case]:not([hidden])");
   }
   for (const section of within.querySelectorAll("section:has([data-case], [data-figure])")) {
-    const shown = "figure:not([hidden]), [data-draw], .scroll:not([hidden], [hidden] *), details:not([hidden], [hidden] *)";
+    const shown = "figure:not([hidden]), [data-draw], .scroll:not([hidden], section [hidden] *), details:not([hidden], section [hidden] *)";
     section.querySelector(":scope > .none")?.remove();
     if (!section.querySelector(shown)) section.append(element("p", { class: "empty none" }, NONE_HERE));
   }

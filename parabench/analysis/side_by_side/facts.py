@@ -44,7 +44,7 @@ def apart(told: Iterable[Fact], side: int, most: int = 3) -> str:
 
 def _hardware(of: Several) -> Iterator[Fact]:
     for name, values in hardware_facts(of.sides).items():
-        yield Fact(HARDWARE, name, tuple(values), matters=name not in ("host", "OS"))
+        yield Fact(HARDWARE, name, tuple(map(words.one_line, values)), matters=name not in ("host", "OS"))
 
 
 def _software(of: Several) -> Iterator[Fact]:
