@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import fake_collectives
 import fake_results as fake
 import pytest
@@ -283,3 +285,35 @@ def test_a_page_of_collectives_is_filtered_too(browser, collectives):
         rows = page.locator("#cases tbody tr:visible")
         assert rows.count() == 2 * 11  # both forms
         assert set(rows.locator("td:first-child").all_inner_texts()) == {"all_gather ring, 4 ranks"}
+
+
+def test_the_table_of_sizes_sorts_and_unknown_stays_last(browser, tmp_path):
+    case, wrong = fake_collectives.case(), fake_collectives.case("all_gather")
+    launches = fake_collectives.sweep([case], lambda c, s: 1e-4 + s * 1e-9)
+    launches.append(fake_collectives.launch(wrong, lambda s: 1e-3))  # once, so its spread is unknown
+    path = write_report(fake_collectives.write(tmp_path / "r.db", launches), tmp_path / "report.html")
+    with opened(browser, path, "#tab=data") as page:
+        times = page.locator("#cases tbody tr td:nth-child(4)")
+        spreads = page.locator("#cases tbody tr td:nth-child(10)")
+        numbers = [float(text.replace(",", "")) for text in times.all_inner_texts()]
+        for order, reverse in (("ascending", False), ("descending", True)):
+            page.get_by_role("button", name="Time").click()
+            assert page.locator("#cases th[aria-sort]").get_attribute("aria-sort") == order
+            shown = [float(text.replace(",", "")) for text in times.all_inner_texts()]
+            assert shown == sorted(numbers, reverse=reverse)
+        for _ in range(2):
+            page.get_by_role("button", name="Spread").click()
+            assert spreads.all_inner_texts()[-8:] == ["–"] * 8
+
+
+def test_a_click_on_a_point_opens_its_case(browser, report):
+    with opened(browser, report, "#tab=buckets") as page:
+        case = page.evaluate("document.querySelector('#bucket .plot').data[0].ids[0]")
+        # Plotly's own layer for the mouse lies over its points.
+        page.locator("#bucket .plot").first.locator(".scatterlayer .point").first.click(force=True)
+        page.wait_for_selector("dialog[data-drawn=yes]")
+        assert f"case={case}" in page.evaluate("location.hash")
+        page.keyboard.press("Escape")
+        assert page.locator("dialog[open]").count() == 0
+        sync_api = pytest.importorskip("playwright.sync_api")
+        sync_api.expect(page).not_to_have_url(re.compile("case="))

@@ -156,14 +156,14 @@ def test_the_training_state_is_drawn_against_ranks_and_of_cases_that_hold_the_sa
 
 
 def test_energy_and_what_devices_did_follow_the_filters(devices):
-    at(devices, "tab=energy&bucket_mib=25.0")
+    at(devices, "tab=energy&bucket_mib=25")
     (panel,) = panels(devices, "energy")
     assert panel["data"][0]["x"] == [100]
     assert panel["data"][0]["hovertext"][0].startswith("100 J a step, 195 mJ a token")
     assert [title for title in seen(devices, "time-devices") if " · " in title] == [
         f"{name} · ddp native 25 MiB, 2 ranks" for name in ("Power", "SM clock", "Temperature")
     ]
-    at(devices, "tab=memory&bucket_mib=1.0")
+    at(devices, "tab=memory&bucket_mib=1")
     assert seen(devices, "time-memory")[:1] == ["ddp native 1 MiB, 2 ranks"]
     (panel,) = panels(devices, "memory")
     assert list(traces(panel)) == ["torch tensors", "device (NVML)", "training state, theory"]
@@ -175,7 +175,9 @@ def test_every_bar_has_its_case_and_every_axis_its_unit(request, which, tab):
     page = request.getfixturevalue(which)
     at(page, f"tab={tab}")
     found = [
-        panel for section in ("parts", "anatomy", "usage", "memory", "state", "energy") for panel in panels(page, section)
+        panel
+        for section in ("parts", "anatomy", "usage", "memory", "state", "energy")
+        for panel in panels(page, section)
     ]
     known = set(page.evaluate("Object.values(JSON.parse(document.getElementById('data').textContent).cases.case_id)"))
     for panel in found:

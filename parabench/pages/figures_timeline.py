@@ -40,6 +40,8 @@ READY = {"symbol": "triangle-down", "size": 9, "color": "#111111", "line": {"wid
 # Of a row of parts; a rank's rows and its distance to the next are in this unit.
 _ROW_PX = 26
 _THIN = 0.72
+# A phone has one name a line in the legend; it must not scroll.
+_LEGEND_PX = 190
 _GAP = 0.55
 
 
@@ -65,8 +67,9 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
     _ready(figure, calls, top)
     lay_out(figure, "since the first rank began the step (ms)", "")
     figure.update_layout(
-        barmode="overlay", legend_traceorder="normal", uniformtext={"minsize": 10, "mode": "hide"}, bargap=0
-    )
+        barmode="overlay", legend_traceorder="normal", uniformtext={"minsize": 10, "mode": "hide"}, bargap=0,
+        legend_maxheight=_LEGEND_PX,
+    )  # fmt: skip
     ends = [spans["end_s"].max(), (calls["start_s"] + calls["duration_s"]).max()]
     figure.update_xaxes(range=[0, 1.01e3 * max(end for end in ends if words.known(end))], zeroline=False)
     middle = 1 + (rows * thick - 1) / 2
@@ -77,7 +80,13 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
         showgrid=False,
         zeroline=False,
     )
-    return Panel(label, figure, round(130 + _ROW_PX * pitch * len(ranks)), wide=True, case=timeline.case_id)
+    return Panel(
+        label,
+        figure,
+        round(130 + 20 * calls["op"].nunique() + _ROW_PX * pitch * len(ranks)),
+        wide=True,
+        case=timeline.case_id,
+    )
 
 
 def _rows(calls: pd.DataFrame) -> pd.Series[int]:

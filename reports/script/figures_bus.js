@@ -70,7 +70,7 @@ drawers.bus = (rows) => byQuestion(busSizes, rows).flatMap((panel) => {
         known(busSizes.spread[i]) ? `slowest launch over fastest: +${say.percent(busSizes.spread[i])}` : "spread unknown: one launch",
         `${busSizes.good[i]} of ${count(busSizes.launches[i], "launch")} ok`,
       ].join("<br>")),
-      hovertemplate: "%{text}<extra></extra>", customdata: own.map((i) => cases.case_id[busSizes.case[i]]),
+      hovertemplate: "%{text}<extra></extra>",
       line: { color: style.color, dash: style.dash }, marker: { color: style.color, size: 8, symbol: style.symbol },
     }];
   });
@@ -91,7 +91,7 @@ drawers.fit = (rows) => byQuestion(fitPoints, rows).map((panel) => {
         `<b>${plain(name)}</b>, ${sizeText(fitPoints.bytes[i])}`,
         `${say.ms(fitPoints.measured_s[i])} ms, fitted ${say.ms(fitPoints.fitted_s[i])} ms`,
       ].join("<br>")),
-      hovertemplate: "%{text}<extra></extra>", customdata: own.map((i) => cases.case_id[fitPoints.case[i]]),
+      hovertemplate: "%{text}<extra></extra>",
       marker: { color: style.color, size: 7, symbol: style.symbol, opacity: 0.75 },
     }];
   });
