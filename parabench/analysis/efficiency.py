@@ -39,8 +39,7 @@ def efficiency(seen: Evidence) -> pd.DataFrame:
     `peak_flops_per_s`, the sum of the peaks of the `devices` that it ran on, from the document `peak_source`. Joules
     are the devices' over the measured steps, median over launches. Unknown is NaN, and the `_reason` says why.
     """
-    facts = seen.once(_facts)
-    counts = _counts(seen, facts)
+    counts = _counts(seen)
     energies = seen.once(launch_joules)
     stored = seen.results.launch.drop_duplicates("case_id").set_index("case_id")["case_json"]
     launches_of = seen.good.groupby("case_id")["launch_id"].agg(list)
@@ -48,7 +47,7 @@ def efficiency(seen: Evidence) -> pd.DataFrame:
     for row in seen.cases[seen.cases["latency_s"].notna()].to_dict("records"):
         case = Case.from_dict(json.loads(stored[row["case_id"]]))
         good = launches_of[row["case_id"]]
-        models = (facts[str(at)].get("model") for at in good)
+        models = (seen.facts[at].get("model") for at in good)
         model: dict[str, Any] = next(filter(None, models), {})
         found: dict[str, Any] = {name: row[name] for name in _KEPT}
         found["unit"] = words.unit_of(case.seq_len)
@@ -56,7 +55,7 @@ def efficiency(seen: Evidence) -> pd.DataFrame:
         found |= _peak(case, str(row["device"]), seen.session.environment.get("gpus") or [])
         found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
         found["mfu_reason"] = found["flops_reason"] or found["mfu_reason"]
-        found |= _joules(case, [energies[str(at)] for at in good])
+        found |= _joules(case, [energies[at] for at in good])
         rows.append(found)
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(NUMBERS, float))
 
@@ -90,14 +89,14 @@ def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None
     }
 
 
-def _counts(seen: Evidence, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _counts(seen: Evidence) -> dict[str, Mapping[str, Any]]:
     """What one device counted, by the id of its case; of the reference launch, where that ended well."""
     found: dict[str, Mapping[str, Any]] = {}
     rows = seen.launches.sort_values("block", key=lambda block: block != REFERENCE_BLOCK, kind="stable")
-    for launch in rows.to_dict("records"):
-        count = facts[str(launch["launch_id"])].get("flops")
+    for at, case_id in zip(rows["launch_id"], rows["case_id"], strict=True):
+        count = seen.facts[at].get("flops")
         if count:
-            found.setdefault(str(launch["case_id"]), count)
+            found.setdefault(str(case_id), count)
     return found
 
 
@@ -141,31 +140,19 @@ def _joules(case: Case, energies: list[Energy]) -> dict[str, Any]:
     }
 
 
-def _facts(seen: Evidence) -> dict[str, dict[str, Any]]:
-    """What ranks reported, by the launch's id."""
-    return {
-        str(launch["launch_id"]): json.loads(launch["facts"]) if isinstance(launch["facts"], str) else {}
-        for launch in seen.launches.to_dict("records")
-    }
-
-
-def launch_joules(seen: Evidence) -> dict[str, Energy]:
+def launch_joules(seen: Evidence) -> dict[int, Energy]:
     """By id, each good launch's joules of a measured step over its devices, and where they are from; NaN with the
     reason where there are none."""
-    facts = seen.once(_facts)
     rows = seen.rows("device_sample")
     rows = rows[rows["rank"].isna() & rows["metric"].isin(("energy_j", "power_w"))]
-    readings = {str(key): group for key, group in rows.groupby("launch_id")}
-    return {
-        str(launch["launch_id"]): _energy(launch, facts[str(launch["launch_id"])], readings)
-        for launch in seen.good.to_dict("records")
-    }
+    readings: dict[Any, pd.DataFrame] = dict(iter(rows.groupby("launch_id")))
+    launches = zip(*(seen.good[name] for name in ("launch_id", "device", "n_steps")), strict=True)
+    return {at: _energy(device, n_steps, seen.facts[at], readings.get(at)) for at, device, n_steps in launches}
 
 
-def _energy(launch: Mapping[Any, Any], facts: Mapping[str, Any], readings: Mapping[str, pd.DataFrame]) -> Energy:
-    if launch["device"] == "cpu":
+def _energy(device: str, n_steps: int, facts: Mapping[str, Any], own: pd.DataFrame | None) -> Energy:
+    if device == "cpu":
         return np.nan, "it ran on CPU cores, whose energy is not read"
-    own = readings.get(str(launch["launch_id"]))
     if own is None:
         return np.nan, "no energy of its devices was recorded"
     window, clock = (facts.get("phases") or {}).get("measure"), facts.get("clock") or {}
@@ -176,7 +163,7 @@ def _energy(launch: Mapping[Any, Any], facts: Mapping[str, Any], readings: Mappi
     for source, metric in ((COUNTER, "energy_j"), (POWER, "power_w")):
         total = sum(_spent(group[group["metric"] == metric], begin, end, source) for group in devices)
         if words.known(total):
-            return float(total) / float(launch["n_steps"]), source
+            return float(total) / n_steps, source
     said = own["reason"].dropna()
     return np.nan, str(said.iloc[0]) if len(said) else "its devices were not read before and after the measured steps"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +33,12 @@ class Evidence:
             self._derived[derive] = derive(self)
         made: T = self._derived[derive]
         return made
+
+    @cached_property
+    def facts(self) -> dict[int, dict[str, Any]]:
+        """What ranks told of each launch, by its id; nobody may change it."""
+        pairs = zip(self.launches["launch_id"], self.launches["facts"], strict=True)
+        return {int(at): json.loads(text) if isinstance(text, str) else {} for at, text in pairs}
 
     @cached_property
     def good(self) -> pd.DataFrame:

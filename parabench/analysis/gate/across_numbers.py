@@ -49,7 +49,7 @@ def tokens_per_joule(side: Side) -> Known:
     """Tokens (samples without sequences) per joule of all devices in the measured steps."""
     energies = _energies(side)
     good = side.good
-    keys = good["launch_id"].astype(str)
+    keys = good["launch_id"]
     # Numbers of two kinds are not mixed: a case's are of one source.
     counted = {case for case, key in zip(good["case_id"], keys, strict=True) if energies[key][1] == COUNTER}
     joules = [
@@ -65,7 +65,7 @@ def tokens_per_joule(side: Side) -> Known:
     return Known(found[found["value"] > 0], why)
 
 
-def _energies(side: Side) -> dict[str, tuple[float, str]]:
+def _energies(side: Side) -> dict[int, tuple[float, str]]:
     return launch_joules(Evidence(side.session, side.results, side.launches, side.cases.reset_index()))
 
 

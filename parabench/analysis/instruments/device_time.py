@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,7 +84,7 @@ def host_table(seen: Evidence) -> pd.DataFrame:
     rows = measured(seen, "host_sample")
     rows = rows[rows["metric"] == "other_cpu_share"]
     shares = rows.groupby("launch_id")["value"].mean()
-    cost_s = pd.Series([_cost(facts) for facts in seen.good["facts"]], index=seen.good.index, dtype=float)
+    cost_s = pd.Series([_cost(seen, at) for at in seen.good["launch_id"]], index=seen.good.index, dtype=float)
     good = seen.good.assign(
         other_share=seen.good["launch_id"].map(shares).astype(float), sampler_share=cost_s / seen.good["wall_s"]
     )
@@ -101,8 +100,8 @@ def _fastest_first(seen: Evidence, table: pd.DataFrame) -> pd.DataFrame:
 def unread(seen: Evidence) -> list[str]:
     """Why readings are missing, in words: of the sampler as a whole, and what devices do not have."""
     said: list[str] = []
-    for facts in seen.good["facts"]:
-        reasons: Mapping[str, str] = (_sampler(facts).get("unread")) or {}
+    for at in seen.good["launch_id"]:
+        reasons: Mapping[str, str] = _sampler(seen, at).get("unread") or {}
         said += reasons.values()
     rows = seen.rows("device_sample")
     lacking = rows[rows["value"].isna() & rows["reason"].eq(NOT_SUPPORTED)]
@@ -111,11 +110,11 @@ def unread(seen: Evidence) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-def _cost(facts: object) -> float:
-    cpu_s = _sampler(facts).get("cpu_s")
+def _cost(seen: Evidence, launch_id: int) -> float:
+    cpu_s = _sampler(seen, launch_id).get("cpu_s")
     return float("nan") if cpu_s is None else float(cpu_s)
 
 
-def _sampler(facts: object) -> dict[str, Any]:
-    known = json.loads(facts) if isinstance(facts, str) else {}
-    return dict(known.get("sampler") or {})
+def _sampler(seen: Evidence, launch_id: int) -> Mapping[str, Any]:
+    """What the launch's sampler told of itself."""
+    return seen.facts[launch_id].get("sampler") or {}

@@ -133,7 +133,7 @@ def _with_joules(table: pd.DataFrame, seen: Evidence) -> tuple[pd.DataFrame, str
     known = {source for joules, source in energies.values() if words.known(joules)}
     kind = COUNTER if COUNTER in known else next(iter(known), None)
     joules = {at: joules for at, (joules, source) in energies.items() if source == kind}
-    per_step = table["launch_id"].astype(str).map(joules).astype(float)
+    per_step = table["launch_id"].map(joules).astype(float)
     why = next((said for value, said in energies.values() if not words.known(value)), "no launch ended well")
     return table.assign(token_j=per_step / (table["global_batch"] * table["seq_len"]), energy_from=kind), why
 

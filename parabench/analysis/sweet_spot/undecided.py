@@ -54,11 +54,12 @@ def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient
     cases: list[str] = []
     more: list[int | None] = []
     too_noisy: list[str] = []
+    good = counted(launches)[["case_id", "block", "number_s"]]
     for answer in spots:
         if not _is_undecided(answer):
             continue
         assert answer.best is not None
-        if begun >= MOST_BLOCKS or (not patient and answer.decided and _hopeless(launches, answer)):
+        if begun >= MOST_BLOCKS or (not patient and answer.decided and _hopeless(good, answer)):
             too_noisy.append(answer.heading)
         else:
             cases += [candidate.case_id for candidate in (answer.best, *answer.equals)]
@@ -72,13 +73,12 @@ def _is_undecided(answer: Answer) -> bool:
     return bool(answer.equals) and (answer.more_blocks is not None or not answer.decided)
 
 
-def _hopeless(launches: pd.DataFrame, answer: Answer) -> bool:
+def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
     """Whether MOST_BLOCKS blocks would hardly be enough, not with the least noise either that the launches so far
     allow. A few slow launches make the usual estimate of the noise far too large, so a robust one decides, and none
     before FEWEST_BLOCKS blocks. It can err all the same: whoever gives a budget is not stopped by it."""
     assert answer.best is not None
     ranked = [candidate.case_id for candidate in (answer.best, *answer.equals, *answer.slower)]
-    good = counted(launches)
     good = good[good["case_id"].isin(ranked)]
     if good["block"].nunique() < FEWEST_BLOCKS:
         return False
