@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from parabench.analysis import tables
 from parabench.analysis.session import Session
@@ -56,7 +55,7 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
     }
     look = Look(folder)
     drawn = bool(panels) or any(section.draw for section in sections)
-    scripts = [_script(text) for text in ([get_plotlyjs()] if drawn else []) + [look.script()]]
+    scripts = [_script(text) for text in ([look.plotly()] if drawn else []) + [look.script()]]
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts]
     return look.render(
         template,

@@ -95,7 +95,11 @@ const panelsOf = (container) => {
     return [figure, panel];
   });
   for (const gone of there.values()) { Plotly.purge(gone.querySelector(".plot")); }
-  container.replaceChildren(...kept.map(([figure]) => figure));
+  const wanted = kept.map(([figure]) => figure);
+  const stays = new Set(wanted);
+  [...container.children].filter((child) => !stays.has(child)).forEach((child) => child.remove());
+  // What stands where it shall is not moved: that would lay the whole page out anew.
+  wanted.forEach((figure, at) => { if (container.children[at] !== figure) container.insertBefore(figure, container.children[at] || null); });
   if (all.length > most) {
     container.append(element("p", { class: "caption wide" }, `${most} of ${count(all.length, "figure")} are drawn. `, element(
       "button", { type: "button", onclick: () => { container.dataset.most = String(most * 4); redraw(); } }, "Draw more",
@@ -140,16 +144,21 @@ let turn = 0;
 const drawWithin = async (within, atOnce = false) => {
   const mine = (turn += 1);
   document.documentElement.dataset.drawn = "no";
-  hideOthers(within);
   const drawing = [];
+  // Each piece of work is a task of its own: between them the page answers to the reader.
   const goesOn = async (done) => {
     await done;
     await pause();
     return turn === mine;
   };
+  if (!atOnce && !await goesOn()) return;
+  hideOthers(within);
   for (const container of within.querySelectorAll("[data-draw]")) {
     if (fresh.has(container)) continue;
-    for (const [plot, panel] of panelsOf(container)) {
+    if (!atOnce && !await goesOn()) return;
+    const panels = panelsOf(container);
+    if (!atOnce && !await goesOn()) return;
+    for (const [plot, panel] of panels) {
       const done = drawOne(plot, panel);
       if (atOnce) drawing.push(done);
       else if (!await goesOn(done)) return;

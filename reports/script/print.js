@@ -6,6 +6,7 @@ const printing = () => {
   document.documentElement.dataset.print = "yes";
   opened = [...document.querySelectorAll("details:not([open]):not(.filter)")];
   for (const each of opened) each.open = true;
+  fillTables(true);
   everyPlot().forEach((plot) => fresh.delete(plot));
   if (typeof Plotly === "undefined") hideOthers(document);
   else drawWithin(document, true);

@@ -113,11 +113,24 @@ const buildTable = (container) => {
     ),
     element("p", { class: "empty" }, "No case is selected. “Show all” takes the filters away."),
   );
-  showTable(container);
 };
 
+// A table is filled when it is seen: fifty thousand rows take time to choose from and to sort.
+const stale = new Set();
+const fillTables = (all = false) => {
+  for (const container of stale) {
+    if (!all && container.closest("[hidden]")) continue;
+    stale.delete(container);
+    showTable(container);
+  }
+};
 const buildTables = () => {
   const containers = [...document.querySelectorAll("[data-table]")];
-  containers.forEach(buildTable);
-  onChange((what) => { if (["filters", "order", "address"].includes(what)) containers.forEach((one) => showTable(one)); });
+  for (const container of containers) { buildTable(container); stale.add(container); }
+  fillTables();
+  onChange((what) => {
+    if (what === "case") return;
+    if (what !== "tab") containers.forEach((one) => stale.add(one));
+    fillTables();
+  });
 };
