@@ -27,7 +27,8 @@ demo: $(STAMP)
 	$(BIN)/parabench run quick --out parabench-results/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses auto --maxprocesses 4
+	$(BIN)/python -m pytest -m "not slow and alone"
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -45,6 +45,8 @@ from parabench.side import PROTOCOL, Side, labels
 from parabench.side_process import running
 from parabench.store import load
 
+pytestmark = pytest.mark.alone
+
 PATIENCE_S = 60
 
 

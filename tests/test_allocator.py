@@ -13,6 +13,8 @@ from parabench.launcher import launch
 from parabench.probes.allocator import MemoryClock, ResidentSet
 from parabench.record import METRICS, MIB, Phase, Status
 
+pytestmark = pytest.mark.alone
+
 CUDA = torch.device("cuda", 0)
 
 

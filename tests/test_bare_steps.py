@@ -11,6 +11,8 @@ from parabench.case import Case, Protocol
 from parabench.launcher import launch
 from parabench.record import Status
 
+pytestmark = pytest.mark.alone
+
 WARMUP, STEPS = 3, 6
 NOTHING = {"wchar": 0, "syscw": 0, "rchar": 0, "syscr": 0, "tcp": 0, "opened": []}
 

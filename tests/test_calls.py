@@ -22,6 +22,8 @@ from parabench.record import WAIT, Launch, Phase, Status
 from parabench.rows import ranks_word
 from parabench.store import Store, load
 
+pytestmark = pytest.mark.alone
+
 FEW = Protocol(warmup=2, steps=2, instrumented=2)
 
 

@@ -22,6 +22,8 @@ from parabench.collectives.reduction import reduction
 from parabench.collectives.ring import RING
 from parabench.record import Launch, Phase, Status
 
+pytestmark = pytest.mark.alone
+
 PROTOCOL = CollectiveProtocol(launches=1, warmup=1, iterations=2)
 DEADLINE_S = 120.0
 HANG_DEADLINE_S = 5.0

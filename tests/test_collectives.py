@@ -27,6 +27,8 @@ from parabench.collectives.two_level import levels
 from parabench.collectives.wire import Wire, pieces, split
 from parabench.ranks import run_ranks, start_server
 
+pytestmark = pytest.mark.alone
+
 DEADLINE_S = 120.0
 
 

@@ -9,6 +9,7 @@ import re
 import fake_collectives as fake
 import fake_results
 import pytest
+from page_helpers import unpacked
 
 from parabench.collective_case import OPS
 from parabench.listing import ALGORITHMS
@@ -68,11 +69,7 @@ def figures_of(page):
 
 
 def column(table, name):
-    """A packed column as a list."""
-    packed = table[name]
-    if isinstance(packed, list):
-        return packed
-    return [packed["all"]] * table["n"] if "all" in packed else [packed["values"][at] for at in packed["of"]]
+    return unpacked(table[name], table["n"])
 
 
 def test_the_answer_comes_first_then_figures_constants_and_every_size(page):

@@ -34,6 +34,8 @@ from parabench.record import Status
 from parabench.suite import Suite, sweep
 from parabench.verify import reference_of, verify
 
+pytestmark = pytest.mark.alone
+
 CPU = torch.device("cpu")
 
 

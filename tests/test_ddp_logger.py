@@ -18,6 +18,8 @@ from parabench.probes.ddp_logger import USUAL_RATE, DdpLogger
 from parabench.probes.moments import Moments
 from parabench.record import CollectiveSample, Launch, Phase, Span, Status
 
+pytestmark = pytest.mark.alone
+
 PROTOCOL = Protocol(warmup=2, steps=9, instrumented=2)
 # Two clocks are read one after the other: a float's rounding, no more.
 ROUNDING_S = 1e-6

@@ -22,6 +22,8 @@ from parabench.suite import Suite, sweep
 from parabench.trainer import norm_of
 from parabench.verify import reference_of, verify
 
+pytestmark = pytest.mark.alone
+
 INSTALLED = importlib.util.find_spec("deepspeed") is not None
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.alone
+
 # How long what must come may take on a busy machine; nothing waits so long unless it is broken.
 PATIENCE_S = 120
 

@@ -12,6 +12,8 @@ from parabench.launcher import launch
 from parabench.models import MODELS, GPTEntry
 from parabench.record import Status
 
+pytestmark = pytest.mark.alone
+
 GPT = MODELS["gpt-nano"]
 assert isinstance(GPT, GPTEntry)
 assert GPT.parameters is not None

@@ -19,6 +19,8 @@ from parabench.case import Case, Protocol
 from parabench.launcher import launch
 from parabench.record import Status
 
+pytestmark = pytest.mark.alone
+
 PROTOCOL = Protocol(warmup=2, steps=1, instrumented=3)
 RANKS = 2
 # One bucket a layer: the smaller of the two has 2 KiB.

@@ -22,6 +22,8 @@ from parabench.ranks import run_ranks, start_server
 from parabench.record import Launch, Phase, Status
 from parabench.worker import Job, run
 
+pytestmark = pytest.mark.alone
+
 PROTOCOL = Protocol(warmup=2, steps=4, instrumented=0)
 
 # Long enough for a launch to reach its fault on a busy machine; a hang waits as long as this.

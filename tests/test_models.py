@@ -19,7 +19,7 @@ from parabench.record import Status
 from parabench.settle import settle
 from parabench.verify import reference_of, verify
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.alone]
 
 SMALL = ("gpt-nano", "mlp", "mnist", "toy")
 SHORT = Protocol(warmup=2, steps=3, instrumented=0)

@@ -18,6 +18,8 @@ from parabench.strategies import dp
 from parabench.strategies.recipe import Context, Place
 from parabench.verify import reference_of, verify
 
+pytestmark = pytest.mark.alone
+
 SHORT = Protocol(warmup=2, steps=3, instrumented=1)
 DEADLINE_S = 300.0  # torch.compile builds code the first time
 

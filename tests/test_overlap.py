@@ -13,6 +13,8 @@ import ranks_helpers
 from parabench.case import Case
 from parabench.ranks import run_ranks
 
+pytestmark = pytest.mark.alone
+
 CASE = Case(algorithm="overlap_helpers:MEETS", world_size=2, device="cpu", backend="gloo")
 
 

@@ -28,6 +28,8 @@ from parabench.rules import lacking
 from parabench.suite import Suite, sweep
 from parabench.verify import reference_of, verify
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "own_model.py"
 MOST_LINES = 15

@@ -27,6 +27,8 @@ from parabench.strategies.remote import Flat
 from parabench.strategies.versions import Versions
 from parabench.verify import LOSS_COST, NO_EXCHANGE, Reference, reference_of, verify
 
+pytestmark = pytest.mark.alone
+
 DEADLINE_S = 60.0
 SHORT = Protocol(warmup=2, steps=3, instrumented=0)
 # Enough steps for the loss to have fallen.

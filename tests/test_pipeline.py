@@ -31,6 +31,8 @@ from parabench.strategies.recipe import Context, Place
 from parabench.strategies.stages import deal, drop_all_but, holders, stages_from
 from parabench.verify import reference_of, verify
 
+pytestmark = pytest.mark.alone
+
 DEADLINE_S = 120.0
 SHORT = Protocol(warmup=2, steps=2, instrumented=1)
 EIGHT, KNOT = "pipeline_helpers:eight", "pipeline_helpers:knot"

@@ -22,6 +22,8 @@ from parabench.run import Request, run_suite
 from parabench.store import load
 from parabench.strategies.recipe import Place
 
+pytestmark = pytest.mark.alone
+
 PROTOCOL = Protocol(warmup=2, steps=2, instrumented=1, profile=True)
 
 

@@ -23,6 +23,8 @@ from parabench.record import Failure, Status
 from parabench.run import Request, run_suite
 from parabench.store import load
 
+pytestmark = pytest.mark.alone
+
 SUITE = '''"""Did it get slower?"""
 from parabench.case import Protocol
 from parabench.suite import sweep

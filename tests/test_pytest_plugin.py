@@ -8,6 +8,8 @@ import pytest
 
 from parabench.store import load
 
+pytestmark = pytest.mark.alone
+
 SUITE = '''"""Does a suite run under pytest?"""
 from parabench.case import Protocol
 from parabench.suite import sweep

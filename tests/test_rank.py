@@ -14,6 +14,8 @@ from parabench.lifeline import die_with_parent
 from parabench.rank import in_a_line
 from parabench.ranks import run_ranks
 
+pytestmark = pytest.mark.alone
+
 
 def caused(message: str, cause: BaseException) -> RuntimeError:
     error = RuntimeError(message)

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import fake_results as fake
 import pytest
+from page_helpers import unpacked
 
 from parabench.errors import UsageError
 from parabench.pages.page import script_json
@@ -58,13 +59,7 @@ def data(text):
 
 
 def columns(table):
-    return {name: in_full(value, table["n"]) for name, value in table.items() if name != "n"}
-
-
-def in_full(column, n):
-    if isinstance(column, list):
-        return column
-    return [column["all"]] * n if "all" in column else [column["values"][i] for i in column["of"]]
+    return {name: unpacked(value, table["n"]) for name, value in table.items() if name != "n"}
 
 
 def why_empty(text):

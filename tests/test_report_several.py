@@ -26,6 +26,7 @@ from browser_helpers import (
     unmarked,
 )
 from browser_helpers import browser as browser
+from page_helpers import unpacked
 from test_compare_outputs import EVIL, OOM
 
 from parabench.analysis.side_by_side.doubts import several_findings
@@ -207,18 +208,6 @@ def test_doubts_and_next_steps_fit_what_was_compared(stores):
     assert commands[2] == "parabench ab quick --a OLD --b NEW"
     changed = [command for _, command in steps(read(stores["old"], stores["new"]))]
     assert changed[0].endswith("--changed torch")
-
-
-def unpacked(column, n):
-    if isinstance(column, list):
-        return column
-    if "all" in column:
-        return [column["all"]] * n
-    if "from" in column:
-        return [column["from"] + i for i in range(n)]
-    if "times" in column:
-        return [None if each is None else each * column["times"] for each in column["of"]]
-    return [column["values"][at] for at in column["of"]]
 
 
 def test_the_data_holds_every_case_of_any_side(stores, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import fake_results as fake
+from page_helpers import unpacked
 
 from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session
@@ -24,10 +25,7 @@ def sections(results):
 
 
 def column(table, name):
-    packed = table[name]
-    if isinstance(packed, list):
-        return packed
-    return [packed["all"]] * table["n"] if "all" in packed else [packed["values"][i] for i in packed["of"]]
+    return unpacked(table[name], table["n"])
 
 
 def test_every_launch_that_does_not_count_has_its_reason(tmp_path):

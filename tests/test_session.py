@@ -19,6 +19,8 @@ from parabench.session import Session
 from parabench.store import load
 from parabench.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
 
+pytestmark = pytest.mark.alone
+
 SUITE = '''"""Which is fastest?"""
 from parabench.suite import sweep
 CASES = sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2)

@@ -11,6 +11,8 @@ from benchmarks import two_nodes
 from benchmarks.slow_link import RANKS_PER_NODE, RankFailed, measure
 from benchmarks.two_nodes import Node, NoNodes
 
+pytestmark = pytest.mark.alone
+
 RATE = "1gbit"
 # In pieces of their own, and too short for every rank to have a part.
 SIZES = (65_540, 4)

@@ -17,6 +17,8 @@ from parabench.family import OPTIONAL, STRATEGIES, entry_of
 from parabench.nccl_names import nccl_environment
 from parabench.ranks import run_ranks, start_server
 
+pytestmark = pytest.mark.alone
+
 
 def code(**fields: object) -> str:
     return snippet(Case(**{"world_size": 4, "device": "cpu", "backend": "gloo"} | fields))  # type: ignore[arg-type]

@@ -12,6 +12,8 @@ from benchmarks import soak
 from parabench.case import Case, Protocol
 from parabench.record import Failure, Launch, Phase, Sample, Status
 
+pytestmark = pytest.mark.alone
+
 # All algorithms once, and half of them again under another strategy.
 LAUNCHES = 12
 

@@ -27,6 +27,8 @@ from parabench.rules import check_fit, lacking
 from parabench.strategies.fsdp import group_blocks
 from parabench.verify import reference_of, verify
 
+pytestmark = pytest.mark.alone
+
 DEADLINE_S = 120.0
 SHORT = Protocol(warmup=2, steps=2, instrumented=0)
 

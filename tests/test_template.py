@@ -11,6 +11,7 @@ from pathlib import Path
 import fake_collectives
 import fake_results as fake
 import pytest
+from plotly.offline import get_plotlyjs_version
 
 from parabench.errors import UsageError
 from parabench.pages import look, templates
@@ -20,17 +21,22 @@ from parabench.report import render
 
 ROOT = Path(__file__).parent.parent
 REPORTS = ROOT / "reports"
+# Not a reader's to change.
+OTHERS = ("vendor/plotly-LICENSE", "vendor/plotly-basic.min.js")
 
 
 def test_every_file_of_a_page_is_shipped_and_can_be_copied():
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    there = {
-        str(file.relative_to(REPORTS))
-        for file in REPORTS.rglob("*")
-        if file.suffix in (".html", ".js", ".css") and not file.name.startswith("sample")
-    }
+    every = {str(file.relative_to(REPORTS)) for file in REPORTS.rglob("*") if file.suffix != ".py" and file.is_file()}
+    there = {name for name in every if Path(name).parts[0] not in ("sample", "__pycache__")}
     shipped = {name for name in there if any(fnmatch.fnmatch(name, each) for each in patterns["parabench.reports"])}
-    assert shipped == there == set(templates.names())
+    assert shipped == there == {*templates.names(), *OTHERS}
+
+
+def test_the_drawing_library_is_the_one_that_makes_the_figures():
+    """CONTRIBUTING.md says how to take another version."""
+    begin = (REPORTS / "vendor" / "plotly-basic.min.js").read_text(encoding="utf-8")[:200]
+    assert f"plotly.js (basic - minified) v{get_plotlyjs_version()}\n" in begin
 
 
 def test_every_script_and_style_is_part_of_the_page():

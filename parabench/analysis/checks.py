@@ -18,7 +18,7 @@ from parabench.store import Results
 # 9.7 %, and a third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated
 # GPU is quieter.
 DRIFTS = {"cpu": 0.10, "cuda": 0.05}
-# By how much launches of the same differed there, in their number; it was not measured for a dedicated GPU.
+# By how much launches of one case differed there, in their number; it was not measured for a dedicated GPU.
 AA_SPREAD = {"cpu": 0.025}
 # Twice that; a dedicated GPU's clocks stay within about 1-2 %.
 NOISY = {"cpu": 2 * AA_SPREAD["cpu"], "cuda": 0.03}

@@ -12,6 +12,7 @@ import pandas as pd
 
 from parabench.analysis.frames import case_table, counted, launch_table
 from parabench.analysis.session import Session
+from parabench.record import FIRST_BLOCK, Status
 from parabench.store import Results
 
 T = TypeVar("T")
@@ -44,6 +45,15 @@ class Evidence:
     def good(self) -> pd.DataFrame:
         """The launches that count."""
         return counted(self.launches)
+
+    @property
+    def why_none(self) -> str:
+        """Why no launch counts, where none does, as the beginning of a sentence."""
+        own = self.launches[self.launches["block"] >= FIRST_BLOCK]
+        if own.empty:
+            return "No launch was recorded"
+        ended_well = (own["status"] == Status.OK).any()
+        return "No launch has a step of known length" if ended_well else "No launch ended well"
 
     def rows(self, table: str) -> pd.DataFrame:
         """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""

@@ -97,7 +97,8 @@ def _case_fields(stored: pd.Series[str], gpus: bool) -> pd.DataFrame:
 
 def _step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
     """By launch: number_s, p90_s, drift and n_steps; `steps` as `Results.steps` has them, `devices` by launch."""
-    known = steps.dropna(subset=["step_s"])
+    # A step without end has no known length either.
+    known = steps[np.isfinite(steps["step_s"].to_numpy(dtype=float))]
     launch, seconds = known["launch_id"].to_numpy(), known["step_s"].to_numpy(dtype=float)
     first = np.flatnonzero(np.append(True, launch[1:] != launch[:-1])[: len(launch)])
     counts = np.diff(np.append(first, len(launch)))
@@ -110,7 +111,9 @@ def _step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
         third = n // 3
         drift = np.full(len(matrix), np.nan)
         if third >= 3:  # the quantile of one or two steps says nothing
-            drift = np.quantile(matrix[:, -third:], q, axis=1) / np.quantile(matrix[:, :third], q, axis=1) - 1
+            late, early = np.quantile(matrix[:, -third:], q, axis=1), np.quantile(matrix[:, :third], q, axis=1)
+            np.divide(late, early, out=drift, where=early > 0)
+            drift -= 1
         numbers = {"number_s": np.quantile(matrix, q, axis=1), "p90_s": np.quantile(matrix, 0.9, axis=1)}
         found.append(pd.DataFrame(numbers | {"drift": drift, "n_steps": float(n)}, index=launch[own]))
     return pd.concat(found[1:] or found)

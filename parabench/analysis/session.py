@@ -38,6 +38,12 @@ class Session:
         """What was measured: 'training' or 'collectives'."""
         return str(self.plan.get("kind", "training"))
 
+    @property
+    def launches_planned(self) -> int:
+        """How many launches its plan has, the reference apart; 0 where it does not tell."""
+        blocks = (self.plan.get("protocol") or {}).get("launches") or 0
+        return len(self.plan.get("cases") or []) * int(blocks) + sum(map(len, self.plan.get("extra") or []))
+
     def require(self, kind: str, instead: str) -> None:
         """Raise UsageError, with what to do instead, when the session is of another kind."""
         if self.kind != kind:

@@ -17,21 +17,24 @@ from parabench.analysis.sweet_spot.answer import Answer
 from parabench.case import Case
 from parabench.collective_case import CollectiveCase
 from parabench.family import Rule, entry_of
-from parabench.record import Finding
+from parabench.record import Finding, Status
 from parabench.store import Results
 
 # How a strategy that may not be ranked is marked.
 NO_ANSWER = "headroom, no answer"
+# And one that may be the fastest, as others may.
+NOT_APART = "not told apart"
 
 
 def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """The case table's rows, each with its `place` in the answers ('fastest', 'as fast' or nothing), and its `mark`
+    """The case table's rows, each with its `place` in the answers ('fastest', 'not told apart' or nothing), and its `mark`
     where it is no answer, or another training."""
     place = {}
     for answer in answers:
         if answer.best is not None and answer.decided:
-            place[answer.best.case_id] = "as fast" if answer.equals and not answer.slower else "fastest"
-            place.update({candidate.case_id: "as fast" for candidate in answer.equals})
+            first = not answer.equals or (answer.slower and not answer.too_wide)
+            place[answer.best.case_id] = "fastest" if first else NOT_APART
+            place.update({candidate.case_id: NOT_APART for candidate in answer.equals})
     return [
         {str(k): v for k, v in row.items()} | {"place": place.get(row["case_id"], ""), "mark": _mark(row)}
         for row in cases.to_dict("records")
@@ -90,12 +93,15 @@ def finding_groups(
     return [FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()]
 
 
-def trust(own: pd.DataFrame) -> dict[str, int]:
-    """How much stands behind the answers: launches, good ones, cases, blocks, steps of a launch."""
+def trust(session: Session, own: pd.DataFrame) -> dict[str, int]:
+    """How much stands behind the answers: launches, good ones, those that ended well without a
+    number (`numberless`), cases, blocks, steps of a launch, and how many cases were skipped."""
     good = counted(own)
     return {
         "launches": len(own),
         "good": len(good),
+        "numberless": int((own["status"] == Status.OK).sum()) - len(good),
+        "skipped": len(session.plan.get("skipped") or []),
         "cases": int(own["case_id"].nunique()),
         "blocks": int(good["block"].nunique()),
         "steps": int(good["n_steps"].median()) if len(good) else 0,

@@ -58,8 +58,14 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def margin(margin_s: float, of_s: float) -> str:
-    """The ± of a latency: '0.4 ms'. As many decimals as the latency has, or one digit where that shows 0."""
+    """The ± of a latency: '0.4 ms'. As many decimals as the latency has, or one digit where that shows 0;
+    'less than 0.001 ms' where that would take more than two decimals more."""
     return f"{_beside(margin_s * 1e3, of_s * 1e3)} ms"
+
+
+def plus_minus(margin: str) -> str:
+    """A half-width that is said already, with its sign: '±0.4 ms', '± less than 0.001 ms'."""
+    return f"± {margin}" if margin.startswith("less") else f"±{margin}"
 
 
 def margin_mib(margin_bytes: float, of_bytes: float) -> str:
@@ -67,9 +73,16 @@ def margin_mib(margin_bytes: float, of_bytes: float) -> str:
     return f"{_beside(margin_bytes / MIB, of_bytes / MIB)} MiB"
 
 
+def margin_rate(margin: float, of: float) -> str:
+    """The ± of a throughput, without its unit: '120'."""
+    return rate(margin) if margin >= 100 else _beside(margin, of)
+
+
 def _beside(margin: float, of: float) -> str:
-    decimals = max(_decimals(of), _decimals(margin, 1))
-    return f"{margin:,.{decimals}f}"
+    most = _decimals(of) + 2
+    if _decimals(margin, 1) > most:
+        return f"less than {10.0**-most:.{most}f}"
+    return f"{margin:,.{max(_decimals(of), _decimals(margin, 1))}f}"
 
 
 def percent(fraction: float | None) -> str:
@@ -136,11 +149,10 @@ def unit_of(seq_len: int) -> str:
 
 
 def rate(per_s: float | None) -> str:
-    """A throughput without its unit, rounded to three digits: '12,400'."""
+    """A throughput without its unit, rounded to three digits: '12,400', '0.0512'."""
     if not known(per_s) or per_s <= 0:
         return UNKNOWN
-    step = 10.0 ** max(0, math.floor(math.log10(per_s)) - 2)
-    return digits(round(per_s / step) * step)
+    return digits(float(f"{per_s:.2e}"))
 
 
 def throughput(per_s: float | None, unit: str = "tokens") -> str:

@@ -77,9 +77,18 @@ def name_bars(figure: go.Figure, names: Iterable[str]) -> int:
     return max(map(len, shown))
 
 
+def name_case(figure: go.Figure, label: str) -> None:
+    """Hovering over any mark of the figure says which case it is of."""
+    said = plain(label).replace("%", "&#37;")  # in a template "%{" begins a name
+    figure.for_each_trace(
+        lambda trace: trace.update(hovertemplate=f"<b>{said}</b><br>{trace.hovertemplate}"),
+        lambda trace: trace.hovertemplate is not None,
+    )
+
+
 def _in_lines(label: str) -> list[str]:
     """A label's strategy and options in up to three lines, its ranks and marks in up to two more."""
-    head, _, ranks = label.partition(", ")
+    head, _, ranks = " ".join(short(word, LINE) for word in label.split(" ")).partition(", ")
     return [
         line
         for part, most in ((head, 3), (ranks, 2))
@@ -88,8 +97,9 @@ def _in_lines(label: str) -> list[str]:
 
 
 def short(text: str, most: int) -> str:
-    """`text`, cut to `most` characters."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    """`text`, cut to `most` characters in its middle: the names of a user's own are often of one module, and differ at
+    their ends."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-((most - 1) // 2) :]}"
 
 
 def plain(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,9 +13,9 @@ from parabench.analysis import words
 from parabench.analysis.instruments.bandwidth import QUESTION
 from parabench.collective_case import size_text
 from parabench.pages.bars import SHARE
-from parabench.pages.figures import Panel, lay_out, listed, name_bars, plain, short
+from parabench.pages.figures import Panel, lay_out, listed, name_bars, name_case, plain, short
 from parabench.pages.figures_timeline import READY
-from parabench.pages.palette import SYMBOLS, algorithm_line, in_native_order
+from parabench.pages.palette import algorithm_line, algorithm_symbol
 from parabench.record import MIB
 
 _HATCH = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": SHARE["exposed_s"][0], "bgcolor": "rgba(0,0,0,0)"}
@@ -62,6 +62,7 @@ def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
     lay_out(figure, f"since {SINCE_WORDS[str(rows['since'].iloc[0])]} began (ms)", "")
     figure.update_layout(barmode="overlay", legend_traceorder="normal")
     figure.update_xaxes(rangemode="tozero", zeroline=False)
+    name_case(figure, label)
     name_bars(figure, [f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])
     return Panel(label, figure, 130 + 34 * len(rows), case=str(rows["case_id"].iloc[0]))
 
@@ -79,30 +80,34 @@ def _mebibytes(count: float) -> str:
     return f"{words.digits(count / MIB, 2)} MiB"
 
 
-def bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame, places: Mapping[str, int]) -> list[Panel]:
+def bandwidth_panels(
+    table: pd.DataFrame, alone: pd.DataFrame, places: Mapping[str, int], labels: Sequence[str]
+) -> list[Panel]:
     """A panel for each operation and number of ranks: bandwidth inside training against size, filled, and, with
     open marks and dots, the microbenchmark's, both with the algorithm's colour.
-    A trace names the cases whose calls it is of, by their `places` in the page's data."""
+    A point and its trace name the cases whose calls they are of by their `places` in the page's data, which `labels`
+    has in that order."""
     panels = []
     for (op, ranks), group in table.groupby(["op", "group_size"], sort=False):
         figure = go.Figure()
-        names = in_native_order(group["algorithm"].unique())
         for (algorithm, dtype, device, node), own in group.groupby(["algorithm", "dtype", "device", "node"]):
             said = [str(algorithm), *([str(dtype)] if group["dtype"].nunique() > 1 else [])]
             said += [f"{node} ranks a node"] if group[group["algorithm"] == algorithm]["node"].nunique() > 1 else []
             name = plain(short(", ".join(said), 34))
             look = algorithm_line(str(algorithm))
             style: dict[str, Any] = {"legendgroup": f"{algorithm} {dtype} {device} {node}"}
-            cases = {"cases": sorted({places[case] for ids in own["case_ids"] for case in ids})}
-            symbol = SYMBOLS[names.index(str(algorithm)) % len(SYMBOLS)]
+            rows = [sorted(places[case] for case in ids) for ids in own["case_ids"]]
+            cases = {"cases": sorted({row for of_point in rows for row in of_point})}
+            symbol = algorithm_symbol(str(algorithm))
             figure.add_scatter(
                 x=listed(own["bytes"]),
                 y=listed(own["busbw"]),
                 name=name,
                 mode="markers",  # sizes of several cases: no line joins them
                 marker={"size": 8, "symbol": symbol, "color": look["color"]},
-                customdata=_bandwidth_hovers(own),
-                hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
+                customdata=rows,
+                text=_bandwidth_hovers(own, rows, labels),
+                hovertemplate="%{text}<extra>%{fullData.name}</extra>",
                 meta=cases,
                 **style,
             )
@@ -129,11 +134,12 @@ def bandwidth_panels(table: pd.DataFrame, alone: pd.DataFrame, places: Mapping[s
     return panels
 
 
-def _bandwidth_hovers(rows: pd.DataFrame) -> list[str]:
+def _bandwidth_hovers(rows: pd.DataFrame, cases: list[list[int]], labels: Sequence[str]) -> list[str]:
     return [
+        f"<b>{plain(labels[first])}</b>{f' and {len(others)} more' if others else ''}<br>"
         f"{_mebibytes(row['bytes'])}: {words.digits(row['busbw'])} GB/s, {words.count(row['calls'], 'call')}"
         + (f",<br>{words.percent(row['share'])} of {words.digits(row['alone'])} GB/s alone" if not row["why"] else "")
-        for row in rows.to_dict("records")
+        for row, (first, *others) in zip(rows.to_dict("records"), cases, strict=True)
     ]
 
 

@@ -13,7 +13,7 @@ from parabench.analysis.collectives.bus import GB, bus_factor
 from parabench.analysis.instruments.timeline import Timeline
 from parabench.collective_case import OPS
 from parabench.pages.bars import PART
-from parabench.pages.figures import Panel, lay_out, listed, plain, short
+from parabench.pages.figures import Panel, lay_out, listed, name_case, plain, short
 from parabench.pages.palette import colour_of
 from parabench.record import MIB, STEP_PARTS, WAIT
 
@@ -65,6 +65,7 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
     for op in dict.fromkeys(calls["op"]):
         _calls(figure, calls[calls["op"] == op], top, thick, str(op))
     _ready(figure, calls, top)
+    name_case(figure, label)
     lay_out(figure, "since the first rank began the step (ms)", "")
     figure.update_layout(
         barmode="overlay", legend_traceorder="normal", uniformtext={"minsize": 10, "mode": "hide"}, bargap=0,

@@ -17,7 +17,7 @@ from parabench.record import MIB
 
 # The page's script, in the order in which its parts need one another; each draws, chooses or says one thing.
 SCRIPTS = (
-    "data", "say", "state", "element", "filters", "tabs", "plots", "print", "figures_cases", "figures_ranking",
+    "data", "say", "state", "element", "filters", "of_all", "tabs", "plots", "print", "figures_cases", "figures_ranking",
     "figures_front", "figures_buckets", "figures_heat", "figures_algorithms", "figures_scaling", "bars",
     "figures_parts", "figures_memory", "figures_use", "figures_bus", "sort", "csv", "table", "table_data",
     "figures_trust", "detail", "detail_open", "figures_sides", "figures_sides_curves", "table_sides", "live", "start",
@@ -116,6 +116,7 @@ def _cell(say: Callable[[float], str], unknown: str = "–") -> Callable[[float 
 FILTERS: dict[str, Callable[..., str]] = {
     "ms": _cell(lambda seconds: words.digits(seconds * 1e3)),
     "beside_ms": lambda margin_s, of_s: words.margin(margin_s, of_s).removesuffix(" ms"),
+    "beside_rate": words.margin_rate,
     "us": _cell(lambda seconds: words.digits(seconds * 1e6)),
     "digits": _cell(words.digits),
     "count": _cell(lambda value: f"{value:,.0f}"),

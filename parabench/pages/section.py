@@ -11,7 +11,8 @@ from parabench.pages import figures
 class Table:
     """Rows of text below `head`. The first `texts` columns are words, the others numbers. `closed`: behind `title`,
     because a figure shows the same. `note` says how to read it, where the section's caption is not the place. `cases`
-    are the ids of the cases that the rows tell of, so that the filters choose among them."""
+    are the ids of the cases that the rows tell of, so that the filters choose among them; where a row tells of several,
+    `of` are these as rows of the page's data."""
 
     title: str
     head: tuple[str, ...]
@@ -20,6 +21,7 @@ class Table:
     closed: bool = True
     note: str = ""
     cases: tuple[str, ...] = ()
+    of: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

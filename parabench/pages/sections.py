@@ -15,7 +15,6 @@ from parabench.pages.sections_memory import peaks_section, state_section
 from parabench.pages.sections_steps import parts_section, pipelines_section
 from parabench.pages.sections_usage import usage_section
 
-NOTHING = "No launch ended well, so there is nothing to draw."
 _EACH_KIND = {
     STRONG: "Strong scaling: the work of a step stays the same at every world size.",
     WEAK: "Weak scaling: the batch of a rank stays the same, so the work grows with the ranks, and efficiency is the "
@@ -26,7 +25,7 @@ _EACH_KIND = {
 def training_sections(seen: Evidence, states: pd.DataFrame) -> list[Section]:
     """All sections of a session; `states` is what ranks hold (`analysis.memory.state_table`)."""
     cases = seen.cases
-    nothing = "" if cases["latency_s"].notna().any() else NOTHING
+    nothing = "" if cases["latency_s"].notna().any() else f"{seen.why_none}, so there is nothing to draw."
     sections = [
         _buckets(cases, nothing),
         _heat(cases, nothing),
@@ -53,7 +52,7 @@ def _ranking(nothing: str) -> Section:
         "Step latency of the fastest selected cases; lower is better. The line reaches from the fastest to the slowest "
         "launch; a filled mark cannot be told apart from the fastest. The axis does not begin at zero.",
         [],
-        nothing,
+        nothing or "No selected case has a step time.",
         draw="ranking",
     )
 

@@ -52,7 +52,7 @@ def _why_nothing(seen: Evidence) -> str:
         alone = "One rank has nobody to communicate with. Measure more ranks to see what communication costs."
         return "" if (seen.good["world_size"] > 1).any() else alone
     if seen.good.empty:
-        return "No launch ended well, so no step was taken apart."
+        return f"{seen.why_none}, so no step was taken apart."
     asked = (seen.session.plan.get("protocol") or {}).get("instrumented")
     if asked is None:
         return "This session has no instrumented steps: it is older than they are. Run it again to have them."

@@ -38,8 +38,8 @@ def bucket_section(seen: Evidence) -> Section | None:
     cut = any(len(of_case[case_id]) > MOST_BUCKETS for case_id in drawn.index)
     in_turns = (buckets["since"] == "forward_backward").any()
     table = case_table(
-        "The cases' buckets; moments in ms since what stands under Since began",
-        ("Case", "Parameters", "Since", "Bucket", "MiB", "Ready", "Called", "Begun", "Took", "Wire", "Exposed", "GB/s"),
+        "The cases' buckets; moments in ms after the begin of the part under Counted from",
+        ("Case", "Parameters", "Counted from", "Bucket", "MiB", "Ready", "Called", "Begun", "Took", "Wire", "Exposed", "GB/s"),
         buckets,
         lambda row: (
             label[row["case_id"]],
@@ -90,6 +90,8 @@ def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
     alone = alone_table(seen.results)
     table = training_bandwidth(seen, calls, alone)
     compared = table["alone"].notna()
+    places = {case: row for row, case in enumerate(seen.cases["case_id"])}
+    listed = table.head(MOST_ROWS).to_dict("records")
     table_of_page = Table(
         "Bus bandwidth by operation, algorithm and size, in GB/s",
         ("Operation", "Algorithm", "dtype", "Ranks", "MiB", "Calls", "In training", "Launches", "Alone", "Share"),
@@ -106,10 +108,11 @@ def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
                 row["why"] or words.digits(row["alone"]),
                 "–" if row["why"] else words.percent(row["share"]),
             )
-            for row in table.head(MOST_ROWS).to_dict("records")
+            for row in listed
         ],
         texts=3,
         note=f"Listed are {MOST_ROWS} of {len(table):,} rows; the store has all." if len(table) > MOST_ROWS else "",
+        of=tuple(tuple(sorted(places[case] for case in row["case_ids"])) for row in listed),
     )
     lead = ""
     if compared.any():
@@ -127,9 +130,9 @@ def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
         + (
             "Dotted with open marks: the microbenchmark of this store, compared only within the sizes it measured."
             if len(alone)
-            else "This store has no microbenchmark to compare with: run parabench collectives with the same --out."
+            else "This store has no microbenchmark to compare with: run parabench collectives into the same folder."
         ),
-        bandwidth_panels(table, alone, {case: row for row, case in enumerate(seen.cases["case_id"])}),
+        bandwidth_panels(table, alone, places, list(map(str, seen.cases["label"]))),
         "No collective among several ranks was seen with its begin and end on all of them.",
         (table_of_page,) if len(table) else (),
         lead=lead,
@@ -141,7 +144,7 @@ def straggler_section(seen: Evidence) -> Section:
     rows = seen.once(straggler_table)
     table = case_table(
         "The rank that the others waited for most, by case",
-        ("Case", "Rank", "In of its steps", "Waited a step (ms)", "Of the step", "Launches that agree"),
+        ("Case", "Rank", "Last, of its steps", "Wait a step, ms", "Wait, of the step", "Launches that agree"),
         rows,
         lambda row: (
             str(row["label"]),

@@ -74,7 +74,7 @@ def _memory(seen: Evidence) -> Section:
 
 def _why_no_memory(seen: Evidence) -> str:
     if seen.good.empty:
-        return "No launch ended well, so there is nothing to draw."
+        return f"{seen.why_none}, so there is nothing to draw."
     return "Memory was not read over time: unknown, not zero. " + " ".join(f"{why}." for why in unread(seen))
 
 
@@ -97,7 +97,7 @@ def _devices(seen: Evidence) -> Section:
         "time-devices",
         "Power, clocks and temperature",
         f"Read through NVML ten times a second; figures are of the {MOST_LAUNCHES} fastest cases that were read, of "
-        "each the launch in the middle; the table is of all launches' timed steps. Energy is the growth of the "
+        "each the launch whose number is the middle one; the table is of all launches' timed steps. Energy is the growth of the "
         "device's own counter. A triangle marks a reading at which something held the clocks down; hovering says what."
         f"{lacking}",
         panels,
@@ -108,7 +108,7 @@ def _devices(seen: Evidence) -> Section:
 
 def _why_no_devices(seen: Evidence, missing: list[str]) -> str:
     if seen.good.empty:
-        return "No launch ended well, so there is nothing to draw."
+        return f"{seen.why_none}, so there is nothing to draw."
     return f"Devices were not read: {'; '.join(missing) or 'no reading was recorded'}."
 
 

@@ -24,7 +24,8 @@ def front_section(seen: Evidence) -> Section | None:
         "is decided among all cases, whatever is selected. Means over launches; memory is the fullest rank's. The axes "
         "do not begin at zero.",
         [],
-        "No selected case has both a step time and a peak memory and belongs to a trade.",
+        "The selected cases show no trade: none has both a step time and a peak memory, or one configuration is best "
+        "in both.",
         tuple(_table(answer) for answer in answers),
         draw="front",
     )
@@ -41,7 +42,7 @@ def _table(answer: Answer) -> Table:
         )
         for point in answer.front
     ]
-    head = ("Beaten by no other in both", "Step, ms", "Peak, MiB", "Slower", "Less memory")
-    title = " · ".join(filter(None, (head[0], answer.heading)))
+    head = ("Case", "Step, ms", "Peak, MiB", "Slower", "Less memory")
+    title = " · ".join(filter(None, ("Beaten by no other in both", answer.heading)))
     ids = tuple(point.case_id for point in answer.front)
     return Table(title, head, rows, closed=False, note=answer.heading, cases=ids)

@@ -62,7 +62,7 @@ def sections(seen: Evidence) -> list[Section]:
 def _shaded() -> str:
     spread, noisy = words.percent(AA_SPREAD["cpu"]), words.percent(NOISY["cpu"])
     return (
-        f" Shaded is ±{spread}: by that much the {STATISTIC['cpu']} of launches of the same differed on a shared CPU. "
+        f" Shaded is ±{spread}: by that much the {STATISTIC['cpu']} of launches of one case differed on a shared CPU. "
         f"A case whose launches differ by more than {noisy} has a finding."
     )
 

@@ -19,7 +19,7 @@ def usage_section(seen: Evidence) -> Section:
     """Arithmetic by second, and its share of what the devices could do."""
     table, title = seen.once(efficiency), "How much of the hardware is used"
     if table.empty:
-        return Section("usage", title, "", [], "No launch ended well, so nothing can be said about it.")
+        return Section("usage", title, "", [], f"{seen.why_none}, so nothing can be said about it.")
     found = []
     known = table["flops_per_s"].notna().any()
     if known:
@@ -38,7 +38,7 @@ def energy_section(seen: Evidence) -> Section | None:
     reasons = _unknown(table, "Energy", "joules_per_step", "joules_reason")
     if table["joules_per_step"].isna().all():
         return Section(
-            "energy", title, "", [], " ".join(reasons) or "No launch ended well, so there is nothing to draw."
+            "energy", title, "", [], " ".join(reasons) or f"{seen.why_none}, so there is nothing to draw."
         )
     said = [
         "The joules of all devices of a case in a measured step, idle time between steps included; lower is better."

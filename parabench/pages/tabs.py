@@ -16,10 +16,10 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
     "anatomy": ("Anatomy", ("parts", "anatomy", "timeline", "stragglers", "pipelines", "usage", "libraries")),
     "memory": ("Memory", ("memory", "state", "time-memory")),
     "energy": ("Energy and health", ("health", "energy", "time-devices", "host")),
+    "history": ("History", ("history",)),
     "trust": ("Trust", ("spread", "drift", "order", "excluded")),
     "environment": ("Environment", ()),
     "data": ("Data", ()),
-    "history": ("History", ("history",)),
 }
 # These stand there whatever was measured: the template fills them.
 ALWAYS = ("answer", "trust", "environment", "data")

@@ -1,13 +1,7 @@
 // Bars of cases: a panel for each work, the fastest of the selected cases on top.
 const MOST_BARS = 16;
 
-// A case's name in lines: strategy and options, then ranks and what else there is to say.
-const barLines = (row) => {
-  const name = answerName(row);
-  const at = name.indexOf(", ");
-  const parts = at < 0 ? [[name, 3]] : [[name.slice(0, at), 3], [name.slice(at + 2), 2]];
-  return parts.flatMap(([part, most]) => inLines(part, most).split("<br>"));
-};
+const barLines = (row) => nameLines(answerName(row));
 
 // What stands beside the bars, and how high the figure is with `head` pixels for axis and legend.
 const barAxis = (rows) => ({

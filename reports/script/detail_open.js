@@ -91,7 +91,7 @@ const showCase = () => {
 if (data.rerun) {
   document.body.append(detail);
   detail.addEventListener("close", () => {
-    if (rowOf.has(state.case)) change("case", (now) => { now.case = ""; });
+    if (rowOf.has(state.case)) closeCase();
   });
   detail.addEventListener("click", (event) => { if (event.target === detail) detail.close(); });  // beside it
   onChange((what) => { if (what === "case" || what === "address") showCase(); });

@@ -18,7 +18,7 @@ const inTheSet = (sizes, places, drawn) => {
     else bands.push({ from: mib, to: mib });
   });
   return bands.map(({ from, to }) => ({
-    type: "rect", layer: "below", yref: "paper", y0: 0, y1: 1, line: { width: 0 }, fillcolor: "rgba(0, 158, 115, 0.13)",
+    type: "rect", layer: "below", yref: "paper", y0: 0, y1: 1, line: { width: 0 }, fillcolor: "rgba(107, 127, 147, 0.18)",
     x0: places.get(from) - 0.3, x1: places.get(to) + 0.3,
   }));
 };

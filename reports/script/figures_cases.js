@@ -16,8 +16,13 @@ const firstOfEach = (rows, column) => [...groupBy(rows, (row) => cases[column][r
 const byBucket = (a, b) => (a ?? Infinity) - (b ?? Infinity) || 0;  // PyTorch's default last
 const bucketSizes = (rows) => distinct(rows.map((row) => cases.bucket_mib[row])).sort(byBucket);
 
+// Without its middle: the names of a user's own are often of one module, and differ at their ends.
+const shortened = (text, most) => (text.length > most
+  ? `${text.slice(0, Math.ceil((most - 1) / 2))}…${text.slice(-Math.floor((most - 1) / 2))}` : text);
 // A name as a legend or an axis has room for; hovering says the whole.
-const cut = (name, most = 24) => plain(name.length > most ? `${name.slice(0, most - 1)}…` : name);
+const cut = (name, most = 24) => plain(shortened(name, most));
+// What is of no strategy nor algorithm has the colour of none.
+const NEUTRAL = "#6B7F93";
 // Filled where it cannot be told apart from the fastest.
 const markOf = (style, row) => style.symbol + (cases.place[row] ? "" : "-open");
 // Bars from the fastest to the slowest launch; `scale` makes of a row's seconds what the axis shows.

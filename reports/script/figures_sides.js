@@ -87,7 +87,7 @@ const ratioPanels = (rows, name, axis, meanOf) => [...groupBy(
       hovertemplate: "%{text}<extra></extra>",
     };
   }).filter(({ x }) => x.length);
-  const lines = Math.max(...labels.map((label) => inLines(label).split("<br>").length));
+  const lines = Math.max(...labels.map((label) => nameLines(label).length));
   const more = all.length > shown.length ? `the ${shown.length} most changed of ${count(all.length, "case")}` : "";
   return {
     key: `${name}-${work}`, title: [data.works[work].name, more].filter(Boolean).join(" · "), traces, wide: true,
@@ -95,7 +95,7 @@ const ratioPanels = (rows, name, axis, meanOf) => [...groupBy(
     layout: laidOut(axis, "", {
       xaxis: ratioAxis(points),
       yaxis: {
-        tickvals: labels.map((_, i) => i), ticktext: labels.map((label) => inLines(label)), showgrid: false,
+        tickvals: labels.map((_, i) => i), ticktext: labels.map((label) => nameLines(label).join("<br>")), showgrid: false,
         range: [labels.length - 0.5, -0.5],
       },
       showlegend: true,

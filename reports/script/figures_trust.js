@@ -53,9 +53,11 @@ const launchMarks = (own, x, y, told) => [...groupBy(own, (i) => cases.strategy[
     marker: { color: style.color, symbol: style.symbol, size: own.length > 400 ? 4 : 7, opacity: own.length > 400 ? 0.6 : 0.9 },
   };
 });
+// Of few launches no fraction is marked.
+const wholeTicks = (most) => (most <= 12 ? { dtick: 1 } : {});
 const zeroLine = { zeroline: true, zerolinewidth: 1 };
 const band = (axis, share) => ({
-  type: "rect", layer: "below", line: { width: 0 }, fillcolor: "rgba(0, 114, 178, 0.12)",
+  type: "rect", layer: "below", line: { width: 0 }, fillcolor: "rgba(107, 127, 147, 0.18)",
   ...(axis === "x" ? { x0: -share * 100, x1: share * 100, yref: "paper", y0: 0, y1: 1 }
     : { y0: -share * 100, y1: share * 100, xref: "paper", x0: 0, x1: 1 }),
 });
@@ -90,7 +92,7 @@ const histogram = (shares) => {
   const places = [...bins.keys()].sort((a, b) => a - b);
   return {
     type: "bar", x: places.map((bin) => bin * width * 100), y: places.map((bin) => bins.get(bin)),
-    width: width * 100 * 0.94, marker: { color: "#0072B2" },
+    width: width * 100 * 0.94, marker: { color: NEUTRAL },
     text: places.map((bin) => `${count(bins.get(bin), "launch")} ${between(bin)}`),
     textposition: "none", hovertemplate: "%{text}<extra></extra>",
   };
@@ -105,11 +107,14 @@ drawers.spread = (rows) => {
   const places = new Map(shown.map((row, at) => [row, at]));
   const marks = shown.flatMap((row) => launchesOf[row]).filter((i) => !Number.isNaN(from[i]));
   const percentFrom = (i) => from[i] * 100;
+  const bins = histogram(own.map((i) => from[i]));
   return [
     {
       key: "spread-all", title: `${count(own.length, "launch")} of ${count(widest.length, "case")}`, height: 260, wide: true,
-      traces: [histogram(own.map((i) => from[i]))],
-      layout: laidOut("from the mean of its case (%)", "launches", { shapes: sameBand(rows, "x"), bargap: 0 }),
+      traces: [bins],
+      layout: laidOut("from the mean of its case (%)", "launches", {
+        shapes: sameBand(rows, "x"), bargap: 0, yaxis: wholeTicks(Math.max(...bins.y)),
+      }),
     },
     {
       key: "spread-cases", wide: true, height: heightOf(shown),
@@ -140,10 +145,10 @@ drawers.drift = (rows) => {
     title: `${drawnOf(drawn, own, which)} · ${fixed(beyond.length, 0)} beyond the dashed lines`,
     traces: launchMarks(drawn, (i) => place.get(i), (i) => launches.drift[i] * 100, (i) => `drift ${signedPercent(launches.drift[i])}`),
     layout: laidOut("launches, as they ran", "last third over first (%)", {
-      yaxis: zeroLine,
+      xaxis: wholeTicks(own.length), yaxis: zeroLine,
       shapes: limits.flatMap((share) => [-share, share]).map((share) => ({
         type: "line", xref: "paper", x0: 0, x1: 1, y0: share * 100, y1: share * 100,
-        line: { color: "#D55E00", width: 1.2, dash: "dash" },
+        line: { color: colour("--soft"), width: 1.2, dash: "dash" },
       })),
     }),
   }];
@@ -174,10 +179,12 @@ drawers.order = (rows) => {
     traces: [
       ...launchMarks(drawn, (i) => place.get(i), (i) => from[i] * 100, (i) => `${signedPercent(from[i])} from its case's mean`),
       {
-        type: "scatter", mode: "lines+markers", name: "median of a block", showlegend: strategyLegend(drawn), ...line, line: { color: "#D55E00", width: 3 },
-        marker: { color: "#D55E00", size: 5 }, hovertemplate: "%{text}<extra></extra>",
+        type: "scatter", mode: "lines+markers", name: "median of a block", showlegend: strategyLegend(drawn), ...line, line: { color: colour("--ink"), width: 2 },
+        marker: { color: colour("--ink"), size: 5 }, hovertemplate: "%{text}<extra></extra>",
       },
     ],
-    layout: laidOut("launches, as they ran", "from its case's mean (%)", { yaxis: zeroLine, shapes: sameBand(rows, "y") }),
+    layout: laidOut("launches, as they ran", "from its case's mean (%)", {
+      xaxis: wholeTicks(own.length), yaxis: zeroLine, shapes: sameBand(rows, "y"),
+    }),
   }];
 };

@@ -9,6 +9,7 @@ const choose = (name, value, on) => change("filters", ({ filters }) => {
   else filters.delete(name);
 });
 
+const MOST_UNSOUGHT = 12;  // values that are found without a search
 const filterOf = ([name, title]) => {
   const counts = new Map();
   for (let row = 0; row < cases.n; row += 1) {
@@ -17,12 +18,18 @@ const filterOf = ([name, title]) => {
   const boxes = ordered(counts.keys()).map((value) => element(
     "label", {},
     element("input", { type: "checkbox", value, onchange: (event) => choose(name, value, event.target.checked) }),
-    ` ${value} `, element("small", {}, fixed(counts.get(value), 0)),
+    element("span", {}, value), element("small", {}, fixed(counts.get(value), 0)),
   ));
+  const find = ({ target }) => {
+    const sought = target.value.trim().toLowerCase();
+    for (const box of boxes) box.hidden = !box.querySelector("span").textContent.toLowerCase().includes(sought);
+  };
+  const search = boxes.length > MOST_UNSOUGHT
+    ? [element("input", { type: "search", placeholder: "Find", "aria-label": `Find in ${title}`, oninput: find })] : [];
   return element(
     "details", { class: "filter", data: { filter: name } },
     element("summary", {}, `${title}: `, element("b", {})),
-    element("fieldset", {}, element("legend", { class: "unseen" }, title), ...boxes),
+    element("fieldset", {}, element("legend", { class: "unseen" }, title), ...search, ...boxes),
   );
 };
 
@@ -31,7 +38,7 @@ const showFilters = () => {
     const values = state.filters.get(filter.dataset.filter);
     filter.classList.toggle("set", Boolean(values));
     filter.querySelector("summary b").textContent = values ? ordered(values).join(", ") : "all";
-    for (const box of filter.querySelectorAll("input")) box.checked = Boolean(values?.has(box.value));
+    for (const box of filter.querySelectorAll("[type=checkbox]")) box.checked = Boolean(values?.has(box.value));
   }
   const some = selected().length;
   bar.querySelector("output").textContent = some === cases.n
@@ -48,9 +55,13 @@ if (bar && cases.n > 1 && filterable.length) {
   bar.hidden = false;
   showFilters();
   onChange((what) => { if (what === "filters" || what === "address") showFilters(); });
-  // One list open at a time; a click elsewhere or Escape closes it.
+  // One list open at a time; a click elsewhere, Escape, or the keyboard going on closes it.
   const close = (but) => bar.querySelectorAll("details[open]").forEach((d) => { if (d !== but) d.open = false; });
   document.addEventListener("click", (event) => close(event.target.closest("#filters details")));
+  bar.addEventListener("focusout", ({ target, relatedTarget }) => {
+    const left = target.closest("details[open]");
+    if (left && relatedTarget && !left.contains(relatedTarget)) left.open = false;
+  });
   bar.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     const open = bar.querySelector("details[open]");

@@ -106,7 +106,7 @@ const panelsOf = (container) => {
     )));
   }
   if (!all.length) {
-    const why = selected().length ? container.dataset.empty : "No case is selected. “Show all” takes the filters away.";
+    const why = selected().length || !state.filters.size ? container.dataset.empty : "No case is selected. “Show all” takes the filters away.";
     container.append(element("p", { class: "empty wide" }, why));
   }
   return kept.map(([figure, panel]) => [figure.querySelector(".plot"), panel]);
@@ -125,11 +125,14 @@ const hideOthers = (within) => {
     const tied = traces.filter((trace) => trace.meta);
     plot.closest("figure").hidden = tied.length > 0 && !tied.some((trace) => showsSelected(trace.meta));
   }
-  for (const table of within.querySelectorAll("table:has(tr[data-case])")) {
-    const whole = table.closest("details") || table.closest(".scroll") || table;
-    whole.hidden = !table.querySelector("tr[data-case]:not([hidden])");
+  for (const each of within.querySelectorAll("[data-of]")) {  // of several cases together, by their rows
+    each.hidden = !showsSelected({ cases: each.dataset.of.split(" ").map(Number) });
   }
-  for (const section of within.querySelectorAll("section:has([data-case], [data-figure])")) {
+  for (const table of within.querySelectorAll("table:has(tr:is([data-case], [data-of]))")) {
+    const whole = table.closest("details") || table.closest(".scroll") || table;
+    whole.hidden = !table.querySelector("tr:is([data-case], [data-of]):not([hidden])");
+  }
+  for (const section of within.querySelectorAll("section:has([data-case], [data-of], [data-figure])")) {
     const shown = "figure:not([hidden]), [data-draw], .scroll:not([hidden], section [hidden] *), details:not([hidden], section [hidden] *)";
     section.querySelector(":scope > .none")?.remove();
     if (!section.querySelector(shown)) section.append(element("p", { class: "empty none" }, NONE_HERE));

@@ -63,15 +63,25 @@ const selectedSet = () => (chosenSet ??= new Set(selected()));
 const change = (what, apply) => {
   apply(state);
   if (what === "filters") chosen = chosenSet = null;
-  const back = what === "tab" || what === "case";
-  history[back ? "pushState" : "replaceState"](null, "", address());
+  if (what === "tab" || what === "case") history.pushState(what === "case" ? { opened: true } : null, "", address());
+  else history.replaceState(history.state, "", address());
   for (const listener of listeners) listener(what);
 };
 const onChange = (listener) => listeners.push(listener);
 
 readAddress();
+// A case that was opened from the page is closed by going back, so that going back again does not open it; one that the
+// address named at first, in place.
+const closeCase = () => {
+  if (history.state?.opened) return history.back();
+  state.case = "";
+  history.replaceState(null, "", address());
+};
+const withoutCase = () => address().replace(/[#&]case=[^&]*/, "");
 addEventListener("popstate", () => {
+  const before = withoutCase();
   readAddress();
-  chosen = chosenSet = null;
-  for (const listener of listeners) listener("address");
+  const what = withoutCase() === before ? "case" : "address";
+  if (what === "address") chosen = chosenSet = null;
+  for (const listener of listeners) listener(what);
 });

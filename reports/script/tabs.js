@@ -13,7 +13,21 @@ const showTab = () => {
     if (on) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 };
-const goTo = (name) => { if (name !== shownTab()) change("tab", (now) => { now.tab = name; }); };
+const stuckHeight = () => {
+  const list = document.querySelector("[role=tablist]");
+  return list.closest(".bar").offsetHeight || list.offsetHeight;
+};
+// A tab begins at its begin, below what sticks to the window's top, however far the one before was read.
+const toItsTop = () => {
+  const panel = document.getElementById(tabOf(shownTab()).getAttribute("aria-controls"));
+  const over = panel.getBoundingClientRect().top - stuckHeight();
+  if (over < 0) scrollBy({ top: over, behavior: "instant" });
+};
+const goTo = (name) => {
+  if (name === shownTab()) return;
+  change("tab", (now) => { now.tab = name; });
+  toItsTop();
+};
 
 for (const [at, tab] of tabs.entries()) {
   tab.addEventListener("click", (event) => { event.preventDefault(); goTo(tab.dataset.tab); });
@@ -33,6 +47,7 @@ document.addEventListener("click", (event) => {
   if (!target) return;
   event.preventDefault();
   goTo(target.closest("[role=tabpanel]").dataset.tab);
+  target.style.scrollMarginTop = `${stuckHeight() + 12}px`;
   target.scrollIntoView();
 });
 showTab();

@@ -12,6 +12,7 @@ from parabench.analysis.sweet_spot.curves import Curve, Members
 from parabench.analysis.sweet_spot.effects import (
     SHARP_ENOUGH as SHARP_ENOUGH,  # whoever judges an answer asks for it here
 )
+from parabench.analysis.sweet_spot.effects import TOO_WIDE
 from parabench.analysis.sweet_spot.headroom import Headroom
 from parabench.analysis.sweet_spot.pareto import Point
 
@@ -98,6 +99,11 @@ class Answer:
     def candidates(self) -> tuple[Candidate, ...]:
         """All configurations with a number, the best first."""
         return (*([self.best] if self.best else []), *self.equals, *self.slower)
+
+    @property
+    def too_wide(self) -> bool:
+        """Whether several cannot be told apart, by so much that none of them may be called the first."""
+        return bool(self.equals) and self.half_width is not None and self.half_width > TOO_WIDE
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it: unknown is null (docs/best.schema.json)."""

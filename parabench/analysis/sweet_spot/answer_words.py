@@ -50,7 +50,7 @@ def said_value(candidate: Candidate, objective: Objective) -> str:
         return number
     if candidate.plus_minus <= words.EXACT * candidate.value and objective.name == "memory":
         return f"{number} (the same in every launch)"
-    return f"{number} (±{objective.margin(candidate.plus_minus, candidate.value)})"
+    return f"{number} ({words.plus_minus(objective.margin(candidate.plus_minus, candidate.value))})"
 
 
 def _number(best: Candidate, objective: Objective) -> str:
@@ -66,6 +66,12 @@ def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
     if answer.equals and not answer.slower:
         return _all_alike(answer, objective, number)
     said = [f"{objective.first}: {answer.members[0].name}: {number}."]
+    if answer.too_wide:
+        said = [
+            f"The launches differ too much to tell which is first with {blocks}{within}.",
+            _nominally(answer.members[0].name, number),
+        ]
+        within = ""
     if answer.equals:
         others = [each.name for each in answer.members[1:]]
         named = (
@@ -94,6 +100,8 @@ def _all_alike(answer: Answer, objective: Objective, number: str) -> list[str]:
     everything = words.count(len(answer.equals) + 1, "configuration")
     within = words.within(answer.half_width)
     found = f"No difference was found between the {everything} with {blocks} ({within})"
+    if answer.too_wide:
+        found = f"The launches differ too much to tell the {everything} apart with {blocks} ({within})"
     if answer.differing == ("bucket_mib",):
         found = f"{blocks} are too few to say whether the bucket size matters{objective.of} ({everything}, {within})"
         if answer.more_blocks is None:
@@ -103,8 +111,11 @@ def _all_alike(answer: Answer, objective: Objective, number: str) -> list[str]:
     spread = max(candidate.slower for candidate in answer.equals)
     behind = f": the last is {words.percent(spread)} behind the first" if spread > words.EXACT else ""
     more = _more_blocks(answer)
-    nominal = f"Nominally first: {answer.best.label}: {number}."
-    return [f"{found}{behind}.", nominal, f"{more[0].upper()}{more[1:]}." if more else ""]
+    return [f"{found}{behind}.", _nominally(answer.best.label, number), f"{more[0].upper()}{more[1:]}." if more else ""]
+
+
+def _nominally(name: str, number: str) -> str:
+    return f"Nominally first: {name}: {number}."
 
 
 def _more_blocks(answer: Answer) -> str:

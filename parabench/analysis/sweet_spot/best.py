@@ -25,7 +25,7 @@ from parabench.analysis.sweet_spot.pareto import front
 from parabench.analysis.sweet_spot.snippet import snippet
 from parabench.case import DEFAULTS, Case
 from parabench.family import entry_of
-from parabench.record import FIRST_BLOCK
+from parabench.record import FIRST_BLOCK, Status
 from parabench.store import Results
 
 CONFIDENCE = 0.95
@@ -190,6 +190,10 @@ def _configured(own: pd.DataFrame) -> dict[str, Case]:
 def _no_number(own: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
     if len(ranked):
         return f"No launch that ended well has a number for {objective.name}, so there is no best configuration."
+    ended_well = int((own["status"] == Status.OK).sum())
+    if ended_well:
+        which = words.count(ended_well, "launch")
+        return f"{which} ended well, none with a step of known length, so there is no fastest configuration."
     counts = own["status"].value_counts(sort=False)
     how = ", ".join(f"{n} {status}" for status, n in counts.items())
     return f"No launch ended well with a latency, so there is no fastest configuration ({how})."

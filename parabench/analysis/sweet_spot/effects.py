@@ -29,6 +29,8 @@ MOST_BLOCKS = 100
 COMMON_WEIGHT = 4.0
 # Differences below this are not worth another night of blocks: it is also what `compare` tolerates.
 SHARP_ENOUGH = 0.02
+# And a set that is wider than this names no winner: its first may be as slow as the others look.
+TOO_WIDE = 0.25
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ OBJECTIVES = {
             of=" to throughput",
             head="throughput",
             say=words.throughput,
-            margin=lambda margin, _: words.rate(margin),
+            margin=words.margin_rate,
             work=PER_TOKEN,
             inverse=True,
         ),
