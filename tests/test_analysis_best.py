@@ -237,6 +237,28 @@ def test_a_long_set_stays_readable(tmp_path):
     assert f" {named}; and 2 more cannot be told apart from it with 3 blocks" in answer.sentence()
 
 
+def test_launches_that_differ_too_much_name_no_winner(tmp_path):
+    cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
+    slow = fake.case(strategy="parameter_server")
+    (answer,) = spots(tmp_path, fake.sweep([*cases, slow], lambda c: 4.0 if c == slow else 0.04, noise=0.3))
+    assert (answer.too_wide, len(answer.equals), len(answer.slower)) == (True, 2, 1)
+    within = f"±{100 * answer.half_width:.0f} %"
+    assert answer.sentence().startswith(
+        f"The launches differ too much to tell which is first with 3 blocks ({within}). "
+        f"Nominally first: {answer.best.label}: "
+    )
+    assert "Fastest" not in answer.sentence()
+
+
+def test_launches_that_differ_too_much_tell_nothing_apart(tmp_path):
+    cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.04, noise=0.3))
+    assert answer.too_wide
+    assert answer.sentence().startswith(
+        "The launches differ too much to tell the 3 configurations apart with 3 blocks (±"
+    )
+
+
 def curve_of(tmp_path, truth, noise, blocks=3):
     cases = [fake.case(bucket_mib=b) for b in (0.25, 4.0, 25.0, None)]
     other = fake.case(strategy="fsdp")

@@ -378,13 +378,34 @@ def test_two_wild_launches_give_no_absurd_numbers(tmp_path):
         (-0.00005, "less than 0.01 %", "less than 0.01 %"),
         (0.0, "0.0 %", "+0.0 %"),
         (0.0003, "0.03 %", "+0.03 %"),
-        (-0.092, "-9.2 %", "−9.2 %"),
+        (-0.092, "−9.2 %", "−9.2 %"),
         (10.0, "1,000 %", "+1,000 %"),
         (12.0, "more than 1,000 %", "more than +1,000 %"),
     ],
 )
 def test_shares_are_said_with_sense(share, said, signed):
     assert (words.percent(share), words.signed(share)) == (said, signed)
+
+
+@pytest.mark.parametrize(
+    ("margin_s", "latency_s", "said"),
+    [
+        (0.0004, 0.0412, "±0.4 ms"),
+        (0.00004, 0.0412, "±0.04 ms"),
+        (4e-17, 0.041, "± less than 0.001 ms"),
+        (8e-9, 1e6, "± less than 0.01 ms"),
+        (0.0, 0.041, "±0.0 ms"),
+    ],
+)
+def test_a_half_width_has_no_more_digits_than_its_number_can_bear(margin_s, latency_s, said):
+    assert words.plus_minus(words.margin(margin_s, latency_s)) == said
+
+
+@pytest.mark.parametrize(
+    ("per_s", "said"), [(12436.0, "12,400"), (99.96, "100"), (12.34, "12.3"), (0.000512, "0.000512"), (0.0, "unknown")]
+)
+def test_a_rate_has_three_digits_and_is_never_rounded_away(per_s, said):
+    assert words.rate(per_s) == said
 
 
 def test_holm_steps_down():

@@ -120,6 +120,11 @@ def test_who_holds_least_against_one_device_and_theory(tmp_path):
     ]
 
 
+def test_strategies_that_do_not_hold_what_their_formulas_say_are_named(tmp_path):
+    (text,) = said(tmp_path, holding(48), holding(24, strategy="zero1"), holding(14.28, strategy="fsdp", world_size=4))
+    assert "Measured is 0.67 to 1.02 times theory in 3 cases. More than 5 % off what the formula says: zero1." in text
+
+
 def test_without_one_device_ddp_stands_for_it_and_without_that_the_most(tmp_path):
     fsdp, zero2 = holding(14, strategy="fsdp", world_size=4), holding(24, strategy="zero2", world_size=4)
     (text,) = said(tmp_path, fsdp, zero2, holding(48))

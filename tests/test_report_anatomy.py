@@ -184,6 +184,17 @@ def test_timelines_are_of_the_fastest_of_each_strategy_or_of_each_algorithm(tmp_
     )
 
 
+def test_the_other_timelines_are_kept_for_the_details_of_their_cases(tmp_path):
+    cases = [fake.case(bucket_mib=size) for size in (1.0, 2.0, 4.0)]
+    launches = [step(fake.launch(case, 2.0 + i)) for i, case in enumerate(cases)]
+    drawn = figures(render(fake.write(tmp_path / "r.db", launches)))
+    kept = drawn["of_case"]
+    assert list(kept) == [case.id for case in cases[1:]]  # the fastest stands on the page
+    (figure,) = kept[cases[2].id]
+    assert figure["title"] == "Timeline of one step: ddp native 4 MiB, 2 ranks: 10,000 ms"
+    assert {trace["name"] for trace in figure["data"]} >= {"forward", "backward", "all_reduce"}
+
+
 def test_many_ranks_are_cut_and_it_is_said(tmp_path):
     found = shown(tmp_path, step(fake.launch(fake.case(world_size=10), 8.0), ranks="0-9"))
     assert f"The first {MOST_RANKS} of 10 ranks are drawn." in found.text("timeline")
@@ -260,7 +271,7 @@ def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_pat
 
 
 def test_without_a_microbenchmark_the_page_says_how_to_get_one(ddp):
-    assert "run parabench collectives with the same --out" in ddp.text("bandwidth")
+    assert "run parabench collectives into the same folder" in ddp.text("bandwidth")
 
 
 @pytest.mark.parametrize(("late", "said"), [

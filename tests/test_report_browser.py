@@ -153,7 +153,7 @@ ON_PAPER = f"""() => addEventListener("beforeprint", () => {{ window.onPaper = {
   unmarked: ({UNMARKED})(),
   closed: document.querySelectorAll("details:not([open]):not(.filter)").length,
   ink: document.querySelector(".plot .xtick text").style.fill,
-  wide: Math.max(...[...document.querySelectorAll(".plot")].map((plot) => plot.clientWidth)),
+  wide: Math.max(...[...document.querySelectorAll(".plot")].map((plot) => plot.getBoundingClientRect().width)),
 }}; }})"""
 
 
@@ -262,6 +262,20 @@ def test_a_list_of_the_bar_closes_by_escape_and_by_a_click_elsewhere(browser, re
         page.click(".filter[data-filter=algorithm] summary")
         page.click("h1")
         assert lists.count() == 0
+        page.click(".filter[data-filter=strategy] summary")
+        page.keyboard.press("Shift+Tab")
+        assert lists.count() == 0
+
+
+def test_a_tab_begins_at_its_begin_however_far_the_one_before_was_read(browser, report):
+    for width in WIDTHS:
+        with opened(browser, report, "#tab=trust", width=width) as page:
+            page.evaluate("scrollTo(0, 1500)")
+            go_to(page, "buckets")
+            page.evaluate("scrollBy(0, 0)")
+            heading = page.locator("#tab-buckets section h2").first.bounding_box()["y"]
+            stuck = page.locator("[role=tablist]").bounding_box()
+            assert stuck["y"] + stuck["height"] <= heading < 300, width
 
 
 def test_links_to_doubts_open_where_they_are_told(browser, report):
@@ -317,3 +331,27 @@ def test_a_click_on_a_point_opens_its_case(browser, report):
         assert page.locator("dialog[open]").count() == 0
         sync_api = pytest.importorskip("playwright.sync_api")
         sync_api.expect(page).not_to_have_url(re.compile("case="))
+
+
+def test_what_is_said_of_all_cases_says_so_while_some_are_chosen(browser, anatomy):
+    with opened(browser, anatomy, "#tab=anatomy") as page:
+        assert page.locator("[data-of-all]:visible").count() == 0
+        choose(page, "strategy", "tp")
+        said = "Of all 3 cases, selected or not:"
+        assert page.locator("#anatomy .lead").inner_text().startswith(f"{said} ")
+        go_to(page, "answer")
+        assert page.locator("#verdict [data-of-all]").inner_text() == said
+        page.locator("#filters > button").click()
+        assert page.locator("[data-of-all]:visible").count() == 0
+
+
+def test_calls_that_no_selected_case_made_leave_their_table(browser, tmp_path):
+    ops = {"ddp": "all_reduce", "fsdp": "all_gather"}
+    launches = [step(fake.launch(fake.case(strategy=name), 8.0), late=0.1, name=op) for name, op in ops.items()]
+    path = write_report(fake.write(tmp_path / "r.db", launches), tmp_path / "report.html")
+    with opened(browser, path, "#tab=algorithms") as page:
+        page.locator("#bandwidth summary").click()
+        listed = page.locator("#bandwidth tbody tr:visible td:first-child")
+        assert set(listed.all_inner_texts()) == {"all_reduce", "all_gather"}
+        choose(page, "strategy", "fsdp")
+        assert set(listed.all_inner_texts()) == {"all_gather"}

@@ -63,6 +63,8 @@ def test_several_stores_are_beside_each_other_on_one_page(stores, tmp_path):
 def test_a_session_of_several_stores_is_named_with_its_store(stores, tmp_path):
     asked = ("report", stores / "old.db", stores / "new.db", "--session", "x", "-o", tmp_path / "r.html")
     assert refused(parabench(*asked), "--session x cannot name a session of 2 stores", "old.db@x")
+    asked = ("report", f"{stores / 'old.db'}@label-old", *asked[2:])
+    assert refused(parabench(*asked), f"as in {stores / 'old.db'}@x\n")
     assert not (tmp_path / "r.html").exists()
 
 
@@ -98,6 +100,13 @@ def test_a_page_that_cannot_be_written_is_one_line(stores, tmp_path, name):
     assert refused(parabench("report", stores / "old.db", "-o", tmp_path / name), "cannot be written")
 
 
+def test_a_folder_or_nothing_for_the_page_is_one_line(stores, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = ". cannot be written: it is a folder; give -o a file, such as report.html"
+    for given in ("", "."):
+        assert refused(parabench("report", stores / "old.db", "-o", given), said)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root only /proc says so")
 def test_a_place_that_is_not_to_be_written_is_one_line(stores):
     assert refused(parabench("report", stores / "old.db", "-o", "/proc/r.html"), "/proc/r.html cannot be written")
@@ -122,6 +131,8 @@ def own(folder, files):
         ({"report.html": "\n\n{{ what_is_this }}"}, ["report.html, line 3", "'what_is_this' is undefined"]),
         ({"report.html": b"\xff\xfe"}, ["report.html cannot be read", "make it a file of UTF-8 text"]),
         ({"style/page.css": b"\xff"}, ["page.css cannot be read", "make it a file of UTF-8 text"]),
+        ({"report.html": ""}, ["mine gives an empty page: report.html; mend it"]),
+        ({"report.html/x": "", "style/page.css": ""}, ["report.html is a directory; make it a file of UTF-8 text"]),
     ],
 )
 def test_a_template_that_cannot_be_used_is_one_line_and_what_was_there_stays(stores, tmp_path, files, said):
@@ -136,6 +147,16 @@ def test_a_template_that_cannot_be_used_is_one_line_and_what_was_there_stays(sto
 def test_a_folder_of_templates_that_is_not_there_is_one_line(stores, tmp_path):
     result = parabench("report", stores / "old.db", "-o", tmp_path / "r.html", "--template", tmp_path / "no")
     assert refused(result, "is no folder; give --template a folder")
+
+
+def test_own_styles_and_scripts_end_no_element(stores, tmp_path):
+    files = {"style/page.css": "i::after { content: '</STYLE><b>' }", "script/start.js": "'</SCRIPT ><b><!--<script>';"}
+    folder = own(tmp_path / "mine", files)
+    assert parabench("report", stores / "old.db", "-o", tmp_path / "r.html", "--template", folder).exit_code == 0
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert page.partition("<body>")[0].lower().count("</style") == 1
+    assert page.lower().count("</script") == page.count("</script>\n")
+    assert r"'<\/SCRIPT ><b><\!--<script>'" in page
 
 
 def test_own_templates_stand_for_ours_in_both_kinds_of_page(stores, tmp_path):

@@ -57,6 +57,18 @@ ONE = fake_collectives.case()
 STATES = {
     # What was recorded, and a sentence that the page must say.
     "no launch": (training([], finished=False), "No launch was recorded"),
+    "one skipped": (
+        training([], skipped=[(fake.case(world_size=8), "world_size 8 needs 8 cores")]),
+        "1 case was skipped: world_size 8 needs 8 cores.",
+    ),
+    "steps without length": (
+        training([fake.launch(fake.case(), 0.0, block=block) for block in range(2)]),
+        "2 of 3 planned launches ended well, none with a step of known length (1 case).",
+    ),
+    "not to the end": (
+        training([fake.launch(fake.case(), 0.04)], finished=False),
+        "The session is not finished",
+    ),
     "no launch ok": (training(failing()), "None: no launch ended well, so there is no number to doubt."),
     "all skipped": (
         training([], skipped=[(fake.case(world_size=n), f"needs {n} cores; this machine has 2") for n in (4, 8)]),

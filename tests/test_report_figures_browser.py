@@ -120,9 +120,25 @@ def test_the_heat_map_outlines_the_set_and_says_why_it_is_not_there(rich):
     figure = figures(rich, "heat")["ddp, 4 ranks (ms)"]
     (cells,) = figure["data"]
     assert figure["layout"]["yaxis"]["ticktext"] == ["native", "ring", "tree"]
-    assert cells["text"][1][2] == "22.2"
-    assert cells["z"][1][2] == pytest.approx(22.2, abs=0.05)
-    assert cells["hovertext"][1][2].startswith("<b>ddp ring 25 MiB, 4 ranks</b>")
+    assert figure["layout"]["xaxis"]["ticktext"] == ["1", "4", "25", "default"]
+    assert cells["type"] == "bar"
+    middles = [round(base + high / 2, 9) for base, high in zip(cells["base"], cells["y"], strict=True)]
+    at_place = {place: i for i, place in enumerate(zip(cells["x"], middles, strict=True))}
+    assert sorted(at_place) == [(x, y) for x in range(4) for y in range(3)]
+    cell = at_place[2, 1]
+    assert cells["text"][cell] == "22.2"
+    assert cells["ids"][cell].startswith("ddp-ring-w4-25mib")
+    assert cells["hovertext"][cell].startswith("<b>ddp ring 25 MiB, 4 ranks</b>")
+    # The fastest is the deepest blue; what is a quarter slower or more is the lightest.
+    latencies = [float(text) for text in cells["text"]]
+    depth = [sum(map(int, re.findall(r"\d+", colour))) for colour in cells["marker"]["color"]]
+    deepest = min(range(len(depth)), key=depth.__getitem__)
+    assert latencies[deepest] == min(latencies)
+    assert cells["marker"]["color"][deepest] == "rgb(79,168,221)"
+    by_latency = [shade for _, shade in sorted(zip(latencies, depth, strict=True))]
+    assert by_latency == sorted(by_latency)
+    shown = zip(latencies, cells["marker"]["color"], strict=True)
+    assert {colour for ms, colour in shown if ms >= 1.26 * min(latencies)} <= {"rgb(244,248,251)"}
     outlined = [(round(shape["x0"] + 0.44), round(shape["y0"] + 0.42)) for shape in figure["layout"]["shapes"]]
     assert outlined == [(1, 1), (2, 1)]
     at(rich, "tab=buckets&algorithm=ring")

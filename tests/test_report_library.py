@@ -74,7 +74,7 @@ def test_ddps_numbers_stand_beside_ours_as_medians_over_launches(tmp_path: Path)
     one = fake.case()
     shown = section(tmp_path, *(logged(fake.launch(one, block=i), at) for i, at in enumerate((1.5, 1.8, 9.0))))
     assert tables(shown)["DDP's own numbers beside ours, in ms"].rows == [
-        (one.label, "forward", "1,800", "2,000", "-10 %", "3"),
+        (one.label, "forward", "1,800", "2,000", "−10 %", "3"),
         (one.label, "backward", "3,000", "3,000", "0.0 %", "3"),
         (one.label, "communication", "4,000", "4,000", "0.0 %", "3"),
     ]

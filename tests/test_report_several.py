@@ -39,6 +39,7 @@ from parabench.analysis.side_by_side.sides import read_several
 from parabench.errors import UsageError
 from parabench.pages.several_data import SIDES, several_data, side_styles
 from parabench.pages.several_report import render, write_comparison
+from parabench.pages.several_sections import several_sections
 
 CASES = [fake.case(bucket_mib=b, world_size=n) for n in (2, 4) for b in (1.0, 4.0, 25.0)]
 
@@ -102,10 +103,11 @@ def test_many_sides_over_the_cases_that_they_share(stores, tmp_path):
     few = write(tmp_path, "few", 0.8, cases=CASES[:2], seed=4)
     one, text = said(stores["old"], stores["new"], stores["other"], few)
     assert (one.shared, one.compared) == (2, (0, 1, 2, 3))
-    assert [mean.cases for mean in one.means] == [6, 6, 2]
+    assert [mean.cases for mean in one.means] == [2, 2, 2]
     assert "times on other; geometric means of the 2 cases that they share." in text
-    assert text.startswith("new and few are fastest overall and cannot be told apart: a step takes ")
-    assert one.together[1].ratio == pytest.approx(2, rel=0.01)
+    assert text.startswith("new and few are fastest over 2 of 6 cases and cannot be told apart: a step takes ")
+    assert text.endswith("4 cases were not measured on all of these.")
+    assert one.means[1].ratio == pytest.approx(2, rel=0.01)
 
 
 def test_one_launch_a_case_gives_no_interval(tmp_path):
@@ -152,7 +154,8 @@ def test_what_makes_no_sense_is_one_line(stores, tmp_path):
     fake_collectives.write(tmp_path / "c.db", fake_collectives.sweep([fake_collectives.case()], lambda c, s: 1e-4))
     cases = {
         "one session has nothing to be compared with": [stores["old"]],
-        "both sides are old of": [stores["old"], stores["new"], (stores["old"][0], "1")],
+        "both sides are old of": [stores["old"], (stores["old"][0], "1")],
+        "arguments 1 and 3 are one session, old of": [stores["old"], stores["new"], (stores["old"][0], "1")],
         "some of these sessions measured collectives and some training": [stores["old"], (tmp_path / "c.db", None)],
         "session 'none' is not in": [stores["old"], (stores["new"][0], "none")],
         "measured collectives, not training": [(tmp_path / "c.db", None)] * 2,
@@ -172,12 +175,139 @@ def test_no_case_in_common_and_no_launch_ok_have_their_sentence(stores, tmp_path
         "No case of old is the same work as one of alone, so there is no ratio to give."
     )
     assert "not measured in alone" in render(of)
-    assert said(stores["old"], dead)[1] == "No case ended well both on old and on dead, so nothing can be compared."
+    assert said(stores["old"], dead)[1] == (
+        "No case ended well both on old and on dead, so nothing can be compared. 6 cases no longer end well on dead."
+    )
     assert "out of memory" in render(read(dead, stores["old"]))
     _, text = said(stores["old"], stores["new"], dead)
     assert "new is faster overall" in text
     assert text.endswith("dead has no case that ended well there and on old.")
     assert render(read(dead, write(tmp_path, "dead2", cases=[], launches=[fake.launch(CASES[0], **OOM)])))
+
+
+def means_of(stores, **more):
+    of = read(*stores)
+    (one,) = overall(of)
+    return of, one, " ".join(sentences(one))
+
+
+def test_a_mean_is_of_just_the_cases_that_it_says(stores, tmp_path):
+    """Of two cases the other side has one launch, and these are twice as fast there."""
+    fast = [fake.launch(case, 0.04 / case.world_size) for case in CASES[4:]]
+    part = write(tmp_path, "part", 0.8, cases=CASES[:4], seed=5, launches=fast)
+    of, one, text = means_of((stores["old"], part))
+    assert (one.shared, one.cases, one.means[0].cases, one.left.single) == (4, 6, 4, 2)
+    assert one.means[0].ratio == pytest.approx(0.8, rel=0.01)
+    assert text.startswith("part is faster over 4 of 6 cases: a step takes 0.80 times as long as on old (geometric mean of 4")
+    assert text.endswith("2 cases with one launch on a side are not in it.")
+    assert "<dt>cases in this mean</dt><dd>4 <small>of 6</small></dd>" in render(of)
+    _, one, text = means_of((stores["old"], stores["new"], part))
+    assert {mean.cases for mean in one.means} == {one.shared} == {4}
+    assert "cannot be told apart: a step takes " in text
+    assert "geometric means of the 4 cases that they share." in text
+
+
+def test_cases_that_no_longer_end_well_are_in_the_answer_and_the_badge(stores, tmp_path):
+    broken = [fake.launch(case, block=b, **OOM) for case in CASES[4:] for b in range(2)]
+    mixed = write(tmp_path, "mixed", cases=CASES[:4], seed=5, launches=broken)
+    of, one, text = means_of((stores["old"], mixed))
+    assert (one.left.lost, one.left.mended) == ((2,), (0,))
+    assert text.endswith("not told apart in 4. 2 cases no longer end well on mixed.")
+    (message,) = {group.code: group.messages for group in several_findings(of)}["broken"]
+    assert message.startswith("2 cases that end well on old no longer do on mixed: ")
+    assert CASES[4].label in message
+    _, one, text = means_of((mixed, stores["old"]))
+    assert (one.left.lost, one.left.mended) == ((0,), (2,))
+    assert text.endswith("2 cases that did not end well on mixed do on old.")
+
+
+def test_what_is_no_answer_counts_nowhere(tmp_path):
+    headroom = fake.case(strategy="local_only")
+    slow = [write(tmp_path, name, factor, cases=CASES[:2], seed=factor,
+                  launches=[fake.launch(headroom, 1.0 * factor**9, block=b) for b in range(4)])
+            for name, factor in (("a", 1), ("b", 2))]  # fmt: skip
+    _, one, text = means_of(slow)
+    assert (one.shared, one.cases, one.changes) == (2, 2, ({Change.SLOWER: 2},))
+    assert one.means[0].ratio == pytest.approx(2, rel=0.01)
+    alone = [write(tmp_path, name, cases=[], launches=[fake.launch(headroom)]) for name in ("c", "d")]
+    assert means_of(alone)[2] == "Only headroom was measured, which is no answer."
+
+
+def test_one_launch_among_several_sides_is_said(stores, tmp_path):
+    once = write(tmp_path, "once", cases=[], launches=[fake.launch(case, 0.01) for case in CASES])
+    again = write(tmp_path, "again", cases=[], launches=[fake.launch(case, 0.01) for case in CASES])
+    of, one, text = means_of((once, again, stores["old"]))
+    assert one.best is None
+    assert "; with one launch a case nobody can say whether that is chance. " in text
+    assert [why for why, _ in steps(of, (one,))][0] == "more launches of every case on once, which give an interval"
+    _, one, text = means_of((stores["old"], stores["new"], once))
+    assert (one.best, one.judged) == (1, (0, 1))
+    assert text.startswith("Of old and new, new is fastest overall: a step takes ")
+    assert "Of once nobody can say whether that is chance: a case has one launch there." in text
+
+
+def test_sides_that_share_no_case_all_together_have_no_winner(stores, tmp_path):
+    left, right = (write(tmp_path, name, 0.5, cases=cases, seed=7) for name, cases in
+                   (("left", CASES[:3]), ("right", CASES[3:])))  # fmt: skip
+    _, one, text = means_of((stores["old"], left, right))
+    assert (one.shared, one.best, [mean.cases for mean in one.means]) == (0, None, [3, 3])
+    assert text.startswith(
+        "No case can be compared on all of old, left and right, so none is called the fastest. Beside old a step takes "
+        "0.50 times as long on left (geometric mean of 3 cases; 95 %: "
+    )
+
+
+def test_the_best_of_each_is_beside_the_firsts_at_the_same_work(tmp_path):
+    mlp = [fake.case(model="mlp", world_size=n) for n in (2, 4)]
+    first = write(tmp_path, "first", cases=[*CASES[:3], mlp[0]])
+    second = write(tmp_path, "second", 3.0, cases=mlp, seed=1)
+    third = write(tmp_path, "third", 2.0, cases=[fake.case(model="cnn"), *CASES[:3]], seed=2)
+    of = read(first, second, third)
+    sections = {section.id: section for section in several_sections(of, overall(of), facts(of))}
+    rows = [(row[0], row[1].split(":")[0], row[-1]) for row in sections["best"].tables[0].rows]
+    found = {(name, work): times for name, work, times in rows}
+    assert found["first", "model gpt-nano"] == found["first", "model mlp"] == "1.00"
+    assert found["second", "model mlp"] in ("1.49", "1.50", "1.51")  # 4 ranks beside 2
+    assert found["third", "model cnn"] == "–"
+
+
+def test_what_a_gigabyte_gives_is_told_of_each_work(stores, tmp_path):
+    cases = [*CASES[:3], *(fake.case(model="mlp", bucket_mib=b) for b in (1.0, 4.0))]
+    fast = fake.sweep(cases, lambda c: 0.04 * (0.5 if c.model == "mlp" else 2.0), noise=0.005, blocks=4, seed=1)
+    fake.write(tmp_path / "b.db", fast, label="b")
+    a = tmp_path / "a.db"
+    fake.write(a, fake.sweep(cases, lambda c: 0.04, noise=0.005, blocks=4), label="a")
+    of = read((a, None), (tmp_path / "b.db", None))
+    works = {work.work["model"]: work for work in overall(of)}
+    assert works["mlp"].gives["per_gb"][0].ratio == pytest.approx(2, rel=0.02)
+    assert works["gpt-nano"].gives["per_gb"][0].ratio == pytest.approx(0.5, rel=0.02)
+    sections = {section.id: section for section in several_sections(of, overall(of), facts(of))}
+    assert re.search(r"Model mlp: Beside a, a GB of peak memory gives (2\.0|1\.9)\d times on b \(geometric mean of 2 cases; ",
+                     sections["per-gb"].lead)  # fmt: skip
+    data = several_data(of, overall(of))
+    assert [work["means"]["per_gb"][0]["cases"] for work in data["works"]] == [
+        work.gives["per_gb"][0].cases for work in overall(of)
+    ]
+
+
+def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, tmp_path):
+    alone = write(tmp_path, "alone", cases=[fake.case(strategy="fsdp")])
+    empty = (tmp_path / "empty.db", None)
+    fake.write(empty[0], [], label="empty")
+    for other, role in ((alone, "alone"), (empty, "empty")):
+        of = read(stores["old"], other)
+        works = overall(of)
+        (section,) = (one for one in several_sections(of, works, facts(of)) if one.id == "per-gb")
+        assert section.empty == f"What a GB of peak memory gives is unknown. {role}: no case in common with old."
+        assert steps(of, works) == [
+            (f"measure on {role} what was measured on old, into a store of its own", "parabench run quick")
+        ]
+        assert "unpaired" not in [group.code for group in several_findings(of)]
+    dead = write(tmp_path, "dead", cases=[], launches=[fake.launch(case, **OOM) for case in CASES])
+    of = read(stores["old"], dead)
+    assert steps(of, overall(of)) == [("see why nothing of dead ended well", f"parabench report {dead[0]}@1")]
+    nothing = read(empty, write(tmp_path, "nothing", cases=[]))
+    assert "No side has a launch, so there is nothing to compare." in render(nothing)
 
 
 def test_each_kind_of_work_has_its_answer(tmp_path):
@@ -202,11 +332,12 @@ def test_doubts_and_next_steps_fit_what_was_compared(stores):
     found = {group.code: group.messages for group in several_findings(of)}
     assert found["unpaired"][0].startswith("alike against old: The two sides were measured one after the other")
     assert found["one_machine"][0].startswith("other against old: Each side is one machine")
-    commands = [command for _, command in steps(of)]
+    commands = [command for _, command in steps(of, overall(of))]
     assert commands[0] == f"parabench compare {stores['old'][0]}@1 {stores['alike'][0]}@1"
     assert commands[1].endswith("--across-hardware")
     assert commands[2] == "parabench ab quick --a OLD --b NEW"
-    changed = [command for _, command in steps(read(stores["old"], stores["new"]))]
+    two = read(stores["old"], stores["new"])
+    changed = [command for _, command in steps(two, overall(two))]
     assert changed[0].endswith("--changed torch")
 
 

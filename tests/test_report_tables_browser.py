@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fake_results as fake
 import pytest
-from browser_helpers import choose, drawn, needs_chromium, opened, too_wide
+from browser_helpers import choose, drawn, go_to, needs_chromium, opened, too_wide
 from test_report_anatomy import step
 
 from parabench.analysis.session import select_session
@@ -163,6 +163,12 @@ def downloaded(page, table):
     return download.value.suggested_filename, list(csv.DictReader(io.StringIO(text, newline="")))
 
 
+def unexplained(heads):
+    """Those that docs/report.md says nothing about."""
+    told = (Path(__file__).parent.parent / "docs" / "report.md").read_text(encoding="utf-8")
+    return {head for head in heads if f"`{head}`" not in told}
+
+
 def test_a_file_has_the_selected_rows_in_the_tables_order_with_all_that_is_known(browser, many):
     with opened(browser, many, "#tab=data&world_size=4") as page:
         sort(page, "cases", "Step")
@@ -176,6 +182,7 @@ def test_a_file_has_the_selected_rows_in_the_tables_order_with_all_that_is_known
         assert int(slowest["peak_memory_bytes"]) == pytest.approx(103 * 2**20, rel=1e-4)
         assert slowest["throughput_unit"] == "tokens/s"
         assert set(Case().to_dict()) <= set(slowest)
+        assert unexplained(set(slowest) - set(Case().to_dict())) == set()
         assert not {"latency_s", "work", "n"} & set(slowest)
 
 
@@ -189,6 +196,7 @@ def test_a_text_that_a_spreadsheet_would_run_is_text_and_numbers_stay_numbers(br
         (faster,) = [row for row in rows if row["label"].startswith("tp")]
         assert float(faster["drift"]) == pytest.approx(-0.2)
         assert (faster["block"], faster["status"]) == ("0", "ok")
+        assert unexplained(faster) == set()
 
 
 def open_case(page, name):
@@ -202,7 +210,7 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
         dialog = page.locator("dialog.detail")
         said = dialog.inner_text()
         for part in (
-            "fastest", "tokens/s", "± 0.3 ms, 95 %", "2 buckets: 1.00, 25.0 MiB.", "backward",
+            "fastest", "tokens/s", "22.2 ± 0.3 ms", "(Student's t)", "2 buckets: 1.00, 25.0 MiB.", "backward",
             "None is about this case", "The page holds none of this case",
         ):  # fmt: skip
             assert part in said, part
@@ -214,12 +222,24 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
         ).all_inner_texts()
         page.keyboard.press("Escape")
         assert not dialog.is_visible()
-        assert "case=" not in page.evaluate("location.hash")
+        page.wait_for_url(lambda url: "case=" not in url)
         assert page.evaluate("document.activeElement.textContent") == "ddp ring 25 MiB, 4 ranks"
-        page.go_back()
+        page.go_forward()
         page.wait_for_selector("dialog[open]")
         dialog.get_by_role("button", name="Close").click()
         assert not dialog.is_visible()
+        page.wait_for_url(lambda url: "case=" not in url)
+
+
+def test_going_back_after_a_case_was_closed_does_not_open_it_again(browser, rich):
+    with opened(browser, rich) as page:
+        go_to(page, "data")
+        open_case(page, "ddp ring 25 MiB, 4 ranks")
+        page.keyboard.press("Escape")
+        page.wait_for_url(lambda url: "case=" not in url)
+        page.go_back()
+        page.wait_for_selector("#tab-answer:not([hidden])")
+        assert page.locator("dialog[open]").count() == 0
 
 
 def test_a_link_opens_a_case_of_which_nothing_is_known_and_says_so(browser, rich):

@@ -174,13 +174,15 @@ class Maker:
     """Makes pages when it is let."""
 
     def __init__(self):
-        self.go, self.asked, self.fails = threading.Event(), [], ""
+        self.go, self.asked, self.fails, self.lacks = threading.Event(), [], "", None
 
     def __call__(self, store, session):
         self.asked.append((store, session))
         assert self.go.wait(60)
         if self.fails:
             raise UsageError(self.fails)
+        if self.lacks:
+            raise self.lacks
         return f"page {len(self.asked)}"
 
 
@@ -251,6 +253,21 @@ def test_a_page_that_cannot_be_made_leaves_the_last_and_its_reason(maker):
     renewal.look(Path("r.db"), Standing("", stamp="2"), "another template")
     renewal.wait()
     assert (renewal.newest.text, renewal.error) == ("page 3", "")
+
+
+def test_what_the_machine_lacks_is_said_and_tried_again(maker):
+    renewal = Renewal(maker, lambda: 0.0)
+    maker.go.set()
+    maker.lacks = OSError(28, "No space left on device")
+    for tried in (1, 2):
+        renewal.look(Path("r.db"), Standing("", stamp="1"))
+        renewal.wait()
+        assert (renewal.newest, len(maker.asked)) == (None, tried)
+        assert renewal.error == "no page could be made: No space left on device; it is tried again"
+    maker.lacks = None
+    renewal.look(Path("r.db"), Standing("", stamp="1"))
+    renewal.wait()
+    assert (renewal.newest.stamp, renewal.error) == ("1", "")
 
 
 def test_a_child_makes_the_page_that_report_writes(tmp_path):

@@ -33,6 +33,13 @@ def test_every_file_of_a_page_is_shipped_and_can_be_copied():
     assert shipped == there == {*templates.names(), *OTHERS}
 
 
+def test_every_package_is_shipped():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    there = {".".join(file.parent.relative_to(ROOT).parts) for file in (ROOT / "parabench").rglob("__init__.py")}
+    assert set(listed) == there | {"parabench.reports", "parabench.suites"}
+    assert len(listed) == len(set(listed))
+
+
 def test_the_drawing_library_is_the_one_that_makes_the_figures():
     """CONTRIBUTING.md says how to take another version."""
     begin = (REPORTS / "vendor" / "plotly-basic.min.js").read_text(encoding="utf-8")[:200]

@@ -27,8 +27,8 @@ NOT_APART = "not told apart"
 
 
 def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """The case table's rows, each with its `place` in the answers ('fastest', 'not told apart' or nothing), and its `mark`
-    where it is no answer, or another training."""
+    """The case table's rows, each with its `place` in the answers ('fastest', 'not told apart' or nothing), and
+    its `mark` where it is no answer, or another training."""
     place = {}
     for answer in answers:
         if answer.best is not None and answer.decided:

@@ -89,14 +89,14 @@ def percent(fraction: float | None) -> str:
     """A share or a difference: '9 %', '0.4 %'; 'more than 1,000 %' and 'less than 0.01 %' where no figure says more."""
     if not known(fraction):
         return UNKNOWN
-    size = abs(fraction) * 100
+    size, sign = abs(fraction) * 100, "−" if fraction < 0 else ""
     if 0 < size < 0.01:
         return "less than 0.01 %"
     if size > 1000:
         return "more than 1,000 %"
-    if size < 0.05 and size:
-        return f"{digits(fraction * 100, 1)} %"
-    return f"{fraction * 100:,.0f} %" if size >= 9.95 else f"{fraction * 100:.1f} %"
+    if 0 < size < 0.05:
+        return f"{sign}{digits(size, 1)} %"
+    return f"{sign}{size:,.0f} %" if size >= 9.95 else f"{sign}{size:.1f} %"
 
 
 def within(half_width: float) -> str:

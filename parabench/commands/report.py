@@ -46,10 +46,14 @@ def report(
         return
     if not stores:
         raise UsageError("no store is given; give the results.db of a run")
+    if output.is_dir():
+        raise UsageError(f"{output} cannot be written: it is a folder; give -o a file, such as {output / 'report.html'}")
     if session is not None and len(stores) > 1:
+        from parabench.store import split
+
         raise UsageError(
             f"--session {session} cannot name a session of {len(stores)} stores; "
-            f"write each as STORE@SESSION, as in {stores[0]}@{session}"
+            f"write each as STORE@SESSION, as in {split(stores[0])[0]}@{session}"
         )
     from parabench.pages.templates import check_folder
 

@@ -80,6 +80,9 @@ class Renewal:
             self.newest, self.error = Page(self._make(store, now.session), stamp, now.launches), ""
         except UsageError as error:
             self.error = str(error)
+        except OSError as error:  # no room for the page, no process to make it in: that may pass
+            self.error = f"no page could be made: {error.strerror or error}; it is tried again"
+            self._tried = ""
         self._not_before = self._clock() + SHARE * (self._clock() - began)
 
 

@@ -23,8 +23,8 @@ def render(of: Across) -> str:
             "latency",
             "Step latency",
             "Left of the line a step takes less time on candidate. Bars are 95 % intervals, that of the geometric mean "
-            "with blocks of launches as its unit: what a block's launches share is in all cases at once. Axes are "
-            "logarithmic.",
+            "with blocks of launches as its unit: what a block's launches share is in all cases at once; it is filled "
+            "where that tells it from 1. Axes are logarithmic.",
             "sides_ratios",
         ),
         _section(

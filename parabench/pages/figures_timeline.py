@@ -51,6 +51,7 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
     ranks = timeline.ranks[:MOST_RANKS]
     calls = timeline.calls[timeline.calls["rank"].isin(ranks)]
     calls = calls.assign(row=_rows(calls)).astype({"row": int})
+    calls = calls.assign(alone=_alone(calls))
     rows = int(calls["row"].max()) + 1 if len(calls) else 1
     thick = 1.0 if rows == 1 else _THIN
     pitch = 1 + rows * thick + _GAP
@@ -106,6 +107,20 @@ def _rows(calls: pd.DataFrame) -> pd.Series[int]:
     return pd.Series(chosen, index=calls.index, dtype=int)
 
 
+def _alone(calls: pd.DataFrame) -> pd.Series[bool]:
+    """Whether nothing else in its row covers a call: only then is there room for what is said in it."""
+    covered: set[Any] = set()
+    for _, own in calls.groupby(["rank", "row"]):
+        before: Any = None
+        until = float("-inf")
+        for index, call in own.sort_values(["start_s", "seq"]).iterrows():
+            if _begin(call) < until:
+                covered |= {before, index}
+            if _end(call) > until:
+                before, until = index, _end(call)
+    return pd.Series([index not in covered for index in calls.index], index=calls.index, dtype=bool)
+
+
 def _begin(call: Mapping[Any, Any] | pd.Series[Any]) -> float:
     return float(call["start_s"] if words.known(call["start_s"]) else call["made_s"])
 
@@ -150,7 +165,7 @@ def _calls(figure: go.Figure, calls: pd.DataFrame, top: Mapping[int, float], thi
             orientation="h",
             name=plain(op),
             marker={"color": colour, "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}},  # tells neighbours apart
-            text=[_said_inside(call) for call in timed.to_dict("records")],
+            text=[_said_inside(call) if call["alone"] else "" for call in timed.to_dict("records")],
             textposition="inside",
             insidetextanchor="start",
             textangle=0,

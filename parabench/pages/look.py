@@ -17,9 +17,9 @@ from parabench.record import MIB
 
 # The page's script, in the order in which its parts need one another; each draws, chooses or says one thing.
 SCRIPTS = (
-    "data", "say", "state", "element", "filters", "of_all", "tabs", "plots", "print", "figures_cases", "figures_ranking",
-    "figures_front", "figures_buckets", "figures_heat", "figures_algorithms", "figures_scaling", "bars",
-    "figures_parts", "figures_memory", "figures_use", "figures_bus", "sort", "csv", "table", "table_data",
+    "data", "say", "state", "element", "filters", "of_all", "tabs", "plots", "print", "figures_cases",
+    "figures_ranking", "figures_front", "figures_buckets", "figures_heat", "figures_algorithms", "figures_scaling",
+    "bars", "figures_parts", "figures_memory", "figures_use", "figures_bus", "sort", "csv", "table", "table_data",
     "figures_trust", "detail", "detail_open", "figures_sides", "figures_sides_curves", "table_sides", "live", "start",
 )  # fmt: skip
 STYLES = ("page", "answer", "live", "table", "detail", "compare")
@@ -57,15 +57,15 @@ class Look:
         return self.asset("vendor/plotly-basic.min.js")
 
     def script(self) -> str:
-        """The page's own script, its parts in one function, so that their names are nobody else's; in a task of its own,
-        because plotly.js before it takes one."""
+        """The page's own script, its parts in one function, so that their names are nobody else's; in a task of its
+        own, because plotly.js before it takes one."""
         parts = (self.asset(f"script/{name}.js") for name in SCRIPTS)
         return '"use strict";\nsetTimeout(() => {\n' + "\n".join(parts) + "});\n"
 
     def render(self, template: str, **content: Any) -> str:
         """`template` filled with `content`. Raises UsageError where one of the reader's own is wrong."""
         try:
-            return self._environment().get_template(template).render(**content)
+            page = self._environment().get_template(template).render(**content)
         except UsageError:
             raise
         except Exception as error:
@@ -76,6 +76,9 @@ class Look:
             raise UsageError(
                 f"a template of {self._folder} cannot be used: {self._place(error, template)}: {why}; mend it"
             ) from error
+        if not page.strip():
+            raise UsageError(f"a template of {self._folder} gives an empty page: {template}; mend it")
+        return page
 
     def _place(self, error: Exception, template: str) -> str:
         """In which template an error is, and in which line, as far as Jinja knows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from markupsafe import Markup
 from parabench.analysis import tables
 from parabench.analysis.session import Session
 from parabench.pages.columns import rounded
+from parabench.pages.figures import Panel
 from parabench.pages.look import Look
 from parabench.pages.section import Section
 from parabench.pages.tabs import tabs_of
@@ -48,11 +50,12 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
 
     Raises UsageError when a file of `folder` cannot be read or is no template.
     """
-    panels = {
-        f"{section.id}-{i}": rounded(json.loads(panel.figure.to_json()))
-        for section in sections
-        for i, panel in enumerate(section.panels)
-    }
+    panels = {f"{section.id}-{i}": _figure(panel) for section in sections for i, panel in enumerate(section.panels)}
+    of_case: dict[str, list[dict[str, Any]]] = {}
+    for section in sections:
+        for panel in section.spare:
+            head = {"title": f"{section.title}: {panel.title}", "height": f"{panel.height}px"}
+            of_case.setdefault(panel.case, []).append(_figure(panel) | head)
     look = Look(folder)
     drawn = bool(panels) or any(section.draw for section in sections)
     scripts = [_script(text) for text in ([look.plotly()] if drawn else []) + [look.script()]]
@@ -64,10 +67,15 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
         style=Markup(look.style()),
         scripts=[Markup(script) for script in scripts],
         data=script_json(data),
-        figures=script_json(panels),
+        figures=script_json(panels | ({"of_case": of_case} if of_case else {})),
         sections=sections,
         **content,
     )
+
+
+def _figure(panel: Panel) -> dict[str, Any]:
+    figure: dict[str, Any] = rounded(json.loads(panel.figure.to_json()))
+    return figure
 
 
 def script_json(data: object) -> Markup:
@@ -80,4 +88,5 @@ def script_json(data: object) -> Markup:
 
 def _script(source: str) -> str:
     """JavaScript as an inline script may hold it; the policy's hash is of exactly this text."""
-    return source.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    safe = re.sub("</(script)", r"<\\/\1", source.replace("\r\n", "\n"), flags=re.IGNORECASE)
+    return safe.replace("<!--", "<\\!--")

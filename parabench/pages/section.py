@@ -28,7 +28,8 @@ class Table:
 class Section:
     """A part of the page with figures and tables; without any, `empty` says why there are none. `lead` is what they
     show, in a sentence or two; `pairs` are facts, each with its name. `draw` names the drawer of the page's script that
-    makes its figures of the selected cases; where it makes none, `empty` says why."""
+    makes its figures of the selected cases; where it makes none, `empty` says why. `spare` are figures of single cases
+    that stand in the details of their case alone."""
 
     id: str
     title: str
@@ -39,3 +40,4 @@ class Section:
     lead: str = ""
     pairs: tuple[tuple[str, str], ...] = ()
     draw: str = ""
+    spare: tuple[figures.Panel, ...] = ()

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.anatomy import EXPOSED_IN, case_anatomy
 from parabench.analysis.instruments.calls import call_table
-from parabench.analysis.instruments.timeline import MOST_TIMELINES, Timeline, timelines
+from parabench.analysis.instruments.timeline import MOST_TIMELINES, Timeline, median_step, timelines
 from parabench.family import Rule, entry_of
 from parabench.pages.bars import PART
 from parabench.pages.case_tables import case_table
-from parabench.pages.figures import marked
+from parabench.pages.figures import Panel, marked
 from parabench.pages.figures_timeline import MOST_RANKS, timeline_panel
 from parabench.pages.panels import ms
 from parabench.pages.section import Section, Table
 from parabench.pages.sections_calls import bandwidth_section, bucket_section, straggler_section
 from parabench.record import MIB, STEP_PARTS
 
+# Of so many of the fastest cases the page keeps a timeline for the case's details.
+MOST_SPARE = 40
 # Less hidden communication than this share of it is said as none.
 _NONE = 0.0005
 # Where nothing can be hidden there is hidden time all the same.
@@ -155,6 +159,9 @@ def _share_table(cases: pd.DataFrame) -> Table:
 
 def _timeline(seen: Evidence, calls: pd.DataFrame) -> Section:
     each, shown = timelines(seen)
+    there = {one.case_id for one in shown}
+    steps = (median_step(seen, str(case_id)) for case_id in seen.cases["case_id"][:MOST_SPARE] if case_id not in there)
+    spare = [one for one in steps if one is not None and len(one.calls)]
     labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
     most = f", up to {MOST_TIMELINES}" if len(shown) == MOST_TIMELINES else ""
     ranks = max((len(one.ranks) for one in shown), default=0)
@@ -166,10 +173,15 @@ def _timeline(seen: Evidence, calls: pd.DataFrame) -> Section:
         "time that it waits for ranks that come later. A triangle: the bucket's last gradient is there. "
         "All ranks share one clock."
         + (f" The first {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),
-        [timeline_panel(one, f"{labels[one.case_id]}: {words.milliseconds(one.length_s)}") for one in shown],
+        [_panel(one, labels) for one in shown],
         "No case with several ranks was seen to communicate, so there is no timeline to compare.",
         tuple(_call_table(calls, one, labels[one.case_id]) for one in shown),
+        spare=tuple(_panel(one, labels) for one in spare),
     )
+
+
+def _panel(one: Timeline, labels: Mapping[str, str]) -> Panel:
+    return timeline_panel(one, f"{labels[one.case_id]}: {words.milliseconds(one.length_s)}")
 
 
 def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:

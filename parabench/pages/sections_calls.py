@@ -39,7 +39,10 @@ def bucket_section(seen: Evidence) -> Section | None:
     in_turns = (buckets["since"] == "forward_backward").any()
     table = case_table(
         "The cases' buckets; moments in ms after the begin of the part under Counted from",
-        ("Case", "Parameters", "Counted from", "Bucket", "MiB", "Ready", "Called", "Begun", "Took", "Wire", "Exposed", "GB/s"),
+        (
+            "Case", "Parameters", "Counted from", "Bucket", "MiB", "Ready", "Called", "Begun", "Took", "Wire",
+            "Exposed", "GB/s",
+        ),
         buckets,
         lambda row: (
             label[row["case_id"]],
@@ -51,7 +54,7 @@ def bucket_section(seen: Evidence) -> Section | None:
             words.digits(row["busbw"]) if words.known(row["busbw"]) else "–",
         ),
         texts=3,
-    )
+    )  # fmt: skip
     return Section(
         "buckets",
         "DDP's buckets",

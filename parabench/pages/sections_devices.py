@@ -97,8 +97,9 @@ def _devices(seen: Evidence) -> Section:
         "time-devices",
         "Power, clocks and temperature",
         f"Read through NVML ten times a second; figures are of the {MOST_LAUNCHES} fastest cases that were read, of "
-        "each the launch whose number is the middle one; the table is of all launches' timed steps. Energy is the growth of the "
-        "device's own counter. A triangle marks a reading at which something held the clocks down; hovering says what."
+        "each the launch whose number is the middle one; the table is of all launches' timed steps. Energy is the "
+        "growth of the device's own counter. A triangle marks a reading at which something held the clocks down; "
+        "hovering says what."
         f"{lacking}",
         panels,
         _why_no_devices(seen, missing),

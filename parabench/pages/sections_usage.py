@@ -37,9 +37,7 @@ def energy_section(seen: Evidence) -> Section | None:
     table, title = seen.once(efficiency), "Energy of a step"
     reasons = _unknown(table, "Energy", "joules_per_step", "joules_reason")
     if table["joules_per_step"].isna().all():
-        return Section(
-            "energy", title, "", [], " ".join(reasons) or f"{seen.why_none}, so there is nothing to draw."
-        )
+        return Section("energy", title, "", [], " ".join(reasons) or f"{seen.why_none}, so there is nothing to draw.")
     said = [
         "The joules of all devices of a case in a measured step, idle time between steps included; lower is better."
     ]

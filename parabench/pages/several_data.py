@@ -56,7 +56,10 @@ def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
             {
                 "name": each.heading,
                 "unit": words.unit_of(each.work["seq_len"]),
-                "means": {"ratio": [*map(mean_data, each.means)]},
+                "means": {
+                    "ratio": [*map(mean_data, each.means)],
+                    **{name: [*map(mean_data, means)] for name, means in each.gives.items()},
+                },
             }
             for each in works
         ],
@@ -66,19 +69,9 @@ def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
     }
 
 
-def _means(of: Several, each: Overall, works: int) -> dict[str, list[dict[str, float | None]]]:
-    """By the name of a ratio the means of every side but the first; of a step's time those of the work."""
-    means = {"ratio": [*map(mean_data, each.means)]}
-    if works == 1:
-        means |= {
-            name: [mean_data(getattr(side, name).mean) for side in of.against] for name in ("per_joule", "per_gb")
-        }
-    return means
-
-
 def mean_data(mean: Mean) -> dict[str, float | None]:
-    """A geometric mean as JSON holds it."""
-    return {"ratio": mean.ratio, "low": mean.low, "high": mean.high}
+    """A geometric mean as JSON holds it, with how many cases it is of."""
+    return {"ratio": mean.ratio, "low": mean.low, "high": mean.high, "cases": mean.cases}
 
 
 def _cases(of: Several) -> pd.DataFrame:

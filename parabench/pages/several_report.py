@@ -47,7 +47,7 @@ def render(of: Several, template_folder: Path | None = None) -> str:
     """The page as text."""
     works = overall(of)
     told = facts(of)
-    sections = several_sections(of, told)
+    sections = several_sections(of, works, told)
     names = [side.role for side in of.sides]
     return fill(
         "several.html",
@@ -58,13 +58,13 @@ def render(of: Several, template_folder: Path | None = None) -> str:
         names=names,
         colours=[style["color"] for style in side_styles(names)],
         apart=[apart(told, at) for at in range(len(names))],
-        answers=[_answer(of, each) for each in works],
+        answers=[_answer(each) for each in works],
         origins=of.origins,
         started=max(origin.started_utc for origin in of.origins),
         paired=[against.paired for against in of.against],
         findings=several_findings(of),
         unfinished=[name for name, origin in zip(names, of.origins, strict=True) if not origin.finished_utc],
-        next=next_words.steps(of),
+        next=next_words.steps(of, works),
         command=explore(of.origins),
     )
 
@@ -76,10 +76,10 @@ def _tabs(sections: list[Section]) -> list[Tab]:
     return found
 
 
-def _answer(of: Several, each: Overall) -> dict[str, object]:
+def _answer(each: Overall) -> dict[str, object]:
     """What the page says of one work: sentences, and the numbers that matter as (name, number, unit, interval)."""
-    first = of.first.role
     numbers = [
-        (f"a step on {each.names[at]}, beside {first}", *overall_words.said(each.means[at - 1])) for at in each.others
+        (f"a step on {each.names[at]}, beside {each.names[0]}", *overall_words.said(each.means[at - 1]))
+        for at in each.others
     ]
     return {"heading": each.heading, "sentences": overall_words.sentences(each), "numbers": numbers, "of": each}

@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from parabench.analysis import words
-from parabench.analysis.gate import across_words
-from parabench.analysis.gate.geometric import Mean
 from parabench.analysis.side_by_side.facts import HARDWARE, SOFTWARE, Fact
+from parabench.analysis.side_by_side.overall import Overall
 from parabench.analysis.side_by_side.several import Several
-from parabench.analysis.sweet_spot.best import spots
-from parabench.pages.panels import ms
 from parabench.pages.section import Section, Table
+from parabench.pages.several_best import best_section
+from parabench.pages.several_given import given_section
 from parabench.pages.sections_sides import launch_section, side_section
-from parabench.record import MIB
 
 # More rows than these nobody reads in a page; the table of all cases has the others.
 MOST_ROWS = 300
-_NOBODY = "No case has this number both on {first} and on another side, so there is nothing to draw."
 
 
-def several_sections(of: Several, told: Sequence[Fact]) -> list[Section]:
+def several_sections(of: Several, works: Sequence[Overall], told: Sequence[Fact]) -> list[Section]:
     """All of them, each by its id in a tab of the page."""
     names = tuple(side.role for side in of.sides)
     rows = of.rows
     return [
         _ratios(of),
-        _best(of, names),
+        best_section(of, works, names),
         Section(
             "buckets", "Bucket size", "One curve a side: cases that differ in the bucket size alone. Bars span the "
             "fastest and the slowest launch.", [], "No case of the selected ones was measured with two bucket sizes.",
@@ -43,8 +40,8 @@ def several_sections(of: Several, told: Sequence[Fact]) -> list[Section]:
             "whose peak differs most between sides come first.", [], "No peak of memory is known.",
             draw="sides_memory",
         ),
-        _gives(of, "per-gb", "per_gb", "Tokens/s per GB of memory", "GB of peak memory", "tokens/s"),
-        _gives(of, "per-joule", "per_joule", "Tokens per joule", "joule", "tokens"),
+        given_section(works, "per-gb", "per_gb", "Tokens/s per GB of memory", "GB of peak memory", "/s"),
+        given_section(works, "per-joule", "per_joule", "Tokens per joule", "joule"),
         _differing(told, names, HARDWARE),
         _differing(told, names, SOFTWARE),
         _agreeing(told),
@@ -67,77 +64,10 @@ def _ratios(of: Several) -> Section:
         f"Every case beside {first}",
         f"Left of the line a step takes less time than on {first}; the axis is logarithmic. Bars are 95 % intervals of "
         "that case alone. A filled mark is told apart from no change, over all cases of its side at once (Holm, 5 %). "
-        "The geometric mean's interval takes blocks of launches for its unit.",
+        "The geometric mean is filled where its interval, which takes blocks of launches for its unit, tells it from 1.",
         [],
-        _NOBODY.format(first=first),
+        f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
         draw="sides_ratios",
-    )
-
-
-def _gives(of: Several, at: str, name: str, title: str, what: str, unit: str) -> Section:
-    """What a joule or a gigabyte gives beside the first side."""
-    first = of.first.role
-    means: list[tuple[str, Mean]] = [(against.side.role, getattr(against, name).mean) for against in of.against]
-    known = [(role, mean) for role, mean in means if mean.ratio is not None]
-    unknown = [f"{role}: {mean.reason}." for role, mean in means if mean.ratio is None]
-    if not known:
-        return Section(at, title, "", [], f"What a {what} gives is unknown. {' '.join(unknown)}")
-    said = [
-        f"{across_words.times(mean.ratio or 1)} times on {role}"
-        + (f" (95 %: {across_words.interval(mean)})" if mean.low is not None else "")
-        for role, mean in known
-    ]
-    lead = f"Beside {first}, a {what} gives {words.joined(said)} the {unit}, geometric mean over cases."
-    return Section(
-        at,
-        title,
-        f"Right of the line it gives more than on {first}.",
-        [],
-        _NOBODY.format(first=first),
-        lead=" ".join([lead, *(f"Unknown on {each}" for each in unknown)]),
-        draw=f"sides_{name}",
-    )
-
-
-def _best(of: Several, names: tuple[str, ...]) -> Section:
-    """Each side's sweet spot of each work."""
-    head = ("Side", "Sweet spot", "Step ms", "± ms", "Throughput", "Peak MiB", "As fast", f"× {names[0]}")
-    rows: list[tuple[str, ...]] = []
-    said: list[tuple[str, ...]] = []
-    firsts: dict[str, float] = {}
-    for name, seen in zip(names, of.evidence, strict=True):
-        peaks = dict(zip(seen.cases["case_id"], seen.cases["peak_memory_bytes"], strict=True))
-        for answer in seen.once(spots):
-            said.append((name, answer.sentence()))
-            best = answer.best
-            if best is None:
-                rows.append((name, answer.why_not or words.UNKNOWN, *["–"] * 6))
-                continue
-            beside = firsts.setdefault(answer.heading, best.latency_s)
-            spot = f"{answer.heading}: {best.label}" if answer.heading else best.label
-            peak = peaks.get(best.case_id)
-            rows.append(
-                (
-                    name,
-                    spot if answer.decided else f"{spot} (undecided)",
-                    ms(best.latency_s),
-                    ms(best.plus_minus_s),
-                    words.throughput(best.tokens_per_s, best.unit),
-                    words.digits(peak / MIB) if words.known(peak) else "–",
-                    words.count(len(answer.equals), "other") if answer.decided else "–",
-                    across_words.times(best.latency_s / beside),
-                )
-            )
-    table = Table("Best of each side", head, rows, texts=2, closed=False)
-    closed = Table("In words", ("Side", "Answer"), said, texts=2)
-    return Section(
-        "best",
-        "Best of each side",
-        "What each side's own session says is fastest there, as its own report does. “As fast” counts what cannot be "
-        f"told apart from it; the last column is its step beside that of {names[0]}’s best, which may be another case.",
-        [],
-        "Nothing was measured.",
-        (table, closed),
     )
 
 
@@ -169,7 +99,7 @@ def _agreeing(told: Iterable[Fact]) -> Section:
 def _missing(of: Several, names: tuple[str, ...]) -> Section:
     """The cases that not every side has with a number: each side's number, how it ended, or why it is not there."""
     rows, ids = [], []
-    numbers = [set(known.launches["case_id"]) for known in of.known]
+    numbers = [set(known.launches["case_id"]) for known in of.known["latency"]]
     for label, at, row in zip(of.cases["label"], of.cases["case_id"], of.rows, strict=True):
         if all(case in there for case, there in zip(row, numbers, strict=True)):
             continue

@@ -28,6 +28,9 @@ def check_folder(folder: Path) -> None:
     """Raise UsageError where `folder` is none, or holds nothing that a page would take from it."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; give --template a folder with templates like those of reports/")
+    for name in names():
+        if (folder / name).is_dir():
+            raise UsageError(f"{folder / name} is a directory; make it a file of UTF-8 text, or give it another name")
     if not any((folder / name).is_file() for name in names()):
         raise UsageError(
             f"nothing in {folder} would be used: its files must be called {', '.join(names())}; "

@@ -8,7 +8,7 @@ const barAxis = (rows) => ({
   tickvals: rows.map((_, i) => i), ticktext: rows.map((row) => barLines(row).join("<br>")),
   range: [rows.length - 0.5, -0.5], showgrid: false,
 });
-const barHeight = (rows, head, least = 2) => {
+const barHeight = (rows, head, least = document.documentElement.dataset.print ? 1 : 2) => {
   const lines = Math.max(least, ...rows.map((row) => barLines(row).length));
   return head + (12 + 16 * lines) * rows.length;
 };

@@ -39,18 +39,28 @@ const why = (text) => element("p", { class: "empty" }, text);
 
 const numbersOf = (row) => {
   const { unit } = data.works[cases.work[row]];
-  const margin = known(cases.plus_minus_s[row]) ? `± ${marginMs(row)} ms, 95 %`
-    : known(cases.spread[row]) ? `launches differ by ${say.percent(cases.spread[row])}` : "spread unknown";
+  const sure = known(cases.plus_minus_s[row]);
   const told = [
-    [`step latency, ${cases.statistic[row]}`, say.ms(cases.latency_s[row]), `ms, ${margin}`, cases.latency_s[row]],
-    ["90 % of steps take at most", say.ms(cases.p90_s[row]), "ms", cases.p90_s[row]],
-    ["throughput", say.rate(cases.tokens_per_s[row]), `${unit}/s`, cases.tokens_per_s[row]],
+    [`step latency, ${cases.statistic[row]}`, say.ms(cases.latency_s[row]), "ms", cases.latency_s[row], sure && marginMs(row)],
+    ["90th percentile of steps", say.ms(cases.p90_s[row]), "ms", cases.p90_s[row]],
+    ["throughput", say.rate(cases.tokens_per_s[row]), `${unit}/s`, cases.tokens_per_s[row], sure && marginRate(row)],
     ["peak memory", say.mib(cases.peak_memory_bytes[row]), "MiB", cases.peak_memory_bytes[row]],
   ];
-  return element("dl", { class: "numbers" }, ...told.map(([name, value, unitOf, number]) => element(
+  const numbers = element("dl", { class: "numbers" }, ...told.map(([name, value, unitOf, number, margin]) => element(
     "div", {}, element("dt", {}, name),
-    element("dd", {}, known(number) ? value : "unknown", " ", known(number) ? element("small", {}, unitOf) : ""),
+    element("dd", {}, ...(known(number)
+      ? [value, ...(margin ? [" ", element("small", {}, "±"), ` ${margin}`] : []), " ", element("small", {}, unitOf)]
+      : ["unknown"])),
   )));
+  return known(cases.latency_s[row]) ? [numbers, element("p", { class: "caption" }, howMade(row))] : [numbers];
+};
+// What the numbers above are.
+const howMade = (row) => {
+  const spread = known(cases.spread[row]) ? `the slowest launch is ${say.percent(cases.spread[row])} over the fastest` : "the spread is unknown: one launch";
+  const margin = known(cases.plus_minus_s[row]) ? "± is the half-width of a 95 % interval (Student's t), from what case and block "
+    + "leave unexplained in its launches, weighed together with that of all cases of its work" : "± is unknown";
+  return `Both times are one number a launch, then the mean over launches on the log scale, as in the average block; ${margin}; ${spread}. `
+    + "Memory is the largest of all launches.";
 };
 
 const PARTS = {
@@ -61,11 +71,13 @@ const partsOf = (row) => {
   const there = Object.keys(PARTS).filter((name) => known(cases[name]?.[row]));
   if (!there.length) return why("The parts of its step were not recorded.");
   const sum = there.reduce((total, name) => total + cases[name][row], 0);
-  return element("ul", { class: "bars" }, ...there.map((name) => element(
+  const bars = element("ul", { class: "bars" }, ...there.map((name) => element(
     "li", {}, element("span", {}, PARTS[name]),
     element("span", { class: "track" }, element("i", { style: `width: ${(100 * cases[name][row] / sum).toFixed(1)}%` })),
     element("span", { class: "n" }, `${say.ms(cases[name][row])} ms`),
   )));
+  const other = cases.statistic[row] === "median" ? "" : `, while the step latency above is the ${cases.statistic[row]}`;
+  return [bars, element("p", { class: "caption" }, `Medians over steps of the slowest rank, then over launches${other}: they need not add up to it.`)];
 };
 
 const bucketsOf = (row) => {

@@ -12,6 +12,9 @@ const readyMade = (id) => {
     height: each.style.height,
     panel: ofCase(structuredClone(figures[each.dataset.figure]), id),
   }));
+  const spare = (figures.of_case?.[id] || []).map(({ title, height, ...figure }) => ({
+    title, height, panel: ofCase(structuredClone(figure), id),
+  }));
   const rows = groupBy(own.filter((each) => each.tagName === "TR"), (row) => row.closest("table"));
   const copied = [...rows].filter(([table]) => !table.closest("#excluded, [data-table]")).map(([table, trs]) => {
     const visible = trs.map((tr) => { const copy = tr.cloneNode(true); copy.hidden = false; return copy; });
@@ -21,7 +24,7 @@ const readyMade = (id) => {
       element("table", {}, table.tHead.cloneNode(true), element("tbody", {}, ...visible)),
     )];
   });
-  return [plots, copied];
+  return [[...plots, ...spare], copied];
 };
 
 const launchPanel = (row, own) => {
@@ -59,7 +62,7 @@ const fillDetail = async (row) => {
       element("button", { type: "button", class: "plain", onclick: () => detail.close() }, "Close"),
     ),
     element("div", { class: "within" },
-      numbersOf(row),
+      ...numbersOf(row),
       part("Launches", numbers ? draw("The number of each launch, block by block", "220px", launchPanel(row, own))
         : why("No launch of it counts, so there is no number to draw."), launchesTable(own)),
       part("Parts of a step", partsOf(row)),

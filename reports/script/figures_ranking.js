@@ -1,7 +1,7 @@
 // The fastest of the selected cases: a dot each, with its fastest and slowest launch.
 const MOST_RANKED = 16;
 // Characters in a line of a name beside a figure: on a phone the figure needs the room.
-const lineLength = () => (innerWidth >= 1000 || document.documentElement.dataset.print ? 36 : 24);
+const lineLength = () => (innerWidth >= 1000 || document.documentElement.dataset.print ? 44 : 24);
 
 // Words in lines of at most so many characters. Of too many lines those before the last go: names differ at their ends.
 const wrapped = (text, length, most) => {

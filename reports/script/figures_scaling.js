@@ -41,7 +41,7 @@ const nameOfCurve = ({ row }, withAlgorithm) => cut([
   cases.strategy[row],
   withAlgorithm && data.styles.strategy[cases.strategy[row]].has_algorithm ? cases.algorithm[row] : "",
   cases.bucket_mib[row] === null ? "" : `${cases.bucket_mib[row]} MiB`,
-].filter(Boolean).join(" "), 34);
+].filter(Boolean).join(" "), innerWidth < 600 ? 16 : 34);
 
 // Its points, and an empty one at each size that others have and it has not, so that a line crosses no gap.
 const withGaps = (points, sizes) => {
@@ -49,6 +49,10 @@ const withGaps = (points, sizes) => {
   const measuredAt = [...of.keys()];
   return sizes.filter((size) => size >= measuredAt[0] && size <= measuredAt.at(-1)).map((size) => [size, of.get(size) ?? null]);
 };
+
+// On a phone a legend of many lines has two columns of small names: one column would be as tall as the figure.
+const narrowLegend = (traces) => (innerWidth < 600 && traces.length > 6 && !document.documentElement.dataset.print
+  ? { legend: { ...laidOut("", "").legend, entrywidth: 0.48, entrywidthmode: "fraction", font: { size: 10 } } } : {});
 
 const scalingFigure = (curves, sizes, unit) => {
   const several = distinct(curves.map(({ row }) => cases.strategy[row])).length > 1;
@@ -87,7 +91,7 @@ const scalingFigure = (curves, sizes, unit) => {
       });
     }
     const xaxis = { type: wide ? "log" : "linear", tickvals: shown, ticktext: shown.map(String) };
-    return { traces, layout: laidOut("world size (ranks)", y, { xaxis, yaxis }) };
+    return { traces, layout: laidOut("world size (ranks)", y, { xaxis, yaxis, ...narrowLegend(traces) }) };
   };
   const top = 1.05 * Math.max(highest, Math.min(rate * shown.at(-1), ABOVE * highest));
   return {

@@ -48,24 +48,31 @@ const ratioAxis = (points) => {
 };
 
 // A dot a case and side, beside the first side: the most changed cases, those with the smallest ratio on top. `meanOf`
-// gives the geometric mean of a work on a side, where it is known; it stands below the cases where none is filtered.
+// gives the geometric mean of a work on a side, where it is known; it stands below the cases where none is filtered, and
+// is filled where its interval tells it from 1.
 const ratioPanels = (rows, name, axis, meanOf) => [...groupBy(
   rows.filter((row) => others.some((side) => known(of(name, side)[row]))), (row) => cases.work[row],
 )].map(([work, all]) => {
   const logs = new Map(all.map((row) => [row, others.map((side) => of(name, side)[row]).filter(known).map(Math.log)]));
   const most = (row) => Math.max(...logs.get(row).map(Math.abs));
-  const mean = (row) => logs.get(row).reduce((sum, each) => sum + each, 0) / logs.get(row).length;
-  const shown = all.sort((a, b) => most(b) - most(a)).slice(0, MOST_DOTS).sort((a, b) => mean(a) - mean(b));
-  const means = others.map((side) => meanOf(work, side));  // of all cases, whatever is selected
-  const whole = means.every(Boolean) && selected().length === cases.n && all.length > 1;
-  const labels = shown.map((row) => cases.label[row]).concat(whole ? ["geometric mean of all cases"] : []);
+  const middle = (row) => logs.get(row).reduce((sum, each) => sum + each, 0) / logs.get(row).length;
+  const shown = all.sort((a, b) => most(b) - most(a)).slice(0, MOST_DOTS).sort((a, b) => middle(a) - middle(b));
+  const means = others.map((side) => meanOf(work, side));  // whatever is selected
+  const sizes = distinct(means.filter((one) => known(one?.ratio)).map((one) => one.cases));
+  const whole = sizes.some((n) => n > 1) && selected().length === cases.n;
+  const meanLabel = `geometric mean${sizes.length === 1 ? ` of ${count(sizes[0], "case")}` : ""}`;
+  const labels = shown.map((row) => cases.label[row]).concat(whole ? [meanLabel] : []);
   const points = [];
   const traces = others.map((side, i) => {
     const own = shown.map((row, at) => ({
       at, ratio: of(name, side)[row], low: of(`${name}_low`, side)[row], high: of(`${name}_high`, side)[row],
       label: cases.label[row], told: name !== "ratio" || !of("change", side) || ["faster", "slower"].includes(of("change", side)[row]), size: 9,
     }));
-    if (whole) own.push({ ...means[i], at: shown.length, label: labels.at(-1), told: true, size: 13 });
+    const mean = means[i];
+    if (whole && mean) own.push({
+      ...mean, at: shown.length, label: `geometric mean of ${count(mean.cases, "case")}`, size: 13,
+      told: known(mean.low) && (mean.low > 1 || mean.high < 1),
+    });
     const drawn = own.filter(({ ratio }) => known(ratio));
     points.push(...drawn);
     const aside = (i - (others.length - 1) / 2) * Math.min(0.22, 0.7 / others.length);

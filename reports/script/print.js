@@ -1,19 +1,51 @@
 // On paper there are no tabs to open: everything is shown and drawn, in the width and the colours of paper, and then as
 // it was. The browser takes its picture right after `beforeprint`, so all of it is done within.
+// Rows of a table, rows and sentences where a figure or a few of them say the same, and details of a section: who needs
+// more has the page.
+const MOST_ON_PAPER = 30;
+const MOST_WITHIN = 12;
 let opened = [];
+// The first of what is long, and below it that there is more. `whole` is all of it, shown or not.
+const shorten = (shown, whole, most, thing, below) => {
+  if (whole <= most) return;
+  for (const one of shown.slice(most)) one.classList.add("beyond");
+  below(element("p", { class: "caption on-paper" }, `The first ${most} of ${count(whole, thing)}; the page has all.`));
+};
+const shortenAll = () => {
+  for (const table of document.querySelectorAll("main table")) {
+    const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
+    const most = table.closest("details") ? MOST_WITHIN : MOST_ON_PAPER;
+    shorten(rows, rowsBehind(table) ?? rows.length, most, "row", (said) => table.closest(".scroll").after(said));
+  }
+  for (const more of document.querySelectorAll("main .findings details")) {
+    const sentences = [...more.querySelectorAll("p")].filter((one) => !one.hidden);
+    shorten(sentences, sentences.length, MOST_WITHIN, "further case", (said) => more.append(said));
+  }
+};
+const lengthen = () => {
+  document.querySelectorAll(".beyond").forEach((one) => one.classList.remove("beyond"));
+  document.querySelectorAll(".on-paper").forEach((said) => said.remove());
+};
+const rowsBehind = (table) => {
+  const name = table.closest("[data-table]")?.dataset.table;
+  return name ? rowsInOrder(name).length : null;
+};
 const printing = () => {
   if (document.documentElement.dataset.print) return;
   document.documentElement.dataset.print = "yes";
-  opened = [...document.querySelectorAll("details:not([open]):not(.filter)")];
+  const closed = [...document.querySelectorAll("details:not([open]):not(.filter)")];
+  opened = [...groupBy(closed, (each) => each.parentElement).values()].flatMap((own) => own.slice(0, MOST_ON_PAPER));
   for (const each of opened) each.open = true;
   fillTables(true);
   everyPlot().forEach((plot) => fresh.delete(plot));
   if (typeof Plotly === "undefined") hideOthers(document);
-  else drawWithin(document, true);
+  else drawWithin(document, true);  // hides what is not selected before it first waits
+  shortenAll();
 };
 const printed = () => {
   delete document.documentElement.dataset.print;
   for (const each of opened) each.open = false;
+  lengthen();
   paint();
 };
 addEventListener("beforeprint", printing);

@@ -23,16 +23,14 @@ const say = {
   seconds: orDash((seconds) => `${digits(seconds)} s`),
   mib: orDash((bytes) => digits(bytes / 2 ** 20)),
   whole: orDash((value) => fixed(value, 0)),
-  rate: orDash((value) => {
-    const step = 10 ** Math.max(0, Math.floor(Math.log10(value)) - 2);
-    return digits(Math.round(value / step) * step);
-  }),
+  rate: orDash((value) => digits(Number(value.toPrecision(3)))),
   percent: orDash((fraction) => {
     const size = Math.abs(fraction) * 100;
     if (size > 0 && size < 0.01) return "less than 0.01 %";
     if (size > 1000) return "more than 1,000 %";
-    if (size > 0 && size < 0.05) return `${digits(fraction * 100, 1)} %`;
-    return size >= 9.95 ? `${fixed(fraction * 100, 0)} %` : `${fixed(fraction * 100, 1)} %`;
+    const sign = fraction < 0 ? "−" : "";
+    if (size > 0 && size < 0.05) return `${sign}${digits(size, 1)} %`;
+    return `${sign}${fixed(size, size >= 9.95 ? 0 : 1)} %`;
   }),
   bucket: (mib) => (mib === null ? "default" : String(mib)),
 };
@@ -44,7 +42,7 @@ const count = (n, thing) => `${fixed(n, 0)} ${thing}${n === 1 ? "" : /(ch|sh|s|x
 // What hovering says of a case, whatever figure it is in.
 const hoverOf = (row) => [
   `<b>${plain(cases.label[row])}</b>`,
-  `${say.ms(cases.latency_s[row])} ms a step (${cases.statistic[row]})`,
+  `${say.ms(cases.latency_s[row])}${known(cases.plus_minus_s?.[row]) ? ` ± ${marginMs(row)}` : ""} ms a step (${cases.statistic[row]})`,
   known(cases.spread[row]) ? `slowest launch over fastest: +${say.percent(cases.spread[row])}` : "spread unknown: one launch",
   `${cases.n_ok[row]} of ${count(cases.n_launches[row], "launch")} ok`,
 ].join("<br>");

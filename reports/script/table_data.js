@@ -13,10 +13,17 @@ const caseButton = (row) => element(
 const tagsOf = (row) => [[cases.place[row], "tag"], [cases.mark[row], "tag plain"]].filter(([said]) => said).flatMap(
   ([said, name]) => [" ", element("span", { class: name }, said)],
 );
-// As many decimals as the latency has, or one digit where that shows 0.
-const marginMs = (row) => {
-  const [margin, of] = [cases.plus_minus_s[row] * 1e3, cases.latency_s[row] * 1e3];
+// As many decimals as the number has, or one digit where that shows 0; but no more than two further ones.
+const besides = (margin, of) => {
+  const most = decimals(of) + 2;
+  if (decimals(margin, 1) > most) return `less than ${fixed(10 ** -most, Math.min(20, most))}`;
   return fixed(margin, Math.max(decimals(of), decimals(margin, 1)));
+};
+const marginMs = (row) => besides(cases.plus_minus_s[row] * 1e3, cases.latency_s[row] * 1e3);
+// The ± of a throughput is as large a part of it as that of the latency.
+const marginRate = (row) => {
+  const margin = (cases.tokens_per_s[row] * cases.plus_minus_s[row]) / cases.latency_s[row];
+  return margin >= 100 ? say.rate(margin) : besides(margin, cases.tokens_per_s[row]);
 };
 const unitsOf = () => {
   const said = distinct(data.works.map(({ unit }) => unit)).join(" or ");

@@ -11,6 +11,7 @@ from parabench.analysis.gate.across_numbers import sources
 from parabench.analysis.gate.compare import ALPHA
 from parabench.analysis.gate.sides import differences, unfinished
 from parabench.analysis.gate.unpaired import unpaired_finding
+from parabench.analysis.side_by_side.overall import lost_on
 from parabench.analysis.side_by_side.several import Against, Several
 from parabench.analysis.tables import FindingGroup, finding_groups
 from parabench.record import Finding
@@ -32,6 +33,8 @@ def several_findings(of: Several) -> list[FindingGroup]:
             about.setdefault((finding.code, finding.message, finding.advice), []).append(
                 f"{against.side.role} against {of.first.role}"
             )
+    for finding in _lost(of):
+        about[(finding.code, finding.message, finding.advice)] = []
     for side in of.sides:
         for finding in unfinished(side, side):
             about[(finding.code, finding.message, finding.advice)] = []
@@ -47,9 +50,24 @@ def several_findings(of: Several) -> list[FindingGroup]:
     return [FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()]
 
 
+def _lost(of: Several) -> Iterator[Finding]:
+    """Cases that no mean is of, because a side broke them."""
+    labels = dict(zip(of.rows, of.cases["label"], strict=True))
+    for at, side in enumerate(of.sides[1:], 1):
+        lost = lost_on(of, of.rows, 0, at)
+        if lost:
+            ends, does = ("ends", "does") if len(lost) == 1 else ("end", "do")
+            yield Finding(
+                "broken",
+                f"{words.count(len(lost), 'case')} that {ends} well on {of.first.role} no longer {does} on {side.role}: "
+                f"{words.listed(str(labels[row]) for row in lost)}.",
+                "Ratios are of the others alone. How these ended stands under “Cases that not every side has”.",
+            )
+
+
 def _of_pair(of: Several, against: Against) -> Iterator[Finding]:
     """What is not also said of one side alone."""
-    if against.paired:
+    if against.paired or not against.latency.of:  # without a case in common there is nothing to doubt
         return
     if two_machines(of, against):
         pairs = list(against.latency.of)

@@ -3,46 +3,73 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from parabench.analysis.frames import same_work
 from parabench.analysis.gate.geometric import Mean
-from parabench.analysis.gate.ratios import launches_of, mean_ratio
-from parabench.analysis.gate.sides import interleaved
-from parabench.analysis.side_by_side.several import SHARED_WORK, Change, Several
+from parabench.analysis.gate.significance import FEWEST_LAUNCHES
+from parabench.analysis.side_by_side.means import Means
+from parabench.analysis.side_by_side.several import SHARED_WORK, Change, Row, Several
+from parabench.family import entry_of
 
-Row = tuple[str | None, ...]
+# What is told of a work besides its step time.
+GIVES = ("per_joule", "per_gb")
+
+
+@dataclass(frozen=True)
+class Left:
+    """How many cases of a work no mean is of: on some side of the compared with a `single` launch where others have
+    more, or not measured on one of them (`absent`). `lost` and `mended` are counted for every side but the first: what
+    ended well on the first and no longer does there, and the other way round. `met` are the cases that the first and
+    another side have at all."""
+
+    met: int
+    single: int
+    absent: int
+    lost: tuple[int, ...]
+    mended: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Overall:
     """The sides at one work. `heading` sets it apart from others, empty where there is one.
 
-    `means` are of every side but the first, its step time over the first's, over the cases that both have; `together`
-    the same over the `shared` cases that all of `compared` (places of sides) have, which are the first and all with a
-    case in common with it. `best` is the fastest of these over the shared cases, `equals` are those that the 95 %
-    interval of their ratio to it does not tell from it; None and empty where nothing can be said. `changes` count the
-    cases of each side but the first.
+    Of its cases `cases` may be an answer; the others, such as training that exchanges nothing, count nowhere. `compared`
+    are the places of sides that can be held against each other: the first and all with a case in common with it that
+    ended well on both. `means` are of every side but the first, its step time over the first's, over the same `shared`
+    cases for all of `compared`; where no case is common to all of these, `shared` is 0 and each mean is over the cases
+    that the side has in common with the first. `gives` are the means of `GIVES`, each over its own such cases.
+
+    `best` is the fastest of those whose mean has an interval, and of the first; `equals` are those of them that the 95 %
+    interval of their ratio to it does not tell from it. None and empty where no mean has an interval: one launch a
+    case says nothing. `changes` count the cases of each side but the first that have a ratio.
     """
 
     heading: str
     work: dict[str, Any]
     names: tuple[str, ...]
-    means: tuple[Mean, ...]
-    together: tuple[Mean, ...]
     compared: tuple[int, ...]
+    cases: int
     shared: int
+    means: tuple[Mean, ...]
+    gives: dict[str, tuple[Mean, ...]]
     best: int | None
     equals: tuple[int, ...]
     changes: tuple[dict[Change, int], ...]
-    in_common: int
+    left: Left
 
     @property
     def others(self) -> tuple[int, ...]:
         """Those of `compared` that are held against the first."""
         return self.compared[1:]
+
+    @property
+    def judged(self) -> tuple[int, ...]:
+        """Those of `compared` of which can be said whether they are faster: the first, and whose mean has an
+        interval."""
+        return (0, *(at for at in self.others if self.means[at - 1].low is not None))
 
 
 def overall(of: Several) -> tuple[Overall, ...]:
@@ -50,73 +77,94 @@ def overall(of: Several) -> tuple[Overall, ...]:
     works = same_work(of.cases, SHARED_WORK)
     differing = [name for name in SHARED_WORK if len({str(work[name]) for work, _ in works}) > 1]
     place = dict(zip(of.cases["case_id"], of.rows, strict=True))
+    means = Means(of)
     return tuple(
-        _overall(of, work, _heading(work, differing), [place[case] for case in group["case_id"]])
+        _overall(of, means, work, _heading(work, differing), {place[row["case_id"]]: str(row["strategy"])
+                                                              for row in group.to_dict("records")})
         for work, group in works
-    )
+    )  # fmt: skip
+
+
+def work_key(work: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells a work from others, on whatever machine it was done."""
+    return tuple(None if _unset(work.get(name)) else work[name] for name in SHARED_WORK)
+
+
+def _unset(value: Any) -> bool:
+    return value is None or value != value  # pandas makes NaN of None
 
 
 def _heading(work: dict[str, Any], differing: Iterable[str]) -> str:
-    default = {name: value is None or value != value for name, value in work.items()}  # pandas makes NaN of None
-    return ", ".join(f"{name.replace('_', ' ')} {'default' if default[name] else work[name]}" for name in differing)
+    return ", ".join(
+        f"{name.replace('_', ' ')} {'default' if _unset(work[name]) else work[name]}" for name in differing
+    )
 
 
-def _overall(of: Several, work: dict[str, Any], heading: str, rows: list[Row]) -> Overall:
+def _overall(of: Several, means: Means, work: dict[str, Any], heading: str, strategies: dict[Row, str]) -> Overall:
+    rows = [row for row, strategy in strategies.items() if entry_of(strategy).ranked]
     sides = range(len(of.sides))
-    numbers = [set(known.launches["case_id"]) for known in of.known]
-
-    def both(row: Row, *places: int) -> bool:
-        return all(row[at] in numbers[at] for at in places)
-
-    # Of a single work these are known.
-    known = len(rows) == len(of.rows)
-    means = tuple(against.latency.mean if known else _mean(of, 0, at, rows) for at, against in enumerate(of.against, 1))
-    compared = (0, *(at for at in sides[1:] if any(both(row, 0, at) for row in rows)))
-    shared = [row for row in rows if both(row, *compared)] if len(compared) > 1 else []
-    together = means
-    if any(sum(both(row, 0, at) for row in rows) > len(shared) for at in compared[1:]):
-        together = tuple(_mean(of, 0, at, shared) for at in sides[1:])
-    best, equals = None, tuple[int, ...]()
-    if shared:
-        ratio = {0: 1.0} | {at: together[at - 1].ratio or 1.0 for at in compared[1:]}
-        best = min(ratio, key=ratio.__getitem__)
-        equals = tuple(at for at in compared if at != best and not _slower(of, best, at, together, shared))
+    fewest = {row: tuple(_launches(of, row, at) for at in sides[1:]) for row in rows}
+    compared = (0, *(at for at in sides[1:] if any(each[at - 1] for each in fewest.values())))
+    # An interval needs launches; a side without any case that has them can still be told of.
+    needed = {at: min(FEWEST_LAUNCHES, max(each[at - 1] for each in fewest.values())) for at in compared[1:]}
+    shared = [row for row in rows if needed and all(fewest[row][at - 1] >= n for at, n in needed.items())]
+    single = sum(all(fewest[row][at - 1] for at in compared[1:]) for row in rows) - len(shared) if needed else 0
+    found = tuple(means.of(shared if shared and at in compared else rows, 0, at) for at in sides[1:])
+    best, equals = _fastest(means, compared, found, shared)
     return Overall(
         heading=heading,
         work=work,
         names=tuple(side.role for side in of.sides),
-        means=means,
-        together=together,
         compared=compared,
+        cases=len(rows),
         shared=len(shared),
+        means=found,
+        gives={name: tuple(means.of(rows, 0, at, name) for at in sides[1:]) for name in GIVES},
         best=best,
         equals=equals,
-        changes=tuple(dict(Counter(_changes(of, at, rows))) for at in sides[1:]),
-        in_common=sum(None not in row for row in rows),
-    )
+        changes=tuple(_changes(of, at, rows) for at in sides[1:]),
+        left=Left(
+            sum(row[0] is not None and any(row[1:]) for row in rows),
+            single,
+            sum(any(row[at] is None for at in compared) for row in rows),
+            *(tuple(len(lost_on(of, rows, *pair)) for pair in pairs)
+              for pairs in ([(0, at) for at in sides[1:]], [(at, 0) for at in sides[1:]])),
+        ),
+    )  # fmt: skip
 
 
-def _slower(of: Several, best: int, at: int, together: tuple[Mean, ...], shared: list[Row]) -> bool:
-    """Whether the interval of a side beside the best one says that it is slower."""
-    if at == 0:  # what the best is to the first, turned around
-        high = together[best - 1].high
-        return high is not None and high < 1
-    low = together[at - 1].low if best == 0 else _mean(of, best, at, shared).low
-    return low is not None and low > 1
+def _launches(of: Several, row: Row, at: int) -> int:
+    """With how many launches a row is held against the first side, on the side that has fewer; 0 without a ratio."""
+    ratio = of.ratio(row, at)
+    return 0 if ratio is None else min(len(ratio.base_launches), len(ratio.candidate_launches))
 
 
-def _mean(of: Several, base: int, other: int, rows: Iterable[Row]) -> Mean:
-    """The geometric mean of the step times of the side `other` over those of the side `base`."""
-    pairs = [(first, second) for first, second in ((row[base], row[other]) for row in rows) if first and second]
-    paired = interleaved(of.sides[base], of.sides[other])
-    known = of.known[base], of.known[other]
-    # Where every launch failed there is a reason each, and the table of cases tells them.
-    reason = "no case ended well on both sides" if pairs else "they have no case in common"
-    return mean_ratio(launches_of(pairs, *known, paired), paired, reason)
+def _fastest(
+    means: Means, compared: tuple[int, ...], found: tuple[Mean, ...], shared: Sequence[Row]
+) -> tuple[int | None, tuple[int, ...]]:
+    """Which side is fastest over the shared cases, and which are not told from it."""
+    ratios = {0: 1.0} | {at: found[at - 1].ratio or 1.0 for at in compared[1:] if found[at - 1].low is not None}
+    if not shared or len(ratios) < 2:
+        return None, ()
+    best = min(ratios, key=ratios.__getitem__)
+
+    def slower(at: int) -> bool:
+        if at == 0:  # what the best is to the first, turned around
+            high = found[best - 1].high
+            return high is not None and high < 1
+        low = found[at - 1].low if best == 0 else means.of(shared, best, at).low
+        return low is not None and low > 1
+
+    return best, tuple(at for at in ratios if at != best and not slower(at))
 
 
-def _changes(of: Several, at: int, rows: Iterable[Row]) -> Iterator[Change]:
-    for row in rows:
-        found = of.change(row, at)
-        if found is not None:
-            yield found
+def lost_on(of: Several, rows: Iterable[Row], well: int, other: int) -> list[Row]:
+    """The rows that ended well on the side `well`, and were launched on the side `other` without ending well there."""
+    numbers = [set(of.known["latency"][at].launches["case_id"]) for at in (well, other)]
+    return [row for row in rows if row[well] in numbers[0] and row[other] is not None and row[other] not in numbers[1]]
+
+
+def _changes(of: Several, at: int, rows: Iterable[Row]) -> dict[Change, int]:
+    known = ((row, of.ratio(row, at)) for row in rows)
+    found = (of.change(row, at) for row, ratio in known if ratio is not None and ratio.ratio is not None)
+    return dict(Counter(change for change in found if change is not None))

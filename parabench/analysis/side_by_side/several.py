@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -20,6 +20,10 @@ from parabench.analysis.gate.sides import Side, interleaved
 from parabench.analysis.gate.significance import CONFIDENCE, Test
 from parabench.case import Case
 
+# A work's case on every side, None where a side has none.
+Row = tuple[str | None, ...]
+# What is known of each side's launches, a `Known` a side.
+NUMBERS = {"latency": latencies, "per_joule": tokens_per_joule, "per_gb": tokens_per_gb}
 # What the sides of a comparison have in common where they did the same work.
 SHARED_WORK = tuple(name for name in WORK if name not in MACHINES_OWN)
 
@@ -65,12 +69,12 @@ def change(test: Test | None) -> Change:
 @dataclass(frozen=True)
 class Several:
     """Two or more sides. `rows` are the works that any of them did: the id of its case on each side, None where it has
-    none. `known` are the launches' latencies of each side."""
+    none. `known` are the numbers of the launches of each side, by the names of `NUMBERS`."""
 
     sides: tuple[Side, ...]
     origins: tuple[Origin, ...]
     partners: Partners
-    known: tuple[Known, ...]
+    known: dict[str, tuple[Known, ...]]
     against: tuple[Against, ...]
 
     @property
@@ -79,7 +83,7 @@ class Several:
         return self.sides[0]
 
     @property
-    def rows(self) -> tuple[tuple[str | None, ...], ...]:
+    def rows(self) -> tuple[Row, ...]:
         """As `Partners.rows`."""
         return self.partners.rows
 
@@ -102,18 +106,22 @@ class Several:
             case_id=[case for _, case in taken], label=[labels[case] for _, case in taken]
         )
 
-    def pair(self, row: tuple[str | None, ...], at: int) -> Pair | None:
+    def pair(self, row: Row, at: int) -> Pair | None:
         """The case ids of the first side and the side `at`, where both have the row."""
         first, other = row[0], row[at]
         return None if first is None or other is None else (first, other)
 
-    def ratio(self, row: tuple[str | None, ...], at: int, name: str = "latency") -> Ratio | None:
+    def ratio(self, row: Row, at: int, name: str = "latency") -> Ratio | None:
         """The ratio of a row (latency, per_joule, per_gb) on the side `at`, from 1; None where one side lacks it."""
         pair = self.pair(row, at)
-        found: Ratios = getattr(self.against[at - 1], name)
-        return None if pair is None else found.of[pair]
+        return None if pair is None else self.ratios_of(at, name).of[pair]
 
-    def change(self, row: tuple[str | None, ...], at: int) -> Change | None:
+    def ratios_of(self, at: int, name: str = "latency") -> Ratios:
+        """All ratios of the side `at`, from 1."""
+        found: Ratios = getattr(self.against[at - 1], name)
+        return found
+
+    def change(self, row: Row, at: int) -> Change | None:
         """What became of a row on the side `at`, from 1; None where one side lacks it."""
         pair = self.pair(row, at)
         return None if pair is None else self.against[at - 1].change(pair)
@@ -122,22 +130,20 @@ class Several:
 def several(sides: Sequence[Side]) -> Several:
     """Put the sides beside each other, the first as the one that the others are held against."""
     partners = Partners(sides)
-    known = [(latencies(side), tokens_per_joule(side), tokens_per_gb(side)) for side in sides]
+    known = {name: tuple(number(side) for side in sides) for name, number in NUMBERS.items()}
     return Several(
         tuple(sides),
         tuple(origin_of(side) for side in sides),
         partners,
-        tuple(numbers[0] for numbers in known),
+        known,
         tuple(_against(at, sides, partners, known) for at in range(1, len(sides))),
     )
 
 
-def _against(at: int, sides: Sequence[Side], partners: Partners, known: Sequence[tuple[Known, ...]]) -> Against:
+def _against(at: int, sides: Sequence[Side], partners: Partners, known: Mapping[str, Sequence[Known]]) -> Against:
     both = ((row[0], row[at]) for row in partners.rows)
     pairs = [(first, other) for first, other in both if first is not None and other is not None]
     paired = interleaved(sides[0], sides[at])
-    found = [
-        ratios(pairs, own, other, paired=paired, names=(sides[0].role, sides[at].role))
-        for own, other in zip(known[0], known[at], strict=True)
-    ]
-    return Against(sides[at], paired, *found)
+    names = sides[0].role, sides[at].role
+    found = {name: ratios(pairs, each[0], each[at], paired=paired, names=names) for name, each in known.items()}
+    return Against(sides[at], paired, **found)

@@ -49,9 +49,18 @@ def read_several(stores: Sequence[tuple[Path, str | None]]) -> tuple[Side, ...]:
 def named(sides: Sequence[Side]) -> tuple[Side, ...]:
     """The sides, each called by its session, with as much of its store as sets it apart. Raises UsageError for one
     session twice."""
-    for at, side in enumerate(sides):
-        for other in sides[:at]:
-            check_two(other, side)
+    places: dict[tuple[Path, int], list[int]] = {}
+    for at, side in enumerate(sides, 1):
+        places.setdefault((side.results.path.resolve(), side.session.id), []).append(at)
+    for same in places.values():
+        if len(same) > 1 and len(sides) == 2:
+            check_two(*sides)
+        elif len(same) > 1:
+            side = sides[same[0] - 1]
+            raise UsageError(
+                f"arguments {words.joined(map(str, same))} are one session, {side.session.name} of {side.results.path}; "
+                "name each once, as STORE@SESSION"
+            )
     roles = [""] * len(sides)
     for name in _NAMES:
         names = [words.one_line(name(side)) for side in sides]
