@@ -150,6 +150,14 @@ def test_names_tell_sides_apart(tmp_path):
     assert names == [f"same of {twice}@1", f"same of {twice}@2", "same of x", "session 2"]
 
 
+def test_long_labels_are_cut_and_still_tell_sides_apart(stores, tmp_path):
+    given = [write(tmp_path, name, label="a label of " + "x" * 50 + name, cases=CASES[:1]) for name in "ab"]
+    names = [side.role for side in read_several([*given, stores["old"]])]
+    cut = "a label of " + "x" * 28 + "…"
+    assert names == [f"{cut} of a", f"{cut} of b", "old"]
+    assert "x" * 50 + "a" in render(read(*given))  # where the numbers are from
+
+
 def test_what_makes_no_sense_is_one_line(stores, tmp_path):
     fake_collectives.write(tmp_path / "c.db", fake_collectives.sweep([fake_collectives.case()], lambda c, s: 1e-4))
     cases = {

@@ -15,12 +15,22 @@ from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.store import STORE_NAME, Results, load
 
+# A label longer than this would push the numbers out of its sentence, card or column; the table of where they are from
+# has all of it.
+LONGEST_LABEL = 40
+
+
+def _label(side: Side) -> str:
+    label = words.one_line(side.session.name)
+    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1].rstrip()}…"
+
+
 # From the shortest name to one that no other session has.
 _NAMES: tuple[Callable[[Side], str], ...] = (
-    lambda side: side.session.name,
-    lambda side: f"{side.session.name} of {_store(side.results.path)}",
-    lambda side: f"{side.session.name} of {side.results.path}",
-    lambda side: f"{side.session.name} of {side.results.path}@{side.session.id}",
+    _label,
+    lambda side: f"{_label(side)} of {_store(side.results.path)}",
+    lambda side: f"{_label(side)} of {side.results.path}",
+    lambda side: f"{_label(side)} of {side.results.path}@{side.session.id}",
 )
 
 
