@@ -18,7 +18,7 @@ needs_chromium = [
     pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed"),
 ]
 # What shows in a figure, of any kind that we draw.
-MARKS = ".point, .points path, .heatmaplayer image, .hm, .js-line, .scatterlayer path, .shapelayer path, .slice"
+MARKS = ".point, .points path, .js-line, .scatterlayer path, .shapelayer path, .slice"
 UNMARKED = f"""() => [...document.querySelectorAll(".plot")].filter((plot) => plot.checkVisibility())
   .filter((plot) => !plot.querySelector("{MARKS}")).map((plot) => plot.id || plot.ariaLabel)"""
 

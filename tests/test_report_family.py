@@ -61,7 +61,7 @@ def test_without_turns_there_is_no_such_part(tmp_path):
 
 def test_the_section_of_the_training_state_begins_with_its_answer(family):
     section = family[family.index('id="state"') :]
-    assert section.index('class="lead">Least training state') < section.index('class="caption"')
+    assert section.index('class="lead"') < section.index("Least training state") < section.index('class="caption"')
     assert "local_only (dashed) exchanges nothing" in section
 
 

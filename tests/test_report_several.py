@@ -206,7 +206,9 @@ def test_a_mean_is_of_just_the_cases_that_it_says(stores, tmp_path):
     of, one, text = means_of((stores["old"], part))
     assert (one.shared, one.cases, one.means[0].cases, one.left.single) == (4, 6, 4, 2)
     assert one.means[0].ratio == pytest.approx(0.8, rel=0.01)
-    assert text.startswith("part is faster over 4 of 6 cases: a step takes 0.80 times as long as on old (geometric mean of 4")
+    assert text.startswith(
+        "part is faster over 4 of 6 cases: a step takes 0.80 times as long as on old (geometric mean of 4"
+    )
     assert text.endswith("2 cases with one launch on a side are not in it.")
     assert "<dt>cases in this mean</dt><dd>4 <small>of 6</small></dd>" in render(of)
     _, one, text = means_of((stores["old"], stores["new"], part))
@@ -234,7 +236,7 @@ def test_what_is_no_answer_counts_nowhere(tmp_path):
     slow = [write(tmp_path, name, factor, cases=CASES[:2], seed=factor,
                   launches=[fake.launch(headroom, 1.0 * factor**9, block=b) for b in range(4)])
             for name, factor in (("a", 1), ("b", 2))]  # fmt: skip
-    _, one, text = means_of(slow)
+    _, one, _ = means_of(slow)
     assert (one.shared, one.cases, one.changes) == (2, 2, ({Change.SLOWER: 2},))
     assert one.means[0].ratio == pytest.approx(2, rel=0.01)
     alone = [write(tmp_path, name, cases=[], launches=[fake.launch(headroom)]) for name in ("c", "d")]
@@ -247,7 +249,7 @@ def test_one_launch_among_several_sides_is_said(stores, tmp_path):
     of, one, text = means_of((once, again, stores["old"]))
     assert one.best is None
     assert "; with one launch a case nobody can say whether that is chance. " in text
-    assert [why for why, _ in steps(of, (one,))][0] == "more launches of every case on once, which give an interval"
+    assert steps(of, (one,))[0][0] == "more launches of every case on once, which give an interval"
     _, one, text = means_of((stores["old"], stores["new"], once))
     assert (one.best, one.judged) == (1, (0, 1))
     assert text.startswith("Of old and new, new is fastest overall: a step takes ")
@@ -290,8 +292,8 @@ def test_what_a_gigabyte_gives_is_told_of_each_work(stores, tmp_path):
     assert works["mlp"].gives["per_gb"][0].ratio == pytest.approx(2, rel=0.02)
     assert works["gpt-nano"].gives["per_gb"][0].ratio == pytest.approx(0.5, rel=0.02)
     sections = {section.id: section for section in several_sections(of, overall(of), facts(of))}
-    assert re.search(r"Model mlp: Beside a, a GB of peak memory gives (2\.0|1\.9)\d times on b \(geometric mean of 2 cases; ",
-                     sections["per-gb"].lead)  # fmt: skip
+    said = r"Model mlp: Beside a, a GB of peak memory gives (2\.0|1\.9)\d times on b \(geometric mean of 2 cases; "
+    assert re.search(said, sections["per-gb"].lead)
     data = several_data(of, overall(of))
     assert [work["means"]["per_gb"][0]["cases"] for work in data["works"]] == [
         work.gives["per_gb"][0].cases for work in overall(of)
@@ -426,6 +428,11 @@ class TestInABrowser:
     def test_filters_drive_figures_table_and_address(self, browser, written):
         with opened(browser, written["four"]) as page:
             assert points(page, "ratios") == 3 * (len(CASES) + 1)  # and the geometric mean
+            mean_of = (
+                "document.querySelector('#ratios .plot').data.map(({ name, marker }) => [name, marker.symbol.at(-1)])"
+            )
+            means = {name: symbol.endswith("-open") for name, symbol in page.evaluate(mean_of)}
+            assert means == {"new": False, "alike": True, "other": False}  # filled where the interval tells it from 1
             choose(page, "bucket_mib", "1")
             assert counted(page) == "2 of 6 cases"
             assert points(page, "ratios") == 3 * 2
@@ -435,6 +442,25 @@ class TestInABrowser:
         with opened(browser, written["four"], address) as page:
             assert counted(page) == "2 of 6 cases"
             assert page.locator("#cases tbody tr").count() == 2
+
+    def test_a_click_opens_what_every_side_knows_of_the_case(self, browser, written):
+        with opened(browser, written["four"], "#tab=data") as page:
+            page.locator("#cases button.name").first.click()
+            label = page.locator("#cases button.name").first.text_content()
+            assert page.locator("#detail-title").text_content() == label
+            rows = page.locator("dialog .scroll").first.locator("tbody tr")
+            assert [name.strip() for name in rows.locator("td .name").all_text_contents()] == [
+                "old",
+                "new",
+                "alike",
+                "other",
+            ]
+            head = page.locator("dialog .scroll").first.locator("th").all_text_contents()
+            assert rows.nth(0).locator("td").nth(head.index("Times")).text_content() == "1"
+            assert rows.nth(1).locator("td").nth(head.index("Times")).text_content().startswith("0.8")
+            assert "Per joule, times" not in head  # unknown on every side
+            page.keyboard.press("Escape")
+            page.wait_for_function("!location.hash.includes('case=')")
 
     def test_the_table_sorts_by_a_sides_ratio(self, browser, written):
         with opened(browser, written["two"], "#tab=data") as page:

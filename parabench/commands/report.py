@@ -47,7 +47,9 @@ def report(
     if not stores:
         raise UsageError("no store is given; give the results.db of a run")
     if output.is_dir():
-        raise UsageError(f"{output} cannot be written: it is a folder; give -o a file, such as {output / 'report.html'}")
+        raise UsageError(
+            f"{output} cannot be written: it is a folder; give -o a file, such as {output / 'report.html'}"
+        )
     if session is not None and len(stores) > 1:
         from parabench.store import split
 

@@ -20,7 +20,8 @@ SCRIPTS = (
     "data", "say", "state", "element", "filters", "of_all", "tabs", "plots", "print", "figures_cases",
     "figures_ranking", "figures_front", "figures_buckets", "figures_heat", "figures_algorithms", "figures_scaling",
     "bars", "figures_parts", "figures_memory", "figures_use", "figures_bus", "sort", "csv", "table", "table_data",
-    "figures_trust", "detail", "detail_open", "figures_sides", "figures_sides_curves", "table_sides", "live", "start",
+    "figures_trust", "detail", "detail_open", "figures_sides", "figures_sides_curves", "table_sides", "detail_sides",
+    "live", "start",
 )  # fmt: skip
 STYLES = ("page", "answer", "live", "table", "detail", "compare")
 

@@ -12,7 +12,7 @@ from parabench.pages.section import Section
 
 
 def given_section(works: Sequence[Overall], at: str, name: str, title: str, what: str, rate: str = "") -> Section:
-    """The number `name` of `Overall.gives` beside the first side, each work by itself. `rate` is what follows its unit."""
+    """The number `name` of `Overall.gives` beside the first side, each work by itself; `rate` follows its unit."""
     some = any(mean.ratio is not None for work in works for mean in work.gives[name])
     lead = " ".join(_given(work, name, what, rate) for work in works)
     if not some:

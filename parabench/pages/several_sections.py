@@ -9,9 +9,9 @@ from parabench.analysis.side_by_side.facts import HARDWARE, SOFTWARE, Fact
 from parabench.analysis.side_by_side.overall import Overall
 from parabench.analysis.side_by_side.several import Several
 from parabench.pages.section import Section, Table
+from parabench.pages.sections_sides import launch_section, side_section
 from parabench.pages.several_best import best_section
 from parabench.pages.several_given import given_section
-from parabench.pages.sections_sides import launch_section, side_section
 
 # More rows than these nobody reads in a page; the table of all cases has the others.
 MOST_ROWS = 300
@@ -64,7 +64,8 @@ def _ratios(of: Several) -> Section:
         f"Every case beside {first}",
         f"Left of the line a step takes less time than on {first}; the axis is logarithmic. Bars are 95 % intervals of "
         "that case alone. A filled mark is told apart from no change, over all cases of its side at once (Holm, 5 %). "
-        "The geometric mean is filled where its interval, which takes blocks of launches for its unit, tells it from 1.",
+        "The geometric mean is filled where its interval, which takes blocks of launches for its unit, tells it from "
+        "1.",
         [],
         f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
         draw="sides_ratios",

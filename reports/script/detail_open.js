@@ -87,11 +87,11 @@ const fillDetail = async (row) => {
 const openCase = (id) => { if (rowOf.has(id) && state.case !== id) change("case", (now) => { now.case = id; }); };
 const showCase = () => {
   const row = rowOf.get(state.case);
-  if (row !== undefined) fillDetail(row);
+  if (row !== undefined) (data.rerun ? fillDetail : fillSides)(row);
   else if (detail.open) detail.close();
 };
 
-if (data.rerun) {
+if (data.rerun || data.sides) {
   document.body.append(detail);
   detail.addEventListener("close", () => {
     if (rowOf.has(state.case)) closeCase();

@@ -66,11 +66,11 @@ const ratioPanels = (rows, name, axis, meanOf) => [...groupBy(
   const traces = others.map((side, i) => {
     const own = shown.map((row, at) => ({
       at, ratio: of(name, side)[row], low: of(`${name}_low`, side)[row], high: of(`${name}_high`, side)[row],
-      label: cases.label[row], told: name !== "ratio" || !of("change", side) || ["faster", "slower"].includes(of("change", side)[row]), size: 9,
+      label: cases.label[row], id: cases.case_id[row], told: name !== "ratio" || !of("change", side) || ["faster", "slower"].includes(of("change", side)[row]), size: 9,
     }));
     const mean = means[i];
     if (whole && mean) own.push({
-      ...mean, at: shown.length, label: `geometric mean of ${count(mean.cases, "case")}`, size: 13,
+      ...mean, at: shown.length, id: "", label: `geometric mean of ${count(mean.cases, "case")}`, size: 13,
       told: known(mean.low) && (mean.low > 1 || mean.high < 1),
     });
     const drawn = own.filter(({ ratio }) => known(ratio));
@@ -79,7 +79,7 @@ const ratioPanels = (rows, name, axis, meanOf) => [...groupBy(
     const span = (end) => drawn.map((point) => (known(point.low) ? Math.abs(point[end] - point.ratio) : 0));
     return {
       type: "scatter", mode: "markers", name: sideName(side), legendgroup: String(side), showlegend: true,
-      x: drawn.map(({ ratio }) => ratio), y: drawn.map(({ at }) => at + aside),
+      ids: drawn.map(({ id }) => id), x: drawn.map(({ ratio }) => ratio), y: drawn.map(({ at }) => at + aside),
       error_x: {
         type: "data", symmetric: false, thickness: 1.5, width: 3, color: sides[side].color, array: span("high"),
         arrayminus: span("low"),
@@ -127,7 +127,7 @@ drawers.sides_memory = (rows) => [...groupBy(rows, (row) => cases.work[row])].fl
   const traces = sides.map((_, side) => {
     const own = shown.filter((row) => known(of("peak_memory_bytes", side)[row]));
     return {
-      type: "scatter", mode: "markers", name: sideName(side), marker: styleOf(side),
+      type: "scatter", mode: "markers", name: sideName(side), marker: styleOf(side), ids: own.map((row) => cases.case_id[row]),
       x: own.map((row) => of("peak_memory_bytes", side)[row] / 2 ** 20), y: own.map((row) => shown.indexOf(row)),
       text: own.map((row) => [
         `<b>${plain(cases.label[row])}</b>`, `${plain(sides[side].name)}: ${say.mib(of("peak_memory_bytes", side)[row])} MiB`,

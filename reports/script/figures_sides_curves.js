@@ -22,7 +22,7 @@ const sidesBucketPanel = (group, sizes) => {
     const unset = own.filter((row) => cases.bucket_mib[row] === null);
     const draw = (some, showlegend) => ({
       type: "scatter", mode: some.length > 1 ? "lines+markers" : "markers", name: sideName(side), showlegend,
-      legendgroup: String(side), x: some.map((row) => places.get(cases.bucket_mib[row]) + aside),
+      legendgroup: String(side), ids: some.map((row) => cases.case_id[row]), x: some.map((row) => places.get(cases.bucket_mib[row]) + aside),
       y: some.map((row) => of("latency_s", side)[row] * 1e3), error_y: spanOf(side, some, 1e3),
       line: { color: sides[side].color }, marker: styleOf(side), text: some.map((row) => sideHover(side, row)),
       hovertemplate: "%{text}<extra></extra>",
@@ -69,7 +69,7 @@ drawers.sides_scaling = (rows) => {
       return {
         type: "scatter", mode: "lines+markers", legendgroup: `${side} ${strategy}`,
         name: strategies.length > 1 ? `${sideName(side)}, ${plain(strategy)}` : sideName(side),
-        x: own.map((i) => curvesOfSides.world_size[i]), y: own.map((i) => values[i] * scale),
+        ids: own.map((i) => cases.case_id[curvesOfSides.case[i]]), x: own.map((i) => curvesOfSides.world_size[i]), y: own.map((i) => values[i] * scale),
         line: { color: sides[side].color, dash: DASHES[strategies.indexOf(strategy) % DASHES.length] },
         marker: { ...styleOf(side), size: 8 },
         text: own.map((i) => [

@@ -9,7 +9,7 @@ const ratioColumn = (side, name, head) => ({
 });
 const nameColumn = (note) => ({
   name: "label", head: "Case", text: true, values: cases.label,
-  cell: (row) => [element("span", { class: "name" }, cases.label[row]), subLine(note?.[row])],
+  cell: (row) => [sides.length ? caseButton(row) : element("span", { class: "name" }, cases.label[row]), subLine(note?.[row])],
 });
 
 // Every case with each side's step, and what the others take and give beside the first.

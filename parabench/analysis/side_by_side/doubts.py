@@ -59,8 +59,8 @@ def _lost(of: Several) -> Iterator[Finding]:
             ends, does = ("ends", "does") if len(lost) == 1 else ("end", "do")
             yield Finding(
                 "broken",
-                f"{words.count(len(lost), 'case')} that {ends} well on {of.first.role} no longer {does} on {side.role}: "
-                f"{words.listed(str(labels[row]) for row in lost)}.",
+                f"{words.count(len(lost), 'case')} that {ends} well on {of.first.role} no longer {does} on "
+                f"{side.role}: {words.listed(str(labels[row]) for row in lost)}.",
                 "Ratios are of the others alone. How these ended stands under “Cases that not every side has”.",
             )
 

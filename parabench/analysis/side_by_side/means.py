@@ -19,8 +19,8 @@ class Means:
         self._launches: dict[tuple[str, int, int], dict[Pair, Launches]] = {}
 
     def of(self, rows: Sequence[Row], base: int, other: int, name: str = "latency") -> Mean:
-        """The mean of a number (latency, per_joule, per_gb) of the side `other` over that of the side `base`, over those
-        of `rows` that both have with launches enough; without a number, with the reason."""
+        """The mean of a number (latency, per_joule, per_gb) of the side `other` over that of the side `base`, over
+        those of `rows` that both have with launches enough; without a number, with the reason."""
         pairs = [(row[base], row[other]) for row in rows]
         both = [(first, second) for first, second in pairs if first is not None and second is not None]
         if not both:

@@ -36,14 +36,14 @@ class Left:
 class Overall:
     """The sides at one work. `heading` sets it apart from others, empty where there is one.
 
-    Of its cases `cases` may be an answer; the others, such as training that exchanges nothing, count nowhere. `compared`
-    are the places of sides that can be held against each other: the first and all with a case in common with it that
-    ended well on both. `means` are of every side but the first, its step time over the first's, over the same `shared`
-    cases for all of `compared`; where no case is common to all of these, `shared` is 0 and each mean is over the cases
-    that the side has in common with the first. `gives` are the means of `GIVES`, each over its own such cases.
+    Of its cases `cases` may be an answer; the others, such as training that exchanges nothing, count nowhere.
+    `compared` are the places of sides that can be held against each other: the first and all with a case in common with
+    it that ended well on both. `means` are of every side but the first, its step time over the first's, over the same
+    `shared` cases for all of `compared`; where no case is common to all of these, `shared` is 0 and each mean is over
+    the cases that the side has in common with the first. `gives` are the means of `GIVES`, each over its own.
 
-    `best` is the fastest of those whose mean has an interval, and of the first; `equals` are those of them that the 95 %
-    interval of their ratio to it does not tell from it. None and empty where no mean has an interval: one launch a
+    `best` is the fastest of those whose mean has an interval, and of the first; `equals` are those of them that the
+    95 % interval of their ratio to it does not tell from it. None and empty where no mean has an interval: one launch a
     case says nothing. `changes` count the cases of each side but the first that have a ratio.
     """
 

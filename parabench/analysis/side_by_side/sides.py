@@ -68,8 +68,8 @@ def named(sides: Sequence[Side]) -> tuple[Side, ...]:
         elif len(same) > 1:
             side = sides[same[0] - 1]
             raise UsageError(
-                f"arguments {words.joined(map(str, same))} are one session, {side.session.name} of {side.results.path}; "
-                "name each once, as STORE@SESSION"
+                f"arguments {words.joined(map(str, same))} are one session, {side.session.name} of "
+                f"{side.results.path}; name each once, as STORE@SESSION"
             )
     roles = [""] * len(sides)
     for name in _NAMES:
