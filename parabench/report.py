@@ -8,12 +8,13 @@ from parabench.analysis import tables
 from parabench.analysis.checks import check_evidence
 from parabench.analysis.evidence import evidence
 from parabench.analysis.memory import case_states, compared
-from parabench.analysis.session import select_session
+from parabench.analysis.session import Session, select_session
 from parabench.analysis.sweet_spot.best import spots
 from parabench.analysis.verdict import next_command
-from parabench.pages import collectives_report, sections_history
+from parabench.pages import collectives_report
 from parabench.pages.case_data import page_data
 from parabench.pages.page import render_page
+from parabench.pages.section import Section
 from parabench.pages.sections import training_sections
 from parabench.pages.sections_machine import machine_section
 from parabench.record import FIRST_BLOCK, Status
@@ -45,7 +46,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     return render_page(
         "report.html",
         chosen,
-        [*training_sections(seen, states), *sections_history.sections(results, chosen)],
+        [*training_sections(seen, states), *_over_sessions(results, chosen)],
         machine_section(chosen),
         template_folder,
         data=page_data(seen, answers),
@@ -59,3 +60,13 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         launches=len(launches),
         failed=launches[launches["status"] != Status.OK].to_dict("records"),
     )
+
+
+def _over_sessions(results: Results, session: Session) -> list[Section]:
+    """The history of the session's suite, where the store has other sessions; else its statistics, which take time to
+    import, are not needed."""
+    if len(results.session) < 2:
+        return []
+    from parabench.pages import sections_history
+
+    return sections_history.sections(results, session)

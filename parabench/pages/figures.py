@@ -56,9 +56,13 @@ def lay_out(figure: go.Figure, x: str, y: str) -> None:
             "yanchor": "bottom",
         },
         font={"size": 13},
+        xaxis=_axis(x),
+        yaxis=_axis(y),
     )
-    figure.update_xaxes(title={"text": x, "standoff": 10, "font": {"size": 13}}, automargin=True)
-    figure.update_yaxes(title={"text": y, "standoff": 10, "font": {"size": 13}} if y else None, automargin=True)
+
+
+def _axis(title: str) -> dict[str, Any]:
+    return {"title": {"text": title, "standoff": 10, "font": {"size": 13}} if title else None, "automargin": True}
 
 
 def marked(label: str, strategy: str) -> str:
@@ -80,10 +84,9 @@ def name_bars(figure: go.Figure, names: Iterable[str]) -> int:
 def name_case(figure: go.Figure, label: str) -> None:
     """Hovering over any mark of the figure says which case it is of."""
     said = plain(label).replace("%", "&#37;")  # in a template "%{" begins a name
-    figure.for_each_trace(
-        lambda trace: trace.update(hovertemplate=f"<b>{said}</b><br>{trace.hovertemplate}"),
-        lambda trace: trace.hovertemplate is not None,
-    )
+    for trace in figure.data:
+        if trace.hovertemplate is not None:
+            trace.hovertemplate = f"<b>{said}</b><br>{trace.hovertemplate}"
 
 
 def _in_lines(label: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -68,19 +68,21 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
     _ready(figure, calls, top)
     name_case(figure, label)
     lay_out(figure, "since the first rank began the step (ms)", "")
-    figure.update_layout(
-        barmode="overlay", legend_traceorder="normal", uniformtext={"minsize": 10, "mode": "hide"}, bargap=0,
-        legend_maxheight=_LEGEND_PX,
-    )  # fmt: skip
     ends = [spans["end_s"].max(), (calls["start_s"] + calls["duration_s"]).max()]
-    figure.update_xaxes(range=[0, 1.01e3 * max(end for end in ends if words.known(end))], zeroline=False)
     middle = 1 + (rows * thick - 1) / 2
-    figure.update_yaxes(
-        tickvals=[top[rank] + at for rank in ranks for at in (0.0, middle)],
-        ticktext=[text for rank in ranks for text in (f"rank {rank}", "calls")],
-        range=[pitch * len(ranks) - _GAP / 2 - 0.5, -0.65],
-        showgrid=False,
-        zeroline=False,
+    figure.update_layout(
+        barmode="overlay",
+        bargap=0,
+        legend={"traceorder": "normal", "maxheight": _LEGEND_PX},
+        uniformtext={"minsize": 10, "mode": "hide"},
+        xaxis={"range": [0, 1.01e3 * max(end for end in ends if words.known(end))], "zeroline": False},
+        yaxis={
+            "tickvals": [top[rank] + at for rank in ranks for at in (0.0, middle)],
+            "ticktext": [text for rank in ranks for text in (f"rank {rank}", "calls")],
+            "range": [pitch * len(ranks) - _GAP / 2 - 0.5, -0.65],
+            "showgrid": False,
+            "zeroline": False,
+        },
     )
     return Panel(
         label,
@@ -96,7 +98,7 @@ def _rows(calls: pd.DataFrame) -> pd.Series[int]:
     chosen: dict[Any, int] = {}
     for _, own in calls.groupby("rank"):
         free: list[float] = []
-        for index, call in own.sort_values(["start_s", "seq"]).iterrows():
+        for index, call in _in_turn(own):
             begin, end = _begin(call), _end(call)
             row = next((at for at, since in enumerate(free) if since <= begin), len(free))
             row = min(row, MOST_ROWS - 1)
@@ -113,7 +115,7 @@ def _alone(calls: pd.DataFrame) -> pd.Series[bool]:
     for _, own in calls.groupby(["rank", "row"]):
         before: Any = None
         until = float("-inf")
-        for index, call in own.sort_values(["start_s", "seq"]).iterrows():
+        for index, call in _in_turn(own):
             if _begin(call) < until:
                 covered |= {before, index}
             if _end(call) > until:
@@ -121,11 +123,17 @@ def _alone(calls: pd.DataFrame) -> pd.Series[bool]:
     return pd.Series([index not in covered for index in calls.index], index=calls.index, dtype=bool)
 
 
-def _begin(call: Mapping[Any, Any] | pd.Series[Any]) -> float:
+def _in_turn(calls: pd.DataFrame) -> Iterator[tuple[Any, Mapping[Any, Any]]]:
+    """(index, call) in the order in which they began."""
+    own = calls.sort_values(["start_s", "seq"])
+    return zip(own.index, own[["made_s", "start_s", "duration_s"]].to_dict("records"), strict=True)
+
+
+def _begin(call: Mapping[Any, Any]) -> float:
     return float(call["start_s"] if words.known(call["start_s"]) else call["made_s"])
 
 
-def _end(call: Mapping[Any, Any] | pd.Series[Any]) -> float:
+def _end(call: Mapping[Any, Any]) -> float:
     return _begin(call) + (float(call["duration_s"]) if words.known(call["duration_s"]) else 0.0)
 
 
