@@ -20,6 +20,7 @@ import fake_results as fake
 import pytest
 from browser_helpers import drawn, needs_chromium
 from click.testing import CliRunner
+from test_driver import end, signals_as_usual
 from werkzeug.test import Client
 
 from parabench.cli import main
@@ -483,9 +484,16 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
 def test_it_says_where_it_is_and_ends_when_asked_to(tmp_path, number):
     command = [sys.executable, "-m", "parabench", "serve", "results", "--open"]
     environment = os.environ | {"BROWSER": "echo shown %s", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=signals_as_usual,  # a shell's background jobs ignore SIGINT, and so would it
+    )
+    try:
         line = process.stdout.readline()
         port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows results; Ctrl-C ends it\n", line)[1])
         for told in ("There is no store results yet.", "0 of 9 launches."):
@@ -496,7 +504,9 @@ def test_it_says_where_it_is_and_ends_when_asked_to(tmp_path, number):
             (tmp_path / "results").mkdir(exist_ok=True)
             planned(tmp_path / "results" / "results.db", [])
         process.send_signal(number)
-        said, wrong = process.stdout.read(), process.stderr.read()
+        said, wrong = process.communicate(timeout=60)
+    finally:
+        end(process)
     assert (process.returncode, wrong) == (0, "")
     assert said.splitlines() == [f"shown http://127.0.0.1:{port}/", "stopped"]
 

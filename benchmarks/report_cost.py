@@ -1,11 +1,12 @@
 """What a report costs to write, to send and to read.
 
-    python -m benchmarks.big_report STORE [--report FILE] [--browser PATH]
+    python -m benchmarks.report_cost STORE [--report FILE] [--browser PATH]
 
 Runs `parabench report STORE` as a user does, and tells how long it took, the most memory that it held, and the size of
-the file. Then opens the page in Chromium, visits each tab, sets and clears each filter, sorts both tables and opens a
-case, and tells the longest task of the page's thread in each (the browser's own `longtask` entries, which begin at
-50 ms; https://w3c.github.io/longtasks/). A store of 10,000 cases is made by `python -m benchmarks.big_store`.
+the file. Then opens the page in Chromium, visits each tab, sets and clears each filter in each, sorts both tables and
+opens a case, and tells the longest task of the page's thread in each (the browser's own `longtask` entries, which begin
+at 50 ms; https://w3c.github.io/longtasks/). Ends with 1 when the page said anything on the console. A store of 10,000
+cases is made by `python -m benchmarks.big_store`.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def write(store: str, report: Path) -> None:
     print(f"written in {seconds:.1f} s, peak memory {peak / MIB:,.0f} MiB, file {report.stat().st_size / 1e6:.1f} MB")
 
 
-def read(report: Path, browser: str) -> None:
-    """Open and use the page, and tell its longest task in each use."""
+def read(report: Path, browser: str) -> list[str]:
+    """Open and use the page, and tell its longest task in each use; returns what it said on the console."""
+    said: list[str] = []
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=browser, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
@@ -53,6 +55,8 @@ def read(report: Path, browser: str) -> None:
         page = chromium.new_page(viewport={"width": 1280, "height": 900})
         page.set_default_timeout(PATIENCE_MS)
         page.add_init_script(WATCH)
+        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: said.append(f"error: {error}"))
         page.goto(report.resolve().as_uri())
         longest(page, "open")
         tabs = [str(tab.get_attribute("data-tab")) for tab in page.locator("[role=tab]").all()]
@@ -68,6 +72,7 @@ def read(report: Path, browser: str) -> None:
                 longest(page, f"{tab}: filter {name}")
                 page.get_by_role("button", name="Show all").click()
                 longest(page, f"{tab}: show all")
+        page.locator("[role=tab][data-tab=data]").click()
         for head in page.locator("#tab-data th button").all():
             said = head.inner_text().replace("\n", " ")
             head.click()
@@ -76,6 +81,7 @@ def read(report: Path, browser: str) -> None:
         page.wait_for_selector("dialog[open]")
         longest(page, "open a case")
         chromium.close()
+    return said
 
 
 def choose(page: Page, name: str) -> None:
@@ -107,7 +113,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = given.report or Path(folder) / "report.html"
         write(given.store, report)
-        read(report, given.browser)
+        said = read(report, given.browser)
+    if said:
+        sys.exit("the page said:\n" + "\n".join(dict.fromkeys(said)))
 
 
 if __name__ == "__main__":
