@@ -74,9 +74,9 @@ def read(report: Path, browser: str) -> list[str]:
                 longest(page, f"{tab}: show all")
         page.locator("[role=tab][data-tab=data]").click()
         for head in page.locator("#tab-data th button").all():
-            said = head.inner_text().replace("\n", " ")
+            column = head.inner_text().replace("\n", " ")
             head.click()
-            longest(page, f"sort by {said}")
+            longest(page, f"sort by {column}")
         page.locator("#tab-data tbody button").first.click()
         page.wait_for_selector("dialog[open]")
         longest(page, "open a case")
