@@ -79,7 +79,8 @@ class Look:
             ) from error
         if not page.strip():
             raise UsageError(f"a template of {self._folder} gives an empty page: {template}; mend it")
-        return page
+        # Halves of characters, which a store's JSON can hold, can be written to no file.
+        return page.encode("utf-8", "replace").decode("utf-8")
 
     def _place(self, error: Exception, template: str) -> str:
         """In which template an error is, and in which line, as far as Jinja knows."""
