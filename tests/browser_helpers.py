@@ -93,6 +93,22 @@ def each_tab(page: Any) -> Iterator[str]:
         yield ""
 
 
+def until(page: Any, condition: str) -> None:
+    """Waits until the expression is true in the page, 30 s at most. Playwright's own `wait_for_function` evaluates text
+    within the page at every look but the first, which the page's policy forbids."""
+    page.evaluate(
+        f"""() => new Promise((done, fail) => {{
+          const end = performance.now() + 30000;
+          const look = () => {{
+            if ({condition}) done();
+            else if (performance.now() > end) fail(new Error("not within 30 s"));
+            else setTimeout(look, 10);
+          }};
+          look();
+        }})"""
+    )
+
+
 def unmarked(page: Any) -> list[str]:
     """Figures that are seen and show nothing."""
     return page.evaluate(UNMARKED)
@@ -110,6 +126,23 @@ def sticking_out(page: Any) -> list[str]:
           .filter((svg) => svg.getBoundingClientRect().width > svg.closest(".plot").clientWidth + 1)
           .map((svg) => svg.closest(".plot").ariaLabel)"""
     )
+
+
+def assert_it_fits(page: Any) -> int:
+    """Every tab at every width, light and dark, of a page opened at the widest: nothing is wider than its place, no
+    figure is empty. Returns how many figures were seen."""
+    plots = 0
+    # From wide to narrow: what was drawn for a wide window, in a tab that was then closed, must fit a narrow one.
+    for width, scheme in zip(reversed(WIDTHS), ("light", "dark", "light"), strict=True):
+        if width < WIDTHS[-1]:
+            resize(page, width)
+        page.emulate_media(color_scheme=scheme)
+        for tab in each_tab(page):
+            assert too_wide(page) <= 0, (width, tab)
+            assert unmarked(page) == [], (width, tab)
+            assert sticking_out(page) == [], (width, tab)
+            plots += page.locator(".plot:visible").count()
+    return plots
 
 
 def choose(page: Any, name: str, *values: str) -> None:

@@ -7,7 +7,7 @@ import re
 
 import fake_results as fake
 import pytest
-from browser_helpers import drawn, needs_chromium, opened
+from browser_helpers import drawn, needs_chromium, opened, until
 
 from parabench.report import write_report
 
@@ -158,7 +158,7 @@ def test_a_click_on_a_cell_opens_its_case(rich):
     rich.mouse.move(x, y)
     plot.locator(".hoverlayer .hovertext").wait_for()
     rich.mouse.click(x, y)
-    rich.wait_for_function("location.hash.includes('case=')")
+    until(rich, "location.hash.includes('case=')")
     assert "ddp-ring-w4-25mib" in rich.evaluate("location.hash")
 
 

@@ -13,17 +13,14 @@ import fake_results as fake
 import pytest
 from browser_helpers import (
     WIDTHS,
+    assert_it_fits,
     choose,
     counted,
-    each_tab,
     go_to,
     needs_chromium,
     opened,
     points,
-    resize,
-    sticking_out,
-    too_wide,
-    unmarked,
+    until,
 )
 from browser_helpers import browser as browser
 from page_helpers import unpacked
@@ -416,14 +413,7 @@ class TestInABrowser:
     @pytest.mark.parametrize("which", ["two", "four", "dead", "hostile", "rich"])
     def test_every_tab_is_drawn_without_complaint_and_fits(self, browser, written, which):
         with opened(browser, written[which], width=WIDTHS[-1]) as page:
-            for width, scheme in zip(reversed(WIDTHS), ("light", "dark", "light"), strict=True):
-                if width < WIDTHS[-1]:
-                    resize(page, width)
-                page.emulate_media(color_scheme=scheme)
-                for tab in each_tab(page):
-                    assert too_wide(page) <= 0, (width, tab)
-                    assert unmarked(page) == [], (width, tab)
-                    assert sticking_out(page) == [], (width, tab)
+            assert_it_fits(page)
 
     def test_filters_drive_figures_table_and_address(self, browser, written):
         with opened(browser, written["four"]) as page:
@@ -460,7 +450,7 @@ class TestInABrowser:
             assert rows.nth(1).locator("td").nth(head.index("Times")).text_content().startswith("0.8")
             assert "Per joule, times" not in head  # unknown on every side
             page.keyboard.press("Escape")
-            page.wait_for_function("!location.hash.includes('case=')")
+            until(page, "!location.hash.includes('case=')")
 
     def test_the_table_sorts_by_a_sides_ratio(self, browser, written):
         with opened(browser, written["two"], "#tab=data") as page:

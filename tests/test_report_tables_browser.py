@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fake_results as fake
 import pytest
-from browser_helpers import choose, drawn, go_to, needs_chromium, opened, too_wide
+from browser_helpers import choose, drawn, go_to, needs_chromium, opened, too_wide, until
 from test_report_anatomy import step
 
 from parabench.analysis.session import select_session
@@ -314,7 +314,7 @@ def test_where_the_clipboard_is_refused_the_command_is_selected(browser, rich):
         assert page.evaluate("getSelection().toString()") == page.locator("dialog pre").inner_text()
         page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
         page.locator("dialog .copy button").click()
-        page.wait_for_function("window.copied")
+        until(page, "window.copied")
         assert page.evaluate("copied") == page.locator("dialog pre").inner_text()
 
 
