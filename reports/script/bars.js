@@ -1,15 +1,9 @@
 // Bars of cases: a panel for each work, the fastest of the selected cases on top.
 const MOST_BARS = 16;
 
-const barLines = (row) => nameLines(answerName(row));
-
-// What stands beside the bars, and how high the figure is with `head` pixels for axis and legend.
-const barAxis = (rows) => ({
-  tickvals: rows.map((_, i) => i), ticktext: rows.map((row) => barLines(row).join("<br>")),
-  range: [rows.length - 0.5, -0.5], showgrid: false,
-});
+// How high the figure is with `head` pixels for axis and legend.
 const barHeight = (rows, head, least = document.documentElement.dataset.print ? 1 : 2) => {
-  const lines = Math.max(least, ...rows.map((row) => barLines(row).length));
+  const lines = Math.max(least, ...rows.map((row) => nameLines(answerName(row)).length));
   return head + (12 + 16 * lines) * rows.length;
 };
 

@@ -23,7 +23,7 @@ drawers.peak_memory = (rows) => barPanels(
     return {
       traces, height: barHeight(group, 110, 1 + peaks.length),
       layout: laidOut(peaks.length > 1 ? "peak memory (MiB)" : `peak ${peaks[0].name} of a rank (MiB)`, "", {
-        barmode: "group", bargap: 0.35, legend: partsLegend, showlegend: traces.length > 1, yaxis: barAxis(group),
+        barmode: "group", bargap: 0.35, legend: partsLegend, showlegend: traces.length > 1, yaxis: nameAxis(group),
         xaxis: { rangemode: "tozero" },
       }),
     };
@@ -102,7 +102,7 @@ const madeOf = (rows) => ({
     theoryMarks(rows, (row) => inMib(cases.state_theory_bytes[row]), stateSaid),
   ],
   layout: laidOut("training state (MiB)", "", {
-    barmode: "stack", bargap: 0.35, legend: partsLegend, yaxis: barAxis(rows), xaxis: { rangemode: "tozero" },
+    barmode: "stack", bargap: 0.35, legend: partsLegend, yaxis: nameAxis(rows), xaxis: { rangemode: "tozero" },
   }),
   height: barHeight(rows, 140),
 });

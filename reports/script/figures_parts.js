@@ -10,7 +10,7 @@ drawers.step_parts = (rows) => barPanels(
         return known(seconds) ? `${part.name}: ${say.ms(seconds)} ms, ${say.percent(seconds / whole(row))} of its parts` : "";
       })),
       layout: laidOut("median time of a step (ms)", "", {
-        barmode: "stack", bargap: 0.35, legend: partsLegend, yaxis: barAxis(group),
+        barmode: "stack", bargap: 0.35, legend: partsLegend, yaxis: nameAxis(group),
       }),
       height: barHeight(group, 110),
     };
@@ -54,7 +54,7 @@ drawers.shares = (rows) => barPanels("shares", rows, (row) => known(cases.instru
   return {
     traces: [...bars, hidden, texts], height: barHeight(group, 120),
     layout: laidOut("an instrumented step (ms)", "", {
-      barmode: "overlay", legend: partsLegend, yaxis: barAxis(group), xaxis: { range: [0, ROOM * Math.max(...ends)] },
+      barmode: "overlay", legend: partsLegend, yaxis: nameAxis(group), xaxis: { range: [0, ROOM * Math.max(...ends)] },
     }),
   };
 });

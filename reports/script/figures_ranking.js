@@ -26,10 +26,6 @@ const nameAxis = (rows) => ({
   tickvals: rows.map((_, i) => i), ticktext: rows.map((row) => nameLines(answerName(row)).join("<br>")), range: [rows.length - 0.5, -0.5],
   showgrid: false,
 });
-const heightOf = (rows) => {
-  const lines = Math.max(...rows.map((row) => nameLines(answerName(row)).length));
-  return 60 + (12 + 16 * Math.max(lines, 1)) * rows.length;
-};
 
 const rankingPanel = (group) => ({
   traces: [...groupBy(group, (row) => cases.strategy[row])].map(([name, own]) => {
@@ -47,7 +43,7 @@ drawers.ranking = (rows) => [...groupBy(measured(rows), (row) => cases.work[row]
   const group = all.slice(0, MOST_RANKED);
   const more = all.length > group.length ? `the ${MOST_RANKED} fastest of ${count(all.length, "case")}` : "";
   return lazily(
-    { key: `ranking-${work}`, title: titled(all[0], more), wide: true, height: heightOf(group) },
+    { key: `ranking-${work}`, title: titled(all[0], more), wide: true, height: barHeight(group, 60, 1) },
     () => rankingPanel(group),
   );
 });

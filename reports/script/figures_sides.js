@@ -138,7 +138,7 @@ drawers.sides_memory = (rows) => [...groupBy(rows, (row) => cases.work[row])].fl
   const more = all.length > shown.length ? `the ${shown.length} that differ most of ${count(all.length, "case")}` : "";
   return [{
     key: `memory-${work}`, title: [data.works[work].name, more].filter(Boolean).join(" · "), traces, wide: true,
-    height: heightOf(shown) + 20, layout: laidOut("peak memory (MiB)", "", {
+    height: barHeight(shown, 60, 1) + 20, layout: laidOut("peak memory (MiB)", "", {
       xaxis: { rangemode: "tozero" }, yaxis: nameAxis(shown), showlegend: true,
     }),
   }];

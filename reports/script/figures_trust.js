@@ -117,7 +117,7 @@ drawers.spread = (rows) => {
       }),
     },
     {
-      key: "spread-cases", wide: true, height: heightOf(shown),
+      key: "spread-cases", wide: true, height: barHeight(shown, 60, 1),
       title: widest.length > shown.length ? `The ${MOST_SPREAD} cases whose launches differ most` : "Case by case, those that differ most first",
       traces: launchMarks(marks, percentFrom, (i) => places.get(launches.case[i]), (i) => `${signedPercent(from[i])} from its case's mean`),
       layout: laidOut("from the mean of its case (%)", "", { showlegend: false, yaxis: nameAxis(shown), xaxis: zeroLine, shapes: sameBand(shown, "x") }),

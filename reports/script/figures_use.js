@@ -22,7 +22,7 @@ drawers.usage = (rows) => barPanels("use", rows, (row) => known(cases.flops_per_
     )],
     height: barHeight(group, 90),
     layout: laidOut(shared ? "model FLOPs utilization (%)" : `${prefix}FLOP/s of all ranks`, "", {
-      bargap: 0.35, showlegend: false, yaxis: barAxis(group), xaxis: { rangemode: "tozero" },
+      bargap: 0.35, showlegend: false, yaxis: nameAxis(group), xaxis: { rangemode: "tozero" },
     }),
   };
 });
@@ -39,6 +39,6 @@ drawers.energy = (rows) => barPanels("energy", rows, (row) => known(cases.joules
   )],
   height: barHeight(group, 90),
   layout: laidOut("energy of a step (J)", "", {
-    bargap: 0.35, showlegend: false, yaxis: barAxis(group), xaxis: { rangemode: "tozero" },
+    bargap: 0.35, showlegend: false, yaxis: nameAxis(group), xaxis: { rangemode: "tozero" },
   }),
 }));

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,9 +35,8 @@ def ddp_comparison(seen: Evidence) -> pd.DataFrame:
     spans_of, calls_of = (
         dict(iter(rows.groupby(["launch_id", "rank", "step"]))) for rows in (seen.rows("span"), calls)
     )
-    told_of = seen.good[seen.good["facts"].str.contains('"ddp_logger"', regex=False)]
-    for launch in told_of[["launch_id", "case_id", "label", "facts"]].to_dict("records"):
-        for told in json.loads(launch["facts"]).get("ddp_logger", []):
+    for launch in seen.good[["launch_id", "case_id", "label"]].to_dict("records"):
+        for told in seen.facts[launch["launch_id"]].get("ddp_logger", []):
             key = launch["launch_id"], told["rank"], told["step"]
             spans = spans_of.get(key, seen.results.span.iloc[:0])
             ours = _ours(told["forward_end_s"], spans, calls_of.get(key, calls.iloc[:0]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pandas as pd
@@ -127,10 +126,6 @@ def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
         )
 
 
-# How facts are written where every sampler could read: then a large store's need not be parsed for it.
-_ALL_READ = '"unread": {}'
-
-
 def _unreadable(seen: Evidence) -> Iterator[Finding]:
     """One finding for each reason: what was null during the timed steps, and where."""
     advice = "Numbers that rest on it are unknown. Look at the driver, at permissions, and at what a container may see."
@@ -141,10 +136,8 @@ def _unreadable(seen: Evidence) -> Iterator[Finding]:
             f"of {words.count(len(launches), 'launch')}: {reason}.",
             advice,
         )
-    for facts in seen.good["facts"]:
-        if isinstance(facts, str) and _ALL_READ in facts:
-            continue
-        sampler = (json.loads(facts) if isinstance(facts, str) else {}).get("sampler") or {}
+    for at in seen.good["launch_id"]:
+        sampler = seen.facts[at].get("sampler") or {}
         for name, reason in (sampler.get("unread") or {}).items():
             what = "The devices" if name == "nvml" else "The host"
             yield Finding("device_unreadable", f"{what} could not be read: {reason}.", advice)

@@ -3,7 +3,6 @@ measured in those that count."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +44,7 @@ def explained(seen: Evidence) -> list[tuple[dict[str, Any], list[dict[str, Any]]
     "version", "network", "plugin", "nvls", "channels", "rings", "trees", "transports" and "choices", and "rank"."""
     launches = seen.launches[(seen.launches["block"] == EXPLAIN_BLOCK) & (seen.launches["status"] == Status.OK)]
     rows: list[dict[Any, Any]] = launches.to_dict("records")
-    return [(row, json.loads(row["facts"]).get("nccl", [])) for row in rows]
+    return [(row, seen.facts[row["launch_id"]].get("nccl", [])) for row in rows]
 
 
 def choices(seen: Evidence) -> pd.DataFrame:
@@ -88,18 +87,13 @@ _FIRST: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _inspecting(seen: Evidence) -> pd.DataFrame:
-    """The launches that count and whose facts may have something to say: a large store's need not all be parsed."""
-    return seen.good[seen.good["facts"].str.contains('"nccl_inspector"', regex=False, na=False)]
-
-
 def inspected(seen: Evidence) -> pd.DataFrame:
     """One row per case, operation, size and number of ranks that NCCL's Inspector told of: INSPECTED, `calls` on one
     rank of one launch, and MEASURED, medians over ranks and launches. Empty where it was off or left no file."""
     rows = [
-        {"case_id": launch["case_id"], "label": launch["label"], **op}
-        for launch in _inspecting(seen).to_dict("records")
-        for told in json.loads(launch["facts"]).get("nccl_inspector", [])
+        {"case_id": case_id, "label": label, **op}
+        for at, case_id, label in zip(*(seen.good[name] for name in ("launch_id", "case_id", "label")), strict=True)
+        for told in seen.facts[at].get("nccl_inspector", [])
         for op in told["ops"]
     ]
     table = pd.DataFrame(rows, columns=[*INSPECTED, "calls", *MEASURED])
