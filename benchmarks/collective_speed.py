@@ -31,8 +31,9 @@ from torch._C._distributed_c10d import AllgatherOptions
 from benchmarks import collective_speed as ours
 from benchmarks.groups import TIMEOUT_S, beside
 from parabench.case import Case, Protocol
+from parabench.cluster.team import LOOPBACK
 from parabench.collectives import membership
-from parabench.launcher import LOOPBACK, launch
+from parabench.launcher import launch
 from parabench.rank import tie_to_driver
 from parabench.ranks import run_ranks, start_server
 from parabench.record import MIB, Phase
@@ -97,7 +98,7 @@ def measure(folder: Path, asked: list[Question], rounds: int) -> None:
     rank, ranks = int(os.environ["RANK"]), asked[0].ranks
     membership.join(
         algorithm=NATIVE, backend="gloo", rank=rank, world_size=ranks, ranks_per_node=None,
-        init_method=f"file://{folder / 'store'}", timeout_s=TIMEOUT_S,
+        store=dist.FileStore(str(folder / "store"), ranks), timeout_s=TIMEOUT_S,
     )  # fmt: skip
     groups = {name: beside(name, rank, ranks) for name in sorted({n for q in asked for n in (q.ours, q.other)})}
     seen = []

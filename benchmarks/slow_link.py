@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from benchmarks.hosts import Host, NoNodes, hosts
 from benchmarks.slow_link_rank import Job
-from benchmarks.two_nodes import Node, NoNodes, two_nodes
 from parabench.record import MIB
 
 RATES = ("1gbit", "2gbit")
@@ -43,7 +43,7 @@ class RankFailed(Exception):
     """A rank ended badly, or not in time."""
 
 
-def measure(nodes: tuple[Node, Node], algorithms: tuple[str, ...], sizes: tuple[int, ...], pairs: int) -> list[Any]:
+def measure(nodes: tuple[Host, ...], algorithms: tuple[str, ...], sizes: tuple[int, ...], pairs: int) -> list[Any]:
     """For each rank and size what `slow_link_rank.measure` returns. Raises RankFailed; no rank is left then."""
     world_size = RANKS_PER_NODE * len(nodes)
     job = Job(nodes[0].address, PORT, world_size, RANKS_PER_NODE, algorithms, sizes, pairs)
@@ -54,8 +54,10 @@ def measure(nodes: tuple[Node, Node], algorithms: tuple[str, ...], sizes: tuple[
         ranks = []
         for rank in range(world_size):
             errors = stack.enter_context((folder / f"{rank}.err").open("wb"))
-            arguments = [str(path), str(rank)]
-            ranks.append(nodes[rank // RANKS_PER_NODE].start("benchmarks.slow_link_rank", arguments, errors))
+            node = nodes[rank // RANKS_PER_NODE]
+            words = [sys.executable, "-m", "benchmarks.slow_link_rank", str(path), str(rank)]
+            environment = {"GLOO_SOCKET_IFNAME": node.interface, "OMP_NUM_THREADS": "1"}
+            ranks.append(node.start(words, environment=environment, errors=errors))
             stack.callback(end, ranks[-1])
         failed = wait(ranks)
         if failed is not None:
@@ -66,7 +68,7 @@ def measure(nodes: tuple[Node, Node], algorithms: tuple[str, ...], sizes: tuple[
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world_size)]
 
 
-def wait(ranks: list[subprocess.Popen[bytes]]) -> int | None:
+def wait(ranks: list[subprocess.Popen[str]]) -> int | None:
     """The first rank that fails, or that is still there after the deadline; None when all end well."""
     until = time.monotonic() + DEADLINE_S
     while running := [rank for rank, process in enumerate(ranks) if process.poll() is None]:
@@ -79,7 +81,7 @@ def wait(ranks: list[subprocess.Popen[bytes]]) -> int | None:
     return next((rank for rank, process in enumerate(ranks) if process.returncode), None)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.wait()
 
@@ -112,7 +114,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         for rate in RATES:
-            with two_nodes(rate) as nodes:
+            with hosts(2, rate) as nodes:
                 seen = measure(nodes, ALGORITHMS, tuple(size * MIB for size in SIZES_MIB), pairs)
             print(*table(rate, seen, pairs), "", sep="\n", flush=True)
     except NoNodes as why:

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def main() -> None:
         rank=rank,
         world_size=job.world_size,
         ranks_per_node=job.ranks_per_node,
-        init_method=f"tcp://{job.address}:{job.port}",
+        store=dist.TCPStore(job.address, job.port, job.world_size, rank == 0, timedelta(seconds=TIMEOUT_S)),
         timeout_s=TIMEOUT_S,
     )
     groups: dict[str, Any] = {job.algorithms[0]: dist.group.WORLD}

@@ -25,9 +25,9 @@ MOST_THREADS = 1024
 MOST_WORKERS = 256
 
 # The fields by what they hold; those of the second line may also be None, which leaves the choice to the plan.
-INTEGERS = ("world_size", "global_batch", "seq_len", "threads", "seed", "grad_accumulation", "workers")
+INTEGERS = ("world_size", "nodes", "global_batch", "seq_len", "threads", "seed", "grad_accumulation", "workers")
 MAYBE_INTEGERS = ("ranks_per_node", "tp_size", "microbatches")
-COUNTS = ("world_size", "global_batch", "seq_len", "threads", "grad_accumulation", "tp_size", "microbatches")
+COUNTS = ("world_size", "nodes", "global_batch", "seq_len", "threads", "grad_accumulation", "tp_size", "microbatches")
 FLAGS = (
     "no_sync", "find_unused_parameters", "static_graph", "gradient_as_bucket_view", "sequence_parallel",
     "activation_checkpointing", "compile", "fused", "pin_memory",
@@ -49,8 +49,8 @@ class Case:
     """One configuration to measure.
 
     `global_batch` counts samples in one step over all ranks, so that every strategy and world size does the same
-    work. `threads` is how many CPU threads a rank computes with: 1, as torchrun sets it, so that "one device" stays
-    the same thing at every world size.
+    work. Of `nodes` machines each has as many of the ranks. `threads` is how many CPU threads a rank computes with: 1,
+    as torchrun sets it, so that "one device" stays the same thing at every world size.
 
     Of the strategy, each only where it has them (`family.OPTIONAL`):
     `bucket_mib` is DDP's bucket cap, and for FSDP how many MiB of parameters form one unit; None is PyTorch's own
@@ -74,6 +74,7 @@ class Case:
     algorithm: str = "native"
     bucket_mib: float | None = None
     world_size: int = 1
+    nodes: int = 1
     ranks_per_node: int | None = None
     model: str = "gpt-nano"
     data: str = "text"
@@ -129,7 +130,7 @@ class Case:
                 raise UsageError(f"{name} is {value}; it must be 1 or more")
         if self.bucket_mib is not None and not 0 < self.bucket_mib < 1 << 20:
             raise UsageError(f"bucket_mib is {self.bucket_mib}; give MiB above 0, or 'default'")
-        for name in ("ranks_per_node", "tp_size"):
+        for name in ("nodes", "ranks_per_node", "tp_size"):
             value = getattr(self, name)
             if value is not None and (value < 1 or self.world_size % value):
                 raise UsageError(f"{name} is {value}; it must divide world_size {self.world_size}")
@@ -170,7 +171,7 @@ class Case:
         if self.bucket_mib is not None:
             words.append(f"{self.bucket_mib:g} MiB")
         words += [self._said(name) for name in NAMED if self._tells(name)]
-        return f"{' '.join(words)}, {self.world_size} rank{'s' * (self.world_size > 1)}"
+        return f"{' '.join(words)}, {ranks_in_words(self.world_size, self.nodes)}"
 
     def _tells(self, name: str) -> bool:
         """Whether a label names the option: where it is set, and a pipeline's schedule always."""
@@ -287,6 +288,11 @@ class Protocol:
             raise UsageError(
                 f"deadline is {self.deadline_s} s; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"
             )
+
+
+def ranks_in_words(world_size: int, nodes: int) -> str:
+    """'4 ranks', '4 ranks on 2 nodes'."""
+    return f"{world_size} rank{'s' * (world_size > 1)}" + (f" on {nodes} nodes" if nodes > 1 else "")
 
 
 def is_text(value: object) -> bool:

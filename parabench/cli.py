@@ -14,7 +14,18 @@ from parabench.commands.ab import ab
 from parabench.commands.best import best
 from parabench.commands.compare import compare
 from parabench.commands.history import history
-from parabench.commands.options import DEFAULT_OUT, deadline, label, out, resume, seed, session, shared, training
+from parabench.commands.options import (
+    DEFAULT_OUT,
+    cluster,
+    deadline,
+    label,
+    out,
+    resume,
+    seed,
+    session,
+    shared,
+    training,
+)
 from parabench.commands.report import report
 from parabench.commands.serve import serve
 from parabench.commands.stores import chosen_in
@@ -63,13 +74,16 @@ def main() -> None:
     help="With it: begin no further block that would end after that time. The planned ones are run in any case.",
 )
 @shared(*session)
+@shared(*cluster)
 def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str | None, **options: Any) -> None:
     """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
+    from parabench.cluster.site import Flags
     from parabench.run import Request, run_suite
 
     find_users_own()
     given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
-    request = Request(suite=suite, axes=tuple(given), argv=command(), **options)
+    flags = Flags(**{name: options.pop(name) for name in Flags.__slots__})
+    request = Request(suite=suite, axes=tuple(given), argv=command(), cluster=flags, **options)
     raise SystemExit(run_suite(request, console()))
 
 

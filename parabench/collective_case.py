@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
-from parabench.case import BACKENDS, DEVICES, LONGEST_DEADLINE_S, MOST_THREADS, NAME, slug
+from parabench.case import BACKENDS, DEVICES, LONGEST_DEADLINE_S, MOST_THREADS, NAME, ranks_in_words, slug
 from parabench.errors import UsageError
 from parabench.record import MIB, Phase
 
@@ -146,6 +146,7 @@ class CollectiveCase:
     op: str
     algorithm: str = "native"
     world_size: int = 2
+    nodes: int = 1
     ranks_per_node: int | None = None
     dtype: str = "float32"
     redop: str = "sum"
@@ -168,14 +169,16 @@ class CollectiveCase:
         if self.redop not in redops:
             raise UsageError(f"redop {self.redop!r} is unknown for {self.op}; use one of {', '.join(redops)}")
         for name, least, most in (
-            ("world_size", 2, 1 << 16), ("min_bytes", 1, MOST_BYTES), ("max_bytes", 1, MOST_BYTES),
-            ("factor", 2, 1 << 20), ("threads", 1, MOST_THREADS),
+            ("world_size", 2, 1 << 16), ("nodes", 1, 1 << 16), ("min_bytes", 1, MOST_BYTES),
+            ("max_bytes", 1, MOST_BYTES), ("factor", 2, 1 << 20), ("threads", 1, MOST_THREADS),
         ):  # fmt: skip
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= most:
                 raise UsageError(f"{name} is {value!r}; give a whole number from {least} to {most}")
-        if self.ranks_per_node is not None and (self.ranks_per_node < 1 or self.world_size % self.ranks_per_node):
-            raise UsageError(f"ranks_per_node is {self.ranks_per_node}; it must divide world_size {self.world_size}")
+        for name in ("nodes", "ranks_per_node"):
+            value = getattr(self, name)
+            if value is not None and (value < 1 or self.world_size % value):
+                raise UsageError(f"{name} is {value}; it must divide world_size {self.world_size}")
         if self.min_bytes > self.max_bytes:
             raise UsageError(f"min is {size_text(self.min_bytes)}, above max, {size_text(self.max_bytes)}")
         if 0 in map(self.count, self._ladder()):
@@ -205,7 +208,7 @@ class CollectiveCase:
     def label(self) -> str:
         """What a person would call it: 'all_reduce ring, 2 ranks'."""
         nodes = "" if self.ranks_per_node is None else f" ({self.ranks_per_node} a node)"
-        return f"{self.op} {self.algorithm}, {self.world_size} rank{'s' * (self.world_size > 1)}{nodes}"
+        return f"{self.op} {self.algorithm}, {ranks_in_words(self.world_size, self.nodes)}{nodes}"
 
     def _ladder(self) -> Iterator[int]:
         size = self.min_bytes

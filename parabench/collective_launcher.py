@@ -10,30 +10,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parabench.cluster.crew import Crew
+from parabench.cluster.order import Order
 from parabench.collective_case import CollectiveCase, CollectiveProtocol, Slot, size_text
 from parabench.collectives.bench import MARKS, BenchJob, marks_path, run
-from parabench.launcher import Course, observe
+from parabench.launcher import observe
+from parabench.part import Course
 from parabench.record import CollectiveSample, Failure, Launch, Status
+from parabench.venue import Venue
 
 
-def launch_collective(case: CollectiveCase, protocol: CollectiveProtocol, *, deadline_s: float) -> Launch:
+def launch_collective(
+    case: CollectiveCase, protocol: CollectiveProtocol, *, deadline_s: float, crew: Crew | None = None
+) -> Launch:
     """Run `case` once. Never raises for what happens inside the ranks.
 
-    A launch in which any element was wrong is `wrong`. Raises Interrupted when the driver is asked to stop.
+    A launch in which any element was wrong is `wrong`. `crew` are the nodes that a case may need besides this one.
+    Raises Interrupted when the driver is asked to stop.
     """
     schedule = protocol.schedule(case)
-
-    def where(reached: int) -> str:
-        at = reached // MARKS
-        return f"to {_named(schedule[at])}" if at < len(schedule) else "to the end of its calls"
-
-    course = Course(
-        entry=run,
-        job=lambda folder, timeout_s, environment: BenchJob(case, protocol, folder, timeout_s, environment),
-        marks=lambda folder, rank: _read(marks_path(folder, rank), len(schedule)),
-        where=where,
-    )
-    seen, results, marks = observe(case, course, deadline_s)
+    course = collective_course(case, protocol)
+    seen, parts = observe(course, deadline_s, Order.of(case, protocol, deadline_s), crew)
+    results = [result for part in parts for result in part.results]
+    marks = [each for part in parts for each in part.marks]
     ran = seen.facts.get("algorithm", case.algorithm)
     for rank in range(case.world_size):
         seen.collectives += _samples(case, schedule, rank, marks[rank], results[rank], ran)
@@ -42,6 +41,28 @@ def launch_collective(case: CollectiveCase, protocol: CollectiveProtocol, *, dea
         if failure is not None:
             seen.status, seen.failure = Status.WRONG, failure
     return seen
+
+
+def collective_course(case: CollectiveCase, protocol: CollectiveProtocol) -> Course:
+    """What a launch of a collective does."""
+    schedule = protocol.schedule(case)
+
+    def where(reached: int) -> str:
+        at = reached // MARKS
+        return f"to {_named(schedule[at])}" if at < len(schedule) else "to the end of its calls"
+
+    def job(venue: Venue) -> BenchJob:
+        return BenchJob(case, protocol, venue)
+
+    return Course(
+        case=case,
+        size=case.world_size,
+        entry=run,
+        job=job,
+        marks=lambda folder, rank: _read(marks_path(folder, rank), len(schedule)),
+        where=where,
+        moments=1,
+    )
 
 
 def _samples(

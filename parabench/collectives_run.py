@@ -23,7 +23,6 @@ from parabench.opened import REPORT_NAME, STORE_NAME, Opened, begin_session, che
 from parabench.plan import Plan, Skipped
 from parabench.record import Launch, check_label
 from parabench.rules import check_algorithm, check_backend, refusal
-from parabench.run import start_launching
 from parabench.session import CollectiveWalk, LaunchOf, Progress
 from parabench.settle import nodes_of, settle_device
 from parabench.store import load
@@ -216,6 +215,7 @@ def _check_json(path: Path, out: Path) -> None:
 
 def _real_launch() -> CollectiveLaunch:
     from parabench.collective_launcher import launch_collective
+    from parabench.ranks import start_launching
 
     start_launching()
     return launch_collective

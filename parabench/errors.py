@@ -1,4 +1,8 @@
-"""The one exception that means "you can mend this": it names the value and the remedy."""
+"""What ends a command early and is not a fault of parabench: input that can be mended, and a node that is gone."""
+
+
+class NodeGone(Exception):
+    """A node of the session is lost and did not come back in time: the session cannot go on."""
 
 
 class UsageError(ValueError):

@@ -15,10 +15,12 @@ STOPPED = 130
 
 
 class Interrupted(Exception):
-    """The driver was asked to stop; when this is raised no rank is left."""
+    """The driver was asked to stop, or that of another node (`where`); when this is raised no rank is left here."""
 
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal.Signals(signal_number).name)
+    def __init__(self, signal_number: int, where: str | None = None) -> None:
+        name = signal.Signals(signal_number).name
+        super().__init__(name if where is None else f"{name} on {where}")
+        self.signal = signal_number
 
 
 @contextmanager

@@ -43,15 +43,35 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the planner needs. `gpus_reason` says why `gpus` is empty."""
+    """What the planner needs. `gpus_reason` says why `gpus` is empty.
+
+    Of a session on several nodes each is like this one, and runs up to `ranks_per_node` ranks. None: nobody said how
+    many a node is to run.
+    """
 
     cores: int
     gpus: tuple[Gpu, ...] = ()
     gpus_reason: str | None = None
+    nodes: int = 1
+    ranks_per_node: int | None = None
 
     def ranks(self, device: str) -> int:
-        """How many ranks may run on `device` ("cpu" or "cuda")."""
-        return len(self.gpus) if device == "cuda" else self.cores * RANKS_PER_CORE
+        """How many ranks a node may run on `device` ("cpu" or "cuda")."""
+        most = len(self.gpus) if device == "cuda" else self.cores * RANKS_PER_CORE
+        return most if self.ranks_per_node is None else min(most, self.ranks_per_node)
+
+    def nodes_for(self, world_size: int) -> int:
+        """The fewest nodes that can share so many ranks evenly; 1 where none can."""
+        most = self.ranks_per_node or world_size
+        return next((n for n in range(-(-world_size // most), self.nodes + 1) if world_size % n == 0), 1)
+
+    def world_sizes(self, device: str) -> list[int]:
+        """1, 2, 4, ... up to a node's devices, or on the CPU to its cores; then whole nodes, 2, 4, ... up to all."""
+        most = self.ranks_per_node or (len(self.gpus) if device == "cuda" else self.cores)
+        sizes = [2**i for i in range(max(1, most).bit_length())]
+        if self.ranks_per_node is not None:
+            sizes += [most * 2**i for i in range(self.nodes.bit_length())] + [most * self.nodes]
+        return list(dict.fromkeys(sizes))
 
 
 def this_machine() -> Machine:

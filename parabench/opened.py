@@ -92,14 +92,20 @@ def begin_session(
     question: str,
     argv: list[str],
     interleaved: dict[str, str] | None = None,
+    nodes: Sequence[Mapping[str, Any]] = (),
 ) -> Opened[C, P]:
-    """Record a new session; `interleaved` as `Store.begin_session` takes it."""
+    """Record a new session; `interleaved` as `Store.begin_session` takes it, `nodes` are the environments of the others
+    where it is on several."""
+    here: dict[str, Any] = environment(machine)
+    if nodes:
+        here["nodes"] = [{"node": 0, **here}, *nodes]
+        here["cluster"] = {"nodes": machine.nodes, "ranks_per_node": machine.ranks_per_node}
     session_id = store.begin_session(
         label=label,
         suite=suite,
         argv=argv,
         seed=plan.seed,
-        environment=environment(machine),
+        environment=here,
         question=question,
         plan=plan.to_dict(),
         interleaved=interleaved,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +22,7 @@ from parabench.models.known import entry_of_model
 from parabench.record import AnyCase
 from parabench.rules import check, check_fit, check_names, lacking, needs_nccl, refusal
 from parabench.settle import settle, settle_device
-from parabench.suite import Suite, Sweep
+from parabench.suite import BATCHES, Suite, Sweep
 
 
 class AnyProtocol(Interface):
@@ -139,7 +140,7 @@ def make_plan(
     check_axes(suite, overrides)
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
-    for case, automatic in dict(_cases(suite.override(overrides).sweeps, machine)).items():
+    for case, automatic in dict(_cases(spread(suite, overrides, machine).override(overrides).sweeps, machine)).items():
         check_names(case)
         reason = _why_not(case, automatic, overrides, machine)
         if reason is None:
@@ -173,6 +174,33 @@ def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...
                 raise
             return str(error)
     return None
+
+
+def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> Suite:
+    """The suite on all nodes of a session that was told how many ranks each has: what it measures at one world size is
+    measured with every rank, what it measures at several from one rank up to all.
+
+    Where a batch that nobody asked for does not divide among all ranks, the smallest multiple that does takes its
+    place, in all sweeps alike: every case of a session does the same work.
+    """
+    if machine.ranks_per_node is None:
+        return suite
+    ranks = machine.nodes * machine.ranks_per_node
+    sweeps = []
+    for each in suite.sweeps:
+        axes = dict(each.axes)
+        sizes = axes.get("world_size", ())
+        if sizes and "world_size" not in overrides:
+            every = machine.world_sizes("cuda" if machine.gpus else "cpu")
+            axes["world_size"] = tuple(n for n in every if n > 1) if len(sizes) > 1 else sizes
+            if sizes != ("auto",) and len(sizes) == 1:
+                axes["world_size"] = (ranks,)
+        if not set(BATCHES) & {*overrides, *axes}:
+            axes["global_batch"] = (DEFAULTS["global_batch"],)
+        if "global_batch" in axes and "global_batch" not in overrides:
+            axes["global_batch"] = tuple(math.lcm(batch, ranks) for batch in axes["global_batch"])
+        sweeps.append(Sweep(axes))
+    return replace(suite, sweeps=tuple(sweeps))
 
 
 def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:
@@ -211,7 +239,8 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[tuple[Case, 
             chosen = dict(zip(names, values, strict=True))
             size = chosen.pop("world_size", DEFAULTS["world_size"])
             automatic = size == "auto"
-            for world_size in _powers_of_two(chosen, machine) if automatic else [size]:
+            on_cuda = settle_device(chosen.get("device", "auto"), "auto", machine)["device"] == "cuda"
+            for world_size in machine.world_sizes("cuda" if on_cuda else "cpu") if automatic else [size]:
                 yield _case(chosen, world_size, machine), automatic
 
 
@@ -219,14 +248,18 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     """One case, settled. An axis that its strategy lacks is dropped before its value can be found wrong."""
     entry = entry_of(str(chosen.get("strategy", DEFAULTS["strategy"])))
     fields = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in entry.axes}
+    if entry.one_rank_only:
+        world_size, fields["nodes"] = 1, 1
+    elif "nodes" not in fields:
+        fields["nodes"] = machine.nodes_for(world_size)
     per_rank = fields.pop(BATCH_PER_RANK, None)
     if per_rank is not None:
         if "global_batch" in fields:
             raise UsageError("batch_per_rank and global_batch are both given; give one of them")
         if type(per_rank) is not int or per_rank < 1:
             raise UsageError(f"batch_per_rank is {per_rank!r}; it must be a whole number of 1 or more")
-        fields["global_batch"] = per_rank * (1 if entry.one_rank_only else world_size)
-    case = Case(**fields, world_size=1 if entry.one_rank_only else world_size)
+        fields["global_batch"] = per_rank * world_size
+    case = Case(**fields, world_size=world_size)
     if "data" not in fields:
         # A user's model may depend on the case, and should see a device that there is.
         model = entry_of_model(replace(case, **settle_device(case.device, case.backend, machine)))
@@ -235,10 +268,3 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     if levels_of(case.algorithm) is not None and chosen.get("ranks_per_node") is not None:
         case = replace(case, ranks_per_node=chosen["ranks_per_node"])
     return settle(case, machine)
-
-
-def _powers_of_two(chosen: Mapping[str, Any], machine: Machine) -> list[int]:
-    """1, 2, 4, ... up to the devices, or on the CPU to the cores."""
-    on_cuda = chosen.get("device", "auto") == "cuda" or (chosen.get("device", "auto") == "auto" and machine.gpus)
-    most = len(machine.gpus) if on_cuda else machine.cores
-    return [2**i for i in range(max(1, most).bit_length())]

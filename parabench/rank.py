@@ -10,29 +10,27 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
+from torch._C._distributed_c10d import FileStore
 
 from parabench.collectives import membership
 from parabench.lifeline import die_with_parent
 from parabench.probes.pids import leave_pid
 from parabench.record import AnyCase
+from parabench.venue import Venue
 
 
 class RankJob(Protocol):
-    """What the driver sends to every rank. `folder` is where ranks meet and leave their results."""
+    """What the driver sends to every rank. In its venue's folder ranks leave their results."""
 
     @property
     def case(self) -> AnyCase: ...  # noqa: D102
     @property
-    def folder(self) -> Path: ...  # noqa: D102
-    @property
-    def timeout_s(self) -> float: ...  # noqa: D102
-    @property
-    def environment(self) -> Mapping[str, str]: ...  # noqa: D102
+    def venue(self) -> Venue: ...  # noqa: D102
 
 
 AJob = TypeVar("AJob", bound=RankJob)
@@ -44,9 +42,9 @@ def hand_over(job: AJob, measure: Callable[[AJob, int], dict[str, Any]]) -> None
     A rank is a fresh process with torch elastic's environment (RANK, WORLD_SIZE, ...).
     """
     rank = int(os.environ["RANK"])
-    leave_pid(job.folder, rank)
+    leave_pid(job.venue.folder, rank)
     # Ranks inherit what the fork server's environment was when it started; a launch's own travels with its job.
-    os.environ.update(job.environment)
+    os.environ.update(job.venue.environment)
     failed = False
     try:
         text = json.dumps({"rank": rank, **measure(job, rank)})
@@ -59,7 +57,7 @@ def hand_over(job: AJob, measure: Callable[[AJob, int], dict[str, Any]]) -> None
             "oom": is_out_of_memory(error),
         }
         text = json.dumps({"rank": rank, "error": told})
-    _write(job.folder / f"rank{rank}.json", text)
+    _write(job.venue.folder / f"rank{rank}.json", text)
     if failed:
         # When a rank dies, its peers fail a moment later: let the driver see the first cause first.
         time.sleep(0.25)
@@ -105,27 +103,34 @@ def tie_to_driver() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def device_of(case: AnyCase, rank: int) -> torch.device:
-    """This rank's device, made the current one; with more ranks than devices (gloo) they share."""
+def device_of(case: AnyCase) -> torch.device:
+    """This rank's device, made the current one; with more ranks on a node than devices (gloo) they share."""
     if case.device == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", rank % torch.cuda.device_count())
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
 
 
-def join_group(job: RankJob, rank: int) -> None:
-    """Join the other ranks through a file: nothing listens but the backend, and that on loopback only."""
-    case = job.case
+def join_group(job: RankJob, rank: int) -> dict[str, Any]:
+    """Join the other ranks, and say how this host's clock differs from node 0's where the rank is to tell it.
+
+    On one node they meet through a file: nothing listens but the backend, and that on loopback only.
+    """
+    case, meeting = job.case, job.venue.meeting
+    timeout_s, path = job.venue.timeout_s, str(job.venue.folder / "store")
+    store = meeting.store(timeout_s) if meeting else FileStore(path, case.world_size)
     membership.join(
         algorithm=case.algorithm,
         backend=case.backend,
         rank=rank,
         world_size=case.world_size,
         ranks_per_node=case.ranks_per_node,
-        init_method=f"file://{job.folder / 'store'}",
-        timeout_s=job.timeout_s,
+        store=store,
+        timeout_s=timeout_s,
     )
+    clock = meeting.clock(store, rank) if meeting else None
+    return {"clock": clock} if clock else {}
 
 
 def is_out_of_memory(error: BaseException) -> bool:

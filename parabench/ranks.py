@@ -19,19 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from torch._C._distributed_c10d import HashStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousStoreInfo,
-    rendezvous_handler_registry,
-)
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from parabench.cluster import rendezvous
+from parabench.cluster.team import FAILED, HUNG, Team
 from parabench.interrupt import Interrupted, signals_restored, watched
+from parabench.scratch import remove_abandoned
 
 PRELOAD = "parabench.preload"
 PR_SET_CHILD_SUBREAPER = 36
@@ -53,58 +48,35 @@ TALKATIVE = (
 )
 
 
-class OneNode(RendezvousHandler):
-    """A rendezvous with nobody: one agent, an in-memory store, nothing that listens."""
-
-    def __init__(self, parameters: RendezvousParameters) -> None:
-        self._run_id = parameters.run_id
-
-    def get_backend(self) -> str:  # noqa: D102 - RendezvousHandler's
-        return "parabench-one-node"
-
-    @property
-    def use_agent_store(self) -> bool:  # noqa: D102
-        return False
-
-    def next_rendezvous(self) -> RendezvousInfo:  # noqa: D102
-        return RendezvousInfo(HashStore(), 0, 1, RendezvousStoreInfo("127.0.0.1", 0))
-
-    def is_closed(self) -> bool:  # noqa: D102
-        return False
-
-    def set_closed(self) -> None:  # noqa: D102
-        pass
-
-    def num_nodes_waiting(self) -> int:  # noqa: D102
-        return 0
-
-    def get_run_id(self) -> str:  # noqa: D102
-        return self._run_id
-
-    def shutdown(self) -> bool:  # noqa: D102
-        return True
-
-
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a group of ranks ended. `rank` and `signal` tell of the first that torch elastic saw fail."""
+    """How a node's ranks ended. `rank`, counted over all nodes, and `signal` tell of the first that torch elastic saw
+    fail. `told` is why another node, or who asked to stop, had them ended; what became of them then says nothing."""
 
     ok: bool
     hung: bool = False
     rank: int | None = None
     signal: str | None = None
+    told: str | None = None
+
+
+def start_launching() -> None:
+    """Clean up after drivers that were killed, and start the fork server."""
+    remove_abandoned()
+    start_server()
 
 
 def start_server() -> None:
     """Start the fork server, once per driver, and wait until it has imported: no launch's time includes that."""
-    if "parabench-one-node" not in rendezvous_handler_registry._registry:
-        rendezvous_handler_registry.register("parabench-one-node", OneNode)
+    if rendezvous.register():
         # Their messages are for people who run torchrun; what they say of a failure is in our record.
         for name in TALKATIVE:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         # What a rank starts and leaves behind becomes the driver's child, and is ended with the launch.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
+        # Every node of a launch has as many ranks: its agents need not ask one another how many.
+        os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
         multiprocessing.set_forkserver_preload([PRELOAD])
         with signals_restored():
             # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
@@ -119,36 +91,53 @@ def _nothing() -> None:
     """What the first process does: its start says that the server is there."""
 
 
-def run_ranks(entry: Callable[..., Any], args: tuple[Any, ...], *, size: int, deadline_s: float, logs: Path) -> Ended:
-    """Run `entry(*args)` in `size` fresh processes and wait for all of them, at most `deadline_s`.
+def run_ranks(
+    entry: Callable[..., Any],
+    args: tuple[Any, ...],
+    *,
+    size: int,
+    deadline_s: float,
+    logs: Path,
+    team: Team | None = None,
+) -> Ended:
+    """Run `entry(*args)` in `size` fresh processes on this node and wait for all of them, at most `deadline_s`.
 
-    Their output goes below `logs`. Raises Interrupted when the driver is asked to stop; no rank is left then.
+    With a `team` they are this node's part of a launch on several nodes, and a word of another node ends them. Their
+    output goes below `logs`. Raises Interrupted when the driver is asked to stop; no rank is left then.
     """
+    team = team or Team(ranks_per_node=size)
     start_server()
     others = {child.pid for child in psutil.Process().children(recursive=True)}
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=team.nodes,
+        max_nodes=team.nodes,
         nproc_per_node=size,
         run_id="parabench",
-        rdzv_backend="parabench-one-node",
+        rdzv_backend=rendezvous.BACKEND,
+        rdzv_configs={"team": team},
         max_restarts=0,
         monitor_interval=MONITOR_INTERVAL_S,
         start_method="forkserver",
         signals_to_handle=",".join(number.name for number in watched()),
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
     )
-    with signals_restored(), _Deadline(deadline_s, others) as deadline:
+    with signals_restored(), _Deadline(deadline_s, others) as deadline, team.word.heard_by(deadline.end):
         try:
             elastic_launch(config, entry)(*args)
         except ChildFailedError as error:
+            if team.word.why is not None:
+                return Ended(ok=False, told=team.word.why)
+            team.tell(HUNG if deadline.passed else FAILED)
             rank, failure = next(iter(error.failures.items()))
             name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
             if name == "SIGINT":  # the terminal's Ctrl-C reached the rank before the driver
                 raise Interrupted(signal.SIGINT) from None
             return Ended(ok=False, hung=deadline.passed, rank=rank, signal=name)
         except SignalException as stop:
+            if team.word.why is not None:
+                return Ended(ok=False, told=team.word.why)
             if deadline.forced:
+                team.tell(HUNG)
                 return Ended(ok=False, hung=True)
             raise Interrupted(int(stop.sigval)) from None
         finally:
@@ -156,7 +145,8 @@ def run_ranks(entry: Callable[..., Any], args: tuple[Any, ...], *, size: int, de
             for process in left:
                 _kill(process, signal.SIGKILL)
             psutil.wait_procs(left, timeout=SHUTDOWN_TIMEOUT_S)
-    return Ended(ok=True)
+    # Ranks that were done when another node's were not: the launch as a whole is not.
+    return Ended(ok=team.word.why is None, told=team.word.why)
 
 
 def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
@@ -173,7 +163,7 @@ class _Deadline:
         self.forced = False
         self._others = others
         self._over = threading.Event()
-        self._timer = threading.Timer(seconds, self._end)
+        self._timer = threading.Timer(seconds, self._passed)
         self._timer.daemon = True
 
     def __enter__(self) -> _Deadline:
@@ -184,12 +174,17 @@ class _Deadline:
         self._over.set()
         self._timer.cancel()
 
-    def _end(self) -> None:
+    def _passed(self) -> None:
         self.passed = True
+        self.end(HUNG)
+
+    def end(self, why: str) -> None:
+        """End the ranks; of what hangs the stacks are asked for first."""
         ranks = _ranks(self._others)
-        for process in ranks:
-            _kill(process, signal.SIGUSR1)
-        psutil.wait_procs(ranks, timeout=STACK_GRACE_S)
+        if why == HUNG:
+            for process in ranks:
+                _kill(process, signal.SIGUSR1)
+            psutil.wait_procs(ranks, timeout=STACK_GRACE_S)
         for process in ranks:
             _kill(process, signal.SIGKILL)
         # Ranks that left with exit code 0 and no result are no failure to torch elastic: it would wait for ever.

@@ -36,6 +36,8 @@ class AnyCase(Protocol):
     @property
     def world_size(self) -> int: ...  # noqa: D102
     @property
+    def nodes(self) -> int: ...  # noqa: D102
+    @property
     def ranks_per_node(self) -> int | None: ...  # noqa: D102
     @property
     def dtype(self) -> str: ...  # noqa: D102
@@ -193,7 +195,8 @@ class Span(NamedTuple):
 
 class DeviceSample(NamedTuple):
     """One NVML reading of a device, `t_s` seconds after the launch began. `rank` is whose process it is about, None for
-    the whole device. A value that could not be read is None, with the reason."""
+    the whole device. A value that could not be read is None, with the reason. Devices are counted from 0 on each
+    `node`."""
 
     device: int
     t_s: float
@@ -201,16 +204,36 @@ class DeviceSample(NamedTuple):
     value: float | None
     rank: int | None = None
     reason: str | None = None
+    node: int = 0
 
 
 class HostSample(NamedTuple):
     """One reading of the host, `t_s` seconds after the launch began; `rank` is whose process it is about, None for the
-    whole host. A value that could not be read is None, with the reason."""
+    whole host. A value that could not be read is None, with the reason. `node` is the host's number."""
 
     rank: int | None
     t_s: float
     metric: str
     value: float | None
+    reason: str | None = None
+    node: int = 0
+
+
+class LinkSample(NamedTuple):
+    """What lies between two ranks of a session, one way: `from_rank` sends. A device is `cpu`, or `cuda:3` of its node.
+
+    `latency_s` is half a round trip of the smallest message, the median. A value that could not be measured is None,
+    with the reason.
+    """
+
+    from_rank: int
+    to_rank: int
+    from_node: int
+    to_node: int
+    from_device: str
+    to_device: str
+    latency_s: float | None
+    bytes_per_s: float | None
     reason: str | None = None
 
 

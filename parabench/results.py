@@ -15,7 +15,7 @@ from parabench import __version__
 from parabench.digest import MEDIAN, SLOWEST, WHOLE, Digest, stored_digests
 from parabench.errors import UsageError
 from parabench.record import Phase
-from parabench.schema import APPLICATION_ID, DIGESTED, INSTRUMENTS, MISSING, NEW_TABLES, SCHEMA_VERSION
+from parabench.schema import APPLICATION_ID, DIGESTED, SCHEMA_VERSION, TABLES, new_columns, new_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +60,11 @@ class Results:
     def span(self) -> pd.DataFrame:
         """What ranks did in instrumented steps."""
         return self._table("span")
+
+    @cached_property
+    def links(self) -> pd.DataFrame:
+        """What lies between each two ranks of a session, with the columns of `link`; no row where nobody measured."""
+        return _read_table(self.path, "link", self.only.get("link", ""))
 
     @cached_property
     def instrumented(self) -> pd.DataFrame:
@@ -140,14 +145,13 @@ def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
 
 
 def _read_table(path: Path, name: str, *conditions: str, order: str = "rowid") -> pd.DataFrame:
-    """A table, with columns that are newer than the store as null."""
+    """A table; columns that are newer than the store have their default."""
     import pandas as pd
 
     with _reading(path) as (db, version):
-        older = range(version, SCHEMA_VERSION)
-        if any(f"TABLE {name}(" in NEW_TABLES.get(old, "") for old in older):
+        if f"TABLE {name}(" in new_tables(version):
             return _empty(name)
-        later = "".join(f", NULL AS {column}" for old in older for of, column, _ in MISSING.get(old, ()) if of == name)
+        later = "".join(f", {one.default} AS {one.name}" for one in new_columns(version) if one.table == name)
         where = " AND ".join(f"({each})" for each in conditions if each) or "TRUE"
         return pd.read_sql_query(f"SELECT *{later} FROM {name} WHERE {where} ORDER BY {order}", db)
 
@@ -211,9 +215,9 @@ def _check_file(path: Path) -> None:
 
 
 def _empty(table: str) -> pd.DataFrame:
-    """What a store of before schema 3 has in a table of the instruments."""
+    """What a store has in a table that is newer than itself."""
     import pandas as pd
 
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(INSTRUMENTS)
+        db.executescript(TABLES)
         return pd.read_sql_query(f"SELECT * FROM {table}", db)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 
 from parabench.case import Case
-from parabench.collectives import ALGORITHMS, table_name
+from parabench.collectives import ALGORITHMS, levels_of, table_name
 from parabench.data import source
 from parabench.errors import UsageError
 from parabench.family import STRATEGIES, Layout, StrategyEntry, entry_of
@@ -72,10 +72,21 @@ def check_backend(case: AnyCase) -> None:
         raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
 
 
+def check_nodes(case: AnyCase) -> None:
+    """Raise UsageError for two levels that are not those of the case's nodes."""
+    has = case.world_size // case.nodes
+    if case.nodes > 1 and levels_of(case.algorithm) is not None and case.ranks_per_node != has:
+        raise UsageError(
+            f"ranks_per_node is {case.ranks_per_node}, and on {case.nodes} nodes {case.algorithm} goes by the {has} "
+            "ranks that each has; drop ranks_per_node"
+        )
+
+
 def check(case: Case) -> None:
     """Raise UsageError for a case that makes sense nowhere: a batch that does not divide, data that the model cannot
     take, options that contradict one another."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
+    check_nodes(case)
     if case.split == "dimension" and entry.layout is not Layout.TENSOR:
         raise UsageError(f"split dimension is for tensor parallel; {case.strategy} splits {entry.splits}")
     _check_batch(case, entry)
@@ -143,6 +154,8 @@ def _check_data(case: Case, model: ModelEntry) -> None:
 def lacking(case: Case, machine: Machine) -> str | None:
     """What the case's strategy needs and its model, or this machine, does not have; None when nothing is missing."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
+    if entry.one_process and case.nodes > 1:
+        return f"strategy {case.strategy} drives the devices of one node; nodes is {case.nodes}; use ddp"
     if entry.one_process and not 2 <= case.world_size <= len(machine.gpus):
         return (
             f"strategy {case.strategy} drives 2 or more CUDA devices from one process; here are "
@@ -167,10 +180,19 @@ def refusal(case: AnyCase, machine: Machine) -> str | None:
     """Why this machine cannot run the case, or None when it can."""
     if case.device == "cuda" and not machine.gpus:
         return f"device cuda is not here: {machine.gpus_reason}; use device cpu"
+    if case.nodes > machine.nodes:
+        here = f"this session has {machine.nodes}" if machine.ranks_per_node else "this is one machine; see --nnodes"
+        return f"nodes is {case.nodes}, and {here}"
+    if machine.ranks_per_node is not None and case.world_size // case.nodes > machine.ranks_per_node:
+        where = f"{case.nodes} nodes" if case.nodes > 1 else "a node"
+        return (
+            f"world_size {case.world_size} cannot be spread evenly over {where} of {machine.ranks_per_node} ranks; "
+            f"give a multiple of {machine.ranks_per_node}, up to {machine.nodes * machine.ranks_per_node}"
+        )
     if case.device == "cuda" and case.backend == "gloo":
         return None  # gloo lets several ranks share a device
     most = machine.ranks(case.device)
-    if case.world_size <= most:
+    if case.world_size // case.nodes <= most:
         return None
     if case.device == "cuda":
         return f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer"

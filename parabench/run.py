@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from parabench.axes import parse_axis
 from parabench.case import Case, Protocol
+from parabench.cluster.site import Flags, Site, site_of
+from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
+from parabench.family import STRATEGIES
 from parabench.interrupt import STOPPED
 from parabench.machine import Machine, this_machine
+from parabench.models import MODELS
 from parabench.opened import (
     REPORT_NAME,
     STORE_NAME,
@@ -26,12 +32,19 @@ from parabench.opened import (
     store_in,
 )  # fmt: skip
 from parabench.plan import TrainingPlan, make_plan
+from parabench.progress import outcome
 from parabench.record import TRACES, Finding, Launch, check_label
 from parabench.session import LaunchFunction, Progress, Session
 from parabench.store import Store, load
 from parabench.suite import Suite, load_suite
 from parabench.until import Until
 from parabench.walking import walk_session
+
+if TYPE_CHECKING:  # it brings torch
+    from parabench.cluster.crew import Crew
+
+
+ONE_MACHINE = Flags()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +67,17 @@ class Request:
     memory_snapshot: bool = False
     until_decided: bool = False
     budget: float | None = None
+    cluster: Flags = ONE_MACHINE
+
+    def measured(self) -> list[str]:
+        """The options that decide what is measured, as they are typed: on several nodes all must have them alike."""
+        given: dict[str, float | None] = {"--launches": self.launches, "--steps": self.steps}
+        given |= {"--warmup": self.warmup}
+        given |= {"--instrumented": self.instrumented, "--deadline": self.deadline, "--seed": self.seed}
+        words = [word for text in self.axes for word in ("--set", text)]
+        words += [word for name, value in given.items() if value is not None for word in (name, f"{value:g}")]
+        flags = {"--resume": self.resume, "--profile": self.profile, "--memory-snapshot": self.memory_snapshot}
+        return words + [name for name, on in flags.items() if on]
 
 
 TrainingOpened = Opened[Case, Protocol]
@@ -66,6 +90,9 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
     """
     until = Until.asked(request.until_decided, request.budget)
     machine = this_machine()
+    site = site_of(request.cluster, os.environ, machine)
+    if site is not None:
+        machine = replace(machine, nodes=site.nodes, ranks_per_node=site.ranks_per_node)
     if request.label is not None:
         check_label(request.label)
     path = request.out / STORE_NAME
@@ -73,24 +100,85 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
         check_bare_resume(request)
     suite = load_suite(request.suite) if request.suite is not None else None
     plan = plan_request(request, suite, machine) if suite is not None else None
+    crew: Crew | None = None
+    if site is not None and site.nodes > 1:
+        place = place_in(site, request.measured(), suite, machine, request.out, console)
+        if isinstance(place, int):
+            return place
+        crew = place
+    with led(crew):
+        code, session_id = lead(request, suite, plan, machine, crew, until, console, launch)
+    if code != STOPPED:
+        conclude(path, session_id, console)
+    return code
+
+
+def lead(
+    request: Request,
+    suite: Suite | None,
+    plan: TrainingPlan | None,
+    machine: Machine,
+    crew: Crew | None,
+    until: Until | None,
+    console: Console,
+    launch: LaunchFunction | None,
+) -> tuple[int, int]:
+    """Run the request here, where the store is kept, with the `crew` of other nodes: the exit code, and the session."""
+    path = request.out / STORE_NAME
     if request.resume and not os.path.isfile(path):
         raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
     if plan is not None:
         check_traces(request.out, plan.protocol)
     with store_in(request.out) as store:
+        opened: TrainingOpened | None = None
         if request.resume:
             opened = resume(store, plan)
             check_traces(request.out, opened.plan.protocol)
-        else:
+        if crew is not None:
+            crew.assemble(own_code(opened.plan if opened else plan))
+        if opened is None:
             assert suite is not None
             assert plan is not None
-            opened = begin(store, request, suite, plan, machine)
+            opened = begin(store, request, suite, plan, machine, nodes=crew.environments() if crew else ())
             for finding in snapshotless(request, suite, plan):
                 console.print(finding.message, highlight=False, markup=False, soft_wrap=True)
-        code = run_session(store, opened, console, launch, until)
-    if code != STOPPED:
-        conclude(path, opened.session_id, console)
-    return code
+        code = run_session(store, opened, console, launch, until, crew)
+    if crew is not None:
+        crew.close(code, f"the session is over; store and report are on node 0 ({socket.gethostname()})")
+    return code, opened.session_id
+
+
+def place_in(
+    site: Site, options: Sequence[str], suite: Suite | None, machine: Machine, out: Path, console: Console
+) -> Crew | int:
+    """This node's place among several, as `cluster.lead.take_place` has it. Imported only now: it brings torch."""
+    # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from parabench.cluster.lead import Asked, take_place
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    return take_place(site, Asked(suite=suite.path if suite else None, options=options), machine, out, say)
+
+
+@contextmanager
+def led(crew: Crew | None) -> Iterator[None]:
+    """However the block ends, no node of the crew waits for this one."""
+    if crew is None:
+        yield
+        return
+    from parabench.cluster.lead import leading
+
+    with leading(crew):
+        yield
+
+
+def own_code(plan: TrainingPlan | None) -> list[str]:
+    """What of the plan's strategies, algorithms and models is the user's own."""
+    from parabench.cluster.agreement import own_names
+
+    return own_names(plan.cases if plan else (), {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS})
 
 
 def check_bare_resume(request: Request) -> None:
@@ -152,8 +240,9 @@ def begin(
     plan: TrainingPlan,
     machine: Machine,
     interleaved: dict[str, str] | None = None,
+    nodes: Sequence[Mapping[str, Any]] = (),
 ) -> TrainingOpened:
-    """A new session of a suite; `interleaved` as `Store.begin_session` takes it."""
+    """A new session of a suite; `interleaved` as `Store.begin_session` takes it, `nodes` as `begin_session`."""
     opened = begin_session(
         store,
         plan,
@@ -163,6 +252,7 @@ def begin(
         question=suite.question,
         argv=request.argv,
         interleaved=interleaved,
+        nodes=nodes,
     )
     for finding in snapshotless(request, suite, plan):
         store.add_finding(opened.session_id, finding)
@@ -170,15 +260,21 @@ def begin(
 
 
 def run_session(
-    store: Store, opened: TrainingOpened, console: Console, launch: LaunchFunction | None, until: Until | None = None
+    store: Store,
+    opened: TrainingOpened,
+    console: Console,
+    launch: LaunchFunction | None,
+    until: Until | None = None,
+    crew: Crew | None = None,
 ) -> int:
     """Launch what is left of a session of trainings, and what `until` adds; returns the exit code."""
 
     def walk(keep: Callable[[Launch], None], progress: Progress) -> Session:
+        here: Any = launch if launch is not None else real_launch(store.path.parent)
         return Session(
             plan=opened.plan,
-            launch=launch if launch is not None else real_launch(store.path.parent),
-            keep=keep,
+            launch=partial(here, crew=crew) if crew else here,
+            keep=crew.keeping(keep, outcome) if crew else keep,
             progress=progress,
             done=opened.done,
             references=dict(opened.references),
@@ -190,18 +286,10 @@ def run_session(
 def real_launch(folder: Path) -> LaunchFunction:
     """The launcher, with its fork server started; traces go to `folder`/traces. Imported only now: it brings torch."""
     from parabench.launcher import launch
+    from parabench.ranks import start_launching
 
     start_launching()
     return partial(launch, traces=folder / TRACES)
-
-
-def start_launching() -> None:
-    """Clean up after drivers that were killed, and start the fork server."""
-    from parabench.ranks import start_server
-    from parabench.scratch import remove_abandoned
-
-    remove_abandoned()
-    start_server()
 
 
 def no_launch(*args: Any, **options: Any) -> Launch:

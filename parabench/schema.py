@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 5
+from typing import NamedTuple
+
+SCHEMA_VERSION = 6
 DIGESTED = 5  # the version since which there are digests
 APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
 
@@ -30,7 +32,7 @@ CREATE TABLE collective(
 CREATE INDEX collective_by_launch ON collective(launch_id);
 CREATE TABLE device_sample(
     launch_id INTEGER NOT NULL REFERENCES launch(id), device INTEGER NOT NULL, t_s REAL NOT NULL,
-    metric TEXT NOT NULL, value REAL, rank INTEGER, reason TEXT);
+    metric TEXT NOT NULL, value REAL, rank INTEGER, reason TEXT, node INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX device_sample_by_launch ON device_sample(launch_id);
 CREATE TABLE finding(
     session_id INTEGER NOT NULL REFERENCES session(id), launch_id INTEGER REFERENCES launch(id), case_id TEXT,
@@ -45,7 +47,7 @@ CREATE TABLE span(
 CREATE INDEX span_by_launch ON span(launch_id);
 CREATE TABLE host_sample(
     launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER, t_s REAL NOT NULL,
-    metric TEXT NOT NULL, value REAL, reason TEXT);
+    metric TEXT NOT NULL, value REAL, reason TEXT, node INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX host_sample_by_launch ON host_sample(launch_id);
 """
 
@@ -59,14 +61,58 @@ CREATE INDEX digest_by_launch ON digest(launch_id);
 CREATE INDEX sample_instrumented ON sample(launch_id) WHERE phase = 'instrument';
 """
 
+# Since schema 6: what lies between each two ranks, measured once in a session.
+LINKS = """
+CREATE TABLE link(
+    session_id INTEGER NOT NULL REFERENCES session(id), from_rank INTEGER NOT NULL, to_rank INTEGER NOT NULL,
+    from_node INTEGER NOT NULL, to_node INTEGER NOT NULL, from_device TEXT NOT NULL, to_device TEXT NOT NULL,
+    latency_s REAL, bytes_per_s REAL, reason TEXT);
+CREATE INDEX link_by_session ON link(session_id);
+"""
+
+# All of a new store.
+TABLES = SCHEMA + INSTRUMENTS + DIGEST + LINKS
+
+
+class Column(NamedTuple):
+    """A column that a table got later. `default` is what rows from before have there, as SQL."""
+
+    table: str
+    name: str
+    kind: str
+    default: str = "NULL"
+
+    @property
+    def definition(self) -> str:
+        """The column as `ALTER TABLE ... ADD COLUMN` takes it."""
+        return f"{self.name} {self.kind}" + ("" if self.default == "NULL" else f" NOT NULL DEFAULT {self.default}")
+
+
 # What each version lacks of the next. Reading takes an older store as it is; writing brings it up to date.
-MISSING: dict[int, tuple[tuple[str, str, str], ...]] = {
-    1: (("collective", "phase", "TEXT"), ("collective", "in_place", "INTEGER"), ("collective", "n_wrong", "INTEGER")),
-    2: (
-        ("collective", "ranks", "TEXT"), ("collective", "dtype", "TEXT"), ("collective", "made_s", "REAL"),
-        ("collective", "bucket", "INTEGER"), ("collective", "ready_s", "REAL"),
-        ("device_sample", "rank", "INTEGER"), ("device_sample", "reason", "TEXT"),
+MISSING: dict[int, tuple[Column, ...]] = {
+    1: (
+        Column("collective", "phase", "TEXT"), Column("collective", "in_place", "INTEGER"),
+        Column("collective", "n_wrong", "INTEGER"),
     ),
-    3: (("session", "interleaved", "TEXT"),),
+    2: (
+        Column("collective", "ranks", "TEXT"), Column("collective", "dtype", "TEXT"),
+        Column("collective", "made_s", "REAL"), Column("collective", "bucket", "INTEGER"),
+        Column("collective", "ready_s", "REAL"),
+        Column("device_sample", "rank", "INTEGER"), Column("device_sample", "reason", "TEXT"),
+    ),
+    3: (Column("session", "interleaved", "TEXT"),),
+    5: (Column("device_sample", "node", "INTEGER", "0"), Column("host_sample", "node", "INTEGER", "0")),
 }  # fmt: skip
-NEW_TABLES = {2: INSTRUMENTS, 4: DIGEST}
+NEW_TABLES = {2: INSTRUMENTS, 4: DIGEST, 5: LINKS}
+
+
+def new_tables(version: int) -> str:
+    """The tables that a store of this version lacks, as SQL."""
+    return "".join(NEW_TABLES.get(old, "") for old in range(version, SCHEMA_VERSION))
+
+
+def new_columns(version: int) -> list[Column]:
+    """What tables of a store of this version lack; those that it lacks as a whole come with all their columns."""
+    whole = new_tables(version)
+    lacking = (column for old in range(version, SCHEMA_VERSION) for column in MISSING.get(old, ()))
+    return [column for column in lacking if f"TABLE {column.table}(" not in whole]

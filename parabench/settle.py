@@ -23,7 +23,7 @@ def settle(case: Case, machine: Machine) -> Case:
     changes = settle_device(case.device, case.backend, machine)
     changes |= {name: DEFAULTS[name] for name in OPTIONAL if name not in entry.axes and name != "ranks_per_node"}
     if entry.one_rank_only:
-        changes["world_size"] = 1
+        changes |= {"world_size": 1, "nodes": 1}
     size = changes.get("world_size", case.world_size)
     if "algorithm" in entry.axes:
         changes["algorithm"] = canonical(case.algorithm) if size > 1 else "native"
@@ -41,7 +41,7 @@ def settle(case: Case, machine: Machine) -> Case:
 def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int) -> int | None:
     if size == 1 or (levels_of(algorithm) is None and "ranks_per_node" not in entry.axes):
         return None
-    return case.ranks_per_node or nodes_of(size)
+    return case.ranks_per_node or (size // case.nodes if case.nodes > 1 else nodes_of(size))
 
 
 def settle_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:

@@ -22,13 +22,14 @@ from parabench.record import (
     Finding,
     HostSample,
     Launch,
+    LinkSample,
     Sample,
     Span,
     Status,
     utc_now,
 )  # fmt: skip
 from parabench.results import Results, check_version, load
-from parabench.schema import APPLICATION_ID, DIGEST, DIGESTED, INSTRUMENTS, MISSING, NEW_TABLES, SCHEMA, SCHEMA_VERSION
+from parabench.schema import APPLICATION_ID, DIGESTED, SCHEMA_VERSION, TABLES, new_columns, new_tables
 
 __all__ = ["STORE_NAME", "Results", "SessionRow", "Store", "load", "split"]
 
@@ -60,7 +61,7 @@ class Store:
             db = sqlite3.connect(path, isolation_level=None)
             if fresh:
                 marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-                db.executescript(f"BEGIN; {marks} {SCHEMA} {INSTRUMENTS} {DIGEST} COMMIT;")
+                db.executescript(f"BEGIN; {marks} {TABLES} COMMIT;")
             _upgrade(db, check_version(db, path))
             # Readers (a live report) never block the run; one file is left when the store is closed.
             db.execute("PRAGMA journal_mode = WAL")
@@ -212,22 +213,30 @@ class Store:
             )
             launch_id = cursor.lastrowid
             assert launch_id is not None
-            self._insert(launch_id, "sample", Sample, launch.samples)
-            self._insert(launch_id, "digest", Digest, digests(launch.samples))
-            self._insert(launch_id, "device_sample", DeviceSample, launch.device_samples)
-            self._insert(launch_id, "host_sample", HostSample, launch.host_samples)
-            self._insert(launch_id, "span", Span, launch.spans)
-            self._insert(launch_id, "collective", CollectiveSample, launch.collectives)
+            of = {"launch_id": launch_id}
+            self._insert(of, "sample", Sample, launch.samples)
+            self._insert(of, "digest", Digest, digests(launch.samples))
+            self._insert(of, "device_sample", DeviceSample, launch.device_samples)
+            self._insert(of, "host_sample", HostSample, launch.host_samples)
+            self._insert(of, "span", Span, launch.spans)
+            self._insert(of, "collective", CollectiveSample, launch.collectives)
             for finding in launch.findings:
                 self._add_finding(session_id, launch_id, finding)
         return launch_id
 
-    def _insert(self, launch_id: int, table: str, kind: Any, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Insert named tuples of a kind into the table whose columns are named like its fields."""
-        columns = ("launch_id", *kind._fields)
+    def add_links(self, session_id: int, rows: Iterable[LinkSample]) -> None:
+        """Record what lies between the ranks of a session, in one transaction, instead of what it had there before."""
+        with self._transaction():
+            self._db.execute("DELETE FROM link WHERE session_id = ?", (session_id,))
+            self._insert({"session_id": session_id}, "link", LinkSample, rows)
+
+    def _insert(self, of: dict[str, int], table: str, kind: Any, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Insert named tuples of a kind into the table whose columns are named like its fields, and like `of`, whose
+        rows they are."""
+        columns = (*of, *kind._fields)
         places = ", ".join("?" * len(columns))
         self._db.executemany(
-            f"INSERT INTO {table}({', '.join(columns)}) VALUES ({places})", ((launch_id, *row) for row in rows)
+            f"INSERT INTO {table}({', '.join(columns)}) VALUES ({places})", ((*of.values(), *row) for row in rows)
         )
 
     def add_finding(self, session_id: int, finding: Finding) -> None:
@@ -243,9 +252,8 @@ class Store:
 
 def _upgrade(db: sqlite3.Connection, version: int) -> None:
     if version < SCHEMA_VERSION:
-        added = [column for old in range(version, SCHEMA_VERSION) for column in MISSING.get(old, ())]
-        changes = "".join(f"ALTER TABLE {table} ADD COLUMN {name} {kind};" for table, name, kind in added)
-        changes += "".join(NEW_TABLES.get(old, "") for old in range(version, SCHEMA_VERSION))
+        added = (f"ALTER TABLE {column.table} ADD COLUMN {column.definition};" for column in new_columns(version))
+        changes = "".join(added) + new_tables(version)
         db.executescript(f"BEGIN IMMEDIATE; {changes} PRAGMA user_version = {SCHEMA_VERSION};")
         if version < DIGESTED:
             rows = ((launch_id, *digest) for launch_id, digest in stored_digests(db))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis import words
+from parabench.analysis import nodes, words
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.intervals import union
 from parabench.errors import UsageError
@@ -31,8 +31,8 @@ Event = dict[str, Any]
 STEP, STANDS = 1, 2
 LANES = 10
 THREADS = 1000
-# The devices' processes come after the ranks'.
-DEVICES = 100_000
+# The devices' processes come after the ranks', each node's after those of the node before.
+DEVICES, DEVICES_OF_A_NODE = 100_000, 1000
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ def write_trace(seen: Evidence, case: str, out: Path, launch: int | None = None,
     lines = [str(out), f"{chosen.label}: step {chosen.step} of launch {chosen.launch_id}; open it in ui.perfetto.dev"]
     if _began(chosen) is None:
         lines.append("no memory is drawn: the launch does not tell when it began")
+    if agree := nodes.clocks_said([chosen.facts]):
+        lines.append(agree)
     if profile := chosen.facts.get("profile"):
         folder = seen.results.path.parent / TRACES
         lines.append(
@@ -135,7 +137,7 @@ def _events(seen: Evidence, chosen: Choice) -> Iterator[Event]:
     calls = calls[calls["phase"] == Phase.INSTRUMENT]
     for rank in sorted({int(each) for each in spans["rank"]}):
         own = spans[spans["rank"] == rank]
-        yield from _named("process", rank + 1, 0, f"rank {rank}", rank)
+        yield from _named("process", rank + 1, 0, nodes.rank_said(rank, chosen.facts), rank)
         yield from _step(rank, own, chosen.step)
         yield from _communication(rank, calls[calls["rank"] == rank], chosen.facts)
     begin, end = spans["start_s"].min(), spans["end_s"].max()
@@ -205,19 +207,21 @@ def _memory(seen: Evidence, chosen: Choice, begin: float, end: float) -> Iterato
     began = _began(chosen)
     if began is None:
         return
+    of_several = nodes.several(seen.session.environment)
     for table, metric, who in (("host_sample", "rss_bytes", "rank"), ("device_sample", "used_bytes", "device")):
         rows: pd.DataFrame = getattr(seen.results, table)
         rows = rows[(rows["launch_id"] == chosen.launch_id) & (rows["metric"] == metric) & rows["value"].notna()]
         # A device's memory that is one process' share has that rank.
         rows = rows[rows["rank"].notna() if who == "rank" else rows["rank"].isna()]
-        for number in sorted({int(each) for each in rows[who]}):
-            own = rows[rows[who] == number]
+        places = zip(rows["node"], rows[who], strict=True)
+        for node, number in sorted({(int(node), int(each)) for node, each in places}):
+            own = rows[(rows["node"] == node) & (rows[who] == number)]
             at = began + own["t_s"].astype(float)
             first, last = at[at <= begin].max(), at[at >= end].min()
             shown = own[~((at < first) | (at > last))]
-            pid = number + (1 if who == "rank" else DEVICES)
+            pid = number + (1 if who == "rank" else DEVICES + node * DEVICES_OF_A_NODE)
             if who == "device" and len(shown):
-                yield from _named("process", pid, 0, f"device {number}", pid)
+                yield from _named("process", pid, 0, nodes.device_said(number, node, of_several), pid)
             for t_s, value in zip(shown["t_s"], shown["value"], strict=True):
                 yield {
                     "ph": "C", "ts": began + float(t_s), "pid": pid, "tid": pid, "name": "memory",

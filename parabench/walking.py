@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from parabench.errors import UsageError
+from parabench.errors import NodeGone, UsageError
 from parabench.interrupt import STOPPED, Interrupted, stop_signals
 from parabench.opened import Opened, resume_command
 from parabench.plan import C, P, Plan, Skipped
@@ -67,6 +67,9 @@ def walk_session(
     except Interrupted as stop:
         say(f"stopped by {stop}; {resume_with}")
         return STOPPED
+    except NodeGone as why:
+        say(f"the session ends here: {why}; {resume_with}")
+        return NOT_OK
     except (OSError, sqlite3.Error) as error:
         # The machine, not the case: a full disk or memory file system.
         raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from parabench.strategies.compute import ForwardBackward
 from parabench.strategies.optimizer import adamw
 from parabench.strategies.recipe import Context, Parallel, Place
 from parabench.trainer import Training, norm_of, train
+from parabench.venue import Venue
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,7 @@ class Job:
 
     case: Case
     protocol: Protocol
-    folder: Path
-    timeout_s: float
-    environment: dict[str, str] = field(default_factory=dict)
+    venue: Venue
     traces: Path | None = None
 
 
@@ -60,19 +59,18 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     """
     case = job.case
     torch.set_num_threads(case.threads)
-    place = Place(rank, case.world_size, device_of(case, rank))
+    place = Place(rank, case.world_size, device_of(case))
     entry = entry_of(case.strategy)
     grouped = not entry.one_rank_only and not entry.one_process
-    if grouped:
-        join_group(job, rank)
+    clock = join_group(job, rank) if grouped else {}
     result = train_case(job, place)
     # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
     # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
     gc.collect()
     if grouped:
         membership.leave()
-    told = nccl_inspector.told(os.environ) | (nccl_log.told(job.folder) if job.protocol.explain else {})
-    return result | {"told": result["told"] | told}
+    told = nccl_inspector.told(os.environ) | (nccl_log.told(job.venue.folder) if job.protocol.explain else {})
+    return result | clock | {"told": result["told"] | told}
 
 
 def train_case(job: Job, place: Place) -> dict[str, Any]:
@@ -80,7 +78,7 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     training, parallel, known = build(job.case, place)
     forget_peak(place.device)
     protocol = job.protocol
-    clock = StepClock(job.folder / f"marks{place.rank}.f64", protocol.all_steps, place.device)
+    clock = StepClock(job.venue.folder / f"marks{place.rank}.f64", protocol.all_steps, place.device)
     train(training, clock, range(protocol.timed))
     peaks = peak_memory(place.device)
     instruments = Instruments(job.case, parallel, place.device, clock.moments)

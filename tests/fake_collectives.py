@@ -80,6 +80,7 @@ def write(
     finished: bool = True,
     question: str = "Which algorithm moves data fastest here, at which size?",
     argv: list[str] | None = None,
+    environment: dict[str, Any] | None = None,
 ) -> Results:
     """Append a session to the store at `path` and load it."""
     launches = list(launches)
@@ -96,7 +97,7 @@ def write(
             suite="collectives",
             argv=argv or ["parabench", "collectives"],
             seed=1,
-            environment=ENVIRONMENT,
+            environment=ENVIRONMENT if environment is None else environment,
             question=question,
             plan=plan.to_dict(),
         )

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import fake_collectives
+import fake_nodes
 import fake_results as fake
 from test_report_anatomy import step
 
 from parabench.case import Case
 from parabench.collective_case import CollectiveCase
 from parabench.errors import UsageError
-from parabench.record import MIB, DeviceSample, Failure, Finding, HostSample, Sample, Status
+from parabench.record import MIB, DeviceSample, Failure, Finding, HostSample, LinkSample, Sample, Status
+from parabench.store import Store
 
 # Everything that runs calls this.
 CALL = "hacked()"
@@ -167,11 +169,13 @@ def trainings(path: Path, label: str = "one") -> Path:
         one.facts |= {"bucket_bytes": [MIB], "hook": "a hook", "collectives": {"all_reduce": "Ring"}}
         if one.case.world_size > 1:
             step(one, late=0.1, ranks=f"0-{one.case.world_size - 1}", dtype="float32")
+            fake_nodes.spread(one)
         one.samples.append(Sample(0, 25, "instrument", "forward_rss_bytes", 1e9))
         one.device_samples += [DeviceSample(0, 0.1 * i, "used_bytes", 1e9, None, None) for i in range(3)]
         one.device_samples += [DeviceSample(0, 0.4, "power_w", None, None, "no permission")]
         one.host_samples += [HostSample(None, 0.1 * i, "other_cpu_share", 0.1) for i in range(3)]
         one.host_samples += [HostSample(0, 0.4, "rss_bytes", None, "gone")]
+        one.host_samples += [HostSample(None, 0.1, "other_cpu_share", 0.5, node=1)]
         if at % 9 == 8:
             one.status, one.samples, one.spans, one.collectives = Status.CRASHED, [], [], []
             one.failure = Failure(f"killed {at}", 0, "SIGKILL", f"Traceback {at}\n  File x")
@@ -182,11 +186,18 @@ def trainings(path: Path, label: str = "one") -> Path:
         question="Why?\n\nAnd how?",
         skipped=[(cases[1], "too few cores"), (cases[2], "no such device")],
         findings=[Finding("power", "The governor is powersave.", "Change it.", cases[1].id), Finding("a", "b", "c")],
-        environment=fake.ENVIRONMENT
-        | {"gpus": [{"name": "H200", "memory_bytes": 10**11}], "git": {"commit": "abc", "dirty": True},
-           "unknown_versions": {"nccl": "no such library"}},
+        environment=fake_nodes.environment(
+            gpus=[{"name": "H200", "memory_bytes": 10**11}],
+            git={"commit": "abc", "dirty": True},
+            unknown_versions={"nccl": "no such library"},
+            changed={1: {"cores": 4}},
+        ),
         interleaved={"run": "a run", "side": "a"},
-    )  # fmt: skip
+    )
+    with Store.open_or_create(path) as store:
+        session = store.last_session()
+        assert session is not None
+        store.add_links(session.id, [LinkSample(0, 1, 0, 1, "cuda:0", "cuda:0", 1e-5, None, "rank 1 ended")])
     return path
 
 

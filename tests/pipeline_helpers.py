@@ -18,13 +18,14 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from parabench import worker
 from parabench.case import Case, Protocol
+from parabench.cluster.team import LOOPBACK
 from parabench.collectives import membership
-from parabench.launcher import LOOPBACK
 from parabench.models.build import build_model
 from parabench.models.gpt import GPT, next_token_loss
 from parabench.models.model import Model
 from parabench.strategies import pp as recipe
 from parabench.strategies.recipe import Context, Parallel, Place
+from parabench.venue import Venue
 
 STEPS = 5
 VOCABULARY = 64
@@ -148,7 +149,7 @@ def trained(cases: Sequence[Case], folder: Path) -> None:
     recipe.PipelineStage = Noting  # type: ignore[misc]
     worker.build_model = kept  # type: ignore[assignment]
     rank = int(os.environ["RANK"])
-    worker.join_group(worker.Job(cases[0], Protocol(), folder, GROUP_TIMEOUT_S), rank)
+    worker.join_group(worker.Job(cases[0], Protocol(), Venue(folder=folder, timeout_s=GROUP_TIMEOUT_S)), rank)
     for number, case in enumerate(cases):
         torch.save(train(case, rank), folder / f"case{number}-rank{rank}.pt")
         models.clear()

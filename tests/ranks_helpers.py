@@ -24,9 +24,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parabench import worker
 from parabench.case import Case, Protocol
+from parabench.cluster.team import LOOPBACK
 from parabench.collectives import membership, wire
 from parabench.collectives.wire import Wire
-from parabench.launcher import LOOPBACK
+from parabench.venue import Venue
 
 Check = Callable[[int, int], Iterator[str]]
 
@@ -40,7 +41,7 @@ def in_group(check: Callable[..., Iterator[str]], case: Case, folder: Path, *arg
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     try:
-        worker.join_group(worker.Job(case, Protocol(), folder, GROUP_TIMEOUT_S), rank)
+        worker.join_group(worker.Job(case, Protocol(), Venue(folder=folder, timeout_s=GROUP_TIMEOUT_S)), rank)
         complaints = list(check(rank, case.world_size, *args))
     except BaseException:
         complaints = [traceback.format_exc()]
@@ -315,7 +316,7 @@ def dying(rank: int, case: Case, folder: Path) -> None:
     """The last rank is killed while it sends; the others write down what they are told. Not run by torch elastic,
     which would end them first."""
     os.environ.update(LOOPBACK)
-    worker.join_group(worker.Job(case, Protocol(), folder, GROUP_TIMEOUT_S), rank)
+    worker.join_group(worker.Job(case, Protocol(), Venue(folder=folder, timeout_s=GROUP_TIMEOUT_S)), rank)
     dist.barrier()
     wire.PIECE_BYTES = SMALL_PIECE_BYTES
     if rank == case.world_size - 1:
@@ -338,7 +339,7 @@ def dying(rank: int, case: Case, folder: Path) -> None:
 def stopping_dead(rank: int, case: Case, folder: Path) -> None:
     """The last rank stops before it takes part; the others write down what they are told."""
     os.environ.update(LOOPBACK)
-    worker.join_group(worker.Job(case, Protocol(), folder, timeout_s=3.0), rank)
+    worker.join_group(worker.Job(case, Protocol(), Venue(folder=folder, timeout_s=3.0)), rank)
     dist.barrier()
     if rank == case.world_size - 1:
         os.kill(os.getpid(), signal.SIGSTOP)

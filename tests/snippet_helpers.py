@@ -18,8 +18,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from parabench import worker
 from parabench.analysis.sweet_spot.snippet import snippet
 from parabench.case import Case
+from parabench.cluster.team import LOOPBACK
 from parabench.collectives import membership
-from parabench.launcher import LOOPBACK
 
 WIDTH = 512  # a layer's weight is 1 MiB
 ALIKE: dict[str, Any] = {"device": "cpu", "backend": "gloo", "world_size": 2, "algorithm": "ring"}

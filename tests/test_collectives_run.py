@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import sqlite3
 from pathlib import Path
 
 import fake_collectives as fake
@@ -24,8 +23,7 @@ from parabench.errors import UsageError
 from parabench.interrupt import signals_restored
 from parabench.machine import Gpu, Machine
 from parabench.record import Failure, Status
-from parabench.schema import MISSING, SCHEMA_VERSION
-from parabench.store import Store, load
+from parabench.store import load
 
 GPUS = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
 
@@ -351,34 +349,3 @@ def test_best_says_when_no_launch_ended_well(tmp_path):
     fake.write(path, [fake.launch(fake.case(), lambda size: 1e-3, status=Status.FAILED, failure=Failure("no"))])
     assert parabench("best", path).output == ("No launch ended well, so nothing can be said about what is fastest.\n")
     assert json.loads(parabench("best", path, "--json").output) == []
-
-
-# -- the store ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
-def test_an_older_store_is_read_as_it_is_and_brought_up_to_date_by_writing(version, tmp_path):
-    path = tmp_path / "old.db"
-    fake_results.write(path, [fake_results.launch(fake_results.case(), 0.04)])
-    db = sqlite3.connect(path)
-    lacking = [column for old in range(version, SCHEMA_VERSION) for column in MISSING.get(old, ())]
-    for table, column, _ in lacking:
-        db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-    db.execute("DROP TABLE digest")
-    db.execute("DROP INDEX sample_instrumented")
-    if version < 3:
-        for table in ("span", "host_sample"):
-            db.execute(f"DROP TABLE {table}")
-    db.execute(f"PRAGMA user_version = {version}")
-    db.commit()
-    db.close()
-    before = path.read_bytes()
-    for table, column, _ in lacking:
-        assert column in getattr(load(path), table).columns
-    assert list(load(path).span.columns) == ["launch_id", "rank", "step", "name", "start_s", "end_s"]
-    assert path.read_bytes() == before
-    with Store.open_or_create(path):
-        pass
-    fake.write(path, [fake.launch(fake.case(), lambda size: 1e-3)])
-    assert len(load(path).collective) == 2 * 4 * 5
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION

@@ -8,6 +8,7 @@ import fake_results as fake
 import numpy as np
 import pandas as pd
 import pytest
+from fake_old_store import make_older
 
 from parabench.analysis.frames import launch_table
 from parabench.analysis.session import select_session
@@ -68,13 +69,6 @@ def ordered(table: pd.DataFrame) -> pd.DataFrame:
     return plain.sort_values(columns).reset_index(drop=True)
 
 
-def aged(path):
-    """The store as a version before digests left it."""
-    with sqlite3.connect(path) as db:
-        db.executescript("DROP TABLE digest; DROP INDEX sample_instrumented; PRAGMA user_version = 4;")
-    db.close()
-
-
 def test_digests_say_what_all_samples_say(store):
     results = load(store)
     for name, expected in plainly(results.sample).items():
@@ -87,7 +81,7 @@ def test_a_store_without_digests_is_read_alike_and_gets_them_when_it_is_written(
     new = load(store)
     expected = [getattr(new, name) for name in BRIEF]
     table = launch_table(new, select_session(new))
-    aged(store)
+    make_older(store, 4)
     before = store.read_bytes()
     for _ in ("read", "upgraded"):
         old = load(store)

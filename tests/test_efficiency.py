@@ -19,6 +19,7 @@ from parabench.record import DeviceSample
 from parabench.strategies.compute import ForwardBackward
 from parabench.strategies.recipe import Context, Place
 from parabench.trainer import Training
+from parabench.venue import Venue
 from parabench.worker import Job, train_case
 
 MODEL = {"parameters": 1000, "embedding_parameters": 400, "layers": 2, "heads": 4, "head_dim": 8}
@@ -224,7 +225,8 @@ def test_a_counter_that_fails_is_an_unknown_with_its_reason():
 def test_only_the_plain_training_on_one_device_is_counted(tmp_path, more, counts):
     plain = Case(strategy="single", model="toy", data="synthetic", seq_len=1, device="cpu", backend="gloo", **more)
     facts = train_case(
-        Job(plain, Protocol(warmup=2, steps=1, instrumented=0), tmp_path, 60.0), Place(0, 1, torch.device("cpu"))
+        Job(plain, Protocol(warmup=2, steps=1, instrumented=0), Venue(folder=tmp_path, timeout_s=60.0)),
+        Place(0, 1, torch.device("cpu")),
     )["facts"]
     assert ("flops" in facts) == counts
     if counts:

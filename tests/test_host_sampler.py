@@ -69,7 +69,7 @@ class FakeHost:
 
 
 def sampled(folder: Path, clock: Clock) -> list[HostSample]:
-    source = Host(clock.began_s, RankPids(folder, 1), clock=clock)
+    source = Host(clock.began_s, RankPids(folder, range(1)), clock=clock)
     Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
     assert {s.metric for s in source.samples} <= METRICS.keys()
     return source.samples

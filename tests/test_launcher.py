@@ -16,10 +16,12 @@ from faulty_helpers import FAULTY_RANK
 
 from parabench import scratch
 from parabench.case import Case, Protocol
+from parabench.cluster.team import LOOPBACK
 from parabench.family import STRATEGIES
-from parabench.launcher import LOOPBACK, launch
+from parabench.launcher import launch
 from parabench.ranks import run_ranks, start_server
 from parabench.record import Launch, Phase, Status
+from parabench.venue import Venue
 from parabench.worker import Job, run
 
 pytestmark = pytest.mark.alone
@@ -227,9 +229,9 @@ def test_no_rank_is_blamed_for_a_hang_when_none_can_be_told_apart() -> None:
 
 
 def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Path) -> None:
-    job = Job(
-        case("leaving_traces"), Protocol(), tmp_path, DEADLINE_S, environment={**LOOPBACK, "PARABENCH_TEST_JOB": "1"}
-    )
+    environment = {**LOOPBACK, "PARABENCH_TEST_JOB": "1"}
+    venue = Venue(folder=tmp_path, timeout_s=DEADLINE_S, environment=environment)
+    job = Job(case("leaving_traces"), Protocol(), venue)
     assert run_ranks(run, (job,), size=2, deadline_s=DEADLINE_S, logs=tmp_path / "logs").ok
     seen = launch(case("observing"), PROTOCOL, deadline_s=DEADLINE_S)
     assert seen.status is Status.OK, seen.failure

@@ -40,7 +40,7 @@ def sampled(
     fake = FakeNvml(*devices, clock=clock).install(monkeypatch)
     for rank, pid in RANKS.items():
         (folder / f"pid{rank}").write_text(str(pid))
-    source = Devices(clock.began_s, RankPids(folder, 2), size or len(devices), clock=clock)
+    source = Devices(clock.began_s, RankPids(folder, range(2)), size or len(devices), clock=clock)
     sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
     sampler.run()
     assert fake.begun == 0
@@ -92,7 +92,7 @@ def test_a_slow_reading_costs_its_own_moments_and_moves_no_other(monkeypatch, tm
         return fake_nvml.SimpleNamespace(used=1.0)
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
-    source = Devices(clock.began_s, RankPids(tmp_path, 0), 1, clock=clock)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), 1, clock=clock)
     sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
     sampler.run()
     assert [s.t_s for s in of(source.samples, "used_bytes")] == pytest.approx([0.0, *(0.1 * k for k in range(3, 10))])
@@ -154,7 +154,7 @@ def test_a_counter_that_begins_anew_gives_no_rate(monkeypatch, tmp_path):
     monkeypatch.setattr(nvml, "READINGS", [one for one in nvml.READINGS if "pcie_tx_bytes_per_s" in one.metrics])
     FakeNvml(Device(), clock=(clock := Clock(0.5))).install(monkeypatch)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", fields)
-    source = Devices(clock.began_s, RankPids(tmp_path, 0), 1, clock=clock)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), 1, clock=clock)
     Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
     seen = [(s.value, s.reason) for s in of(source.samples, "pcie_tx_bytes_per_s")]
     assert seen == [(None, WRAPPED), (pytest.approx(9950), None), *[(pytest.approx(10_000), None)] * 2]
@@ -235,7 +235,7 @@ def test_without_nvml_there_is_a_reason_and_the_others_are_read(monkeypatch, tmp
     other = fake_nvml.SimpleNamespace(
         name="other", start=lambda: None, tick=lambda: ticks.append(clock.passed_s), stop=lambda: None
     )
-    source = Devices(clock.began_s, RankPids(tmp_path, 1), 1, clock=clock)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(1)), 1, clock=clock)
     sampler = Sampler(clock.began_s, [source, other], clock=clock, stop=clock)
     sampler.run()
     assert source.samples == []
@@ -254,7 +254,7 @@ def test_a_library_that_hangs_is_left_behind_with_a_reason(monkeypatch, tmp_path
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", hang)
     monkeypatch.setattr("parabench.probes.sampler.PATIENCE_S", 0.01)
     try:
-        with Sampler(0.0, [Devices(0.0, RankPids(tmp_path, 0), 1)]) as sampler:
+        with Sampler(0.0, [Devices(0.0, RankPids(tmp_path, range(0)), 1)]) as sampler:
             assert stuck.wait(30)
         assert sampler.facts()["unread"] == {"nvml": "a reading did not come back"}
     finally:
@@ -297,7 +297,7 @@ def test_a_launch_on_gpus_is_read_from_its_begin_and_has_the_reason_where_it_can
 
 
 def test_ranks_are_known_when_they_have_said_who_they_are(tmp_path):
-    pids = RankPids(tmp_path, 2)
+    pids = RankPids(tmp_path, range(2))
     assert pids.look() == {}
     leave_pid(tmp_path, 1)
     assert pids.look() == {1: os.getpid()}
@@ -310,7 +310,7 @@ def test_the_real_library_tells_what_it_can(tmp_path):
     if why is not None:
         pytest.skip(why)
     clock = Clock(0.3)
-    source = Devices(clock.began_s, RankPids(tmp_path, 0), 1, clock=clock)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), 1, clock=clock)
     sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
     sampler.run()
     assert sampler.facts()["unread"] == {}

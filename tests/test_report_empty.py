@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-
 import fake_collectives
 import fake_results as fake
 import pytest
 from browser_helpers import each_tab, needs_chromium, opened, too_wide, unmarked
+from fake_old_store import make_older
 
 from parabench.record import Failure, Status
 from parabench.report import write_report
-from parabench.schema import MISSING
 from parabench.store import load
 
 WRONG = Failure("loss 3.1 of step 2 differs from the reference's 3.0")
@@ -33,15 +30,7 @@ def without_memory():
 def older(path):
     """A store as the first schema had it: no spans, no calls in phases, no digests."""
     fake.write(path, fake.sweep([fake.case(world_size=n) for n in (2, 4)], lambda c: 0.04, noise=0.01))
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        for table in ("digest", "span", "host_sample"):
-            db.execute(f"DROP TABLE {table}")
-        db.execute("DROP INDEX sample_instrumented")
-        for columns in MISSING.values():
-            for table, column, _ in columns:
-                if table in ("collective", "device_sample", "session"):
-                    db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        db.execute("PRAGMA user_version = 1")
+    make_older(path, 1)
     return load(path)
 
 

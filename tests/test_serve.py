@@ -20,6 +20,7 @@ import fake_results as fake
 import pytest
 from browser_helpers import drawn, needs_chromium
 from click.testing import CliRunner
+from fake_old_store import make_older
 from test_driver import end, signals_as_usual
 from werkzeug.test import Client
 
@@ -151,8 +152,7 @@ def test_what_is_not_there_yet_is_waited_for_and_what_is_no_store_is_refused(tmp
 
 def test_an_older_store_stands_somewhere_too(tmp_path):
     path = planned(tmp_path / "r.db", [took(CASES[0], 1.0)])
-    with Store.open_or_create(path) as store:
-        store._db.executescript("ALTER TABLE session DROP COLUMN interleaved; PRAGMA user_version = 3")
+    make_older(path, 3)
     assert standing(path, None).done == 1
 
 

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from parabench import worker
 from parabench.case import Case, Protocol
+from parabench.cluster.team import LOOPBACK
 from parabench.collectives import membership
-from parabench.launcher import LOOPBACK
 from parabench.models import gpt_entry
 from parabench.models.gpt import gpt
 from parabench.models.model import Model
 from parabench.ranks import run_ranks
 from parabench.strategies.recipe import Place
+from parabench.venue import Venue
 
 TRAINED_STEPS = 5
 
@@ -72,7 +73,7 @@ def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] 
     rank = int(os.environ["RANK"])
     grouped = cases[0].strategy != "single"
     if grouped:
-        worker.join_group(worker.Job(cases[0], Protocol(), folder, GROUP_TIMEOUT_S), rank)
+        worker.join_group(worker.Job(cases[0], Protocol(), Venue(folder=folder, timeout_s=GROUP_TIMEOUT_S)), rank)
     for number, case in enumerate(cases):
         outcome = train_visibly(case, rank)
         if references is None:

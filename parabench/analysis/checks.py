@@ -8,10 +8,11 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.instruments import anatomy, ddp_log, health, stragglers
-from parabench.analysis.session import Session, select_session
-from parabench.family import STRATEGIES, Rule
-from parabench.record import Finding
+from parabench.analysis.instruments import anatomy, ddp_log, health, node_checks, stragglers
+from parabench.analysis.instruments.node_checks import LOCAL_FORWARD
+from parabench.analysis.nodes import crowded, rank_said, several
+from parabench.analysis.session import select_session
+from parabench.record import FIRST_BLOCK, Finding
 from parabench.store import Results
 
 # Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
@@ -24,14 +25,9 @@ AA_SPREAD = {"cpu": 0.025}
 NOISY = {"cpu": 2 * AA_SPREAD["cpu"], "cuda": 0.03}
 # With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
 FEW_LAUNCHES = 3
-# One rank's forward pass communicates nothing under these strategies, so ranks differ only by their hardware
-# and luck. Where no rank waits for another (stale gradients), or none has to (no exchange), a slow one costs the others
-# nothing.
-LOCAL_FORWARD = tuple(
-    name for name, entry in STRATEGIES.items() if entry.local_forward and entry.rule is Rule.REFERENCE
-)
 # What each instrument makes doubtful: functions of the evidence, in the order in which they are said.
 INSTRUMENTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
+    node_checks.findings,
     anatomy.findings,
     stragglers.findings,
     health.findings,
@@ -52,10 +48,10 @@ def check_evidence(seen: Evidence) -> list[Finding]:
     return [
         *few_launches(list(cases["label"]), list(cases["n_ok"])),
         *_failing(cases),
-        *_oversubscribed(cases, seen.session),
+        *_oversubscribed(seen),
         *_noisy(cases),
         *_drifting(seen.good),
-        *_slow_ranks(seen.good, seen.results.medians),
+        *_slow_ranks(seen),
         *(finding for findings in INSTRUMENTS for finding in findings(seen)),
     ]
 
@@ -84,19 +80,22 @@ def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _oversubscribed(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
-    cores = session.environment.get("cores")
-    on_cpu = cases[cases["device"] == "cpu"]
-    if not isinstance(cores, int) or on_cpu.empty:
-        return
-    wanted = on_cpu["world_size"] * on_cpu["threads"]
-    over = on_cpu[wanted > cores]
-    if len(over):
+def _oversubscribed(seen: Evidence) -> Iterator[Finding]:
+    environment, of_several = seen.session.environment, several(seen.session.environment)
+    launch_of = seen.launches[seen.launches["block"] >= FIRST_BLOCK].groupby("case_id")["launch_id"].first()
+    over: dict[str, tuple[int, int]] = {}
+    for case in seen.cases[seen.cases["device"] == "cpu"].to_dict("records"):
+        found = crowded(environment, case["world_size"], case["threads"], seen.facts[launch_of[case["case_id"]]])
+        if found:
+            over[case["label"]] = found
+    if over:
+        wanted, cores = max(over.values())
+        whose = "a node's ranks" if of_several else "world_size"
         yield Finding(
             code="oversubscribed",
-            message=f"{words.listed(over['label'], most=3)}: up to {int(wanted.max())} computing threads on "
-            f"{words.count(cores, 'core')}, so ranks take turns and scaling cannot be read from this.",
-            advice=f"Keep world_size x threads at {cores} or below, or use a machine with more cores.",
+            message=f"{words.listed(over, most=3)}: up to {wanted} computing threads on {words.count(cores, 'core')}"
+            f"{' of a node' if of_several else ''}, so ranks take turns and scaling cannot be read from this.",
+            advice=f"Keep {whose} x threads at {cores} or below, or use a machine with more cores.",
         )
 
 
@@ -130,7 +129,8 @@ def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _slow_ranks(good: pd.DataFrame, medians: pd.DataFrame) -> Iterator[Finding]:
+def _slow_ranks(seen: Evidence) -> Iterator[Finding]:
+    good, medians = seen.good, seen.results.medians
     local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
     rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(local["launch_id"])]
     local = local[local["case_id"].isin(_suspects(rows, local))]
@@ -145,9 +145,10 @@ def _slow_ranks(good: pd.DataFrame, medians: pd.DataFrame) -> Iterator[Finding]:
         others = own.drop(columns=rank).median(axis="columns")
         ratio = (own[rank] / others).min()
         if (slowest == rank).all() and ratio > SLOW_RANK:
+            where = rank_said(int(rank), seen.facts[group["launch_id"].iloc[0]])
             yield Finding(
                 code="slow_rank",
-                message=f"{group['label'].iloc[0]}: rank {rank} computes its forward pass at least "
+                message=f"{group['label'].iloc[0]}: {where} computes its forward pass at least "
                 f"{words.percent(ratio - 1)} slower than the others in every launch; all ranks wait for it.",
                 advice="Look at that rank's device, its clocks, and what else runs there.",
                 case_id=str(case_id),

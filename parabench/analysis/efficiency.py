@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
+from parabench.analysis.nodes import node_of_rank, node_records
 from parabench.case import Case
 from parabench.peaks import peak_of
 from parabench.record import REFERENCE_BLOCK
@@ -52,7 +54,7 @@ def efficiency(seen: Evidence) -> pd.DataFrame:
         found: dict[str, Any] = {name: row[name] for name in _KEPT}
         found["unit"] = words.unit_of(case.seq_len)
         found |= _flops(case, model, counts.get(case.reference().id), float(row["latency_s"]))
-        found |= _peak(case, str(row["device"]), seen.session.environment.get("gpus") or [])
+        found |= _peak(case, str(row["device"]), _gpus(seen, good[0]))
         found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
         found["mfu_reason"] = found["flops_reason"] or found["mfu_reason"]
         found |= _joules(case, [energies[at] for at in good])
@@ -100,8 +102,19 @@ def _counts(seen: Evidence) -> dict[str, Mapping[str, Any]]:
     return found
 
 
+def _gpus(seen: Evidence, launch_id: int) -> list[dict[str, Any]]:
+    """The devices that ranks of a launch may have run on: of several nodes as many of each as it had ranks."""
+    records = {int(one.get("node", 0)): one for one in node_records(seen.session.environment)}
+    spread = node_of_rank(seen.facts[launch_id])
+    if not spread:
+        return list(records[0].get("gpus") or [])
+    ranks = Counter(spread.values())
+    return [gpu for node, n in ranks.items() for gpu in (records.get(node, {}).get("gpus") or [])[:n]]
+
+
 def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the devices of a case could do at most, all together. Rank r runs on device r; with gloo ranks may share."""
+    """What the devices of a case could do at most, all together. Rank r of a node runs on its device r; with gloo
+    ranks may share."""
     devices = case.world_size if device == "cpu" or not gpus else min(case.world_size, len(gpus))
     unknown = {"devices": devices, "peak_flops_per_s": np.nan, "peak_source": None}
     if device == "cpu":
@@ -159,7 +172,7 @@ def _energy(device: str, n_steps: int, facts: Mapping[str, Any], own: pd.DataFra
     if not window or "began_s" not in clock:
         return np.nan, "when the measured steps ran was not recorded"
     begin, end = (float(each) - float(clock["began_s"]) for each in window)
-    devices = [group for _, group in own.groupby("device")]
+    devices = [group for _, group in own.groupby(["node", "device"])]
     for source, metric in ((COUNTER, "energy_j"), (POWER, "power_w")):
         total = sum(_spent(group[group["metric"] == metric], begin, end, source) for group in devices)
         if words.known(total):

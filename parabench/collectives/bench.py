@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,6 +21,7 @@ from parabench.collectives.algorithm import make
 from parabench.collectives.exact import Truth
 from parabench.collectives.wire import PIECE_BYTES
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
+from parabench.venue import Venue
 
 # A call is two marks: when it began, and how long it took.
 MARKS = 2
@@ -39,9 +40,7 @@ class BenchJob:
 
     case: CollectiveCase
     protocol: CollectiveProtocol
-    folder: Path
-    timeout_s: float
-    environment: dict[str, str] = field(default_factory=dict)
+    venue: Venue
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +77,14 @@ def measure(job: BenchJob, rank: int) -> dict[str, Any]:
     Returns `wrong`, [[bytes, in place, elements]] of what was checked, and facts.
     """
     torch.set_num_threads(job.case.threads)
-    device = device_of(job.case, rank)
-    join_group(job, rank)
-    marks = np.memmap(marks_path(job.folder, rank), dtype=np.float64, mode="w+", shape=(_calls(job), MARKS))
+    device = device_of(job.case)
+    clock = join_group(job, rank)
+    marks = np.memmap(marks_path(job.venue.folder, rank), dtype=np.float64, mode="w+", shape=(_calls(job), MARKS))
     marks[:] = np.nan
     result = time_all(job, rank, device, marks)
     gc.collect()
     membership.leave()
-    return result
+    return result | clock
 
 
 def time_all(job: BenchJob, rank: int, device: torch.device, marks: npt.NDArray[np.float64]) -> dict[str, Any]:

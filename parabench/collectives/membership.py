@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 from torch.distributed import ProcessGroup
 
 from parabench.collectives import is_backends
@@ -22,21 +23,19 @@ def join(
     rank: int,
     world_size: int,
     ranks_per_node: int | None,
-    init_method: str,
+    store: Store,
     timeout_s: float,
 ) -> None:
     """Make this process `rank` of the default group over `backend` ("gloo" or "nccl"), which uses `algorithm`.
 
-    Every further group (`new_group`, the dimensions of a mesh) uses it too. Ranks meet at `init_method`, a
-    `file://` or `tcp://` address. Raises UsageError for an algorithm that is not there.
+    Every further group (`new_group`, the dimensions of a mesh) uses it too. Ranks meet in `store`. Raises UsageError
+    for an algorithm that is not there.
     """
     name = backend
     if not is_backends(algorithm):
         use(algorithm, backend, ranks_per_node)
         name = BACKEND
-    dist.init_process_group(
-        name, init_method=init_method, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s)
-    )
+    dist.init_process_group(name, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s))
 
 
 def use(algorithm: str, backend: str, ranks_per_node: int | None = None) -> None:

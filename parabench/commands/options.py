@@ -51,6 +51,37 @@ gate = (
         help="Accepted rate of false alarms, over all cases together.",
     ),
 )
+# torchrun's own flags, and the variables that it reads them from; then two of ours.
+cluster = (
+    click.option(
+        "--nnodes", envvar="PET_NNODES", metavar="N", help="Nodes; the same command runs on each. As torchrun's."
+    ),
+    click.option(
+        "--nproc-per-node",
+        envvar="PET_NPROC_PER_NODE",
+        metavar="P",
+        help="Ranks of a node: a number, auto, gpu or cpu. [default: every device; 1 without]",
+    ),
+    click.option(
+        "--rdzv-endpoint",
+        envvar="PET_RDZV_ENDPOINT",
+        metavar="HOST:PORT",
+        help="Node 0's address, and a free port there.",
+    ),
+    click.option("--rdzv-id", envvar="PET_RDZV_ID", metavar="ID", help="What this session is called among its nodes."),
+    click.option(
+        "--node-rank",
+        envvar="PET_NODE_RANK",
+        type=int,
+        metavar="R",
+        help="This node's number. [default: 0 where the endpoint is; the others as they come]",
+    ),
+    click.option("--master-addr", envvar="PET_MASTER_ADDR", metavar="HOST", help="As --rdzv-endpoint HOST:..."),
+    click.option("--master-port", envvar="PET_MASTER_PORT", type=click.IntRange(1, 65535), help="As ...:PORT."),
+    click.option("--local-addr", envvar="PET_LOCAL_ADDR", metavar="ADDRESS", help="Of this node, for the others."),
+    click.option("--rdzv-timeout", type=float, metavar="SECONDS", help="How long to wait for a node. [default: 600]"),
+    click.option("--interface", metavar="NAME", help="Keep to this network interface."),
+)
 seed = click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),

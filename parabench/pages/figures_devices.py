@@ -38,11 +38,11 @@ def memory_panel(title: str, timeline: pd.DataFrame, phases: Phases) -> Panel:
 def device_panel(
     title: str, lines: pd.DataFrame, phases: Phases, axis: str, unit: str, throttled: pd.DataFrame | None = None
 ) -> Panel:
-    """A line per device of `lines` (`device, t_s, value`); `throttled` (`device, t_s, why`) are marked on them."""
-    named = lines.assign(name=[f"device {device}" for device in lines["device"]])
-    panel = _over_time(title, named, phases, axis, f"%{{y:,.4~g}} {unit}")
+    """A line per device of `lines` (`node, device, place, t_s, value`), named by its place; `throttled` (`node, device,
+    t_s, why`) are marked on them."""
+    panel = _over_time(title, lines.rename(columns={"place": "name"}), phases, axis, f"%{{y:,.4~g}} {unit}")
     if throttled is not None and len(throttled):
-        marked = throttled.merge(lines, on=["device", "t_s"])
+        marked = throttled.merge(lines, on=["node", "device", "t_s"])
         panel.figure.add_scatter(
             x=listed(marked["t_s"]),
             y=listed(marked["value"]),

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from parabench.analysis import words
 from parabench.analysis.collectives.bus import GB, bus_factor
 from parabench.analysis.instruments.timeline import Timeline
+from parabench.analysis.nodes import spread_over_nodes
 from parabench.collective_case import OPS
 from parabench.pages.bars import PART
 from parabench.pages.figures import Panel, lay_out, listed, name_case, plain, short
@@ -48,7 +49,7 @@ _GAP = 0.55
 def timeline_panel(timeline: Timeline, label: str) -> Panel:
     """Two rows or more a rank: parts of the step, with hatching where training stood still for communication, and below
     them its calls, with a mark where a bucket's last gradient was there."""
-    ranks = timeline.ranks[:MOST_RANKS]
+    ranks = spread_over_nodes(timeline.ranks, timeline.node_of, MOST_RANKS)
     calls = timeline.calls[timeline.calls["rank"].isin(ranks)]
     calls = calls.assign(row=_rows(calls)).astype({"row": int})
     calls = calls.assign(alone=_alone(calls))

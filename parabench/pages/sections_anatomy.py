@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -11,6 +11,7 @@ from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.anatomy import EXPOSED_IN, case_anatomy
 from parabench.analysis.instruments.calls import call_table
 from parabench.analysis.instruments.timeline import MOST_TIMELINES, Timeline, median_step, timelines
+from parabench.analysis.nodes import clocks_said
 from parabench.family import Rule, entry_of
 from parabench.pages.bars import PART
 from parabench.pages.case_tables import case_table
@@ -171,13 +172,22 @@ def _timeline(seen: Evidence, calls: pd.DataFrame) -> Section:
         f"The fastest case of each {each}{most}, and of it the instrumented step of median length. On top a rank's "
         "parts of the step, hatched where it stands still for communication; below, its collectives, each with the "
         "time that it waits for ranks that come later. A triangle: the bucket's last gradient is there. "
-        "All ranks share one clock."
-        + (f" The first {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),
+        f"All ranks share one clock{_clocks(seen, shown)}."
+        + (f" {_drawn(seen, shown)} {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),
         [_panel(one, labels) for one in shown],
         "No case with several ranks was seen to communicate, so there is no timeline to compare.",
         tuple(_call_table(calls, one, labels[one.case_id]) for one in shown),
         spare=tuple(_panel(one, labels) for one in spare),
     )
+
+
+def _clocks(seen: Evidence, shown: Sequence[Timeline]) -> str:
+    said = clocks_said(seen.facts[one.launch_id] for one in shown)
+    return f"; {said}" if said else ""
+
+
+def _drawn(seen: Evidence, shown: Sequence[Timeline]) -> str:
+    return "Of each node the first, in all" if any(one.node_of for one in shown) else "The first"
 
 
 def _panel(one: Timeline, labels: Mapping[str, str]) -> Panel:

@@ -9,6 +9,7 @@ from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.instruments.calls import bucket_table
 from parabench.analysis.instruments.stragglers import NEARLY_ALL, straggler_table
+from parabench.analysis.nodes import clocks_said
 from parabench.pages.case_tables import MOST_ROWS, case_table
 from parabench.pages.figures_anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
 from parabench.pages.panels import ms
@@ -151,7 +152,7 @@ def straggler_section(seen: Evidence) -> Section:
         rows,
         lambda row: (
             str(row["label"]),
-            f"{row['straggler']}{', by the schedule' if row['by_schedule'] else ''}",
+            f"{row['who'].removeprefix('rank ')}{', by the schedule' if row['by_schedule'] else ''}",
             words.percent(row["share"]),
             ms(row["waited_s"]),
             words.percent(row["waited_share"]),
@@ -162,12 +163,19 @@ def straggler_section(seen: Evidence) -> Section:
         "stragglers",
         "Ranks that others wait for",
         "A call begins to move data when its last rank has come. Waited is how long the rank that lost most stood "
-        "still for the late one in a step, the median over instrumented steps.",
+        "still for the late one in a step, the median over instrumented steps." + _clocks(seen, rows),
         [],
         "No rank was seen to stand still for one that came later.",
         (table,) if table.rows else (),
         lead=_late(rows),
     )
+
+
+def _clocks(seen: Evidence, rows: pd.DataFrame) -> str:
+    """Who comes last is told from clocks of several nodes, where there are some."""
+    good = seen.good.loc[seen.good["case_id"].isin(rows["case_id"]), "launch_id"]
+    said = clocks_said(seen.facts[at] for at in good)
+    return f" {said[0].upper()}{said[1:]}: who is last by less is not known." if said else ""
 
 
 def _late(rows: pd.DataFrame) -> str:
@@ -188,7 +196,7 @@ def _late_by_itself(rows: pd.DataFrame) -> str:
         )
     worst = always.iloc[int(always["waited_share"].argmax())]
     return (
-        f"{worst['label']}: the others wait for rank {worst['straggler']} in {words.percent(worst['share'])} of the "
+        f"{worst['label']}: the others wait for {worst['who']} in {words.percent(worst['share'])} of the "
         f"steps, {words.milliseconds(worst['waited_s'])} a step ({words.percent(worst['waited_share'])})."
         + (f" In {len(always)} of {words.count(len(rows), 'case')} one rank is always late." if len(rows) > 1 else "")
     )

@@ -15,11 +15,13 @@ from parabench.analysis.instruments.device_time import (
     device_table,
     drawn_launches,
     host_table,
+    node_table,
     throttled_at,
     unread,
 )
 from parabench.analysis.instruments.health import findings
 from parabench.analysis.instruments.memory_time import launch_phases, memory_timeline
+from parabench.analysis.nodes import several
 from parabench.pages.case_tables import case_table
 from parabench.pages.figures import Panel
 from parabench.pages.figures_devices import MOST_LINES, device_panel, memory_panel
@@ -27,6 +29,8 @@ from parabench.pages.section import Section, Table
 from parabench.pages.sections_usage import energy_section
 
 DASH = "–"
+# Of more devices a case than these the table has a row for each node.
+_MOST_DEVICES = 32
 # More findings than these stand behind a heading.
 _MOST_OPEN = 8
 # Metric, heading, axis, unit and how many of the stored unit make one drawn.
@@ -81,12 +85,17 @@ def _why_no_memory(seen: Evidence) -> str:
 def _devices(seen: Evidence) -> Section:
     table = device_table(seen)
     panels: list[Panel] = []
+    crowded = False
+    by_node = len(table) > 0 and table.groupby("case_id").size().max() > _MOST_DEVICES
+    if by_node:
+        table = node_table(table)
     for launch_id in drawn_launches(seen, "device_sample"):
         phases, held_down = launch_phases(seen, launch_id), throttled_at(seen, launch_id)
         case_id, label = _case(seen, launch_id)
         for metric, title, axis, unit, divisor in OVER_TIME:
             lines = device_line(seen, launch_id, metric)
             if lines["value"].notna().any():
+                crowded |= lines["place"].nunique() > MOST_LINES
                 lines = lines.assign(value=lines["value"] / divisor)
                 marks = held_down if metric == "sm_clock_hz" else None
                 panel = device_panel(f"{title} · {label}", lines, phases, axis, unit, marks)
@@ -100,7 +109,9 @@ def _devices(seen: Evidence) -> Section:
         "each the launch whose number is the middle one; the table is of all launches' timed steps. Energy is the "
         "growth of the device's own counter. A triangle marks a reading at which something held the clocks down; "
         "hovering says what."
-        f"{lacking}",
+        + (f" The first {MOST_LINES} devices are drawn." if crowded else "")
+        + (" The table has a row for each node: means, extremes, and the energy of all its devices." if by_node else "")
+        + lacking,
         panels,
         _why_no_devices(seen, missing),
         (_device_rows(table),) if len(table) else (),
@@ -119,11 +130,15 @@ def _host(seen: Evidence, on_gpu: bool) -> Section | None:
     if host["other_share"].isna().all():
         return None
     most = host.iloc[int(host["other_share"].argmax())]
+    of_several = several(seen.session.environment)
+    whose = f"node {most['node']:.0f}'s" if of_several else "the host's"
+    on_node = (lambda row: (f"node {row['node']:.0f}" if words.known(row["node"]) else DASH,)) if of_several else _none
     return Section(
         "host",
         "The host during the timed steps",
         "CPU time that neither the driver nor the ranks used, of all cores, mean over launches; and what reading it "
         "cost of one core."
+        + (" Of several nodes the one on which others used most." if of_several else "")
         + ("" if on_gpu else " Ranks ran on CPU cores: there was no GPU whose power, clocks, temperature and energy "
            "could be read."),
         [],
@@ -131,18 +146,23 @@ def _host(seen: Evidence, on_gpu: bool) -> Section | None:
         (
             case_table(
                 "Other processes beside the cases",
-                ("Case", "Used by other processes", "Cost of reading, of a core"),
+                ("Case", "Used by other processes", *(["On"] if of_several else []), "Cost of reading, of a core"),
                 host,
                 lambda row: (
                     str(row["label"]),
                     words.percent(row["other_share"]),
+                    *on_node(row),
                     words.percent(row["sampler_share"]),
                 ),
             ),
         ),
-        lead=f"Of the host's CPU time other processes used up to {words.percent(most['other_share'])} "
-        f"({most['label']}).",
+        lead=f"Of {whose} CPU time other processes used up to {words.percent(most['other_share'])} ({most['label']}).",
     )  # fmt: skip
+
+
+def _none(row: dict[Any, Any]) -> tuple[str, ...]:
+    """No cell: there is one host."""
+    return ()
 
 
 def _health(seen: Evidence) -> Section | None:
@@ -204,7 +224,7 @@ def _device_rows(table: pd.DataFrame) -> Table:
         clocks = f"{low / 1e6:,.0f}–{high / 1e6:,.0f}" if words.known(low) else DASH
         return (
             str(of["label"]),
-            str(of["device"]),
+            str(of["place"]).removeprefix("device "),
             _said(of["power_w"]),
             _said(of["energy_j"]),
             clocks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -14,11 +15,11 @@ def leave_pid(folder: Path, rank: int) -> None:
 
 
 class RankPids:
-    """The process id of each rank of a launch, as far as they have said it."""
+    """The process id of each of `ranks`, as far as they have said it."""
 
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
         self._folder = folder
-        self._missing = list(range(size))
+        self._missing = list(ranks)
         self._known: dict[int, int] = {}
 
     def look(self) -> dict[int, int]:

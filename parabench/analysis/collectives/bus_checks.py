@@ -10,6 +10,8 @@ import pandas as pd
 from parabench.analysis import words
 from parabench.analysis.checks import NOISY, few_launches
 from parabench.analysis.collectives.cost_model import Fit
+from parabench.analysis.instruments.node_checks import nodes_differ
+from parabench.analysis.nodes import crowded, several
 from parabench.analysis.session import Session
 from parabench.collective_case import size_text
 from parabench.record import Finding, Status
@@ -27,6 +29,7 @@ def check_collectives(
         *few_launches([str(label) for label in good.index], list(good)),
         *_failing(launches),
         *_oversubscribed(table, session),
+        *nodes_differ(session),
         *_other_algorithm(table),
         *_noisy(table),
         *_poor_fits(fits),
@@ -47,18 +50,19 @@ def _failing(launches: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _oversubscribed(table: pd.DataFrame, session: Session) -> Iterator[Finding]:
-    cores = session.environment.get("cores")
-    on_cpu = table[table["device"] == "cpu"]
-    if not isinstance(cores, int) or on_cpu.empty:
-        return
-    wanted = on_cpu["world_size"] * on_cpu["threads"]
-    if (wanted > cores).any():
-        sizes = sorted({int(n) for n in on_cpu.loc[wanted > cores, "world_size"]})
+    on_cpu = table[table["device"] == "cpu"].drop_duplicates(["world_size", "threads"])
+    pairs = [(int(size), int(threads)) for size, threads in zip(on_cpu["world_size"], on_cpu["threads"], strict=True)]
+    short = {size: found for size, threads in pairs if (found := crowded(session.environment, size, threads))}
+    if short:
+        cores = min(cores for _, cores in short.values())
+        of_several = several(session.environment)
+        whose = "a node's ranks" if of_several else "world_size"
         yield Finding(
             code="oversubscribed",
-            message=f"{_listed_or(sizes)} ranks on {words.count(cores, 'core')} take turns, so their times are "
+            message=f"{_listed_or(sorted(short))} ranks on {words.count(cores, 'core')}"
+            f"{' of each node' if of_several else ''} take turns, so their times are "
             "the scheduler's as much as the algorithm's.",
-            advice=f"Keep world_size x threads at {cores} or below, or use a machine with more cores.",
+            advice=f"Keep {whose} x threads at {cores} or below, or use a machine with more cores.",
         )
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.collectives.bus import QUANTILES, bus_table, launch_sizes, session_launches
+from parabench.analysis.nodes import crowded, several
 from parabench.analysis.session import Session
 from parabench.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY, CollectiveProtocol
 from parabench.record import Status
@@ -28,7 +29,6 @@ FORMS = {"out_of_place": False, "in_place": True}
 def table_lines(results: Results, session: Session) -> Iterator[str]:
     """A block a case: header, a line a size, footer. Lines that are no result begin with '#'."""
     table = bus_table(launch_sizes(results, session))
-    cores = session.environment.get("cores")
     for case_id in table["case_id"].unique():
         rows = table[table["case_id"] == case_id]
         first = rows.iloc[0]
@@ -36,8 +36,10 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         yield f"# time: {first['statistic']} of a launch's calls, each as long as its slowest rank; mean over launches"
         if first["ran"] != first["algorithm"]:
             yield f"# {first['algorithm']} has no {first['op']} of its own: {first['ran']} ran"
-        if first["device"] == "cpu" and isinstance(cores, int) and first["world_size"] * first["threads"] > cores:
-            yield f"# warning: {first['world_size']} ranks on {cores} core(s) take turns"
+        short = crowded(session.environment, int(first["world_size"]), int(first["threads"]))
+        if first["device"] == "cpu" and short:
+            of_node = " of each node" if several(session.environment) else ""
+            yield f"# warning: {first['world_size']} ranks on {short[1]} core(s){of_node} take turns"
         yield from _header()
         for size in rows["bytes"].unique():
             yield _line(rows[rows["bytes"] == size])

@@ -8,17 +8,19 @@ from typing import Any
 from parabench.analysis import words
 from parabench.analysis.gate.sides import Difference, Side, differences, unfinished
 from parabench.analysis.instruments.machine_facts import gpu_rows, machine_pairs
+from parabench.analysis.instruments.node_facts import nodes_compared
+from parabench.analysis.nodes import cluster_said, node_records, several
 from parabench.record import Finding
 
 # What `sides.differences` tells and the table of hardware tells better.
-HARDWARES = ("devices", "driver", "cpu", "cores", "host", "os")
+HARDWARES = ("devices", "driver", "cpu", "cores", "host", "os", "cluster", "nodes")
 # What `machine_pairs` tells only of machines with devices.
 _DEVICES = ("driver", "newest CUDA it runs")
 NOT_RECORDED = "not recorded"
 
 
 def hardware_name(side: Side) -> str:
-    """What a side's cases ran on: '8 x NVIDIA A100', '16 cores of Some CPU'."""
+    """What a side's cases ran on: '8 x NVIDIA A100', '16 cores of Some CPU', '2 nodes, node 0 with 8 x NVIDIA A100'."""
     environment, devices = side.session.environment, set(side.launches["device"])
     said = []
     if "cuda" in devices:
@@ -28,7 +30,8 @@ def hardware_name(side: Side) -> str:
     if "cpu" in devices:
         cores, name = environment.get("cores"), environment.get("cpu") or "a CPU that was not recorded"
         said.append(f"{words.count(cores, 'core')} of {name}" if cores else str(name))
-    return " and ".join(said)
+    count = len(node_records(environment))
+    return (f"{count} nodes, node 0 with " if count > 1 else "") + " and ".join(said)
 
 
 def hardware_differences(base: Side, candidate: Side) -> Iterator[Difference]:
@@ -42,12 +45,19 @@ def hardware_facts(sides: Sequence[Side]) -> dict[str, list[str]]:
     """{name: what each side's record says of it}."""
     environments = [side.session.environment for side in sides]
     told = [dict(machine_pairs(environment)) for environment in environments]
+    if any(map(several, environments)):
+        told = [_nodes(environment) | facts for environment, facts in zip(environments, told, strict=True)]
     if all(environment.get("gpus") for environment in environments):  # else there is nothing to hold them against
         told = [facts | _devices(environment) for facts, environment in zip(told, environments, strict=True)]
     else:
         told = [{name: facts[name] for name in facts if name not in _DEVICES} for facts in told]
     names = dict.fromkeys(name for facts in told for name in facts)
     return {name: [facts.get(name, NOT_RECORDED) for facts in told] for name in names}
+
+
+def _nodes(environment: Mapping[str, Any]) -> dict[str, str]:
+    """How many nodes there are, and whether they are alike: all other facts are node 0's."""
+    return {"cluster": cluster_said(environment), "nodes": nodes_compared(environment) or "one"}
 
 
 def software_differences(base: Side, candidate: Side) -> Iterator[Difference]:

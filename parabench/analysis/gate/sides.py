@@ -11,6 +11,8 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.frames import LAUNCH_NUMBERS, case_table, counted, launch_table
+from parabench.analysis.instruments.node_facts import nodes_compared
+from parabench.analysis.nodes import cluster_said, several
 from parabench.analysis.session import Session, select_session
 from parabench.case import Case
 from parabench.errors import UsageError
@@ -156,6 +158,9 @@ def session_facts(sessions: Sequence[Session], devices: set[str]) -> dict[str, t
         "cpu": ([environment.get("cpu") for environment in environments], on_cpu),
         "cores": ([environment.get("cores") for environment in environments], on_cpu),
     }
+    if any(map(several, environments)):
+        found["cluster"] = [cluster_said(environment) for environment in environments], True
+        found["nodes"] = [nodes_compared(environment) or "one" for environment in environments], True
     for name in sorted({name for each in versions for name in each}):
         matters = name in ("torch", "cuda") or (name == "nccl" and on_cuda)
         found[name] = [each.get(name) for each in versions], matters

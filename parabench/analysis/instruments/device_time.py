@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import nodes, words
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.health import THROTTLES, readings
 from parabench.analysis.instruments.windows import measured, windows
@@ -34,36 +35,57 @@ def drawn_launches(seen: Evidence, table: str) -> list[int]:
 
 
 def device_line(seen: Evidence, launch_id: int, metric: str) -> pd.DataFrame:
-    """Columns `device, t_s, value` of one metric of the whole device, ordered; NaN is a gap."""
+    """Columns `node, device, place, t_s, value` of one metric of the whole device, ordered; NaN is a gap. `place` is
+    the device in words."""
     rows = seen.results.device_sample
     rows = rows[(rows["launch_id"] == launch_id) & (rows["metric"] == metric) & rows["rank"].isna()]
-    return rows[["device", "t_s", "value"]].assign(value=pd.to_numeric(rows["value"]))
+    line = rows[["node", "device", "t_s"]].assign(place=_places(seen, rows), value=pd.to_numeric(rows["value"]))
+    return line[["node", "device", "place", "t_s", "value"]]
+
+
+def _places(seen: Evidence, rows: pd.DataFrame) -> list[str]:
+    of_several = nodes.several(seen.session.environment)
+    pairs = zip(rows["device"], rows["node"], strict=True)
+    return [nodes.device_said(device, node, of_several) for device, node in pairs]
 
 
 def throttled_at(seen: Evidence, launch_id: int) -> pd.DataFrame:
-    """Columns `device, t_s, why`: the readings at which something held a device's clocks down, and what."""
+    """Columns `node, device, t_s, why`: the readings at which something held a device's clocks down, and what."""
     line = device_line(seen, launch_id, "clock_event_reasons").dropna()
     line = line[(line["value"].astype(int) & sum(THROTTLES)) > 0]
     whys = [", ".join(name for bit, name in THROTTLES.items() if int(mask) & bit) for mask in line["value"]]
-    return line[["device", "t_s"]].assign(why=whys)
+    return line[["node", "device", "t_s"]].assign(why=whys)
 
 
 def device_table(seen: Evidence) -> pd.DataFrame:
     """One row per case and device of what was read during the timed steps, over all launches that count.
 
-    `case_id, label, device`, the means of MEANS, `sm_clock_low_hz`, `sm_clock_high_hz`, `temperature_c` (the highest),
-    and `energy_j` (mean over launches). Unknown is NaN.
+    `case_id, label, node, device, place`, the means of MEANS, `sm_clock_low_hz`, `sm_clock_high_hz`, `temperature_c`
+    (the highest), and `energy_j` (mean over launches). Unknown is NaN.
     """
     rows = readings(seen)
     rows = rows.reindex(columns=[*dict.fromkeys([*rows.columns, *MEANS, "temperature_c"])])
-    keys = ["case_id", "label", "device"]
+    keys = ["case_id", "label", "node", "device"]
     groups = rows.groupby(keys, sort=False)
     table = groups[list(MEANS)].mean()
     table["sm_clock_low_hz"] = groups["sm_clock_hz"].min()
     table["sm_clock_high_hz"] = groups["sm_clock_hz"].max()
     table["temperature_c"] = groups["temperature_c"].max()
     energy = _energy(seen).groupby(keys)["energy_j"].mean()
-    return _fastest_first(seen, table.join(energy).reset_index())
+    table = table.join(energy).reset_index()
+    return _fastest_first(seen, table.assign(place=_places(seen, table)))
+
+
+def node_table(devices: pd.DataFrame) -> pd.DataFrame:
+    """`device_table` with the devices of a node in one row: means, extremes, and the energy of all of them."""
+    keys = ["case_id", "label", "node"]
+    how = dict.fromkeys(MEANS, "mean") | {
+        "sm_clock_low_hz": "min", "sm_clock_high_hz": "max", "temperature_c": "max", "device": "size",
+    }  # fmt: skip
+    groups = devices.groupby(keys, sort=False)
+    table = groups.agg(how).assign(energy_j=groups["energy_j"].sum(min_count=1)).reset_index()
+    places = zip(table["node"], table["device"], strict=True)
+    return table.assign(place=[f"node {node}, {words.count(n, 'device')}" for node, n in places])
 
 
 def _energy(seen: Evidence) -> pd.DataFrame:
@@ -71,25 +93,27 @@ def _energy(seen: Evidence) -> pd.DataFrame:
     rows = seen.rows("device_sample")
     rows = rows[(rows["metric"] == "energy_j") & rows["value"].notna()].merge(seen.once(windows), on="launch_id")
     found = []
-    for (case_id, label, device, _), own in rows.groupby(["case_id", "label", "device", "launch_id"], sort=False):
+    keys = ["case_id", "label", "node", "device"]
+    for key, own in rows.groupby([*keys, "launch_id"], sort=False):
         edges = own[["begin_s", "end_s"]].iloc[0]
         at = np.interp(edges, own["t_s"], pd.to_numeric(own["value"]), left=np.nan, right=np.nan)
-        found.append({"case_id": case_id, "label": label, "device": device, "energy_j": at[1] - at[0]})
-    return pd.DataFrame(found, columns=["case_id", "label", "device", "energy_j"])
+        found.append((*key[:-1], at[1] - at[0]))
+    return pd.DataFrame(found, columns=[*keys, "energy_j"])
 
 
 def host_table(seen: Evidence) -> pd.DataFrame:
     """One row per case: `case_id, label, other_share` (mean over launches of what other processes used of the host's
-    CPU time during the timed steps) and `sampler_share` (what reading cost of one core). Unknown is NaN."""
+    CPU time during the timed steps), `node` (on which they used most, where there are several: the share is its own)
+    and `sampler_share` (what reading cost of one core). Unknown is NaN."""
     rows = measured(seen, "host_sample")
     rows = rows[rows["metric"] == "other_cpu_share"]
-    shares = rows.groupby("launch_id")["value"].mean()
+    by_node = rows.groupby(["case_id", "node", "launch_id"])["value"].mean().groupby(["case_id", "node"]).mean()
+    most = by_node.dropna().reset_index().sort_values("value", kind="stable").groupby("case_id").last()
     cost_s = pd.Series([_cost(seen, at) for at in seen.good["launch_id"]], index=seen.good.index, dtype=float)
-    good = seen.good.assign(
-        other_share=seen.good["launch_id"].map(shares).astype(float), sampler_share=cost_s / seen.good["wall_s"]
-    )
-    means = good.groupby(["case_id", "label"], sort=False)[["other_share", "sampler_share"]].mean()
-    return _fastest_first(seen, means.reset_index())
+    good = seen.good.assign(sampler_share=cost_s / seen.good["wall_s"])
+    means = good.groupby(["case_id", "label"], sort=False)[["sampler_share"]].mean().reset_index()
+    shares, node = (means["case_id"].map(most[name]).astype(float) for name in ("value", "node"))
+    return _fastest_first(seen, means.assign(other_share=shares, node=node))
 
 
 def _fastest_first(seen: Evidence, table: pd.DataFrame) -> pd.DataFrame:
@@ -105,8 +129,13 @@ def unread(seen: Evidence) -> list[str]:
         said += reasons.values()
     rows = seen.rows("device_sample")
     lacking = rows[rows["value"].isna() & rows["reason"].eq(NOT_SUPPORTED)]
-    for device, own in lacking.groupby("device"):
-        said.append(f"device {device}: {', '.join(dict.fromkeys(own['metric']))} {NOT_SUPPORTED}")
+    alike: dict[str, list[str]] = {}
+    of_several = nodes.several(seen.session.environment)
+    for (node, device), own in lacking.groupby(["node", "device"]):
+        what = f"{', '.join(dict.fromkeys(own['metric']))} {NOT_SUPPORTED}"
+        alike.setdefault(what, []).append(nodes.device_said(device, node, of_several))
+    for what, places in alike.items():
+        said += [f"{words.listed(places, most=4)}: {what}"] if of_several else [f"{one}: {what}" for one in places]
     return list(dict.fromkeys(said))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
-from parabench.analysis import words
+from parabench.analysis import nodes, words
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.windows import measured, windows
 from parabench.record import NOT_SUPPORTED, Finding
@@ -30,6 +31,8 @@ CAPPED_SHARE = 0.05
 # Twice what drivers, monitors and daemons take on an idle host; each core that others use is one that ranks wait for.
 OTHERS_SHARE = 0.10
 # What many devices do not have: that it is not there is said beside the figures, and is no doubt about a result.
+# Devices of as many nodes say the same in one finding.
+MOST_DEVICES = 8
 OPTIONAL = (
     "ecc_corrected", "ecc_uncorrected", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s",
     "pcie_rx_bytes_per_s",
@@ -47,25 +50,48 @@ def _findings(seen: Evidence) -> tuple[Finding, ...]:
 
 def _found(seen: Evidence) -> Iterator[Finding]:
     yield from _unreadable(seen)
-    devices = readings(seen)
-    for (case_id, label, device), rows in devices.groupby(["case_id", "label", "device"], sort=False):
-        where = f"{label}: device {device}"
+    each = [*_of_devices(seen), *_ecc(seen), *_host_busy(seen)]
+    yield from (finding for _, finding in each) if not nodes.several(seen.session.environment) else _gathered(each)
+
+
+# Where it was seen, within its case, and what.
+Placed = tuple[str, Finding]
+
+
+def _of_devices(seen: Evidence) -> Iterator[Placed]:
+    devices, of_several = readings(seen), nodes.several(seen.session.environment)
+    keys = ["case_id", "label", "node", "device"]
+    for (case_id, label, node, device), rows in devices.groupby(keys, sort=False):
+        place = nodes.device_said(device, node, of_several)
+        where = f"{label}: {place}"
         for code, message, advice in (
             *_foreign(rows, where),
             *_throttled(rows, where),
             *_clocks_moved(rows, where),
         ):
-            yield Finding(code, message, advice, str(case_id))
-    yield from _ecc(seen)
-    yield from _host_busy(seen)
+            yield place, Finding(code, message, advice, str(case_id))
+
+
+def _gathered(each: list[Placed]) -> Iterator[Finding]:
+    """Of a case the same doubt about more than MOST_DEVICES places as one, with where it was seen first."""
+    groups: dict[tuple[str, str | None], list[Placed]] = {}
+    for place, finding in each:
+        groups.setdefault((finding.code, finding.case_id), []).append((place, finding))
+    for alike in groups.values():
+        if len(alike) <= MOST_DEVICES:
+            yield from (finding for _, finding in alike)
+            continue
+        others = words.listed((place for place, _ in alike[1:]), most=4)
+        first = alike[0][1]
+        yield replace(first, message=f"{first.message} The like was seen at {len(alike) - 1} others: {others}.")
 
 
 def readings(seen: Evidence) -> pd.DataFrame:
-    """One row per reading of a device during the timed steps: `launch_id, case_id, label, device, t_s` and a column of
-    each metric that was read of the whole device; NaN where it is unknown."""
+    """One row per reading of a device during the timed steps: `launch_id, case_id, label, node, device, t_s` and a
+    column of each metric that was read of the whole device; NaN where it is unknown."""
     rows = measured(seen, "device_sample")
     rows = rows[rows["rank"].isna()]
-    keys = ["launch_id", "case_id", "label", "device", "t_s"]
+    keys = ["launch_id", "case_id", "label", "node", "device", "t_s"]
     wide = rows.pivot_table(index=keys, columns="metric", values="value", aggfunc="last", dropna=False, observed=True)
     wide = wide.dropna(how="all").reindex(columns=[*dict.fromkeys([*wide.columns, *_NEEDED])])
     return wide.reset_index()
@@ -146,16 +172,18 @@ def _unreadable(seen: Evidence) -> Iterator[Finding]:
 def _unread(seen: Evidence) -> dict[str, tuple[set[int], list[str]]]:
     """{reason: (launches, what)}. A null holds until the next reading of the same."""
     found: dict[str, tuple[set[int], list[str]]] = {}
+    of_several = nodes.several(seen.session.environment)
     for table, where in (("device_sample", "device"), ("host_sample", None)):
         rows = seen.rows(table).merge(seen.once(windows), on="launch_id")
-        keys = ["launch_id", "metric", "rank", *([where] if where else [])]
+        keys = ["launch_id", "node", "metric", "rank", *([where] if where else [])]
         until = rows.groupby(keys, dropna=False)["t_s"].shift(-1).fillna(float("inf"))
         null = rows["value"].isna() & (rows["t_s"] < rows["end_s"]) & (until > rows["begin_s"])
         for row in rows[null].to_dict("records"):
             if row["reason"] == NOT_SUPPORTED and row["metric"] in OPTIONAL:
                 continue
             of_rank = "" if pd.isna(row["rank"]) else f" of rank {row['rank']:.0f}"
-            what = f"{row['metric']}{of_rank}" + (f" of device {row[where]}" if where else "")
+            at = nodes.device_said(row[where], row["node"], of_several) if where else f"node {row['node']}"
+            what = f"{row['metric']}{of_rank}" + (f" of {at}" if where or of_several else "")
             launches, metrics = found.setdefault(str(row["reason"]), (set(), []))
             launches.add(row["launch_id"])
             if what not in metrics:
@@ -163,40 +191,46 @@ def _unread(seen: Evidence) -> dict[str, tuple[set[int], list[str]]]:
     return found
 
 
-def _ecc(seen: Evidence) -> Iterator[Finding]:
+def _ecc(seen: Evidence) -> Iterator[Placed]:
     """Errors may come at any time of a launch; what was there before is not of this launch, but of this device."""
     rows = seen.rows("device_sample")
     rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
     rows = rows.merge(seen.good[["launch_id", "case_id", "label"]], on="launch_id")
     rows = rows.assign(value=pd.to_numeric(rows["value"]))
-    for (case_id, label, device), own in rows.groupby(["case_id", "label", "device"], sort=False):
+    of_several = nodes.several(seen.session.environment)
+    for (case_id, label, node, device), own in rows.groupby(["case_id", "label", "node", "device"], sort=False):
+        place = nodes.device_said(device, node, of_several)
         grown = own.groupby(["launch_id", "metric"])["value"].agg(lambda values: values.max() - values.min())
         new = grown.groupby("metric").sum()
         corrected, not_corrected = (int(new.get(f"ecc_{kind}", 0)) for kind in ("corrected", "uncorrected"))
         lasting = own.loc[own["metric"] == "ecc_uncorrected", "value"].max()
         if corrected or not_corrected or lasting > 0:
-            yield Finding(
+            finding = Finding(
                 "ecc_errors",
-                f"{label}: device {device} corrected {words.count(corrected, 'memory error')} while it was launched, "
+                f"{label}: {place} corrected {words.count(corrected, 'memory error')} while it was launched, "
                 f"and could not correct {not_corrected}; {int(lasting) if words.known(lasting) else 'unknown'} in all "
                 "since its driver was loaded.",
                 "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and do not trust results "
                 "that an uncorrected error stood beside.",
                 str(case_id),
             )
+            yield place, finding
 
 
-def _host_busy(seen: Evidence) -> Iterator[Finding]:
+def _host_busy(seen: Evidence) -> Iterator[Placed]:
     rows = measured(seen, "host_sample")
     rows = rows[(rows["metric"] == "other_cpu_share") & rows["value"].notna()]
-    shares = rows.groupby(["case_id", "label", "launch_id"], sort=False)["value"].mean()
-    for (case_id, label), own in shares.reset_index().groupby(["case_id", "label"], sort=False)["value"]:
+    of_several = nodes.several(seen.session.environment)
+    shares = rows.groupby(["case_id", "label", "node", "launch_id"], sort=False)["value"].mean()
+    for (case_id, label, node), own in shares.reset_index().groupby(["case_id", "label", "node"], sort=False)["value"]:
+        place = f"node {node}" if of_several else "the host"
         busy = own[own > OTHERS_SHARE]
         if len(busy):
-            yield Finding(
+            finding = Finding(
                 "host_busy",
                 f"{label}: in {len(busy)} of {words.count(len(own), 'launch')} other processes used up to "
-                f"{words.percent(busy.max())} of the host's CPU time during the timed steps.",
+                f"{words.percent(busy.max())} of {place}'s CPU time during the timed steps.",
                 "End what else runs on the host, and measure again.",
                 str(case_id),
             )
+            yield place, finding

@@ -10,7 +10,7 @@ from parabench.analysis import words
 # The keys of a session's environment that are the machine's, as against the run's and its software's.
 MACHINE = (
     "host", "os", "cpu", "cores", "processor", "memory_bytes", "numa", "gpus", "links", "driver", "nvml", "network",
-    "container",
+    "container", "nodes", "cluster", "node", "address",
 )  # fmt: skip
 
 # What lies between two devices, as `nvidia-smi topo -m` writes it.
@@ -74,11 +74,16 @@ def _container(container: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     )
 
 
+def devices_said(environment: Mapping[str, Any]) -> str:
+    """'8 × NVIDIA H200 (140 GiB)', or 'none'."""
+    named = [f"{gpu.get('name')} ({words.gibibytes(gpu.get('memory_bytes'))})" for gpu in environment.get("gpus") or []]
+    alike = [f"{named.count(name)} × {name}" if named.count(name) > 1 else name for name in dict.fromkeys(named)]
+    return "; ".join(alike) or "none"
+
+
 def _devices(environment: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     gpus, nvml, driver = environment.get("gpus") or [], _group(environment, "nvml"), _group(environment, "driver")
-    named = [f"{gpu.get('name')} ({words.gibibytes(gpu.get('memory_bytes'))})" for gpu in gpus]
-    alike = [f"{named.count(name)} × {name}" if named.count(name) > 1 else name for name in dict.fromkeys(named)]
-    yield "GPUs", "; ".join(alike) or "none"
+    yield "GPUs", devices_said(environment)
     if gpus and driver:
         for name, key in (("driver", "version"), ("newest CUDA it runs", "cuda")):
             yield name, _why(driver, key) if driver.get(key) is None else str(driver[key])

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pandas as pd
 
+from parabench.analysis import nodes
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.windows import phases
 
@@ -29,16 +30,17 @@ def memory_timeline(seen: Evidence, launch_id: int) -> pd.DataFrame:
     """Columns `place, t_s, bytes`, ordered: what a launch held, in seconds after it began.
 
     A place is `rank 0` (the resident set of its process), `device 0` (all that is in use there) or
-    `rank 0 on device 0`. Unknown is NaN: a gap.
+    `rank 0 on device 0`; on several nodes a device is named with its own, `node 1, device 0`. Unknown is NaN: a gap.
     """
+    of_several = nodes.several(seen.session.environment)
     host, device = seen.results.host_sample, seen.results.device_sample
     host = host[(host["launch_id"] == launch_id) & (host["metric"] == "rss_bytes")]
     device = device[(device["launch_id"] == launch_id) & (device["metric"] == "used_bytes")]
     on_host = host.assign(place=[f"rank {rank:.0f}" for rank in host["rank"]])
     on_device = device.assign(
         place=[
-            f"device {index}" if pd.isna(rank) else f"rank {rank:.0f} on device {index}"
-            for index, rank in zip(device["device"], device["rank"], strict=True)
+            ("" if pd.isna(rank) else f"rank {rank:.0f} on ") + nodes.device_said(index, node, of_several)
+            for node, index, rank in zip(device["node"], device["device"], device["rank"], strict=True)
         ]
     )
     both = [rows[["place", "t_s", "value"]] for rows in (on_device, on_host) if len(rows)]

@@ -18,6 +18,7 @@ from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.anatomy import instrumented_steps
 from parabench.analysis.instruments.calls import CALL, rank_calls
 from parabench.analysis.instruments.intervals import union
+from parabench.analysis.nodes import clock_error_s, rank_said
 from parabench.family import Layout, entry_of
 from parabench.record import Finding
 
@@ -30,7 +31,7 @@ COSTLY = 0.05
 STEP_COLUMNS = ("launch_id", "case_id", "step", "straggler", "waited_s", "step_s")
 CASE_COLUMNS = (
     "case_id", "label", "straggler", "share", "waited_s", "waited_share", "steps", "launches", "agreeing",
-    "by_schedule",
+    "by_schedule", "who", "clock_error_s",
 )  # fmt: skip
 
 
@@ -75,7 +76,8 @@ def straggler_table(seen: Evidence) -> pd.DataFrame:
     `straggler` is the rank that is it in most steps, in the `share` of them. `waited_s` is how long the others waited
     for it in a step, the median over its `steps`, and `waited_share` that by the step's length. In `agreeing` of
     its `launches` it is the rank that is it in most steps. `by_schedule`: the strategy is a pipeline, whose schedule
-    makes one rank the last.
+    makes one rank the last. `who` is the straggler in words, with its node where there are several, and `clock_error_s`
+    by how much clocks of nodes may differ: who is last by less is not known. NaN where that is unknown.
     """
     steps = seen.once(step_stragglers).copy()
     named = steps.dropna(subset="straggler")
@@ -102,6 +104,10 @@ def straggler_table(seen: Evidence) -> pd.DataFrame:
     agrees = launches["rank"] == in_launch["straggler"].reindex(launches.index)
     table["agreeing"] = agrees.groupby(launches["case_id"]).sum()
     table["straggler"] = table["straggler"].astype(int)
+    launches["clock_error_s"] = pd.Series({at: clock_error_s(seen.facts[at]) for at in launches.index}, dtype=float)
+    one_of = launches.reset_index().drop_duplicates("case_id").set_index("case_id")["launch_id"].reindex(table.index)
+    table["who"] = [rank_said(rank, seen.facts[at]) for rank, at in zip(table["straggler"], one_of, strict=True)]
+    table["clock_error_s"] = launches.groupby("case_id")["clock_error_s"].agg(lambda each: each.max(skipna=False))
     pipelines = [entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in seen.cases["strategy"]]
     cases = seen.cases[["case_id", "label"]].assign(by_schedule=pipelines)
     return cases.merge(table, left_on="case_id", right_index=True)[list(CASE_COLUMNS)].reset_index(drop=True)
@@ -119,10 +125,11 @@ def findings(seen: Evidence) -> Iterator[Finding]:
     table = seen.once(straggler_table)
     table = table[~table["by_schedule"].astype(bool)]
     sure = (table["share"] >= NEARLY_ALL) & (table["agreeing"] == table["launches"]) & (table["steps"] >= ENOUGH_STEPS)
+    sure &= table["waited_s"] > table["clock_error_s"]
     for case in table[sure & (table["waited_share"] > COSTLY)].to_dict("records"):
         yield Finding(
             code="straggler",
-            message=f"{case['label']}: rank {case['straggler']} came last to the collectives of "
+            message=f"{case['label']}: {case['who']} came last to the collectives of "
             f"{words.percent(case['share'])} of the steps, and the others stood still for "
             f"{words.milliseconds(case['waited_s'])} a step ({words.percent(case['waited_share'])}) until it came.",
             advice="Look at what that rank does more than the others, at its device, and at what else runs there.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -9,6 +10,7 @@ import pandas as pd
 
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.anatomy import collectives
+from parabench.analysis.nodes import node_of_rank
 from parabench.family import entry_of
 
 # More timelines than this are not compared but scrolled past.
@@ -20,7 +22,7 @@ class Timeline:
     """A step of a launch. Seconds count from its beginning on the rank that began first.
 
     `spans`: rank, name, start_s, end_s. `calls`: rank, seq, op, algorithm, ranks, group_size, bytes, made_s, start_s,
-    duration_s, bucket, ready_s; NaN where it is unknown.
+    duration_s, bucket, ready_s; NaN where it is unknown. `node_of` has each rank's node, of a launch on several.
     """
 
     case_id: str
@@ -30,6 +32,7 @@ class Timeline:
     steps: int
     spans: pd.DataFrame
     calls: pd.DataFrame
+    node_of: Mapping[int, int]
 
     @property
     def ranks(self) -> list[int]:
@@ -72,6 +75,7 @@ def median_step(seen: Evidence, case_id: str) -> Timeline | None:
         steps=len(lengths),
         spans=_from(begin, spans, ["start_s", "end_s"]),
         calls=_from(begin, calls, ["made_s", "start_s", "ready_s"]),
+        node_of=node_of_rank(seen.facts[int(launch_id)]),
     )
 
 

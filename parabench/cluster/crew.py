@@ -1,0 +1,251 @@
+"""Node 0 and the nodes that it leads: it lets them in, gives them launches, and takes what they saw."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from parabench.cluster import parcel
+from parabench.cluster.addresses import Way
+from parabench.cluster.door import Door, Guest
+from parabench.cluster.line import Line
+from parabench.cluster.meeting import Meeting
+from parabench.cluster.order import Order
+from parabench.cluster.pulse import LOST_AFTER_S, Pulse
+from parabench.cluster.site import Site
+from parabench.cluster.team import LOST, STOP, Team, Word
+from parabench.errors import NodeGone, UsageError
+from parabench.interrupt import Interrupted, stop_signals
+from parabench.part import Part
+from parabench.record import Launch
+
+# How often node 0 looks for what has come.
+LOOK_S = 0.005
+# How soon a line tells again who is waited for.
+SAY_EVERY_S = 15.0
+# What a node that has ended its ranks gets to hand over what it saw, beyond the deadline.
+HAND_OVER_S = 60.0
+GOODBYE_S = 5.0
+
+
+@dataclass(slots=True)
+class Member:
+    """A node that was let in, and when it last showed that it lives."""
+
+    guest: Guest
+    beat: int = 0
+    beat_at: float = field(default_factory=time.monotonic)
+    lost: bool = False
+
+
+class Crew:
+    """The other nodes of a session. They meet in `store`, `door` looks at who comes; `say` tells the user a line."""
+
+    def __init__(self, site: Site, way: Way, prefix: str, store: Any, door: Door, say: Callable[[str], None]) -> None:
+        self.site = site
+        self._store = store  # it lives as long as this does
+        self._way, self._prefix, self._door, self._say = way, prefix, door, say
+        self._line = self._new_line()
+        self._members: dict[int, Member] = {}
+        self._next = 0
+        self._lines: list[str] = []
+        self._stopped: dict[str, Any] | None = None
+        # Of the launch that runs: what ends it here, and who takes part.
+        self._word: Word | None = None
+        self._taking_part = 0
+        self._pulse = Pulse(self._new_line(), self._beat, lambda: None)
+
+    def _new_line(self) -> Line:
+        return Line(self._way.address, self.site.port, self._prefix)
+
+    # ---- who is there
+
+    def assemble(self, own: Sequence[str]) -> None:
+        """Wait for all nodes, which must have the same of the user's `own` code. Raises UsageError when one differs or
+        does not come, Interrupted when any is asked to stop."""
+        self._door.own = list(own)
+        try:
+            with stop_signals():
+                self.wait_for(self.site.nodes)
+        except NodeGone as why:
+            raise UsageError(str(why)) from why
+
+    def wait_for(self, nodes: int) -> None:
+        """Wait until the first `nodes` nodes are there. Raises NodeGone when one does not come in time, UsageError when
+        one differs before the first launch, Interrupted when any is asked to stop."""
+        until, say_at = time.monotonic() + self.site.timeout_s, 0.0
+        while missing := [node for node in range(1, nodes) if not self._is_here(node)]:
+            self.check_stop()
+            for guest in self._door.knocking(self._line):
+                self._let_in(guest)
+            now = time.monotonic()
+            if now >= until:
+                raise NodeGone(
+                    f"{_named(missing)} did not come within {self.site.timeout_s:g} s; start it with the same "
+                    f"--rdzv-endpoint {self.site.endpoint} and --rdzv-id {self.site.run_id}, see that it reaches "
+                    f"{self._way.address} port {self.site.port}, or give a longer --rdzv-timeout"
+                )
+            if now >= say_at and [node for node in range(1, nodes) if not self._is_here(node)]:
+                self._say(f"waiting for {_named(missing)}, {until - now:.0f} s at most")
+                say_at = now + SAY_EVERY_S
+            time.sleep(LOOK_S)
+
+    def _is_here(self, node: int) -> bool:
+        return node in self._members and not self._members[node].lost
+
+    def _let_in(self, guest: Guest) -> None:
+        free = [node for node in range(1, self.site.nodes) if not self._is_here(node)]
+        node = guest.node if guest.node is not None else next(iter(free), None)
+        if node is None or node not in free:
+            taken = "all" if node is None else f"number {node}"
+            why = f"{taken} of the {self.site.nodes} nodes are there already; give each node another --node-rank"
+        elif differences := self._door.differences(self._line, guest):
+            why = f"node {node} ({guest.host}) has {'; '.join(differences)}: give all nodes the same"
+        else:
+            guest.welcome(self._line, node, self._next)
+            self._members[node] = Member(guest)
+            self._say(f"node {node} is here: {guest.host}, {guest.address}")
+            return
+        guest.refuse(self._line, why)
+        if not self._next:
+            raise UsageError(why)
+        self._say(why)
+
+    def environments(self) -> list[dict[str, Any]]:
+        """What is recorded of the other nodes, in their order."""
+        return [
+            {"node": node, "address": member.guest.address, **member.guest.environment}
+            for node, member in sorted(self._members.items())
+        ]
+
+    # ---- launches
+
+    @contextmanager
+    def launching(self, order: Order) -> Iterator[Team]:
+        """Give `order` to the nodes that it needs, and wait for those that are not there; this node's view of them.
+
+        Raises NodeGone, and Interrupted when any node is asked to stop.
+        """
+        self.check_stop()
+        if order.nodes > 1:
+            self.wait_for(order.nodes)
+        word = Word()
+        team = Team(ranks_per_node=order.ranks_per_node, word=word)
+        number = self._next
+        if order.nodes > 1:
+            prefix = f"launch/{number}/"
+            self._next += 1
+            team = Team(
+                nodes=order.nodes,
+                ranks_per_node=order.ranks_per_node,
+                environment=self._way.environment(),
+                meeting=Meeting(
+                    self._way.address, self.site.port, f"{self._prefix}/{prefix}", order.nodes, order.ranks_per_node
+                ),
+                line=self._new_line(),
+                prefix=prefix,
+                word=word,
+                tell=lambda why: self._end_launch(number, why),
+            )
+            self._publish(number, {"order": order.to_dict()})
+        self._taking_part, self._word = order.nodes, word
+        try:
+            yield team
+            self.check_stop()
+        except BaseException:
+            if order.nodes > 1:
+                self._end_launch(number, STOP)
+            raise
+        finally:
+            self._word, self._taking_part = None, 0
+            if team.line:
+                team.line.end()
+
+    def gather(self, order: Order, team: Team, deadline_s: float) -> tuple[list[Part], str | None]:
+        """What the other nodes of a launch saw, and which was lost, in words. This node's ranks are over."""
+        parts, lost = [], None
+        until = time.monotonic() + deadline_s + HAND_OVER_S
+        for node in range(1, order.nodes):
+            member, key = self._members[node], f"{team.prefix}part/{node}"
+            while not self._line.ask(lambda store, key=key: parcel.arrived(store, key)):  # type: ignore[misc]
+                self.check_stop()
+                if member.lost or time.monotonic() > until:
+                    member.lost = True
+                    ranks = range(node * order.ranks_per_node, (node + 1) * order.ranks_per_node)
+                    lost = lost or (
+                        f"node {node} ({member.guest.host}), which ran {_ranks(ranks)}, was lost: no sign of life for "
+                        f"{LOST_AFTER_S:g} s"
+                    )
+                    break
+                time.sleep(LOOK_S)
+            else:
+                parts.append(Part.from_dict(self._line.ask(lambda store, key=key: parcel.take(store, key))))  # type: ignore[misc]
+        return parts, lost
+
+    def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
+        """`keep`, after which every node is told how the launch ended, in the words of `outcome`."""
+
+        def keep_and_tell(launch: Launch) -> None:
+            keep(launch)
+            self._lines.append(f"{launch.case.label}: {outcome(launch)}")
+
+        return keep_and_tell
+
+    def _publish(self, number: int, what: dict[str, Any]) -> None:
+        text = json.dumps(what | {"lines": self._lines})
+        self._lines = []
+        self._line.ask(lambda store: store.set(f"order/{number}", text))
+
+    def _end_launch(self, number: int, why: str) -> None:
+        self._line.ask(lambda store: store.set(f"word/{number}", why))
+
+    # ---- the end
+
+    def check_stop(self) -> None:
+        """Raise Interrupted when another node was asked to stop."""
+        if self._stopped is not None:
+            where = f"node {self._stopped['node']} ({self._stopped['host']})"
+            raise Interrupted(self._stopped["signal"], where)
+
+    def close(self, code: int, why: str) -> None:
+        """Let every node end with the exit code `code`, and wait a moment for them."""
+        for guest in self._door.knocking(self._line):
+            guest.refuse(self._line, why)
+        self._publish(self._next, {"end": {"code": code, "why": why}})
+        until = time.monotonic() + GOODBYE_S
+        left = [f"bye/{member.guest.ticket}" for member in self._members.values() if not member.lost]
+        while left and time.monotonic() < until:
+            left = [key for key in left if not self._line.ask(lambda store, key=key: store.check([key]))]  # type: ignore[misc]
+            time.sleep(LOOK_S)
+        self._pulse.end()
+        self._line.end()
+
+    def _beat(self, store: Any) -> None:
+        """Look who lives, and whether anybody was asked to stop. In the pulse's thread."""
+        now = time.monotonic()
+        for node, member in list(self._members.items()):
+            beat = store.add(f"beat/{member.guest.ticket}", 0)
+            if beat != member.beat:
+                member.beat, member.beat_at = beat, now
+            elif now - member.beat_at > LOST_AFTER_S and not member.lost:
+                member.lost = True
+                if node < self._taking_part and self._word:
+                    self._end_launch(self._next - 1, LOST)
+                    self._word.say(LOST)
+        if self._stopped is None and store.check(["stop"]):
+            self._stopped = json.loads(store.get("stop"))
+            if self._word:
+                self._word.say(STOP)
+
+
+def _named(nodes: Sequence[int]) -> str:
+    shown = ", ".join(map(str, nodes[:8])) + (", ..." if len(nodes) > 8 else "")
+    return f"{len(nodes)} nodes ({shown})" if len(nodes) > 1 else f"node {shown}"
+
+
+def _ranks(ranks: range) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"

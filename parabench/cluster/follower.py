@@ -1,0 +1,206 @@
+"""A node that follows node 0: it asks to be let in, runs its part of every launch, and hands over what it saw."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from parabench.cluster import agreement, parcel
+from parabench.cluster.addresses import Way, addresses_of, way_to
+from parabench.cluster.hosting import ID_KEY
+from parabench.cluster.line import Line, Lost
+from parabench.cluster.meeting import Meeting
+from parabench.cluster.order import Order
+from parabench.cluster.pulse import Pulse
+from parabench.cluster.site import Site
+from parabench.cluster.team import LOST, Team, Word
+from parabench.errors import UsageError
+from parabench.interrupt import Interrupted
+from parabench.part import Course, take_part
+
+# How often a node that has not reached node 0 tries again, and how often it says so.
+TRY_EVERY_S = 0.25
+SAY_EVERY_S = 15.0
+TRY_S = 2.0
+
+# Node 0's deadline comes first: it says more.
+LATER_S = 15.0
+
+# What an interrupted node gets to tell the others.
+LAST_WORD_S = 3.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Follower:
+    """One node that is not node 0. `facts` and `environment` are what it says of itself; `course_of` makes of an order
+    what its ranks do; `say` tells the user a line."""
+
+    site: Site
+    facts: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    course_of: Callable[[Order], Course]
+    say: Callable[[str], None]
+    _node: int | None = None
+    _word: Word | None = None
+    _number: int | None = None
+    _ticket: int = 0
+    _line: Line = field(init=False)
+    _pulse: Pulse | None = None
+
+    def follow(self) -> int:
+        """Take part until node 0 ends the session; the exit code that it gives. Raises UsageError when node 0 cannot be
+        reached or refuses this node, Interrupted when this node is asked to stop."""
+        while True:
+            address = self._reach()
+            try:
+                return self._session(address)
+            except Lost as why:
+                self.say(f"node 0 is lost: {why}; waiting for it, {self.site.timeout_s:.0f} s at most")
+            except Interrupted as stop:
+                self._tell_stop(stop)
+                raise
+            finally:
+                if self._pulse:
+                    self._pulse.end()
+
+    def _reach(self) -> str:
+        """Node 0's address, as soon as something listens there."""
+        begin, said_at = time.monotonic(), -SAY_EVERY_S + TRY_S
+        while True:
+            why = f"{self.site.host} resolves to no address"
+            for address in addresses_of(self.site.host):
+                try:
+                    socket.create_connection((address, self.site.port), timeout=TRY_S).close()
+                    return address
+                except OSError as error:
+                    why = f"{address} port {self.site.port}: {error.strerror or error}"
+            waited = time.monotonic() - begin
+            if waited > self.site.timeout_s:
+                raise UsageError(
+                    f"node 0 at {self.site.endpoint} was not reached within {self.site.timeout_s:g} s ({why}); start "
+                    "it there, open the port in its firewall, or give a longer --rdzv-timeout"
+                )
+            if waited - said_at > SAY_EVERY_S:
+                self.say(f"waiting for node 0 at {self.site.endpoint}, {self.site.timeout_s - waited:.0f} s at most")
+                said_at = waited
+            time.sleep(TRY_EVERY_S)
+
+    def _session(self, address: str) -> int:
+        prefix = prefix_of(self.site)
+        self._line = Line(address, self.site.port, prefix)
+        self._check_id(address)
+        self._ticket = ticket = self._line.ask(lambda store: store.add("guests", 1), timeout_s=LAST_WORD_S)
+        self._pulse = pulse = Pulse(Line(address, self.site.port, prefix), self._beat, self._when_lost)
+        way = way_to(self.site, address)
+        about = {
+            "host": socket.gethostname(),
+            "address": way.address,
+            "node": self.site.node,
+            "facts": self.facts,
+            "environment": self.environment,
+        }
+        self._line.ask(lambda store: parcel.send(store, f"guest/{ticket}", about), watch=pulse.check)
+        self._node, number = self._welcome()
+        node = self._node
+        self.say(f"node {node} of {self.site.nodes}, led by node 0 at {self.site.endpoint}")
+        while True:
+            key = f"order/{number}"
+            said = json.loads(self._line.ask(lambda store, key=key: store.get(key), watch=pulse.check))  # type: ignore[misc]
+            for line in said["lines"]:
+                self.say(line)
+            if "end" in said:
+                self._line.ask(lambda store: store.set(f"bye/{ticket}", ""), timeout_s=LAST_WORD_S)
+                if said["end"]["why"]:
+                    self.say(said["end"]["why"])
+                return int(said["end"]["code"])
+            order = Order.from_dict(said["order"])
+            if node < order.nodes:
+                self._launch(order, node, number, address, way)
+            number += 1
+
+    def _check_id(self, address: str) -> None:
+        """Raise UsageError when the store is another session's, or none of parabench's."""
+        where = f"what listens at {self.site.endpoint} ({address})"
+        try:
+            there = self._line.ask(lambda store: store.underlying_store.get(ID_KEY).decode(), timeout_s=LAST_WORD_S)
+        except Lost as why:
+            raise UsageError(f"{where} is no session of parabench ({why}); see --rdzv-endpoint") from why
+        if there != self.site.run_id:
+            raise UsageError(
+                f"{where} has --rdzv-id {there}, and this node {self.site.run_id}; give all nodes the same"
+            )
+
+    def _welcome(self) -> tuple[int, int]:
+        """This node's number and that of its first order, once node 0 has let it in. Raises UsageError."""
+        pulse, ticket = self._pulse, self._ticket
+        assert pulse is not None
+        own, begin, said = f"own/{ticket}/asked", time.monotonic(), False
+        while not self._line.ask(lambda store: store.check([f"welcome/{ticket}"]), watch=pulse.check):
+            if self._line.ask(lambda store: store.check([own]), watch=pulse.check):
+                names = json.loads(self._line.ask(lambda store: store.get(own), watch=pulse.check))
+                self._tell(f"own/{ticket}/told", agreement.of_own(names))
+            if not said and time.monotonic() - begin > TRY_S:
+                self.say("node 0 is busy with a launch; waiting until it is over")
+                said = True
+            time.sleep(TRY_EVERY_S / 10)
+        answer = json.loads(self._line.ask(lambda store: store.get(f"welcome/{ticket}"), watch=pulse.check))
+        if "refused" in answer:
+            raise UsageError(answer["refused"])
+        return answer["node"], answer["next"]
+
+    def _tell(self, key: str, what: Any) -> None:
+        text = json.dumps(what)
+        self._line.ask(lambda store: store.set(key, text), timeout_s=LAST_WORD_S)
+
+    def _launch(self, order: Order, node: int, number: int, address: str, way: Way) -> None:
+        pulse, line = self._pulse, self._line
+        assert pulse is not None
+        prefix = f"launch/{number}/"
+        agents = Line(address, self.site.port, prefix_of(self.site))
+        team = Team(
+            node=node,
+            nodes=order.nodes,
+            ranks_per_node=order.ranks_per_node,
+            environment=way.environment(),
+            meeting=Meeting(
+                address, self.site.port, f"{prefix_of(self.site)}/{prefix}", order.nodes, order.ranks_per_node
+            ),
+            line=agents,
+            prefix=prefix,
+            tell=lambda why: pulse.line.ask(lambda store: store.set(f"word/{number}", why), watch=pulse.check),
+        )
+        self._word, self._number = team.word, number
+        try:
+            part = take_part(self.course_of(order), order.deadline_s + LATER_S, team)
+        finally:
+            self._word, self._number = None, None
+            agents.end()
+        line.ask(lambda store: parcel.send(store, f"{prefix}part/{node}", part.to_dict()), watch=pulse.check)
+
+    def _beat(self, store: Any) -> None:
+        """Show that this node lives, and hear what ends its launch. In the pulse's thread."""
+        store.add(f"beat/{self._ticket}", 1)
+        word, number = self._word, self._number
+        if word is not None and store.check([f"word/{number}"]):
+            word.say(store.get(f"word/{number}").decode())
+
+    def _when_lost(self) -> None:
+        if self._word is not None:
+            self._word.say(LOST)
+
+    def _tell_stop(self, stop: Interrupted) -> None:
+        """Let node 0 know, which ends the session for all."""
+        said = json.dumps({"node": self._node, "host": socket.gethostname(), "signal": stop.signal})
+        if self._pulse and self._pulse.lost is None:
+            with suppress(Lost):
+                self._pulse.line.ask(lambda store: store.set("stop", said), timeout_s=LAST_WORD_S)
+
+
+def prefix_of(site: Site) -> str:
+    """Below which keys the session with this id lives in its store."""
+    return f"parabench/{site.run_id}"

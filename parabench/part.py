@@ -1,0 +1,150 @@
+"""One node's part in a launch: its ranks run, and what was seen of them. Where there is one node it is the whole."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parabench.cluster.team import Team
+from parabench.nccl_names import nccl_environment
+from parabench.probes.devices import Devices
+from parabench.probes.host import Host
+from parabench.probes.pids import RankPids
+from parabench.probes.sampler import Sampler
+from parabench.ranks import Ended, log_tail, run_ranks
+from parabench.record import AnyCase, DeviceSample, HostSample
+from parabench.scratch import launch_folder
+from parabench.venue import Venue
+
+Marks = npt.NDArray[np.float64]
+
+# What faulthandler writes above each thread's stack.
+STACK_HEAD = "(most recent call first)"
+
+# The group's own timeout only backs up the deadline, which says more.
+GROUP_GRACE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What one kind of launch does its own way.
+
+    Each of `size` ranks calls `entry(job(venue))` and marks its way in memory that outlives it; `marks(folder, rank)`
+    are those marks, NaN where it never came, and `where(n)` says in words what n of them mean. The first `moments`
+    numbers of a mark (None: all) are readings of the clock, the others durations.
+    """
+
+    case: AnyCase
+    size: int
+    entry: Callable[[Any], None]
+    job: Callable[[Venue], Any]
+    marks: Callable[[Path, int], Marks]
+    where: Callable[[int], str]
+    moments: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Part:
+    """What one node saw of a launch, by its own clock, on which the launch began there at `began_s`.
+
+    `results` and `marks` are of its ranks, `first_rank` and those that follow. Of ranks that did not end well `tails`
+    are the last lines they wrote, and `stacked` those of them that could write down their stack.
+    """
+
+    node: int
+    host: str
+    first_rank: int
+    began_s: float
+    ended: Ended
+    results: list[dict[str, Any]]
+    marks: list[Marks]
+    tails: list[str]
+    stacked: list[int]
+    device_samples: list[DeviceSample]
+    host_samples: list[HostSample]
+    sampler: dict[str, Any]
+
+    @property
+    def ranks(self) -> range:
+        """The node's ranks."""
+        return range(self.first_rank, self.first_rank + len(self.results))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        names = [name for name in self.__slots__ if name not in ("ended", "marks")]
+        return {name: getattr(self, name) for name in names} | {
+            "ended": asdict(self.ended),
+            "marks": [each.tolist() for each in self.marks],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Part:
+        """The reverse of `to_dict`."""
+        return cls(
+            **{name: values[name] for name in cls.__slots__ if name in values}
+            | {
+                "ended": Ended(**values["ended"]),
+                "marks": [np.array(each, dtype=np.float64) for each in values["marks"]],
+                "device_samples": [DeviceSample(*row) for row in values["device_samples"]],
+                "host_samples": [HostSample(*row) for row in values["host_samples"]],
+            }
+        )
+
+
+def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Part:
+    """Run this node's ranks of a launch in fresh processes. Raises Interrupted when the driver is asked to stop."""
+    began = time.perf_counter()
+    team = team or Team(ranks_per_node=course.size)
+    ranks = range(team.first_rank, team.first_rank + team.ranks_per_node)
+    case = course.case
+    with ExitStack() as stack:
+        folder = stack.enter_context(launch_folder())
+        pids = RankPids(folder, ranks)
+        host, devices = Host(began, pids), Devices(began, pids, len(ranks))
+        sampler = stack.enter_context(Sampler(began, [host, devices] if case.device == "cuda" else [host]))
+        venue = Venue(
+            folder=folder,
+            timeout_s=deadline_s + GROUP_GRACE_S,
+            environment={**team.environment, **nccl_environment(case.algorithm)},
+            meeting=team.meeting,
+        )
+        logs = folder / "logs"
+        ended = run_ranks(
+            course.entry, (course.job(venue),), size=len(ranks), deadline_s=deadline_s, logs=logs, team=team
+        )
+        results = [_result(folder, rank) for rank in ranks]
+        marks = [course.marks(folder, rank) for rank in ranks]
+        # Their logs are named by their number on this node.
+        tails = [] if ended.ok else [log_tail(logs, at) for at in range(len(ranks))]
+        stacked = [] if ended.ok else [r for r in ranks if STACK_HEAD in log_tail(logs, r - ranks.start, lines=1000)]
+    return Part(
+        node=team.node,
+        host=socket.gethostname(),
+        first_rank=ranks.start,
+        began_s=began,
+        ended=ended,
+        results=results,
+        marks=marks,
+        tails=tails,
+        stacked=stacked,
+        device_samples=[sample._replace(node=team.node) for sample in devices.samples],
+        host_samples=[sample._replace(node=team.node) for sample in host.samples],
+        sampler=sampler.facts(),
+    )
+
+
+def _result(folder: Path, rank: int) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads((folder / f"rank{rank}.json").read_text())
+    except FileNotFoundError:
+        return {"rank": rank}
+    return result

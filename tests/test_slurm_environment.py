@@ -1,0 +1,150 @@
+"""What a task is told by Slurm's variables; those here are what Slurm 22.05 sets, and test_slurm.py runs a real one."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parabench.cluster.slurm import SlurmStep, first_host, step_of
+from parabench.errors import UsageError
+
+# Two nodes of a job of three: what srun adds to what the batch script has.
+BATCH = {
+    "SLURM_JOB_ID": "31415",
+    "SLURM_NNODES": "3",
+    "SLURM_NTASKS": "3",
+    "SLURM_NODEID": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_JOB_NODELIST": "n[1-3]",
+}
+TASK = BATCH | {
+    "SLURM_NNODES": "2",
+    "SLURM_NTASKS": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NODELIST": "n[2-3]",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+}
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names and addresses that resolve; none to begin with."""
+    names: set[str] = set()
+
+    def getaddrinfo(host: str, port: None) -> list[Any]:
+        if host not in names:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return []
+
+    monkeypatch.setattr("socket.getaddrinfo", getaddrinfo)
+    return names
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a scontrol of that shell script on a PATH that has no other."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def put(script: str) -> None:
+        (tmp_path / "scontrol").write_text(f"#!/bin/sh\n{script}\n")
+        os.chmod(tmp_path / "scontrol", 0o755)
+
+    return put
+
+
+def test_a_task_knows_its_step(known: set[str]) -> None:
+    known.add("n2")
+    step = SlurmStep(nodes=2, node_rank=1, endpoint_host="n2", port=16415, job_id="31415", gpus_per_node=None)
+    assert step_of(TASK) == step
+
+
+def test_tasks_in_another_order_than_their_nodes_do_not_move_the_meeting_point(known: set[str]) -> None:
+    """As `srun -m arbitrary` starts them: rank 0 is who runs on the node that all go to."""
+    known.add("n2")
+    first = step_of(TASK | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"})
+    assert first is not None
+    assert (first.endpoint_host, first.node_rank) == ("n2", 0)
+
+
+def test_gpus_are_those_that_slurm_gave(known: set[str]) -> None:
+    known.add("n2")
+    step = step_of(TASK | {"SLURM_GPUS_ON_NODE": "8"})
+    assert step is not None
+    assert step.gpus_per_node == 8
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        BATCH,
+        TASK | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "4"},
+    ],
+    ids=["no Slurm", "a batch script", "one node"],
+)
+def test_who_is_alone_has_no_step(environ: dict[str, str]) -> None:
+    assert step_of(environ) is None
+
+
+def test_several_tasks_a_node_are_refused() -> None:
+    with pytest.raises(UsageError) as refused:
+        step_of(TASK | {"SLURM_STEP_NUM_TASKS": "16"})
+    assert str(refused.value) == (
+        "srun started 16 tasks on 2 nodes, and parabench run wants one a node; "
+        "use srun --ntasks-per-node=1, or parabench worker in every task"
+    )
+
+
+@pytest.mark.parametrize(("job", "port"), [("15000", 15000), ("1", 15001), ("44999", 29999)])
+def test_ports_are_below_the_ephemeral_ones(known: set[str], job: str, port: int) -> None:
+    known.add("n2")
+    step = step_of(TASK | {"SLURM_JOB_ID": job})
+    assert step is not None
+    assert step.port == port
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "first"),
+    [
+        ("n1", "n1"),
+        ("n1,n2", "n1"),
+        ("n[1-2]", "n1"),
+        ("n[07,09-12]", "n07"),
+        ("rack[1-2]n[03-04],x", "rack1n03"),
+        ("n[2,4]-ib.example.org,m1", "n2-ib.example.org"),
+        ("gpu-a-1,gpu-b-[1-2]", "gpu-a-1"),
+    ],
+)
+def test_the_first_host_of_a_list(nodelist: str, first: str) -> None:
+    assert first_host(nodelist) == first
+
+
+def test_a_name_that_does_not_resolve_is_asked_of_slurm(known: set[str], scontrol: Callable[[str], None]) -> None:
+    known.add("10.0.0.2")
+    scontrol('test "$*" = "--oneliner show node n2" && echo "NodeName=n2 NodeAddr=10.0.0.2 NodeHostName=n2 Port=6818"')
+    step = step_of(TASK)
+    assert step is not None
+    assert step.endpoint_host == "10.0.0.2"
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo NodeName=n2 Port=6818", "echo NodeAddr=n2", None])
+def test_where_srun_runs_is_the_last_resort(
+    known: set[str], scontrol: Callable[[str], None], script: str | None
+) -> None:
+    if script is not None:
+        scontrol(script)
+    step = step_of(TASK | {"SLURM_JOB_NODELIST": "n[2-3]"})
+    assert step is not None
+    assert step.endpoint_host == "10.0.0.1"
+    # The step does not begin where its job does, so srun runs on none of its nodes, or not on the first.
+    with pytest.raises(UsageError, match=r"^node 'n2', the first of this Slurm step, .* --rdzv-endpoint HOST:PORT"):
+        step_of(TASK)
