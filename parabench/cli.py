@@ -18,6 +18,7 @@ from parabench.commands.options import (
     DEFAULT_OUT,
     cluster,
     deadline,
+    flags_of,
     label,
     out,
     resume,
@@ -77,12 +78,11 @@ def main() -> None:
 @shared(*cluster)
 def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str | None, **options: Any) -> None:
     """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
-    from parabench.cluster.site import Flags
     from parabench.run import Request, run_suite
 
     find_users_own()
     given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
-    flags = Flags(**{name: options.pop(name) for name in Flags.__slots__})
+    flags = flags_of(options)
     request = Request(suite=suite, axes=tuple(given), argv=command(), cluster=flags, **options)
     raise SystemExit(run_suite(request, console()))
 
@@ -111,12 +111,15 @@ def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str |
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write nccl-tests' JSON to this file too.")
 @out
 @resume
+@shared(*cluster)
 def collectives(**options: Any) -> None:
     """Time single collective operations, as nccl-tests does, by every algorithm; check results exactly."""
     from parabench.collectives_run import CollectivesRequest, run_collectives
 
     find_users_own()
-    raise SystemExit(run_collectives(CollectivesRequest(argv=command(), **options), console()))
+    raise SystemExit(
+        run_collectives(CollectivesRequest(argv=command(), cluster=flags_of(options), **options), console())
+    )
 
 
 @main.command()

@@ -7,27 +7,35 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from parabench.axes import split_values
+from parabench.cluster.agreement import own_names
+from parabench.cluster.entrance import dismiss, led, place_in
+from parabench.cluster.site import ONE_MACHINE, Flags, site_of
 from parabench.collective_case import OPS, REDUCING, CollectiveCase, CollectiveProtocol, parse_size
-from parabench.collectives import canonical, levels_of
+from parabench.collectives import ALGORITHMS, canonical, levels_of
 from parabench.errors import UsageError
 from parabench.interrupt import STOPPED
 from parabench.machine import Machine, this_machine
 from parabench.nccl_names import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
 from parabench.opened import REPORT_NAME, STORE_NAME, Opened, begin_session, check_writable, resume, store_in
 from parabench.plan import Plan, Skipped
+from parabench.progress import outcome
 from parabench.record import Launch, check_label
-from parabench.rules import check_algorithm, check_backend, refusal
+from parabench.rules import check_algorithm, check_backend, check_nodes, refusal
 from parabench.session import CollectiveWalk, LaunchOf, Progress
 from parabench.settle import nodes_of, settle_device
 from parabench.store import load
 from parabench.walking import walk_session
 from parabench.whole_file import is_special, write_whole
+
+if TYPE_CHECKING:  # it brings torch
+    from parabench.cluster.crew import Crew
 
 NAME = "collectives"
 QUESTION = "Which algorithm moves data fastest here, at which size?"
@@ -67,11 +75,16 @@ class CollectivesRequest:
     label: str | None = None
     json_file: Path | None = None
     resume: bool = False
+    cluster: Flags = ONE_MACHINE
 
     def plans(self) -> list[str]:
         """The options given that decide what is measured."""
-        free = ("argv", "out", "json_file", "resume")
+        free = ("argv", "out", "json_file", "resume", "cluster")
         return [name for name in self.__slots__ if name not in free and getattr(self, name) is not None]
+
+    def measured(self) -> list[str]:
+        """These options as they are typed, more or less: on several nodes all must have them alike."""
+        return [f"{name}={getattr(self, name)}" for name in self.plans() if name != "label"] + ["resume"] * self.resume
 
 
 def run_collectives(request: CollectivesRequest, console: Console, launch: CollectiveLaunch | None = None) -> int:
@@ -80,37 +93,64 @@ def run_collectives(request: CollectivesRequest, console: Console, launch: Colle
     Raises UsageError before anything is launched or recorded.
     """
     machine = this_machine()
+    site = site_of(request.cluster, os.environ, machine)
+    if site is not None:
+        machine = replace(machine, nodes=site.nodes, ranks_per_node=site.ranks_per_node)
     if request.label is not None:
         check_label(request.label)
-    path = request.out / STORE_NAME
     # A bare --resume follows the stored plan, whatever it is.
     plan = plan_collectives(request, machine) if request.plans() or not request.resume else None
+    crew = place_in(site, request.measured(), None, machine, request.out, partial(_say, console))
+    if isinstance(crew, int):
+        return crew
+    code, session_id = led(crew, partial(_lead, request, plan, machine, crew, console, launch), partial(_say, console))
+    if code != STOPPED:
+        conclude(request.out / STORE_NAME, session_id, console, request.json_file)
+    return code
+
+
+def _lead(
+    request: CollectivesRequest,
+    plan: CollectivePlan | None,
+    machine: Machine,
+    crew: Crew | None,
+    console: Console,
+    launch: CollectiveLaunch | None,
+) -> tuple[int, int]:
+    """Run the request here, where the store is kept, with the `crew` of other nodes: the exit code, and the session."""
+    path = request.out / STORE_NAME
     if request.resume and not path.is_file():
         raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
     if request.json_file is not None:
         _check_json(request.json_file, request.out)
     with store_in(request.out) as store:
-        opened: CollectiveOpened
+        opened: CollectiveOpened | None = None
         if plan is None or request.resume:
             opened = resume(store, plan, NAME)
-        else:
+        cases = opened.plan.cases if opened else plan.cases if plan else ()
+        if crew is not None:
+            crew.assemble(own_names(cases, {"algorithm": ALGORITHMS}))
+        if opened is None:
+            assert plan is not None
             opened = begin_session(
-                store, plan, machine, label=request.label, suite=NAME, question=QUESTION, argv=request.argv
-            )
+                store, plan, machine, label=request.label, suite=NAME, question=QUESTION, argv=request.argv,
+                nodes=crew.environments() if crew else (),
+            )  # fmt: skip
+        session = opened
 
         def walk(keep: Callable[[Launch], None], progress: Progress) -> CollectiveWalk:
+            here: Any = launch if launch is not None else _real_launch()
             return CollectiveWalk(
-                plan=opened.plan,
-                launch=launch if launch is not None else _real_launch(),
-                keep=keep,
+                plan=session.plan,
+                launch=partial(here, crew=crew) if crew else here,
+                keep=crew.keeping(keep, outcome) if crew else keep,
                 progress=progress,
-                done=opened.done,
+                done=session.done,
             )
 
         code = walk_session(store, opened, console, walk, COMMENT)
-    if code != STOPPED:
-        conclude(path, opened.session_id, console, request.json_file)
-    return code
+    dismiss(crew, code)
+    return code, opened.session_id
 
 
 def plan_collectives(request: CollectivesRequest, machine: Machine) -> CollectivePlan:
@@ -129,6 +169,7 @@ def plan_collectives(request: CollectivesRequest, machine: Machine) -> Collectiv
     for case in _cases(request, machine):
         check_algorithm(case.algorithm, case.ranks_per_node)
         check_backend(case)
+        check_nodes(case)
         reason = refusal(case, machine)
         if reason is not None:
             raise UsageError(reason)
@@ -146,6 +187,8 @@ def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[Collective
     device = settle_device(request.device or "auto", request.backend or "auto", machine)
     ops = _values(request.op, "op") if request.op is not None else list(OPS)
     sizes = [_rank_count(text) for text in _values(request.world_size, "world-size")] if request.world_size else []
+    if not sizes and machine.ranks_per_node is not None:
+        sizes = [machine.nodes * machine.ranks_per_node]
     if not sizes:
         sizes = [max(2, len(machine.gpus))] if device["device"] == "cuda" else [2]
     if request.ranks_per_node is not None and request.ranks_per_node < 1:
@@ -161,8 +204,10 @@ def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[Collective
         for algorithm in _algorithms(request, size):
             redop = (request.redop or "sum") if op in REDUCING else "none"
             two = levels_of(algorithm) is not None
-            case = CollectiveCase(op=op, algorithm=algorithm, world_size=size, redop=redop, **common)
-            yield replace(case, ranks_per_node=(request.ranks_per_node or nodes_of(size)) if two else None)
+            nodes = machine.nodes_for(size)
+            case = CollectiveCase(op=op, algorithm=algorithm, world_size=size, nodes=nodes, redop=redop, **common)
+            per_node = request.ranks_per_node or (size // nodes if nodes > 1 else nodes_of(size))
+            yield replace(case, ranks_per_node=per_node if two else None)
 
 
 def _algorithms(request: CollectivesRequest, world_size: int) -> list[str]:
@@ -221,6 +266,10 @@ def _real_launch() -> CollectiveLaunch:
     return launch_collective
 
 
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 def conclude(path: Path, session_id: int, console: Console, json_file: Path | None) -> None:
     """Print the tables, write report and JSON, and say what is fastest and where everything is."""
     from parabench.analysis.collectives.crossover import bus_answers
@@ -228,9 +277,7 @@ def conclude(path: Path, session_id: int, console: Console, json_file: Path | No
     from parabench.analysis.session import select_session
     from parabench.report import write_report
 
-    def say(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
+    say = partial(_say, console)
     results = load(path)
     session = select_session(results, session_id)
     for line in table_lines(results, session):

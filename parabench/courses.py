@@ -9,6 +9,8 @@ from parabench.cluster.order import Order
 from parabench.collective_case import CollectiveCase
 from parabench.collective_launcher import collective_course
 from parabench.launcher import training_course
+from parabench.links.measure import link_course
+from parabench.links.protocol import LinkProtocol
 from parabench.part import Course
 
 
@@ -18,4 +20,6 @@ def course_of(order: Order, traces: Path) -> Course:
     if isinstance(case, CollectiveCase):
         return collective_course(case, order.protocol)
     assert isinstance(case, Case)
+    if isinstance(order.protocol, LinkProtocol):
+        return link_course(case, order.protocol)
     return training_course(case, order.protocol, traces)

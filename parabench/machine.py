@@ -61,7 +61,9 @@ class Machine:
         return most if self.ranks_per_node is None else min(most, self.ranks_per_node)
 
     def nodes_for(self, world_size: int) -> int:
-        """The fewest nodes that can share so many ranks evenly; 1 where none can."""
+        """The fewest nodes that can share so many ranks evenly; 1 where none can, and of no ranks at all."""
+        if world_size < 1:
+            return 1
         most = self.ranks_per_node or world_size
         return next((n for n in range(-(-world_size // most), self.nodes + 1) if world_size % n == 0), 1)
 

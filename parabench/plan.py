@@ -7,14 +7,14 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from typing import Protocol as Interface
 
 from parabench.axes import BATCH_PER_RANK
 from parabench.case import DEFAULTS, Case, Protocol
 from parabench.collective_case import CollectiveCase, CollectiveProtocol
 from parabench.collectives import levels_of
-from parabench.data import SYNTHETIC
+from parabench.data import SYNTHETIC, corpus
 from parabench.errors import UsageError
 from parabench.family import OPTIONAL, STRATEGIES, entry_of
 from parabench.machine import Machine
@@ -131,6 +131,20 @@ class Plan(Generic[C, P]):
 
 TrainingPlan = Plan[Case, Protocol]
 
+# What of a case must divide its world size.
+DIVISORS = ("nodes", "tp_size", "ranks_per_node")
+
+
+class Found(NamedTuple):
+    """A case of a sweep, and whether nobody asked for its world size: `auto`, or the nodes that there are, chose it.
+
+    `odd` says which of the DIVISORS does not divide such a size: there is no such case, and this is it without.
+    """
+
+    case: Case
+    automatic: bool
+    odd: str | None
+
 
 def make_plan(
     suite: Suite, overrides: Mapping[str, tuple[Any, ...]], protocol: Protocol, machine: Machine, seed: int
@@ -140,9 +154,15 @@ def make_plan(
     check_axes(suite, overrides)
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
-    for case, automatic in dict(_cases(spread(suite, overrides, machine).override(overrides).sweeps, machine)).items():
+    # On nodes of a given size nobody asked for those of the suite: they are ours, as what `auto` chooses is.
+    ours = machine.ranks_per_node is not None and "world_size" not in overrides
+    found: dict[Case, Found] = {}
+    for each in _cases(spread(suite, overrides, machine).override(overrides).sweeps, machine, ours):
+        if each.odd is None or each.case not in found:
+            found[each.case] = each
+    for case, (_, automatic, odd) in found.items():
         check_names(case)
-        reason = _why_not(case, automatic, overrides, machine)
+        reason = odd or _why_not(case, automatic, overrides, machine)
         if reason is None:
             cases.append(case)
         else:
@@ -180,27 +200,53 @@ def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Mach
     """The suite on all nodes of a session that was told how many ranks each has: what it measures at one world size is
     measured with every rank, what it measures at several from one rank up to all.
 
-    Where a batch that nobody asked for does not divide among all ranks, the smallest multiple that does takes its
-    place, in all sweeps alike: every case of a session does the same work.
+    Where a batch that nobody asked for does not divide among all ranks (or those of each world size that was asked
+    for), the smallest multiple that does takes its place, in all sweeps alike: every case of a session does the same work. Where nobody chose the data and our text is
+    too short for such a batch, it is synthetic, in all sweeps alike too. On several nodes `ranks_per_node` is what a
+    node has, and not what a suite takes for one on a single machine.
     """
     if machine.ranks_per_node is None:
         return suite
     ranks = machine.nodes * machine.ranks_per_node
+    sharing = [n for n in overrides.get("world_size", ()) if _counts(n)] or [ranks]
     sweeps = []
     for each in suite.sweeps:
         axes = dict(each.axes)
         sizes = axes.get("world_size", ())
-        if sizes and "world_size" not in overrides:
+        if len(sizes) > 1:
             every = machine.world_sizes("cuda" if machine.gpus else "cpu")
-            axes["world_size"] = tuple(n for n in every if n > 1) if len(sizes) > 1 else sizes
-            if sizes != ("auto",) and len(sizes) == 1:
-                axes["world_size"] = (ranks,)
+            axes["world_size"] = tuple(n for n in every if n > 1 or 1 in sizes) or (ranks,)
+        elif sizes and sizes != ("auto",):
+            axes["world_size"] = (ranks,)
         if not set(BATCHES) & {*overrides, *axes}:
             axes["global_batch"] = (DEFAULTS["global_batch"],)
-        if "global_batch" in axes and "global_batch" not in overrides:
-            axes["global_batch"] = tuple(math.lcm(batch, ranks) for batch in axes["global_batch"])
+        if "global_batch" in axes:
+            axes["global_batch"] = tuple(math.lcm(n, *sharing) if _counts(n) else n for n in axes["global_batch"])
+        if machine.nodes > 1:
+            axes.pop("ranks_per_node", None)
         sweeps.append(Sweep(axes))
-    return replace(suite, sweeps=tuple(sweeps))
+    spread_out = replace(suite, sweeps=tuple(sweeps))
+    if not _outgrown(spread_out.override(overrides), max(sharing)):
+        return spread_out
+    return replace(suite, sweeps=tuple(Sweep({"data": (SYNTHETIC,), **each.axes}) for each in sweeps))
+
+
+def _outgrown(suite: Suite, ranks: int) -> bool:
+    """Whether the text that is taken where nobody chose data is shorter than a global batch of the suite's."""
+    needed = 0
+    for each in suite.sweeps:
+        if {"data", "vocabulary"} & each.axes.keys():
+            continue
+        batches = [n for n in each.axes.get("global_batch", ()) if _counts(n)]
+        batches += [n * ranks for n in each.axes.get(BATCH_PER_RANK, ()) if _counts(n)]
+        lengths = [n for n in each.axes.get("seq_len", (DEFAULTS["seq_len"],)) if _counts(n)]
+        needed = max([needed, *(batch * length for batch in batches for length in lengths)])
+    return needed >= corpus.size(DEFAULTS["data"])
+
+
+def _counts(value: object) -> bool:
+    """Whether it is a whole number of 1 or more; what is none a case refuses, with what it is."""
+    return type(value) is int and value >= 1
 
 
 def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:
@@ -230,8 +276,8 @@ def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...
         raise UsageError(f"{name}={given[0]} makes no sense here: {why}; drop it, or use strategy {have}")
 
 
-def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[tuple[Case, bool]]:
-    """Every case of the sweeps, and whether its world size was chosen by `auto`."""
+def _cases(sweeps: tuple[Sweep, ...], machine: Machine, ours: bool) -> Iterator[Found]:
+    """Every case of the sweeps; `ours` are all their world sizes, as those that `auto` chooses."""
     for each in sweeps:
         axes = dict(each.axes)
         names = list(axes)
@@ -241,7 +287,18 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine) -> Iterator[tuple[Case, 
             automatic = size == "auto"
             on_cuda = settle_device(chosen.get("device", "auto"), "auto", machine)["device"] == "cuda"
             for world_size in machine.world_sizes("cuda" if on_cuda else "cpu") if automatic else [size]:
-                yield _case(chosen, world_size, machine), automatic
+                yield _found(chosen, world_size, machine, automatic or ours)
+
+
+def _found(chosen: Mapping[str, Any], world_size: int, machine: Machine, automatic: bool) -> Found:
+    try:
+        return Found(_case(chosen, world_size, machine), automatic, None)
+    except UsageError as error:
+        odd = [name for name in DIVISORS if automatic and _counts(chosen.get(name)) and world_size % chosen[name]]
+        if not odd:
+            raise
+        rest = {name: value for name, value in chosen.items() if name not in odd}
+        return Found(_case(rest, world_size, machine), automatic, str(error))
 
 
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
@@ -250,7 +307,7 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     fields = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in entry.axes}
     if entry.one_rank_only:
         world_size, fields["nodes"] = 1, 1
-    elif "nodes" not in fields:
+    elif "nodes" not in fields and _counts(world_size):
         fields["nodes"] = machine.nodes_for(world_size)
     per_rank = fields.pop(BATCH_PER_RANK, None)
     if per_rank is not None:

@@ -19,6 +19,7 @@ import parabench.collectives.ring
 import parabench.collectives.tree
 import parabench.collectives.two_level
 import parabench.data.loader
+import parabench.links.bench
 import parabench.models.build
 import parabench.models.gpt
 import parabench.models.mlp

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +13,8 @@ from rich.console import Console
 
 from parabench.axes import parse_axis
 from parabench.case import Case, Protocol
-from parabench.cluster.site import Flags, Site, site_of
+from parabench.cluster.entrance import dismiss, led, place_in
+from parabench.cluster.site import ONE_MACHINE, Flags, site_of
 from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
 from parabench.family import STRATEGIES
@@ -42,9 +41,6 @@ from parabench.walking import walk_session
 
 if TYPE_CHECKING:  # it brings torch
     from parabench.cluster.crew import Crew
-
-
-ONE_MACHINE = Flags()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +96,12 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
         check_bare_resume(request)
     suite = load_suite(request.suite) if request.suite is not None else None
     plan = plan_request(request, suite, machine) if suite is not None else None
-    crew: Crew | None = None
-    if site is not None and site.nodes > 1:
-        place = place_in(site, request.measured(), suite, machine, request.out, console)
-        if isinstance(place, int):
-            return place
-        crew = place
-    with led(crew):
-        code, session_id = lead(request, suite, plan, machine, crew, until, console, launch)
+    file = suite.path if suite else None
+    crew = place_in(site, request.measured(), file, machine, request.out, partial(say, console))
+    if isinstance(crew, int):
+        return crew
+    go = partial(lead, request, suite, plan, machine, crew, until, console, launch)
+    code, session_id = led(crew, go, partial(say, console))
     if code != STOPPED:
         conclude(path, session_id, console)
     return code
@@ -141,37 +135,10 @@ def lead(
             assert plan is not None
             opened = begin(store, request, suite, plan, machine, nodes=crew.environments() if crew else ())
             for finding in snapshotless(request, suite, plan):
-                console.print(finding.message, highlight=False, markup=False, soft_wrap=True)
+                say(console, finding.message)
         code = run_session(store, opened, console, launch, until, crew)
-    if crew is not None:
-        crew.close(code, f"the session is over; store and report are on node 0 ({socket.gethostname()})")
+    dismiss(crew, code)
     return code, opened.session_id
-
-
-def place_in(
-    site: Site, options: Sequence[str], suite: Suite | None, machine: Machine, out: Path, console: Console
-) -> Crew | int:
-    """This node's place among several, as `cluster.lead.take_place` has it. Imported only now: it brings torch."""
-    # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from parabench.cluster.lead import Asked, take_place
-
-    def say(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    return take_place(site, Asked(suite=suite.path if suite else None, options=options), machine, out, say)
-
-
-@contextmanager
-def led(crew: Crew | None) -> Iterator[None]:
-    """However the block ends, no node of the crew waits for this one."""
-    if crew is None:
-        yield
-        return
-    from parabench.cluster.lead import leading
-
-    with leading(crew):
-        yield
 
 
 def own_code(plan: TrainingPlan | None) -> list[str]:
@@ -305,6 +272,11 @@ def conclude(path: Path, session_id: int, console: Console) -> None:
     results = load(path)
     report = write_report(results, path.with_name(REPORT_NAME), str(session_id))
     for line in verdict(results, str(session_id)):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"store:  {path}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
+    say(console, f"store:  {path}")
+    say(console, f"report: {report}")
+
+
+def say(console: Console, line: str) -> None:
+    """Tell the user a line, as it is."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

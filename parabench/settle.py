@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from parabench.case import DEFAULTS, Case
@@ -15,6 +16,9 @@ from parabench.strategies.bubble import automatic
 
 # Two ranks share the layers where nobody says how many: the smallest grid that is one.
 TP_SIZE = 2
+
+# It tries every number up to the batch's, which grows with the ranks; a sweep asks for the same again and again.
+_microbatches = cache(automatic)
 
 
 def settle(case: Case, machine: Machine) -> Case:
@@ -33,7 +37,7 @@ def settle(case: Case, machine: Machine) -> Case:
     if entry.layout is Layout.GRID and case.tp_size is None:
         changes["tp_size"] = math.gcd(TP_SIZE, size)
     if "microbatches" in entry.axes and case.microbatches is None:
-        changes["microbatches"] = automatic(case.schedule, size, case.global_batch)
+        changes["microbatches"] = _microbatches(case.schedule, size, case.global_batch)
     settled = replace(case, **changes)
     return settled if entry_of_model(settled).sequences else replace(settled, seq_len=1)
 

@@ -158,7 +158,8 @@ def leaving_traces(model: Model, context: Context) -> Parallel:
 
 def held_up(model: Model, context: Context) -> Parallel:
     """DDP that notes each launch in $PARABENCH_TEST_FOLDER; there the second launch tells through a pipe that it has
-    come so far, and waits for ever. With a file `go` nothing is held up; with a file `stop` rank 1 stops itself."""
+    come so far, and waits for ever. With a file `go` nothing is held up; with a file `stop` rank 1 stops itself. Files
+    `rank1`, ... hold the process ids of the other ranks."""
     folder = Path(os.environ["PARABENCH_TEST_FOLDER"])
     log, process_id = folder / "launches", folder / "rank1"
     parallel = ddp(model, context)
@@ -166,7 +167,7 @@ def held_up(model: Model, context: Context) -> Parallel:
         with log.open("a") as file:
             file.write(context.case.id + "\n")
     else:
-        process_id.write_text(str(os.getpid()))
+        (folder / f"rank{context.place.rank}").write_text(str(os.getpid()))
     dist.barrier()
     if (folder / "go").exists() or len(log.read_text().splitlines()) != 2:
         return parallel
@@ -176,7 +177,7 @@ def held_up(model: Model, context: Context) -> Parallel:
         while stop and peer.status() != psutil.STATUS_STOPPED:
             pass
         (folder / "pipe").write_text("held up")
-    elif stop:
+    elif stop and context.place.rank == 1:
         _signal(signal.SIGSTOP)
     _wait_forever()
     return parallel

@@ -16,7 +16,10 @@ from parabench.analysis.efficiency import efficiency, launch_joules
 from parabench.analysis.evidence import evidence
 from parabench.analysis.gate.across_facts import hardware_facts
 from parabench.analysis.gate.sides import differences, side_of
+from parabench.analysis.instruments.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
+from parabench.analysis.instruments.calls import call_table
 from parabench.analysis.instruments.device_time import device_line, device_table, host_table, node_table
+from parabench.analysis.instruments.device_time import unread as unread_of
 from parabench.analysis.instruments.memory_time import memory_timeline
 from parabench.analysis.instruments.node_facts import kinds, node_rows, nodes_compared
 from parabench.analysis.instruments.stragglers import straggler_table
@@ -80,21 +83,25 @@ def test_of_each_node_as_many_ranks_are_drawn():
 
 
 @pytest.mark.parametrize(
-    ("spread_over", "world_size", "threads", "crowded"),
-    [(2, 16, 1, None), (2, 16, 2, (16, 8)), (1, 16, 1, (16, 8)), (1, 8, 1, None)],
+    ("world_size", "threads", "over", "short"),
+    [(16, 1, 2, None), (16, 2, 2, (16, 8)), (16, 1, 1, (16, 8)), (8, 1, 1, None)],
 )
-def test_cores_are_those_of_a_node(spread_over, world_size, threads, crowded):
-    of = fake.launch(fake.case(world_size=world_size))
-    facts = fake_nodes.spread(of).facts if spread_over > 1 else {}
-    assert nodes.crowded(fake_nodes.environment(2, 8), world_size, threads, facts) == crowded
+def test_cores_are_those_of_a_node(world_size, threads, over, short):
+    assert nodes.crowded(fake_nodes.environment(2, 8), world_size, threads, over) == short
 
 
-def test_the_node_with_the_fewest_cores_counts():
-    environment = fake_nodes.environment(2, 8, changed={1: {"cores": 4}})
-    facts = fake_nodes.spread(fake.launch(fake.case(world_size=16))).facts
-    assert nodes.crowded(environment, 16, 1, facts) == (8, 4)
-    assert nodes.crowded(environment, 16, 1) == (8, 4)
-    assert nodes.crowded(environment | {"nodes": [{}, {}]}, 16, 1, facts) is None
+def test_of_the_nodes_of_a_case_the_one_with_the_fewest_cores_counts():
+    environment = fake_nodes.environment(3, 8, changed={1: {"cores": 4}, 2: {"cores": 2}})
+    assert nodes.crowded(environment, 16, 1, 2) == (8, 4)
+    assert nodes.crowded(environment, 8, 1, 1) is None
+    assert nodes.crowded({}, 16, 1, 1) is None
+
+
+@pytest.mark.parametrize(("ranks", "on"), [("0-3", 2), ("0-1", 1), ("0,2", 2), ("2,3", 1), ("what?", 1)])
+def test_a_group_of_ranks_lies_on_nodes(ranks, on):
+    of = fake_nodes.spread(fake.launch(fake.case(world_size=4)))
+    assert nodes.nodes_of_group(ranks, of.facts) == on
+    assert nodes.nodes_of_group(ranks, {}) == 1
 
 
 # -- devices and hosts ---------------------------------------------------------------------------------------------
@@ -146,11 +153,15 @@ def test_the_busiest_host_stands_for_a_case(tmp_path):
 
 
 def test_many_devices_have_a_row_for_each_node(tmp_path):
-    launches = [fake_nodes.read(fake.launch(gpu_case(world_size=64)), 8, devices=8)]
+    hot = {(7, 5): {"clock_event_reasons": 0x40}}
+    launches = [fake_nodes.read(fake.launch(gpu_case(world_size=64)), 8, devices=8, changed=hot)]
     known = seen(tmp_path, launches, fake_nodes.environment(8, 8))
     shown = next(one for one in sections_devices.sections(known) if one.id == "time-devices")
     assert [row[1] for row in shown.tables[0].rows] == [f"node {node}, 8 devices" for node in range(8)]
-    assert "The first 16 devices are drawn." in shown.caption
+    assert "16 devices are drawn, first those that were held down." in shown.caption
+    drawn = [trace.name for trace in shown.panels[0].figure.data if trace.mode == "lines"]
+    assert drawn[:2] == ["node 7, device 5", "node 0, device 0"]
+    assert len(drawn) == 16
 
 
 def test_the_devices_of_every_node_count_for_the_peak(tmp_path):
@@ -159,6 +170,36 @@ def test_the_devices_of_every_node_count_for_the_peak(tmp_path):
     (row,) = efficiency(seen(tmp_path, [fake_nodes.spread(fake.launch(case))], environment)).to_dict("records")
     assert row["devices"] == 4
     assert row["peak_flops_per_s"] == 4 * 989.5e12
+
+
+def test_what_could_not_be_read_at_all_names_its_nodes(tmp_path):
+    of = fake_nodes.spread(fake.launch(fake.case(world_size=4)), 4)
+    for node in of.facts["nodes"]:
+        unread = {"nvml": "no driver"} if node["node"] else {}
+        node["sampler"] = {"cpu_s": 0.015 * (1 + node["node"]), "unread": unread}
+    known = seen(tmp_path, [of], fake_nodes.environment(4, 1))
+    (finding,) = [one for one in check(known.results) if one.code == "device_unreadable"]
+    assert finding.message == "The devices of nodes 1-3 could not be read: no driver."
+    assert unread_of(known) == ["no driver"]
+    assert host_table(known)["sampler_share"].tolist() == [pytest.approx(0.06 / 1.5)]
+
+
+def test_a_microbenchmark_on_one_node_says_nothing_of_calls_between_nodes(tmp_path):
+    path = tmp_path / "r.db"
+    of = fake.launch(fake.case(), 0.01)
+    for rank in (0, 1):
+        fake.instrumented(of, 25, rank, calls=[{"start_s": 4.0, "bytes": 2**20}])
+    alone = collectives.launch(collectives.case(world_size=2), lambda size: 1e-3)
+    collectives.write(path, [alone])
+    spanning_nodes = fake.write(path, [fake_nodes.spread(of)], environment=fake_nodes.environment(2, 1))
+    known = evidence(spanning_nodes, select_session(spanning_nodes))
+    table = training_bandwidth(known, call_table(known), alone_table(spanning_nodes))
+    assert table[["nodes", "why"]].to_numpy().tolist() == [[2, NOT_MEASURED]]
+    del of.facts["nodes"]
+    together = fake.write(path, [of])
+    known = evidence(together, select_session(together))
+    table = training_bandwidth(known, call_table(known), alone_table(together))
+    assert table[["nodes", "why"]].to_numpy().tolist() == [[1, ""]]
 
 
 # -- machines ------------------------------------------------------------------------------------------------------
@@ -238,6 +279,7 @@ def test_the_machine_section_stays_short_with_many_nodes(tmp_path):
     said = section(render(results), "machine")
     assert "cluster 64 nodes x 2 ranks" in said
     assert "lab0; lab1; lab2; and 61 more" in said
+    assert "node 17 GPU0 GPU1 Name NVIDIA H200" in said
     assert "nodes" not in section(render(results), "environment")
 
 

@@ -36,14 +36,15 @@ TASK = BATCH | {
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names and addresses that resolve; none to begin with."""
-    names: set[str] = set()
+def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Names and what they resolve to; an address is known anyway."""
+    names: dict[str, str] = {}
 
-    def getaddrinfo(host: str, port: None) -> list[Any]:
-        if host not in names:
+    def getaddrinfo(host: str, port: None, *, type: int) -> list[Any]:
+        address = host if host[0].isdigit() else names.get(host)
+        if address is None:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return []
+        return [(socket.AF_INET, type, 6, "", (address, 0))]
 
     monkeypatch.setattr("socket.getaddrinfo", getaddrinfo)
     return names
@@ -61,22 +62,22 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return put
 
 
-def test_a_task_knows_its_step(known: set[str]) -> None:
-    known.add("n2")
+def test_a_task_knows_its_step(known: dict[str, str]) -> None:
+    known["n2"] = "10.0.0.2"
     step = SlurmStep(nodes=2, node_rank=1, endpoint_host="n2", port=16415, job_id="31415", gpus_per_node=None)
     assert step_of(TASK) == step
 
 
-def test_tasks_in_another_order_than_their_nodes_do_not_move_the_meeting_point(known: set[str]) -> None:
+def test_tasks_in_another_order_than_their_nodes_do_not_move_the_meeting_point(known: dict[str, str]) -> None:
     """As `srun -m arbitrary` starts them: rank 0 is who runs on the node that all go to."""
-    known.add("n2")
+    known["n2"] = "10.0.0.2"
     first = step_of(TASK | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"})
     assert first is not None
     assert (first.endpoint_host, first.node_rank) == ("n2", 0)
 
 
-def test_gpus_are_those_that_slurm_gave(known: set[str]) -> None:
-    known.add("n2")
+def test_gpus_are_those_that_slurm_gave(known: dict[str, str]) -> None:
+    known["n2"] = "10.0.0.2"
     step = step_of(TASK | {"SLURM_GPUS_ON_NODE": "8"})
     assert step is not None
     assert step.gpus_per_node == 8
@@ -105,8 +106,8 @@ def test_several_tasks_a_node_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("job", "port"), [("15000", 15000), ("1", 15001), ("44999", 29999)])
-def test_ports_are_below_the_ephemeral_ones(known: set[str], job: str, port: int) -> None:
-    known.add("n2")
+def test_ports_are_below_the_ephemeral_ones(known: dict[str, str], job: str, port: int) -> None:
+    known["n2"] = "10.0.0.2"
     step = step_of(TASK | {"SLURM_JOB_ID": job})
     assert step is not None
     assert step.port == port
@@ -128,8 +129,7 @@ def test_the_first_host_of_a_list(nodelist: str, first: str) -> None:
     assert first_host(nodelist) == first
 
 
-def test_a_name_that_does_not_resolve_is_asked_of_slurm(known: set[str], scontrol: Callable[[str], None]) -> None:
-    known.add("10.0.0.2")
+def test_a_name_that_does_not_resolve_is_asked_of_slurm(known: dict[str, str], scontrol: Callable[[str], None]) -> None:
     scontrol('test "$*" = "--oneliner show node n2" && echo "NodeName=n2 NodeAddr=10.0.0.2 NodeHostName=n2 Port=6818"')
     step = step_of(TASK)
     assert step is not None
@@ -138,7 +138,7 @@ def test_a_name_that_does_not_resolve_is_asked_of_slurm(known: set[str], scontro
 
 @pytest.mark.parametrize("script", ["exit 1", "echo NodeName=n2 Port=6818", "echo NodeAddr=n2", None])
 def test_where_srun_runs_is_the_last_resort(
-    known: set[str], scontrol: Callable[[str], None], script: str | None
+    known: dict[str, str], scontrol: Callable[[str], None], script: str | None
 ) -> None:
     if script is not None:
         scontrol(script)
@@ -148,3 +148,22 @@ def test_where_srun_runs_is_the_last_resort(
     # The step does not begin where its job does, so srun runs on none of its nodes, or not on the first.
     with pytest.raises(UsageError, match=r"^node 'n2', the first of this Slurm step, .* --rdzv-endpoint HOST:PORT"):
         step_of(TASK)
+
+
+@pytest.mark.parametrize(("slurms", "taken"), [("10.0.0.2", "10.0.0.2"), ("n2", "10.0.0.1"), ("127.0.0.1", "10.0.0.1")])
+def test_a_name_that_a_host_has_for_its_own_loopback_is_not_taken(
+    known: dict[str, str], scontrol: Callable[[str], None], slurms: str, taken: str
+) -> None:
+    known["n2"] = "127.0.1.1"
+    scontrol(f"echo NodeAddr={slurms}")
+    step = step_of(TASK | {"SLURM_JOB_NODELIST": "n[2-3]"})
+    assert step is not None
+    assert step.endpoint_host == taken
+
+
+def test_where_all_is_loopback_the_name_will_do(known: dict[str, str], scontrol: Callable[[str], None]) -> None:
+    known["n2"] = "127.0.1.1"
+    scontrol("echo NodeAddr=127.0.0.1")
+    step = step_of(TASK)
+    assert step is not None
+    assert step.endpoint_host == "n2"

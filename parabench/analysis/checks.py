@@ -12,7 +12,7 @@ from parabench.analysis.instruments import anatomy, ddp_log, health, node_checks
 from parabench.analysis.instruments.node_checks import LOCAL_FORWARD
 from parabench.analysis.nodes import crowded, rank_said, several
 from parabench.analysis.session import select_session
-from parabench.record import FIRST_BLOCK, Finding
+from parabench.record import Finding
 from parabench.store import Results
 
 # Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
@@ -82,10 +82,9 @@ def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
 
 def _oversubscribed(seen: Evidence) -> Iterator[Finding]:
     environment, of_several = seen.session.environment, several(seen.session.environment)
-    launch_of = seen.launches[seen.launches["block"] >= FIRST_BLOCK].groupby("case_id")["launch_id"].first()
     over: dict[str, tuple[int, int]] = {}
     for case in seen.cases[seen.cases["device"] == "cpu"].to_dict("records"):
-        found = crowded(environment, case["world_size"], case["threads"], seen.facts[launch_of[case["case_id"]]])
+        found = crowded(environment, *(int(case[name]) for name in ("world_size", "threads", "nodes")))
         if found:
             over[case["label"]] = found
     if over:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -50,28 +51,31 @@ def rank_said(rank: int, facts: Mapping[str, Any]) -> str:
     return f"rank {rank}" if node is None else f"rank {rank} (node {node})"
 
 
-def ranks_by_node(facts: Mapping[str, Any], world_size: int) -> dict[int, int]:
-    """{node: how many ranks of the launch ran there}."""
-    return {int(node["node"]): int(node["ranks"]) for node in facts.get("nodes") or []} or {0: world_size}
+def nodes_of_group(ranks: str, facts: Mapping[str, Any]) -> int:
+    """On how many nodes the ranks of a group lie, written `0-3` or `0,2` as in `CollectiveSample.ranks`; 1 where
+    something else is written."""
+    node_of = node_of_rank(facts)
+    runs = [_RUN.fullmatch(run) for run in ranks.split(",")]
+    ends = [(int(run[1]), int(run[2] or run[1])) for run in runs if run]
+    return len({node for rank, node in node_of.items() if any(first <= rank <= last for first, last in ends)}) or 1
 
 
-def crowded(
-    environment: Mapping[str, Any], world_size: int, threads: int, facts: Mapping[str, Any] | None = None
-) -> tuple[int, int] | None:
-    """(computing threads, cores) of the node on which a case's ranks find the fewest cores for their threads, where
-    they are too few; by how a launch was spread where its facts say it, else as many ranks on each node as there is
-    room for. None where no node is short of cores, or none of their cores is known."""
-    cores = {int(one.get("node", 0)): one.get("cores") for one in node_records(environment)}
-    room = (environment.get("cluster") or {}).get("ranks_per_node") or world_size
-    spread = ranks_by_node(facts or {}, world_size)
-    if len(spread) == 1 and several(environment):
-        spread = dict.fromkeys(cores, min(world_size, room)) if facts is None else spread
-    short = [
-        (ranks * threads, have)
-        for node, ranks in spread.items()
-        if isinstance(have := cores.get(node), int) and ranks * threads > have
-    ]
-    return max(short, key=lambda each: each[0] / each[1]) if short else None
+_RUN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
+def samplers(facts: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    """{node: what its sampler told of itself} of a launch; of one node that is node 0's."""
+    told = {int(node["node"]): node["sampler"] for node in facts.get("nodes") or [] if node.get("sampler")}
+    return told or {0: facts.get("sampler") or {}}
+
+
+def crowded(environment: Mapping[str, Any], world_size: int, threads: int, nodes: int = 1) -> tuple[int, int] | None:
+    """(computing threads, cores) of the node with the fewest cores among those of a case, which has as many ranks on
+    each of its `nodes`, where they are too few; else None, also where no node's cores are known."""
+    cores = [one.get("cores") for one in node_records(environment)[:nodes]]
+    known = [have for have in cores if isinstance(have, int)]
+    wanted = -(-world_size // nodes) * threads
+    return (wanted, min(known)) if known and wanted > min(known) else None
 
 
 def clock_error_s(facts: Mapping[str, Any]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from collections.abc import Mapping
@@ -57,7 +58,7 @@ def addresses_of(host: str) -> list[str]:
 def is_ours(host: str) -> bool:
     """Whether the name leads to this host."""
     own = own_addresses()
-    return any(address in own or address.startswith("127.") for address in addresses_of(host))
+    return any(address in own or _is_loopback(address) for address in addresses_of(host))
 
 
 def check(site: Site) -> None:
@@ -77,11 +78,13 @@ def way_in(site: Site) -> Way:
     if site.interface is not None:
         return Way(_address_of(site.interface), site.interface, restricted=True)
     for host in filter(None, (site.local_addr, site.host)):
-        for address in addresses_of(host):
-            if address in own:
-                return Way(address, own[address])
-            if address.startswith("127."):
-                return Way(address, LOOPBACK)
+        found = addresses_of(host)
+        # Debian gives a host's own name 127.0.1.1, where no other node finds it.
+        far = [address for address in found if address in own and not _is_loopback(address)]
+        if far:
+            return Way(far[0], own[far[0]])
+        if found and (host == "localhost" or _is_loopback(host)):
+            return Way(found[0], LOOPBACK)
     return Way("0.0.0.0", None)
 
 
@@ -97,7 +100,14 @@ def way_to(site: Site, address: str) -> Way:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((address, site.port))  # sends nothing: the kernel only looks up the way
         mine = str(probe.getsockname()[0])
-    return Way(mine, own.get(mine, LOOPBACK if mine.startswith("127.") else None))
+    return Way(mine, LOOPBACK if _is_loopback(mine) else own.get(mine))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def _address_of(interface: str) -> str:

@@ -236,6 +236,9 @@ class Crew:
                 if node < self._taking_part and self._word:
                     self._end_launch(self._next - 1, LOST)
                     self._word.say(LOST)
+        word, key = self._word, f"word/{self._next - 1}"
+        if word is not None and self._taking_part > 1 and store.check([key]):
+            word.say(store.get(key).decode())
         if self._stopped is None and store.check(["stop"]):
             self._stopped = json.loads(store.get("stop"))
             if self._word:

@@ -112,11 +112,10 @@ class Follower:
             key = f"order/{number}"
             said = json.loads(self._line.ask(lambda store, key=key: store.get(key), watch=pulse.check))  # type: ignore[misc]
             for line in said["lines"]:
-                self.say(line)
+                self.say(f"node {node}: {line}")
             if "end" in said:
                 self._line.ask(lambda store: store.set(f"bye/{ticket}", ""), timeout_s=LAST_WORD_S)
-                if said["end"]["why"]:
-                    self.say(said["end"]["why"])
+                self.say(f"node {node}: {said['end']['why']}")
                 return int(said["end"]["code"])
             order = Order.from_dict(said["order"])
             if node < order.nodes:
@@ -198,7 +197,10 @@ class Follower:
         said = json.dumps({"node": self._node, "host": socket.gethostname(), "signal": stop.signal})
         if self._pulse and self._pulse.lost is None:
             with suppress(Lost):
-                self._pulse.line.ask(lambda store: store.set("stop", said), timeout_s=LAST_WORD_S)
+                line = self._pulse.line
+                line.ask(
+                    lambda store: store.multi_set(["stop", f"bye/{self._ticket}"], [said, ""]), timeout_s=LAST_WORD_S
+                )
 
 
 def prefix_of(site: Site) -> str:

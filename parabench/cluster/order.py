@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from parabench.case import Case
+from parabench.links.protocol import LinkProtocol
 from parabench.plan import KINDS
 from parabench.record import AnyCase
+
+# What a session measures, and what is measured before it.
+ORDERS: dict[str, tuple[type[Any], type[Any]]] = {**KINDS, "links": (Case, LinkProtocol)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,7 @@ class Order:
     @classmethod
     def of(cls, case: AnyCase, protocol: Any, deadline_s: float) -> Order:
         """The order to launch `case`; its kind is told by the protocol."""
-        kind = next(kind for kind, (_, type_) in KINDS.items() if isinstance(protocol, type_))
+        kind = next(kind for kind, (_, type_) in ORDERS.items() if isinstance(protocol, type_))
         return cls(kind=kind, case=case, protocol=protocol, deadline_s=deadline_s)
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,7 +52,7 @@ class Order:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Order:
         """The reverse of `to_dict`. Raises UsageError for what is no case."""
-        case, protocol = KINDS[values["kind"]]
+        case, protocol = ORDERS[values["kind"]]
         return cls(
             kind=values["kind"],
             case=case.from_dict(values["case"]),

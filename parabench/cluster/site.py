@@ -38,6 +38,9 @@ class Flags:
     interface: str | None = None
 
 
+ONE_MACHINE = Flags()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """`nodes` with `ranks_per_node` each; this one is number `node`.

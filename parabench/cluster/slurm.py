@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from parabench.errors import UsageError
 
@@ -74,19 +75,33 @@ def first_host(nodelist: str) -> str:
 
 
 def _endpoint_host(environ: Mapping[str, str]) -> str:
-    """A name or address of the step's first node that this node can resolve."""
-    name = first_host(environ["SLURM_STEP_NODELIST"])
-    for host in (name, _slurms_address(name)):
-        if host is not None and _resolves(host):
+    """A name or address of the step's first node. One that leads to loopback is the last choice: where /etc/hosts has a
+    host's own name as 127.0.1.1, nobody else would reach what that host opens there."""
+    known = []
+    for host in _hosts(environ):
+        addresses = _addresses_of(host)
+        if any(not address.is_loopback for address in addresses):
             return host
-    launched_from = environ.get("SLURM_LAUNCH_NODE_IPADDR")
-    # Where the batch script runs, unless srun was started elsewhere, which no variable tells.
-    if launched_from is not None and first_host(environ["SLURM_JOB_NODELIST"]) == name:
-        return launched_from
+        known += [host] if addresses else []
+    if known:
+        return known[0]
+    name = first_host(environ["SLURM_STEP_NODELIST"])
     raise UsageError(
         f"node {name!r}, the first of this Slurm step, has no address that this node knows; "
         "give one with --rdzv-endpoint HOST:PORT on every node"
     )
+
+
+def _hosts(environ: Mapping[str, str]) -> Iterator[str]:
+    """What may lead to the step's first node, the best first."""
+    name = first_host(environ["SLURM_STEP_NODELIST"])
+    yield name
+    address = _slurms_address(name)
+    if address is not None:
+        yield address
+    # Where the batch script runs, unless srun was started elsewhere, which no variable tells.
+    if "SLURM_LAUNCH_NODE_IPADDR" in environ and first_host(environ["SLURM_JOB_NODELIST"]) == name:
+        yield environ["SLURM_LAUNCH_NODE_IPADDR"]
 
 
 def _slurms_address(name: str) -> str | None:
@@ -100,9 +115,9 @@ def _slurms_address(name: str) -> str | None:
     return found[1] if found else None
 
 
-def _resolves(host: str) -> bool:
+def _addresses_of(host: str) -> list[IPv4Address | IPv6Address]:
     try:
-        socket.getaddrinfo(host, None)
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return False
-    return True
+        return []
+    return [ip_address(str(entry[4][0])) for entry in found]

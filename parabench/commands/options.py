@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from parabench.cluster.site import Flags
+
 DEFAULT_OUT = Path("parabench-results")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,6 +84,13 @@ cluster = (
     click.option("--rdzv-timeout", type=float, metavar="SECONDS", help="How long to wait for a node. [default: 600]"),
     click.option("--interface", metavar="NAME", help="Keep to this network interface."),
 )
+
+
+def flags_of(options: dict[str, Any]) -> Flags:
+    """What of a command's options says where it runs, taken out of them."""
+    return Flags(**{name: options.pop(name) for name in Flags.__slots__})
+
+
 seed = click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),

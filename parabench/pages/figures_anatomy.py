@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from parabench.analysis import words
 from parabench.analysis.instruments.bandwidth import QUESTION
+from parabench.case import ranks_in_words
 from parabench.collective_case import size_text
 from parabench.pages.bars import SHARE
 from parabench.pages.figures import Panel, lay_out, listed, name_bars, name_case, plain, short
@@ -83,12 +84,12 @@ def _mebibytes(count: float) -> str:
 def bandwidth_panels(
     table: pd.DataFrame, alone: pd.DataFrame, places: Mapping[str, int], labels: Sequence[str]
 ) -> list[Panel]:
-    """A panel for each operation and number of ranks: bandwidth inside training against size, filled, and, with
-    open marks and dots, the microbenchmark's, both with the algorithm's colour.
+    """A panel for each operation, number of ranks and of nodes that they lie on: bandwidth inside training against
+    size, filled, and, with open marks and dots, the microbenchmark's, both with the algorithm's colour.
     A point and its trace name the cases whose calls they are of by their `places` in the page's data, which `labels`
     has in that order."""
     panels = []
-    for (op, ranks), group in table.groupby(["op", "group_size"], sort=False):
+    for (op, ranks, nodes), group in table.groupby(["op", "group_size", "nodes"], sort=False):
         figure = go.Figure()
         for (algorithm, dtype, device, node), own in group.groupby(["algorithm", "dtype", "device", "node"]):
             said = [str(algorithm), *([str(dtype)] if group["dtype"].nunique() > 1 else [])]
@@ -112,7 +113,7 @@ def bandwidth_panels(
                 **style,
             )
             theirs = alone
-            for column, value in zip(QUESTION, (op, algorithm, ranks, dtype, device, node), strict=True):
+            for column, value in zip(QUESTION, (op, algorithm, ranks, dtype, device, node, nodes), strict=True):
                 theirs = theirs[theirs[column] == value]
             if len(theirs):
                 figure.add_scatter(
@@ -130,7 +131,8 @@ def bandwidth_panels(
         lay_out(figure, "size of the whole buffer", "bus bandwidth (GB/s)")
         figure.update_yaxes(rangemode="tozero")
         _size_axis(figure, [size for trace in figure.data for size in trace.x])
-        panels.append(Panel(f"{op}, {words.count(int(str(ranks)), 'rank')}", figure, 340 + 10 * len(figure.data)))
+        title = f"{op}, {ranks_in_words(int(str(ranks)), int(str(nodes)))}"
+        panels.append(Panel(title, figure, 340 + 10 * len(figure.data)))
     return panels
 
 

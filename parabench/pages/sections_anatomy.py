@@ -173,7 +173,7 @@ def _timeline(seen: Evidence, calls: pd.DataFrame) -> Section:
         "parts of the step, hatched where it stands still for communication; below, its collectives, each with the "
         "time that it waits for ranks that come later. A triangle: the bucket's last gradient is there. "
         f"All ranks share one clock{_clocks(seen, shown)}."
-        + (f" {_drawn(seen, shown)} {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),
+        + (f" {_drawn(shown)} {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),
         [_panel(one, labels) for one in shown],
         "No case with several ranks was seen to communicate, so there is no timeline to compare.",
         tuple(_call_table(calls, one, labels[one.case_id]) for one in shown),
@@ -186,8 +186,8 @@ def _clocks(seen: Evidence, shown: Sequence[Timeline]) -> str:
     return f"; {said}" if said else ""
 
 
-def _drawn(seen: Evidence, shown: Sequence[Timeline]) -> str:
-    return "Of each node the first, in all" if any(one.node_of for one in shown) else "The first"
+def _drawn(shown: Sequence[Timeline]) -> str:
+    return "Of each node in turn the first," if any(one.node_of for one in shown) else "The first"
 
 
 def _panel(one: Timeline, labels: Mapping[str, str]) -> Panel:

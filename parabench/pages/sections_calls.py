@@ -104,7 +104,7 @@ def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
                 str(row["op"]),
                 f"{row['algorithm']}, {row['node']} ranks a node" if row["node"] else str(row["algorithm"]),
                 str(row["dtype"]),
-                str(row["group_size"]),
+                str(row["group_size"]) + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else ""),
                 words.digits(row["bytes"] / MIB),
                 f"{row['calls']:,}",
                 words.digits(row["busbw"]),

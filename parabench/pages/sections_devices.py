@@ -96,6 +96,7 @@ def _devices(seen: Evidence) -> Section:
             lines = device_line(seen, launch_id, metric)
             if lines["value"].notna().any():
                 crowded |= lines["place"].nunique() > MOST_LINES
+                lines = _first(lines, held_down) if crowded else lines
                 lines = lines.assign(value=lines["value"] / divisor)
                 marks = held_down if metric == "sm_clock_hz" else None
                 panel = device_panel(f"{title} · {label}", lines, phases, axis, unit, marks)
@@ -109,13 +110,20 @@ def _devices(seen: Evidence) -> Section:
         "each the launch whose number is the middle one; the table is of all launches' timed steps. Energy is the "
         "growth of the device's own counter. A triangle marks a reading at which something held the clocks down; "
         "hovering says what."
-        + (f" The first {MOST_LINES} devices are drawn." if crowded else "")
+        + (f" {MOST_LINES} devices are drawn, first those that were held down." if crowded else "")
         + (" The table has a row for each node: means, extremes, and the energy of all its devices." if by_node else "")
         + lacking,
         panels,
         _why_no_devices(seen, missing),
         (_device_rows(table),) if len(table) else (),
     )
+
+
+def _first(lines: pd.DataFrame, held_down: pd.DataFrame) -> pd.DataFrame:
+    """The lines, those of devices that were held down before the others."""
+    of_line, of_held = (pd.MultiIndex.from_frame(table[["node", "device"]]) for table in (lines, held_down))
+    held = of_line.isin(of_held)
+    return pd.concat([lines[held], lines[~held]])
 
 
 def _why_no_devices(seen: Evidence, missing: list[str]) -> str:

@@ -22,7 +22,7 @@ def machine_section(session: Session) -> Section:
     head, rows = node_rows(environment)
     tables, told = [Table("The nodes", head, rows, texts=len(head), closed=False)], []
     for nodes, record in device_kinds(environment)[:MOST_COLUMNS]:
-        own, said = _devices(record, f" of {nodes_said(nodes)}")
+        own, said = _devices(record, nodes_said(nodes))
         tables += own
         told += said
     compared = nodes_compared(environment)
@@ -39,14 +39,16 @@ def machine_section(session: Session) -> Section:
 
 
 def _devices(environment: Mapping[str, Any], of: str) -> tuple[tuple[Table, ...], list[str]]:
-    """Tables of a machine's devices and what lies between them, and how to read them; `of` is whose they are."""
+    """Tables of a machine's devices and what lies between them, and how to read them; `of` are its nodes, if any."""
+    whose = f" of {of}" if of else ""
     alike, devices, unread = gpu_rows(environment)
     head, links, legend = link_rows(environment)
     found, said = [], []
     if devices:
-        found.append(Table(f"Devices{of}", alike, devices, texts=len(alike), closed=False))
+        found.append(Table(f"Devices{whose}", (of, *alike[1:]), devices, texts=len(alike), closed=False))
     if len(links) > 1:
-        found.append(Table(f"How the devices{of} are linked", head, links, texts=len(head), closed=False))
+        title = f"How the devices{whose} are linked"
+        found.append(Table(title, (of, *head[1:]), links, texts=len(head), closed=False))
     if devices:
         said.append("Clocks, links and modes are those of the moment when the session began.")
     if unread:

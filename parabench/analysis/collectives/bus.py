@@ -22,7 +22,7 @@ GB = 1e9
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 
 _OF_CASE = (
-    "op", "algorithm", "world_size", "ranks_per_node", "dtype", "redop", "device", "backend", "threads",
+    "op", "algorithm", "world_size", "nodes", "ranks_per_node", "dtype", "redop", "device", "backend", "threads",
 )  # fmt: skip
 LAUNCH_COLUMNS = (
     "launch_id", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place", "calls",

@@ -50,9 +50,9 @@ def _failing(launches: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _oversubscribed(table: pd.DataFrame, session: Session) -> Iterator[Finding]:
-    on_cpu = table[table["device"] == "cpu"].drop_duplicates(["world_size", "threads"])
-    pairs = [(int(size), int(threads)) for size, threads in zip(on_cpu["world_size"], on_cpu["threads"], strict=True)]
-    short = {size: found for size, threads in pairs if (found := crowded(session.environment, size, threads))}
+    on_cpu = table.loc[table["device"] == "cpu", ["world_size", "threads", "nodes"]].drop_duplicates()
+    each = [tuple(map(int, row)) for row in on_cpu.to_numpy()]
+    short = {size: found for size, *how in each if (found := crowded(session.environment, size, *how))}
     if short:
         cores = min(cores for _, cores in short.values())
         of_several = several(session.environment)

@@ -36,7 +36,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         yield f"# time: {first['statistic']} of a launch's calls, each as long as its slowest rank; mean over launches"
         if first["ran"] != first["algorithm"]:
             yield f"# {first['algorithm']} has no {first['op']} of its own: {first['ran']} ran"
-        short = crowded(session.environment, int(first["world_size"]), int(first["threads"]))
+        short = crowded(session.environment, *(int(first[name]) for name in ("world_size", "threads", "nodes")))
         if first["device"] == "cpu" and short:
             of_node = " of each node" if several(session.environment) else ""
             yield f"# warning: {first['world_size']} ranks on {short[1]} core(s){of_node} take turns"

@@ -13,12 +13,14 @@ import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
 from parabench.analysis.evidence import Evidence
+from parabench.analysis.nodes import nodes_of_group
 from parabench.analysis.session import select_session
 from parabench.collective_case import OPS, size_text
 from parabench.store import Results
 
-# What makes two measurements the same question but for their size. `node`: ranks_per_node, 0 where it plays no role.
-QUESTION = ["op", "algorithm", "group_size", "dtype", "device", "node"]
+# What makes two measurements the same question but for their size. `node`: ranks_per_node, 0 where it plays no role;
+# `nodes`: on how many of them the ranks lie.
+QUESTION = ["op", "algorithm", "group_size", "dtype", "device", "node", "nodes"]
 COLUMNS = (*QUESTION, "bytes", "calls", "busbw", "low", "high", "alone", "share", "why", "case_ids")
 NOT_MEASURED = "not measured"
 
@@ -38,6 +40,9 @@ def training_bandwidth(seen: Evidence, calls: pd.DataFrame, alone: pd.DataFrame)
     of_case = seen.cases.set_index("case_id")[["device", "ranks_per_node"]]
     calls = calls.join(of_case, on="case_id")
     calls["node"] = _node(calls)
+    groups = calls[["launch_id", "ranks"]].drop_duplicates()
+    spanned = [nodes_of_group(ranks, seen.facts[at]) for at, ranks in groups.itertuples(index=False)]
+    calls = calls.merge(groups.assign(nodes=spanned), on=["launch_id", "ranks"])
     calls["busbw"] = pd.to_numeric(calls["busbw"]).astype(float)
     key = [*QUESTION, "bytes"]
     launches = calls.groupby([*key, "launch_id"])["busbw"].agg(["median", "size"]).reset_index()

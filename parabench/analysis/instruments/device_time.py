@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -125,8 +122,8 @@ def unread(seen: Evidence) -> list[str]:
     """Why readings are missing, in words: of the sampler as a whole, and what devices do not have."""
     said: list[str] = []
     for at in seen.good["launch_id"]:
-        reasons: Mapping[str, str] = _sampler(seen, at).get("unread") or {}
-        said += reasons.values()
+        for sampler in nodes.samplers(seen.facts[at]).values():
+            said += (sampler.get("unread") or {}).values()
     rows = seen.rows("device_sample")
     lacking = rows[rows["value"].isna() & rows["reason"].eq(NOT_SUPPORTED)]
     alike: dict[str, list[str]] = {}
@@ -140,10 +137,7 @@ def unread(seen: Evidence) -> list[str]:
 
 
 def _cost(seen: Evidence, launch_id: int) -> float:
-    cpu_s = _sampler(seen, launch_id).get("cpu_s")
-    return float("nan") if cpu_s is None else float(cpu_s)
-
-
-def _sampler(seen: Evidence, launch_id: int) -> Mapping[str, Any]:
-    """What the launch's sampler told of itself."""
-    return seen.facts[launch_id].get("sampler") or {}
+    """CPU seconds that reading a launch cost, on the node where it cost most; NaN where one does not tell."""
+    costs = [sampler.get("cpu_s") for sampler in nodes.samplers(seen.facts[launch_id]).values()]
+    known = [float(cost) for cost in costs if cost is not None]
+    return max(known) if len(known) == len(costs) else float("nan")

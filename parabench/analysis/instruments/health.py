@@ -162,11 +162,15 @@ def _unreadable(seen: Evidence) -> Iterator[Finding]:
             f"of {words.count(len(launches), 'launch')}: {reason}.",
             advice,
         )
+    without: dict[tuple[str, str], set[int]] = {}
     for at in seen.good["launch_id"]:
-        sampler = seen.facts[at].get("sampler") or {}
-        for name, reason in (sampler.get("unread") or {}).items():
-            what = "The devices" if name == "nvml" else "The host"
-            yield Finding("device_unreadable", f"{what} could not be read: {reason}.", advice)
+        for node, sampler in nodes.samplers(seen.facts[at]).items():
+            for name, reason in (sampler.get("unread") or {}).items():
+                without.setdefault((name, reason), set()).add(node)
+    of_several = nodes.several(seen.session.environment)
+    for (name, reason), where in without.items():
+        what = ("The devices" if name == "nvml" else "The host") + (f" of {nodes.nodes_said(where)}" * of_several)
+        yield Finding("device_unreadable", f"{what} could not be read: {reason}.", advice)
 
 
 def _unread(seen: Evidence) -> dict[str, tuple[set[int], list[str]]]:

@@ -123,7 +123,8 @@ _NAMES = ("host", "address")
 
 def _pairs(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     host, *others = machine_pairs(record)
-    return [host, ("address", _said(record.get("address"))), *others]
+    address = record.get("address")
+    return [host, *([("address", str(address))] if address else []), *others]
 
 
 def _said(value: Any) -> str:

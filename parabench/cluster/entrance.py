@@ -1,0 +1,64 @@
+"""From a command to this node's place in a session: what every command that measures calls. Free of torch, which the
+rest of this package brings, so that wrong input is said at once."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parabench.cluster.site import Site
+from parabench.interrupt import STOPPED, Interrupted
+from parabench.machine import Machine
+
+if TYPE_CHECKING:
+    from parabench.cluster.crew import Crew
+
+
+def place_in(
+    site: Site | None,
+    options: Sequence[str],
+    suite: Path | None,
+    machine: Machine,
+    out: Path,
+    say: Callable[[str], None],
+) -> Crew | int | None:
+    """The crew that node 0 leads; for every other node, which has followed, the exit code; None on one node.
+
+    `options` decide what is measured, as they are typed, and `suite` is the file that is asked for: all nodes must have
+    them alike. Raises UsageError.
+    """
+    if site is None or site.nodes == 1:
+        return None
+    # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from parabench.cluster.lead import Asked, take_place
+
+    return take_place(site, Asked(suite=suite, options=options), machine, out, say)
+
+
+def led(crew: Crew | None, lead: Callable[[], tuple[int, int]], say: Callable[[str], None]) -> tuple[int, int]:
+    """What `lead()` returns, the exit code and the session; however it ends, no node of the crew waits for this one.
+
+    The session is 0 where the wait for the nodes was stopped: none had begun.
+    """
+    if crew is None:
+        return lead()
+    from parabench.cluster.lead import leading
+
+    try:
+        with leading(crew):
+            return lead()
+    except Interrupted as stop:
+        say(f"stopped by {stop}; nothing was launched yet")
+        return STOPPED, 0
+
+
+def dismiss(crew: Crew | None, code: int) -> None:
+    """The session is over, well or not: every node may go, with that exit code."""
+    if crew is not None:
+        host = f"node 0 ({socket.gethostname()})"
+        over = f"the session was stopped; what is done is on {host}, where it can be resumed"
+        crew.close(code, over if code == STOPPED else f"the session is over; store and report are on {host}")

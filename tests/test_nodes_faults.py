@@ -1,0 +1,172 @@
+"""Sessions on two hosts in which something goes wrong: it is recorded, on every node, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_helpers import cluster
+from nodes_helpers import Nodes, nothing_left
+
+pytestmark = pytest.mark.alone
+
+SUITE = '''\
+"""Which bucket size is held up?"""
+
+from parabench.case import Protocol
+from parabench.suite import sweep
+
+CASES = sweep(strategy="faulty_helpers:held_up", bucket_mib=(0.5, 1, 25), world_size=4, data="synthetic", seq_len=8)
+PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
+'''
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with cluster(2) as hosts:
+        os.mkfifo(tmp_path / "pipe")
+        yield Nodes(hosts, tmp_path, SUITE)
+
+
+def held_up(nodes: Nodes) -> None:
+    """Wait until the second launch is held up, and hold up no further one."""
+    assert (nodes.folder / "pipe").read_text() == "held up"
+    (nodes.folder / "go").touch()
+
+
+def statuses(nodes: Nodes) -> list[str]:
+    return [launch["status"] for launch in nodes.launches()]
+
+
+def test_a_rank_that_is_killed_is_named_on_every_node_and_the_next_launch_runs(nodes: Nodes) -> None:
+    zero = nodes.start(0)
+    zero.says("waiting for node 1, 600 s at most")
+    one = nodes.start(1)
+    held_up(nodes)
+    os.kill(int((nodes.folder / "rank3").read_text()), signal.SIGKILL)
+    assert [zero.ends(), one.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+    crashed = nodes.launches()[1]
+    assert (crashed["failed_rank"], crashed["failed_signal"]) == (3, "SIGKILL")
+    assert "on node 1 (h1)" in crashed["error"]
+    for driver in (zero, one):
+        assert driver.said(r"crashed: rank 3: ended by SIGKILL .* on node 1 \(h1\)"), driver.lines
+    assert (nodes.out(0) / "report.html").is_file()
+    assert not nodes.out(1).exists()
+    assert zero.said(r"^node 0 listens on 10\.231\.7\.1 port 29400 .* interface pb0$")
+    assert zero.said("^warning: c10d has no authentication")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_ctrl_c_on_any_node_ends_all(nodes: Nodes, number: int) -> None:
+    drivers = nodes.all()
+    held_up(nodes)
+    with nothing_left(*drivers):
+        drivers[number].process.send_signal(signal.SIGINT)
+        assert [driver.ends() for driver in drivers] == [130, 130]
+    assert statuses(nodes) == ["ok"]
+    assert drivers[0].said(r"^stopped by SIGINT" + r" on node 1 \(h1\)" * number + "; .* resume with: ")
+    assert drivers[1].said("^stopped by SIGINT" if number else "the session was stopped; what is done is on node 0")
+
+
+def test_a_node_that_never_comes_ends_the_wait_with_the_remedy(nodes: Nodes) -> None:
+    zero = nodes.start(0, "--rdzv-timeout", "1")
+    assert zero.ends() == 2
+    assert zero.said("^parabench: node 1 did not come within 1 s; start it with the same --rdzv-endpoint ")
+    assert not nodes.rows("SELECT * FROM session")
+
+
+def test_a_node_without_node_0_says_so(nodes: Nodes) -> None:
+    one = nodes.start(1, "--rdzv-timeout", "1")
+    assert one.ends() == 2
+    assert one.said("^parabench: node 0 at 10.231.7.1:29400 was not reached within 1 s .*Connection refused")
+
+
+def test_nodes_that_differ_are_refused_by_name(nodes: Nodes) -> None:
+    zero = nodes.start(0)
+    zero.says("waiting for node 1")
+    (nodes.folder / "mine.py").write_text(SUITE + "\n# another version\n")
+    one = nodes.start(1, "--steps", "3")
+    assert [zero.ends(), one.ends()] == [2, 2]
+    for driver in (zero, one):
+        assert driver.said(
+            r"node 1 \(h1\) has suite file mine.py [0-9a-f]+, and node 0 has [0-9a-f]+; options --steps 3"
+        )
+    assert not nodes.rows("SELECT * FROM session")
+
+
+def test_another_session_and_a_stranger_at_the_endpoint_are_told_apart(nodes: Nodes) -> None:
+    zero = nodes.start(0, "--rdzv-id", "mine")
+    zero.says("waiting for node 1")
+    one = nodes.start(1, "--rdzv-id", "yours")
+    assert one.ends() == 2
+    assert one.said("has --rdzv-id mine, and this node yours; give all nodes the same")
+    zero.process.send_signal(signal.SIGINT)
+    assert zero.ends() == 130
+
+
+# What follows waits until a node counts as lost, 10 s each.
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_loses_its_launch_and_may_come_back(nodes: Nodes) -> None:
+    zero, one = nodes.all()
+    held_up(nodes)
+    with nothing_left(one):
+        one.kill()
+    zero.says(r"crashed: node 1 \(h1\), which ran ranks 2 to 3, was lost")
+    again = nodes.start(1)
+    assert [zero.ends(), again.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+
+
+@pytest.mark.slow
+def test_without_its_node_a_session_ends_in_order(nodes: Nodes) -> None:
+    zero, one = nodes.all("--rdzv-timeout", "3")
+    held_up(nodes)
+    one.kill()
+    assert zero.ends() == 1
+    assert statuses(nodes) == ["ok", "crashed"]
+    assert zero.said("^the session ends here: node 1 did not come within 3 s; .* resume with: parabench run --resume")
+    assert (nodes.out(0) / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_cut_link_loses_a_launch_and_the_node_comes_back_with_it(nodes: Nodes) -> None:
+    zero, one = nodes.all()
+    held_up(nodes)
+    nodes.hosts[1].link(False)
+    zero.says(r"crashed: node 1 \(h1\), which ran ranks 2 to 3, was lost")
+    one.says("node 0 is lost: .*; waiting for it")
+    nodes.hosts[1].link(True)
+    assert [zero.ends(), one.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+
+
+@pytest.mark.slow
+def test_when_node_0_is_killed_nothing_is_left_on_the_others(nodes: Nodes) -> None:
+    zero, one = nodes.all("--rdzv-timeout", "2")
+    held_up(nodes)
+    with nothing_left(zero, one):
+        zero.kill()
+        one.says("node 0 is lost")
+        assert one.ends() == 2
+
+
+def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path: Path) -> None:
+    for words, said in (
+        (["--nnodes", "1:2", "--rdzv-endpoint", "h:1"], "--nnodes 1:2: a session has as many nodes"),
+        (["--nnodes", "2"], "--nnodes 2 needs --rdzv-endpoint HOST:PORT"),
+        (["--rdzv-endpoint", "h:1"], "--rdzv-endpoint h:1 is for several nodes; give --nnodes too"),
+        (["--nnodes", "2", "--rdzv-endpoint", "h:99999"], "'h:99999' is no HOST:PORT"),
+        (["--nnodes", "2", "--rdzv-endpoint", "h:1", "--node-rank", "2"], "--node-rank is 2; with --nnodes 2"),
+    ):
+        command = ["parabench", "run", "quick", "--out", str(tmp_path / "out"), *words]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+    assert not (tmp_path / "out").exists()
