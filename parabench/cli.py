@@ -18,8 +18,10 @@ from parabench.commands.options import (
     DEFAULT_OUT,
     cluster,
     deadline,
+    dry,
     flags_of,
     label,
+    links,
     out,
     resume,
     seed,
@@ -31,6 +33,7 @@ from parabench.commands.report import report
 from parabench.commands.serve import serve
 from parabench.commands.stores import chosen_in
 from parabench.commands.surroundings import command, console, find_users_own, say
+from parabench.commands.worker import worker
 from parabench.errors import UsageError
 
 # 0: all is well; 1: a regression, or a launch that is not ok; 2: wrong usage; 3: inconclusive; 130: interrupted.
@@ -74,16 +77,22 @@ def main() -> None:
     metavar="MINUTES",
     help="With it: begin no further block that would end after that time. The planned ones are run in any case.",
 )
+@links
 @shared(*session)
 @shared(*cluster)
+@dry
 def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str | None, **options: Any) -> None:
     """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
     from parabench.run import Request, run_suite
 
     find_users_own()
     given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
-    flags = flags_of(options)
+    flags, only_said = flags_of(options), options.pop("dry_run")
     request = Request(suite=suite, axes=tuple(given), argv=command(), cluster=flags, **options)
+    if only_said:
+        from parabench.commands.dry_run import dry_run
+
+        raise SystemExit(dry_run(request, console()))
     raise SystemExit(run_suite(request, console()))
 
 
@@ -166,3 +175,4 @@ main.add_command(serve)
 main.add_command(compare)
 main.add_command(ab)
 main.add_command(history)
+main.add_command(worker)

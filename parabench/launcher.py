@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,11 @@ def launch(
     that a case may need besides this one. Raises Interrupted when the driver is asked to stop.
     """
     course = training_course(case, protocol, traces)
-    seen, parts = observe(course, deadline_s, Order.of(case, protocol, deadline_s), crew)
+    return trained(course, protocol, *observe(course, deadline_s, Order.of(case, protocol, deadline_s), crew))
+
+
+def trained(course: Course, protocol: Protocol, seen: Launch, parts: list[Part]) -> Launch:
+    """The launch of a training with its samples: what `observe` or `observed` tells, and what ranks handed over."""
     results = [result for part in parts for result in part.results]
     marks = [each for part in parts for each in part.marks]
     seen.facts |= replicas_apart(results) | told(results)
@@ -75,19 +80,30 @@ def training_course(case: Case, protocol: Protocol, traces: Path | None = None) 
 
 
 def observe(course: Course, deadline_s: float, order: Order, crew: Crew | None = None) -> tuple[Launch, list[Part]]:
-    """Run a fresh group of ranks, on several nodes where the case says so: the launch with what was read around it, but
-    without its samples, and what each node saw, in the order of their ranks and on this node's clock.
+    """Run a fresh group of ranks, on several nodes where the case says so, and tell as `observed`."""
+
+    def fresh() -> tuple[list[Part], str | None]:
+        with ExitStack() as stack:
+            team = stack.enter_context(crew.launching(order)) if crew else None
+            parts, lost = [take_part(course, deadline_s, team)], None
+            if crew and team:
+                others, lost = crew.gather(order, team, deadline_s)
+                parts += others
+        return parts, lost
+
+    return observed(course, deadline_s, fresh)
+
+
+def observed(
+    course: Course, deadline_s: float, ranks: Callable[[], tuple[list[Part], str | None]]
+) -> tuple[Launch, list[Part]]:
+    """Let `ranks` run: the launch with what was read around it, but without its samples, and what each node saw, in the
+    order of their ranks and on this node's clock. `ranks` returns what each node saw, and of a lost one how.
 
     Its facts tell at which reading of the clock that all processes share its readings' `t_s` is 0.
     """
     started, begin = utc_now(), time.perf_counter()
-    lost = None
-    with ExitStack() as stack:
-        team = stack.enter_context(crew.launching(order)) if crew else None
-        parts = [take_part(course, deadline_s, team)]
-        if crew and team:
-            others, lost = crew.gather(order, team, deadline_s)
-            parts += others
+    parts, lost = ranks()
     status, failure = judge(parts, course.where, deadline_s, lost)
     parts = on_one_clock(course, parts)
     results = [result for part in parts for result in part.results]

@@ -201,9 +201,9 @@ def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Mach
     measured with every rank, what it measures at several from one rank up to all.
 
     Where a batch that nobody asked for does not divide among all ranks (or those of each world size that was asked
-    for), the smallest multiple that does takes its place, in all sweeps alike: every case of a session does the same work. Where nobody chose the data and our text is
-    too short for such a batch, it is synthetic, in all sweeps alike too. On several nodes `ranks_per_node` is what a
-    node has, and not what a suite takes for one on a single machine.
+    for), the smallest multiple that does takes its place, in all sweeps alike: every case of a session does the same
+    work. Where nobody chose the data and our text is too short for such a batch, it is synthetic, in all sweeps alike
+    too. On several nodes `ranks_per_node` is what a node has, not what a suite takes for one on a single machine.
     """
     if machine.ranks_per_node is None:
         return suite

@@ -19,6 +19,7 @@ from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
 from parabench.family import STRATEGIES
 from parabench.interrupt import STOPPED
+from parabench.linking import measure_links
 from parabench.machine import Machine, this_machine
 from parabench.models import MODELS
 from parabench.opened import (
@@ -63,6 +64,7 @@ class Request:
     memory_snapshot: bool = False
     until_decided: bool = False
     budget: float | None = None
+    links: bool = False
     cluster: Flags = ONE_MACHINE
 
     def measured(self) -> list[str]:
@@ -136,7 +138,8 @@ def lead(
             opened = begin(store, request, suite, plan, machine, nodes=crew.environments() if crew else ())
             for finding in snapshotless(request, suite, plan):
                 say(console, finding.message)
-        code = run_session(store, opened, console, launch, until, crew)
+        links = partial(measure_links, store, opened, machine, crew, partial(say, console))
+        code = run_session(store, opened, console, launch, until, crew, first=links if request.links else None)
     dismiss(crew, code)
     return code, opened.session_id
 
@@ -233,11 +236,15 @@ def run_session(
     launch: LaunchFunction | None,
     until: Until | None = None,
     crew: Crew | None = None,
+    first: Callable[[], None] | None = None,
 ) -> int:
-    """Launch what is left of a session of trainings, and what `until` adds; returns the exit code."""
+    """Launch what is left of a session of trainings, and what `until` adds; returns the exit code. `first` is done
+    before the first launch, if there is one."""
 
     def walk(keep: Callable[[Launch], None], progress: Progress) -> Session:
         here: Any = launch if launch is not None else real_launch(store.path.parent)
+        if first is not None:
+            first()
         return Session(
             plan=opened.plan,
             launch=partial(here, crew=crew) if crew else here,

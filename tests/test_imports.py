@@ -37,6 +37,7 @@ SEE_BOTH = {
     "progress",
     "until",
     "walking",
+    "linking",
     "ab",
     "ab_plan",
     "ab_verdict",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pandas as pd
 
-from parabench.analysis import words
+from parabench.analysis import link_checks, words
 from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.instruments import anatomy, ddp_log, health, node_checks, stragglers
 from parabench.analysis.instruments.node_checks import LOCAL_FORWARD
@@ -32,6 +32,7 @@ INSTRUMENTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
     stragglers.findings,
     health.findings,
     ddp_log.findings,
+    link_checks.findings,
 )
 # Above scheduler noise; the other ranks wait for it in every all-reduce.
 SLOW_RANK = 1.25

@@ -13,6 +13,7 @@ from parabench.analysis.session import Session, select_session
 from parabench.analysis.sweet_spot.answer import Answer
 from parabench.analysis.sweet_spot.best import answers
 from parabench.analysis.sweet_spot.effects import MOST_BLOCKS
+from parabench.analysis.sweet_spot.link_words import with_links
 from parabench.analysis.sweet_spot.undecided import candidates_of_spots
 from parabench.record import FIRST_BLOCK
 from parabench.store import STORE_NAME, Results
@@ -31,7 +32,7 @@ def verdict(results: Results, session: str | int | None = None) -> list[str]:
     """
     chosen = select_session(results, session)
     launches = launch_table(results, chosen)
-    spots = answers(launches)
+    spots = with_links(answers(launches), results, chosen, launches)
     fastest = [line for answer in spots for line in (answer.sentence(), *answer.notes())]
     held = compared(state_table(launches, results.whole))
     said = fastest + held if any(answer.decided for answer in spots) else held + fastest

@@ -64,8 +64,9 @@ class Site:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def site_of(flags: Flags, environ: Mapping[str, str], machine: Machine) -> Site | None:
-    """The site that is asked for; None for a session of this machine as it is. Raises UsageError."""
+def site_of(flags: Flags, environ: Mapping[str, str], machine: Machine, *, meeting: bool = True) -> Site | None:
+    """The site that is asked for; None for a session of this machine as it is. Without a `meeting` only its size is
+    wanted, and no endpoint. Raises UsageError."""
     step = step_of(environ) if flags.nnodes is None and flags.rdzv_endpoint is None else None
     if flags.nnodes is None and step is None:
         for option, value in (("--rdzv-endpoint", flags.rdzv_endpoint), ("--node-rank", flags.node_rank)):
@@ -76,8 +77,8 @@ def site_of(flags: Flags, environ: Mapping[str, str], machine: Machine) -> Site 
     nodes = step.nodes if step else _nodes(flags.nnodes or "1")
     devices = step.gpus_per_node if step and machine.gpus else None
     ranks = _ranks(flags.nproc_per_node, machine) if flags.nproc_per_node or not devices else devices
-    if nodes == 1:
-        return Site(nodes=1, ranks_per_node=ranks, node=0)
+    if nodes == 1 or not meeting:
+        return Site(nodes=nodes, ranks_per_node=ranks, node=0)
     host, port = (step.endpoint_host, step.port) if step else _endpoint(flags)
     node = step.node_rank if step and flags.node_rank is None else flags.node_rank
     if node is not None and not 0 <= node < nodes:

@@ -102,6 +102,11 @@ deadline = click.option(
     metavar="SECONDS",
     help="When a launch counts as hung. [default: 10 x expected, 60 at least]",
 )
+links = click.option(
+    "--links",
+    is_flag=True,
+    help="First measure latency and bandwidth between all nodes, and between the devices of each.",
+)
 label = click.option("--label", help="A name for this session.")
 out = click.option(
     "--out",
@@ -109,6 +114,11 @@ out = click.option(
     default=DEFAULT_OUT,
     show_default=True,
     help="Folder for results.db and report.html.",
+)
+dry = click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Say what would be launched, and for how long, on any number of nodes; launch and write nothing.",
 )
 resume = click.option(
     "--resume",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections.abc import Sequence
@@ -24,6 +25,10 @@ from parabench.venue import Venue
 
 # Of a round a rank marks when it began, and of what it sent the latency and the bytes a second.
 MARKS = 3
+
+# What makes one latency of many, by the kind of device: the median, or the 10th percentile where ranks share cores with
+# others. There the scheduler's turns (2 ms) came into the median of most runs and seldom into the 10th percentile.
+QUANTILE = {"cpu": 0.1, "cuda": 0.5}
 
 # The smallest message, and what tells a partner how many bytes come next.
 WORD_BYTES = 8
@@ -89,9 +94,9 @@ class Wire:
         self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
 
     def latency(self, partner: int) -> float:
-        """Half a round trip of the smallest message in seconds, the median; the other end is in `answer`."""
+        """Half a round trip of the smallest message in seconds, as QUANTILE says; the other end is in `answer`."""
         trips = [self._round_trip(partner) for _ in range(self._protocol.warmup + self._protocol.round_trips)]
-        return statistics.median(trips[self._protocol.warmup :]) / 2
+        return float(np.quantile(trips[self._protocol.warmup :], QUANTILE[self._device.type])) / 2
 
     def bandwidth(self, partner: int, latency_s: float) -> float:
         """Bytes a second of one transfer at a time, without what a message costs however small it is: a transfer takes
@@ -155,13 +160,15 @@ class Wire:
 
 
 def rate(size: int, took: Sequence[float], latency_s: float) -> float:
-    """Bytes a second of a link over which transfers of `size` bytes took so many seconds: the median of the best third.
+    """Bytes a second of a link over which transfers of `size` bytes took so many seconds: the median of the best third;
+    NaN where a round trip is more than half of it, so that what is left says little.
 
     What disturbs a transfer (another process, other traffic) only makes it longer, so the best ones tell of the link;
     not the very best alone, because a shaped link lets some bytes through at once after a pause.
     """
     best = sorted(took)[: max(1, len(took) // 3)]
-    return size / max(statistics.median(best) - 2 * latency_s, 1e-9)
+    typical = statistics.median(best)
+    return size / (typical - 2 * latency_s) if 2 * latency_s < typical / 2 else math.nan
 
 
 def marks_path(folder: Path, rank: int) -> Path:

@@ -24,6 +24,9 @@ from parabench.venue import Venue
 LEAST_DEADLINE_S = 60.0
 ROUND_S = 5.0
 
+# Why a bandwidth is unknown where all ranks came to their end.
+TOO_QUICK = "the largest transfer took less than two round trips"
+
 
 def measure(
     case: Case, protocol: LinkProtocol, *, deadline_s: float | None = None, crew: Crew | None = None
@@ -94,7 +97,7 @@ def rows(
                         to_device=devices.get(receiver, case.device),
                         latency_s=None if math.isnan(latency_s) else latency_s,
                         bytes_per_s=None if math.isnan(bytes_per_s) else bytes_per_s,
-                        reason=None if whole else why,
+                        reason=None if whole else why or TOO_QUICK,
                     )
                 )
     return found

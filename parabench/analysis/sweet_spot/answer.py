@@ -67,7 +67,8 @@ class Answer:
     without a number for the objective. `differing` are the fields of a case in which the configurations differ.
     `headroom` is what was measured without any communication, which is never among the configurations;
     `same_training` the fastest that computes what one device does, where the best does not. `curves` are the bucket
-    curves, `front` the trade between step time and peak memory, `by` the best for each value of the axes asked for.
+    curves, `front` the trade between step time and peak memory, `by` the best for each value of the axes asked for,
+    `links` what measured links say of the best, in words.
     """
 
     heading: str
@@ -94,6 +95,7 @@ class Answer:
     differing: tuple[str, ...] = ()
     headroom: Headroom | None = None
     same_training: Candidate | None = None
+    links: str = ""
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -122,5 +124,5 @@ class Answer:
         return answer_words.sentences(self)
 
     def notes(self) -> list[str]:
-        """What the bucket curves say beside it, a sentence each."""
+        """What the bucket curves and measured links say beside it, a sentence each."""
         return answer_words.notes(self)

@@ -37,10 +37,11 @@ def sentences(answer: Answer) -> list[str]:
 
 
 def notes(answer: Answer) -> list[str]:
-    """What the bucket curves say, where the answer itself is not about the bucket size alone."""
+    """What the bucket curves say, where the answer itself is not about the bucket size alone; then what links do."""
+    links = [answer.links] if answer.links else []
     if answer.differing == ("bucket_mib",) and not answer.slower:
-        return []
-    return curve_sentences(answer.curves, answer.blocks, OBJECTIVES[answer.objective].of)
+        return links
+    return curve_sentences(answer.curves, answer.blocks, OBJECTIVES[answer.objective].of) + links
 
 
 def said_value(candidate: Candidate, objective: Objective) -> str:

@@ -20,6 +20,7 @@ from parabench.analysis.sweet_spot.candidates import candidates_of, default_of
 from parabench.analysis.sweet_spot.curves import bucket_curves, members
 from parabench.analysis.sweet_spot.effects import SHARP_ENOUGH, Effects, fit
 from parabench.analysis.sweet_spot.headroom import headroom
+from parabench.analysis.sweet_spot.link_words import with_links
 from parabench.analysis.sweet_spot.objectives import STEP, Objective, basis, numbered, with_costs
 from parabench.analysis.sweet_spot.pareto import front
 from parabench.analysis.sweet_spot.snippet import snippet
@@ -29,6 +30,9 @@ from parabench.record import FIRST_BLOCK, Status
 from parabench.store import Results
 
 CONFIDENCE = 0.95
+
+# What links are a reason for.
+TIMED = ("step_s", "tokens_per_s")
 
 
 def sweet_spots(
@@ -44,12 +48,13 @@ def sweet_spots(
 def ranked(seen: Evidence, objective: Objective = STEP, by: Iterable[str] = ()) -> tuple[Answer, ...]:
     """The same of what is known of a session."""
     axes = check_axes(by)
-    return answers(numbered(seen, objective), objective, axes, seen.cases)
+    found = answers(numbered(seen, objective), objective, axes, seen.cases)
+    return with_links(found, seen.results, seen.session, seen.launches) if objective.name in TIMED else found
 
 
 def spots(seen: Evidence) -> tuple[Answer, ...]:
     """The same by step time, from what is known of a session; for `Evidence.once`."""
-    return answers(seen.launches, cases=seen.cases)
+    return with_links(answers(seen.launches, cases=seen.cases), seen.results, seen.session, seen.launches)
 
 
 def answers(

@@ -1,0 +1,69 @@
+"""A rank that is not rank 0: it takes its part in every launch until rank 0 ends the session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from parabench.cluster import agreement
+from parabench.cluster.inside.attempt import Attempt
+from parabench.cluster.inside.channel import Channel
+from parabench.cluster.inside.grounds import Grounds
+from parabench.cluster.line import Lost
+from parabench.cluster.order import Order
+from parabench.cluster.pulse import PERIOD_S
+from parabench.cluster.team import FAILED, HUNG
+from parabench.courses import course_of
+from parabench.interrupt import STOPPED, Interrupted, stop_signals
+
+LOST = 1
+
+
+class Follower:
+    """This rank, which says `about` of itself, leaves traces in a folder, and is `sane` as long as no launch failed."""
+
+    def __init__(self, grounds: Grounds, about: Mapping[str, Any], traces: Path) -> None:
+        self.sane = True
+        self._grounds, self._about, self._traces = grounds, about, traces
+        self._channel = Channel(grounds)
+        self._pids: list[int] = []
+
+    def follow(self) -> int:
+        """Take part until the end; the exit code that rank 0 gives. Raises nothing: rank 0 does the talking."""
+        try:
+            with stop_signals():
+                return self._session()
+        except Interrupted as stop:
+            self._channel.tell_stop(stop)
+            self.sane = False
+            return STOPPED
+        except Lost:
+            self.sane = False
+            return LOST
+
+    def _session(self) -> int:
+        channel, rank, number = self._channel, self._grounds.group.rank, 0
+        channel.tell(f"hello/{rank}", self._about)
+        while True:
+            said = channel.order(number)
+            if "end" in said:
+                channel.tell(f"bye/{rank}", None)
+                return int(said["end"])
+            if "begin" in said:
+                self._pids = said["begin"]["pids"]
+                channel.tell(f"own/{rank}", agreement.of_own(said["begin"]["own"]))
+            elif rank < (order := Order.from_dict(said["order"])).case.world_size:
+                self._launch(number, order)
+            number += 1
+
+    def _launch(self, number: int, order: Order) -> None:
+        channel, word = self._channel, None
+        with Attempt(self._grounds, self._pids, number, order, course_of(order, self._traces)) as attempt:
+            while word is None and not attempt.over.wait(PERIOD_S):
+                word = channel.word(number)
+            if word is None and not attempt.ok:
+                channel.end_launch(number, FAILED)
+            part = attempt.part(hung=word == HUNG)
+            channel.tell(f"part/{number}/{part.first_rank}", part.to_dict())
+        self.sane = self.sane and part.ended.ok

@@ -1,0 +1,41 @@
+"""What a process that stays can put back between two launches; the rest is why its launches replicate less."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import torch
+
+from parabench.record import Finding
+
+SHARED = Finding(
+    "shared_processes",
+    "All launches ran in the same processes, which somebody else started. Between them memory was given back, peaks and "
+    "compiled code were forgotten, and every launch made its own process group; allocators, caches and libraries stayed "
+    "warm. So launches differ by less than fresh processes do, and intervals may be too narrow.",
+    "Where you may start processes yourself, use `parabench run`: it gives every launch fresh ones.",
+)
+
+# Writing 5 there resets the peak of the resident set ("proc_pid_clear_refs(5)").
+CLEAR_REFS = Path("/proc/self/clear_refs")
+FORGET_PEAK = "5"
+
+
+def freshen() -> bool:
+    """Give back what earlier launches left in this process; whether its peak resident set counts anew.
+
+    The random state and the peaks of CUDA's allocator are each launch's own business, which sets them itself.
+    """
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    try:
+        CLEAR_REFS.write_text(FORGET_PEAK)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""What a session of trainings would launch, and for how long: as its store knows, else by arithmetic. Free of torch."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from parabench.analysis import words
+from parabench.case import Case, Protocol
+from parabench.live.said import duration
+from parabench.machine import Machine
+from parabench.models.known import entry_of_model
+from parabench.opened import Opened
+from parabench.peaks import DEVICES, peak_of
+from parabench.plan import BEFORE
+from parabench.record import EXPLAIN_BLOCK, Status
+from parabench.session import EXPLAINING, SURE_FLOPS, turns_left
+from parabench.store import Results
+
+# A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.
+LAUNCH_S = 0.1
+
+# {(case id, whether NCCL only told what it chooses): seconds of a launch}.
+Known = Mapping[tuple[str, bool], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """The cases that are still to be launched, each as often as it will be, and those of launches that never count."""
+
+    counted: list[Case]
+    references: list[Case]
+    explaining: list[Case]
+
+    @classmethod
+    def of(cls, opened: Opened[Case, Protocol]) -> Launches:
+        """As `session.Session` makes them where every launch ends well."""
+        counted = [turn.case for turn in turns_left(opened.plan, opened.done)]
+        cases = list(dict.fromkeys(counted))
+        references = {single.id: single for single in (case.reference() for case in cases)}
+        return cls(
+            counted=counted,
+            references=[single for name, single in references.items() if name not in opened.references],
+            explaining=[
+                case
+                for case in cases
+                if case.backend == "nccl" and case.world_size > 1 and (case.id, EXPLAIN_BLOCK) not in opened.done
+            ],
+        )
+
+    def __len__(self) -> int:
+        """All of them."""
+        return len(self.counted) + len(self.references) + len(self.explaining)
+
+
+def known_seconds(results: Results, protocol: Protocol) -> Known:
+    """The median seconds of a case's launches in a store, of its sessions that took as many steps a launch."""
+    alike = []
+    for number, text in zip(results.session["id"], results.session["plan"], strict=True):
+        plan = json.loads(text) or {}
+        if plan.get("kind", "training") != "training" or "protocol" not in plan:
+            continue
+        if Protocol(**BEFORE["training"] | plan["protocol"]).all_steps == protocol.all_steps:
+            alike.append(number)
+    launch = results.launch
+    launch = launch[launch["session_id"].isin(alike) & launch["status"].isin([Status.OK, Status.WRONG])]
+    took: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    for case_id, block, wall_s in zip(launch["case_id"], launch["block"], launch["wall_s"], strict=True):
+        took[case_id, block == EXPLAIN_BLOCK].append(wall_s)
+    return {key: statistics.median(seconds) for key, seconds in took.items()}
+
+
+def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Known, store: str) -> Iterator[str]:
+    """How long it takes, in words, and how that is known; `store` is where what is `known` was found."""
+    each = [(case, False, protocol.all_steps) for case in launches.counted + launches.references]
+    each += [(case, True, EXPLAINING.all_steps) for case in launches.explaining]
+    seconds = [known.get((case.id, explains)) for case, explains, _ in each]
+    seen = [value for value in seconds if value is not None]
+    if seen:
+        yield f"{duration(sum(seen))} for {words.count(len(seen), 'launch')}, as they took in {store}"
+    guessed = [(case, steps) for (case, _, steps), value in zip(each, seconds, strict=True) if value is None]
+    if not guessed:
+        return
+    least: dict[str, float] = defaultdict(float)
+    unknown: dict[str, None] = {}
+    for case, steps in guessed:
+        parameters = entry_of_model(case).parameters
+        if not parameters:
+            unknown[case.model] = None
+            continue
+        rate, said = _rate(case, machine)
+        # 6 operations a parameter and token: Kaplan et al., "Scaling laws for neural language models", 2020.
+        operations = 6 * parameters * case.global_batch * case.seq_len * steps
+        least[said] += operations / (rate * case.world_size)
+    for said, value in least.items():
+        yield said.format(duration(value))
+    if unknown:
+        yield f"unknown for {words.joined(unknown)}: its parameters are not counted before it is built"
+    start = duration(len(guessed) * LAUNCH_S, 1)
+    compiling = "torch.compile, " if any(case.compile for case, _ in guessed) else ""
+    yield f"on top of it communication, {compiling}and the start of {words.count(len(guessed), 'launch')}: {start} or more"
+
+
+def _rate(case: Case, machine: Machine) -> tuple[float, str]:
+    """Operations a second of one rank, which a core surely reaches and a device never exceeds; and how to say what time
+    follows."""
+    if case.device == "cpu":
+        sure = f"{SURE_FLOPS / 1e9:g} GFLOP/s"
+        return SURE_FLOPS, f"arithmetic: {{}}, where each rank computes {sure} (a core surely does) and none waits"
+    name = machine.gpus[0].name if machine.gpus else ""
+    peak, _ = peak_of(name, case.dtype)
+    of = name
+    if peak is None:
+        peak, of = max((device.peak.get(case.dtype, 0.0), "the fastest device known here") for device in DEVICES)
+    return peak, f"arithmetic: {{}} at least, at the {case.dtype} peak of {of}, {peak / 1e12:g} TFLOP/s a rank"

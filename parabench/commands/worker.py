@@ -1,0 +1,43 @@
+"""`parabench worker`: the command for who is already inside a group of processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from parabench.commands.options import session, shared, training
+from parabench.commands.surroundings import command, console, find_users_own
+from parabench.errors import UsageError
+
+
+@click.command()
+@click.argument("suite")
+@shared(*training)
+@shared(*session)
+def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | None, **options: Any) -> None:
+    """Run SUITE as one rank of a group of processes that torchrun, mpirun, srun or Ray has started.
+
+    As in: torchrun --nproc-per-node 2 -m parabench worker quick. Rank 0 writes the store and the report.
+    """
+    # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from parabench.cluster.inside.group import rank_in
+    from parabench.commands.worker_session import run_worker
+    from parabench.run import Request
+
+    find_users_own()
+    given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
+    try:
+        code, sane = run_worker(Request(suite=suite, axes=tuple(given), argv=command(), **options), console())
+    except UsageError:
+        if rank_in(os.environ) == 0:
+            raise
+        raise SystemExit(2) from None  # rank 0 says it for all
+    if not sane:
+        # A thread is stuck in a collective, or another rank is gone from one: leaving the group would wait for it.
+        sys.stdout.flush()
+        os._exit(code)
+    raise SystemExit(code)

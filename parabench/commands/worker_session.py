@@ -1,0 +1,174 @@
+"""`parabench worker`: a session of trainings in a group of processes that is there, the store and report at rank 0."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from parabench import hardware
+from parabench.case import Case
+from parabench.cluster import agreement
+from parabench.cluster.inside.follow import Follower
+from parabench.cluster.inside.fresh import SHARED
+from parabench.cluster.inside.grounds import Grounds, enter
+from parabench.cluster.inside.group import Group, group_of
+from parabench.cluster.inside.lead import Lead, leading
+from parabench.cluster.line import Lost
+from parabench.errors import NodeGone, UsageError
+from parabench.family import entry_of
+from parabench.interrupt import STOPPED, Interrupted
+from parabench.machine import Machine, environment, this_machine
+from parabench.nccl_names import is_nccls
+from parabench.opened import STORE_NAME, check_traces, resume, store_in
+from parabench.plan import Skipped, TrainingPlan
+from parabench.record import TRACES, Launch, Status, check_label
+from parabench.run import Request, TrainingOpened, begin, conclude, own_code, plan_request
+from parabench.session import Progress, Session
+from parabench.store import Store
+from parabench.suite import Suite, load_suite
+from parabench.walking import NOT_OK, walk_session
+
+
+def run_worker(request: Request, console: Console) -> tuple[int, bool]:
+    """Run the request as this process' rank: the exit code, and whether the process is sane enough to end as others do.
+
+    Raises UsageError, at rank 0 before anything is recorded.
+    """
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    group = group_of(os.environ)
+    group.announce()
+    assert request.suite is not None
+    suite = load_suite(request.suite)
+    if request.label is not None:
+        check_label(request.label)
+    machine = this_machine()
+    grounds = enter(group, say)
+    about = about_this(group, machine, suite, request.measured())
+    if group.rank:
+        follower = Follower(grounds, about, request.out / TRACES)
+        return follower.follow(), follower.sane
+    lead = Lead(grounds, about, request.out / TRACES)
+    try:
+        with leading(lead):
+            code = _lead(lead, grounds, request, suite, machine, console)
+            lead.end(code)
+    except Interrupted as stop:
+        say(f"stopped by {stop}")
+        return STOPPED, False
+    except Lost as why:
+        say(f"the session ends here: {why}; every finished launch is kept")
+        return NOT_OK, False
+    return code, lead.sane
+
+
+def _lead(lead: Lead, grounds: Grounds, request: Request, suite: Suite, machine: Machine, console: Console) -> int:
+    said = lead.assemble()
+    group = grounds.group
+    here = replace(
+        machine, cores=cores_of(said[: group.local_size]), nodes=group.nodes, ranks_per_node=group.local_size
+    )
+    plan = fitting(plan_request(request, suite, here), group)
+    check_traces(request.out, plan.protocol)
+    path = request.out / STORE_NAME
+    if request.resume and not os.path.isfile(path):
+        raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
+    with store_in(request.out) as store:
+        opened: TrainingOpened | None = resume(store, plan) if request.resume else None
+        lead.begin(own_code(plan))
+        if opened is None:
+            nodes = [{"node": at, **each["environment"]} for at, each in enumerate(said[:: group.local_size])]
+            opened = begin(store, request, suite, plan, here, nodes=nodes[1:])
+            store.add_finding(opened.session_id, SHARED)
+        console.print(f"{group.size} processes: {SHARED.message}", highlight=False, markup=False, soft_wrap=True)
+        code = _walk(store, opened, console, lead)
+    if code != STOPPED:
+        conclude(path, opened.session_id, console)
+    return code
+
+
+def about_this(group: Group, machine: Machine, suite: Suite, options: Sequence[str]) -> dict[str, Any]:
+    """What this rank says of itself; of a host's ranks only the first tells of the host."""
+    first = group.local_rank == 0
+    facts = agreement.software() | {
+        f"suite file {suite.path.name}": agreement.of_file(suite.path),
+        "options": shlex.join(options) or None,
+    }
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "facts": facts if first else None,
+        "environment": environment(machine) if first else None,
+    }
+
+
+def cores_of(said: Sequence[Mapping[str, Any]]) -> int:
+    """How many cores the ranks of one host may use together: mpirun and srun bind each of them to some of its own."""
+    bound, limit = len({core for about in said for core in about["cores"]}), hardware.core_limit()
+    return bound if limit is None else max(1, min(bound, round(limit)))
+
+
+def fitting(plan: TrainingPlan, group: Group) -> TrainingPlan:
+    """The plan without the cases that these processes cannot run. Raises UsageError when none is left."""
+    reasons = {case: misfit(case, group) for case in plan.cases}
+    skipped = [Skipped(case, reason) for case, reason in reasons.items() if reason is not None]
+    cases = [case for case, reason in reasons.items() if reason is None]
+    if not cases:
+        raise UsageError(f"nothing to run in this group: {skipped[0].reason}")
+    return replace(plan, cases=tuple(cases), skipped=(*plan.skipped, *skipped))
+
+
+def misfit(case: Case, group: Group) -> str | None:
+    """Why these processes cannot run the case; None when they can."""
+    if case.world_size != group.size:
+        return f"the group has {group.size} process{'es' * (group.size > 1)}; use parabench run for other world sizes"
+    if is_nccls(case.algorithm):
+        return "NCCL is pinned to an algorithm before a process first uses it, and these are shared; use parabench run"
+    if entry_of(case.strategy).package is not None:
+        return f"{case.strategy} keeps its first process group as long as its process lives; use parabench run"
+    if entry_of(case.strategy).one_process and group.size > 1:
+        return f"{case.strategy} drives all devices from one process, and here are {group.size}; use parabench run"
+    return None
+
+
+@dataclass
+class SharedSession(Session):
+    """Walks a plan in processes that stay: it ends with the first launch that leaves them in the middle of something."""
+
+    lead: Lead | None = None
+
+    def explain(self, case: Case) -> None:
+        """Nothing: what NCCL is told to log in its first launch it logs in all that follow."""
+
+    def _finish(self, launch: Launch) -> None:
+        super()._finish(launch)
+        assert self.lead is not None
+        if self.lead.stop is not None:
+            raise self.lead.stop
+        if not self.lead.sane:
+            raise NodeGone(f"a launch that ends {Status(launch.status)} leaves its processes where no other can begin")
+
+
+def _walk(store: Store, opened: TrainingOpened, console: Console, lead: Lead) -> int:
+    def walk(keep: Callable[[Launch], None], progress: Progress) -> Session:
+        return SharedSession(
+            plan=opened.plan,
+            launch=lead.launch,
+            keep=keep,
+            progress=progress,
+            done=opened.done,
+            references=dict(opened.references),
+            lead=lead,
+        )
+
+    return walk_session(store, opened, console, walk)

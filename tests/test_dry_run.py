@@ -1,0 +1,310 @@
+"""`--dry-run`: what would be launched, for any number of nodes and without any of them; planning does not grow with
+ranks."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from io import StringIO
+
+import pytest
+from click.testing import CliRunner
+from fake_launch import FakeLauncher
+from rich.console import Console
+
+from parabench.axes import parse_axis
+from parabench.case import Case, Protocol
+from parabench.cli import main
+from parabench.cluster.site import Flags, site_of
+from parabench.commands.dry_run import dry_run, planned_for
+from parabench.commands.expected import Launches
+from parabench.errors import UsageError
+from parabench.machine import Gpu, Machine
+from parabench.opened import Opened
+from parabench.plan import make_plan
+from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
+from parabench.run import Request, run_suite
+from parabench.session import Session
+from parabench.suite import Suite, sweep
+
+SUITE = '''\
+"""Which bucket size
+is fastest?"""
+
+from parabench.case import Protocol
+from parabench.suite import sweep
+
+CASES = [sweep(strategy="single"), sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2)]
+PROTOCOL = Protocol(warmup=2, steps=3, launches=2, instrumented=0)
+'''
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SUITE)
+    return path
+
+
+def parabench(*arguments):
+    return CliRunner().invoke(main, ["run", *map(str, arguments), "--dry-run"])
+
+
+def said(suite, out, terminal=False, **more):
+    text = StringIO()
+    console = Console(file=text, force_terminal=terminal, width=200, no_color=True)
+    assert dry_run(Request(suite=None if suite is None else str(suite), argv=[], out=out, **more), console) == 0
+    return text.getvalue()
+
+
+def facts(text):
+    """{what: all that is said of it} of the lines `what: ...`, those that go on included."""
+    found, name = {}, None
+    for line in text.splitlines():
+        if line.startswith(" ") and name is not None:
+            found[name] += f"; {line.strip()}"
+        else:
+            name, colon, rest = line.partition(":")
+            if colon:
+                found[name] = rest.strip()
+    return found
+
+
+# -- what is said --------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_said_and_nothing_is_written(suite, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    done = parabench(suite, "--out", tmp_path / "out")
+    assert done.exit_code == 0
+    assert done.output.splitlines()[0] == "Which bucket size is fastest?"
+    told = facts(done.output)
+    assert told["cases"] == "4, each once a block, in 2 blocks"
+    assert told["sizes"] == "1 rank on 1 node (1 case); 2 ranks on 1 node (3 cases)"
+    assert told["each step"] == "8 samples of 64 tokens, data text, model gpt-nano"
+    assert told["launches"] == "8, and apart from them 1 reference on one device"
+    assert told["steps"] == "5 a launch: 2 warm-up, 3 measured"
+    assert told["largest"] == "2 ranks on 1 node; ranks per node: 2"
+    assert "ddp native 4 MiB, 2 ranks      2                   1 x 2       2 cores" in done.output
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite, tmp_path, monkeypatch):
+    def refused(*args, **options):
+        raise AssertionError("a dry run opens no socket")
+
+    monkeypatch.setattr(socket, "socket", refused)
+    done = parabench(suite, "--nnodes", 1250, "--nproc-per-node", 8, "--set", "device=cuda", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "planned for 1,250 nodes with 8 ranks per node" in done.output
+    told = facts(done.output)
+    assert told["sizes"] == "1 rank on 1 node (1 case); 10,000 ranks on 1,250 nodes (3 cases)"
+    assert told["each step"] == "10,000 samples of 64 tokens, data synthetic, model gpt-nano"
+    assert told["launches"].endswith("1 reference on one device and 3 in which NCCL tells what it chooses")
+    assert told["largest"] == "10,000 ranks on 1,250 nodes; ranks per node: 8"
+    assert "1,250 x 8  8 CUDA devices" in done.output
+
+
+def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
+    flags = Flags(nnodes="2", nproc_per_node="4")
+    with pytest.raises(UsageError, match="needs --rdzv-endpoint"):
+        site_of(flags, {}, machine)
+    site = site_of(flags, {}, machine, meeting=False)
+    assert (site.nodes, site.ranks_per_node) == (2, 4)
+
+
+def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
+    flags = Flags(nnodes="3", nproc_per_node="64")
+    planned, notes = planned_for(flags, {}, machine, False)
+    assert (planned.nodes, planned.ranks("cpu"), planned.gpus) == (3, 64, ())
+    assert notes[1] == "each node is taken to have cores for 64 ranks; here: 2"
+    planned, notes = planned_for(flags, {}, machine, True)
+    assert (planned.ranks("cuda"), planned.gpus_reason) == (64, None)
+    assert notes[1] == "each node is taken to have 64 CUDA devices; here: 0"
+    one = Machine(cores=8, gpus=(Gpu("NVIDIA L4", 1 << 30),))
+    planned, notes = planned_for(flags, {}, one, False)
+    assert {gpu.name for gpu in planned.gpus} == {"NVIDIA L4"}
+    assert len(planned.gpus) == 64
+    assert planned_for(Flags(), {}, one, True) == (one, [])
+
+
+def test_a_terminal_gets_a_screenful_and_a_pipe_all(suite, tmp_path):
+    many = {"axes": ("bucket_mib=" + ",".join(map(str, range(1, 41))),)}
+    piped, shown = (said(suite, tmp_path, terminal, **many) for terminal in (False, True))
+    assert piped.count("ddp native") == 40
+    assert shown.count("ddp native") == 19
+    assert "and 21 cases more; into a pipe or a file all are written" in shown
+
+
+def test_what_is_skipped_is_told_by_its_reason(suite, tmp_path):
+    done = parabench(suite, "--set", "nodes=1,2", "--out", tmp_path)
+    assert "skipped 3 cases: nodes is 2, and this is one machine; see --nnodes" in done.output
+
+
+def test_until_decided_may_add_blocks(suite, tmp_path):
+    assert "--until-decided may add more" not in said(suite, tmp_path)
+    assert "--until-decided may add more" in said(suite, tmp_path, until_decided=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--budget", "5"], "--budget is the time for --until-decided; give both, or neither"),
+        (["--nnodes", "none"], "--nnodes 'none' is no number of nodes; give 2, or as many as there are"),
+        (["--set", "world_size=0"], "world_size is 0; it must be 1 or more"),
+        (["--label", "a b"], "label 'a b'"),
+        (["--resume", "--out", "nowhere"], "nowhere/results.db does not exist, so it holds no session to resume"),
+        (["--set", "device=cuda"], "device cuda is not here"),
+    ],
+)
+def test_wrong_input_is_a_line_and_exit_code_2(suite, arguments, why):
+    done = parabench(suite, *arguments)
+    assert done.exit_code == 2
+    assert done.output.startswith("parabench: ")
+    assert why in done.output
+    assert done.output.count("\n") == 1
+
+
+def test_it_imports_no_torch(tmp_path):
+    command = ["run", "quick", "--dry-run", "--nnodes", "4", "--nproc-per-node", "8", "--out", str(tmp_path / "out")]
+    code = (
+        "import sys\nfrom parabench.cli import main\n"
+        f"try:\n    main({command!r})\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# -- counts and time -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_launches_are_those_that_a_session_makes(gpus):
+    machine = Machine(cores=2, gpus=(Gpu("g", None),) * gpus, gpus_reason=None if gpus else "none")
+    sweeps = (
+        sweep(strategy="single", seq_len=(8, 16)),
+        sweep(strategy=("ddp", "fsdp"), bucket_mib=(1, 4), world_size=2, seq_len=(8, 16)),
+    )
+    mine = Suite(name="s", path=None, question="q", sweeps=sweeps, protocol=Protocol())
+    plan = make_plan(mine, {}, Protocol(warmup=2, steps=2, launches=3), machine, 0)
+    kept = []
+
+    class Silent:
+        def launching(self, case, block): ...
+        def launched(self, launch): ...
+
+    Session(plan=plan, launch=FakeLauncher(), keep=kept.append, progress=Silent()).run()
+    launches = Launches.of(Opened(session_id=0, plan=plan))
+    assert launches.counted == [each.case for each in kept if each.block >= 0]
+    assert launches.references == [each.case for each in kept if each.block == REFERENCE_BLOCK]
+    assert launches.explaining == [each.case for each in kept if each.block == EXPLAIN_BLOCK]
+    assert len(launches) == len(kept)
+
+
+def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
+    out, quiet = tmp_path / "out", Console(file=StringIO())
+    launcher = FakeLauncher(lambda case: 0.78 if case.strategy == "single" else 0.38)
+    assert run_suite(Request(suite=str(suite), argv=[], out=out), quiet, launcher) == 0
+    store = (out / "results.db").read_bytes()
+    # 3 launches on one device of 4 s, the reference among them; 6 on two of 2 s.
+    assert facts(said(suite, out))["expected"] == f"24 s for 9 launches, as they took in {out / 'results.db'}"
+    partly = facts(said(suite, out, axes=("bucket_mib=4,8",)))["expected"]
+    assert partly.startswith(f"16 s for 5 launches, as they took in {out / 'results.db'}; arithmetic: ")
+    assert partly.endswith("on top of it communication, and the start of 2 launches: 0.2 s or more")
+    assert "as they took" not in said(suite, out, steps=4)
+    assert (out / "results.db").read_bytes() == store
+    assert sorted(each.name for each in out.iterdir()) == ["report.html", "results.db"]
+
+
+def test_arithmetic_is_6_operations_a_parameter_and_token(suite, tmp_path):
+    told = facts(said(suite, tmp_path, axes=("strategy=single", "model=gpt-nano", "global_batch=8")))["expected"]
+    from parabench.models import MODELS
+
+    # 5 steps of 8 sequences of 64 tokens; 2 blocks of the one case that is left, and its reference.
+    seconds = 3 * 5 * 6 * MODELS["gpt-nano"].parameters * 8 * 64 / 5e9
+    assert told.startswith(f"arithmetic: {seconds:.1f} s, where each rank computes 5 GFLOP/s")
+
+
+def test_of_devices_it_is_the_least(suite, tmp_path):
+    told = said(suite, tmp_path, axes=("device=cuda",), cluster=Flags(nnodes="2", nproc_per_node="8"))
+    assert "at least, at the float32 peak of the fastest device known here, 91.6 TFLOP/s a rank" in told
+
+
+# -- resuming ------------------------------------------------------------------------------------------------------
+
+
+def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path):
+    out, quiet = tmp_path / "out", Console(file=StringIO())
+    launcher = FakeLauncher()
+    launcher.interrupt_at = 4
+    assert run_suite(Request(suite=str(suite), argv=[], out=out), quiet, launcher) == 130
+    store = (out / "results.db").read_bytes()
+    for text in (said(suite, out, resume=True), said(None, out, resume=True)):
+        assert facts(text)["launches"] == "5 (3 of 8 are done)"
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        said(suite, out, resume=True, steps=9)
+    assert (out / "results.db").read_bytes() == store
+    launcher.interrupt_at = None
+    assert run_suite(Request(suite=None, argv=[], out=out, resume=True), quiet, launcher) == 0
+    assert facts(said(None, out, resume=True))["expected"] == "nothing is left to launch"
+
+
+# -- cost ----------------------------------------------------------------------------------------------------------
+
+
+def calls_to_plan(nodes: int, buckets: int) -> tuple[int, int]:
+    """How many Python functions are called to plan for so many nodes and to tell every launch, and the cases."""
+    machine = Machine(cores=2, gpus=(Gpu("g", None),) * 8, nodes=nodes, ranks_per_node=8)
+    names = ",".join(str(0.5 * n) for n in range(1, buckets + 1))
+    overrides = {
+        "strategy": ("ddp", "zero1", "fsdp", "hsdp", "tp_fsdp"),
+        "algorithm": ("native", "ring", "tree", "two_level"),
+        "bucket_mib": parse_axis("bucket_mib", names),
+    }
+    mine = Suite(name="s", path=None, question="q", sweeps=(sweep(world_size=2),), protocol=Protocol())
+    count = 0
+
+    def counted(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        plan = make_plan(mine, overrides, Protocol(), machine, 0)
+        Launches.of(Opened(session_id=0, plan=plan))
+    finally:
+        sys.setprofile(before)
+    assert {case.world_size for case in plan.cases} == {8 * nodes}
+    return count, len(plan.cases)
+
+
+def test_planning_costs_nothing_more_for_more_ranks():
+    calls_to_plan(2, 2)  # what is looked up once
+    few, many = calls_to_plan(2, 5), calls_to_plan(12_500, 5)
+    assert many[1] == few[1] == 100
+    # But for shuffling, which draws again now and then, and for reading the text's size.
+    assert many[0] <= few[0] * 1.02
+
+
+def test_planning_grows_as_the_cases_do():
+    calls_to_plan(1250, 2)
+    few, many = calls_to_plan(1250, 5), calls_to_plan(1250, 20)
+    assert many[1] == 4 * few[1]
+    assert many[0] <= 4.1 * few[0]
+
+
+def test_a_case_is_made_a_few_times_only(monkeypatch):
+    made = 0
+    checked = Case.__post_init__
+
+    def counting(case):
+        nonlocal made
+        made += 1
+        checked(case)
+
+    monkeypatch.setattr(Case, "__post_init__", counting)
+    _, cases = calls_to_plan(1250, 5)
+    # As it is asked for, with data that its model takes, with the nodes' ranks for two_level, settled; its reference.
+    assert cases < made <= 4 * cases
