@@ -148,7 +148,7 @@ def _lead(
                 done=session.done,
             )
 
-        code = walk_session(store, opened, console, walk, COMMENT)
+        code = walk_session(store, opened, console, walk, COMMENT, again=crew.site.words if crew else ())
     dismiss(crew, code)
     return code, opened.session_id
 

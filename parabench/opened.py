@@ -94,11 +94,11 @@ def begin_session(
     interleaved: dict[str, str] | None = None,
     nodes: Sequence[Mapping[str, Any]] = (),
 ) -> Opened[C, P]:
-    """Record a new session; `interleaved` as `Store.begin_session` takes it, `nodes` are the environments of the others
-    where it is on several."""
+    """Record a new session; `interleaved` as `Store.begin_session` takes it, `nodes` are the environments of all where
+    it is on several; node 0's is completed with this machine's."""
     here: dict[str, Any] = environment(machine)
     if nodes:
-        here["nodes"] = [{"node": 0, **here}, *nodes]
+        here["nodes"] = [{**nodes[0], **here}, *nodes[1:]]
         here["cluster"] = {"nodes": machine.nodes, "ranks_per_node": machine.ranks_per_node}
     session_id = store.begin_session(
         label=label,

@@ -7,6 +7,7 @@ from pathlib import Path
 from parabench.analysis import tables
 from parabench.analysis.checks import check_evidence
 from parabench.analysis.evidence import evidence
+from parabench.analysis.links import link_table
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.session import Session, select_session
 from parabench.analysis.sweet_spot.best import spots
@@ -16,6 +17,7 @@ from parabench.pages.case_data import page_data
 from parabench.pages.page import render_page
 from parabench.pages.section import Section
 from parabench.pages.sections import training_sections
+from parabench.pages.sections_links import link_sections
 from parabench.pages.sections_machine import machine_section
 from parabench.record import FIRST_BLOCK, Status
 from parabench.store import Results
@@ -46,7 +48,11 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     return render_page(
         "report.html",
         chosen,
-        [*training_sections(seen, states), *_over_sessions(results, chosen)],
+        [
+            *training_sections(seen, states),
+            *link_sections(link_table(results, chosen)),
+            *_over_sessions(results, chosen),
+        ],
         machine_section(chosen),
         template_folder,
         data=page_data(seen, answers),

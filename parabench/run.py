@@ -254,7 +254,7 @@ def run_session(
             references=dict(opened.references),
         )
 
-    return walk_session(store, opened, console, walk, until=until)
+    return walk_session(store, opened, console, walk, until=until, again=crew.site.words if crew else ())
 
 
 def real_launch(folder: Path) -> LaunchFunction:

@@ -10,6 +10,7 @@ import pytest
 from parabench.analysis.session import Session
 from parabench.case import Case, Protocol
 from parabench.cli import run
+from parabench.commands.options import flags_of
 from parabench.machine import Machine
 from parabench.pages.rerun import rerun_of
 from parabench.run import Request, plan_request
@@ -23,8 +24,9 @@ def planned(words):
     assert words[:2] == ["parabench", "run"]
     given = run.make_context("run", list(words[2:])).params
     axes = [*given.pop("axes"), *(f"{name}={given[name]}" for name in ("data", "model") if given[name] is not None)]
-    more = {name: value for name, value in given.items() if name not in ("data", "model")}
-    request = Request(argv=list(words), axes=tuple(axes), **more)
+    flags = flags_of(given)
+    more = {name: value for name, value in given.items() if name in Request.__slots__}
+    request = Request(argv=list(words), axes=tuple(axes), cluster=flags, **more)
     return plan_request(request, load_suite(request.suite), MACHINE)
 
 

@@ -59,6 +59,14 @@ class Site:
     timeout_s: float = TIMEOUT_S
 
     @property
+    def words(self) -> list[str]:
+        """The flags that say so, for every node alike."""
+        given = {"--nnodes": self.nodes, "--nproc-per-node": self.ranks_per_node, "--rdzv-endpoint": self.endpoint}
+        given |= {"--rdzv-id": self.run_id} if self.run_id != RUN_ID else {}
+        given |= {"--interface": self.interface} if self.interface else {}
+        return [word for name, value in given.items() for word in (name, str(value))]
+
+    @property
     def endpoint(self) -> str:
         """Where the nodes meet, as one writes it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -99,9 +99,12 @@ def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Kn
         yield said.format(duration(value))
     if unknown:
         yield f"unknown for {words.joined(unknown)}: its parameters are not counted before it is built"
-    start = duration(len(guessed) * LAUNCH_S, 1)
     compiling = "torch.compile, " if any(case.compile for case, _ in guessed) else ""
-    yield f"on top of it communication, {compiling}and the start of {words.count(len(guessed), 'launch')}: {start} or more"
+    yield f"on top of it {compiling}communication, {_start(len(guessed))}"
+
+
+def _start(launches: int) -> str:
+    return f"and the start of {words.count(launches, 'launch')}: {duration(launches * LAUNCH_S, 1)} or more"
 
 
 def _rate(case: Case, machine: Machine) -> tuple[float, str]:

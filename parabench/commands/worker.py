@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from parabench.commands.options import session, shared, training
-from parabench.commands.surroundings import command, console, find_users_own
+from parabench.commands.surroundings import command, find_users_own
 from parabench.errors import UsageError
 
 
@@ -26,12 +26,15 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from parabench.cluster.inside.group import rank_in
     from parabench.commands.worker_session import run_worker
+    from parabench.progress import PatientConsole
     from parabench.run import Request
 
     find_users_own()
     given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
+    request = Request(suite=suite, axes=tuple(given), argv=command(), **options)
     try:
-        code, sane = run_worker(Request(suite=suite, axes=tuple(given), argv=command(), **options), console())
+        # Lines, on a terminal too: a display that moves would take its time from the rank that it lives in.
+        code, sane = run_worker(request, PatientConsole(force_terminal=False))
     except UsageError:
         if rank_in(os.environ) == 0:
             raise

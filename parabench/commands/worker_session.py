@@ -7,7 +7,6 @@ import shlex
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -143,7 +142,7 @@ def misfit(case: Case, group: Group) -> str | None:
 
 @dataclass
 class SharedSession(Session):
-    """Walks a plan in processes that stay: it ends with the first launch that leaves them in the middle of something."""
+    """Walks a plan in processes that stay: it ends with the first launch that leaves them amid something."""
 
     lead: Lead | None = None
 

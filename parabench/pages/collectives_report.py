@@ -13,12 +13,15 @@ from parabench.analysis.collectives.bus_checks import check_collectives
 from parabench.analysis.collectives.cost_formula import formula
 from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs, points_of
 from parabench.analysis.collectives.crossover import answers
+from parabench.analysis.link_checks import check_links
+from parabench.analysis.links import link_table
 from parabench.analysis.session import Session
 from parabench.collective_case import OPS, size_text
 from parabench.pages.collectives_data import case_table, page_data
 from parabench.pages.page import render_page
 from parabench.pages.palette import in_native_order
 from parabench.pages.section import Section
+from parabench.pages.sections_links import link_sections
 from parabench.pages.sections_machine import machine_section
 from parabench.record import Status
 from parabench.store import Results
@@ -28,7 +31,7 @@ NS_PER_S, US_PER_S = 1e9, 1e6
 
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
-    launches = session_launches(results, session)
+    launches, links = session_launches(results, session), link_table(results, session)
     sizes = launch_sizes(results, session)
     table = bus_table(sizes)
     places = in_native_order(sizes["algorithm"].unique())
@@ -44,7 +47,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     return render_page(
         "collectives.html",
         session,
-        _sections(bool((table["good"] > 0).any())),
+        [*_sections(bool((table["good"] > 0).any())), *link_sections(links)],
         machine_section(session),
         template_folder,
         data=page_data(cases, launches, table, fits),
@@ -57,7 +60,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         fits=[_fit(fit) for fit in fits],
         formulas=_formulas(table),
         findings=tables.finding_groups(
-            results, session, check_collectives(launches, table, fits, session), labels
+            results, session, [*check_collectives(launches, table, fits, session), *check_links(links)], labels
         ),
         launches=launches.to_dict("records"),
         failed=launches[~good].to_dict("records"),

@@ -23,7 +23,7 @@ ALWAYS = ("strategy", "algorithm", "bucket_mib", "world_size", "global_batch")
 # How a value that is not set is said (`axes.parse_axis`).
 UNSET = {"bucket_mib": "default", "vocabulary": "bytes", **dict.fromkeys(MAYBE_INTEGERS, "auto")}
 # Options of `parabench run` and `parabench ab` that take no value.
-_FLAGS = ("--profile", "--memory-snapshot", "--until-decided", "--resume")
+_FLAGS = ("--profile", "--memory-snapshot", "--until-decided", "--resume", "--links", "--dry-run")
 # The plan's protocol as options.
 _PROTOCOL = {
     "launches": "--launches", "warmup": "--warmup", "steps": "--steps", "instrumented": "--instrumented",
@@ -74,7 +74,9 @@ def rerun_of(session: Session) -> Rerun:
     strategies = dict.fromkeys(str(case.get("strategy", DEFAULTS["strategy"])) for case in planned)
     return Rerun(
         head=shlex.join(["parabench", "run", suite]),
-        tail=shlex.join(_protocol(session.plan.get("protocol") or {})),
+        tail=shlex.join(
+            [*_protocol(session.plan.get("protocol") or {}), *_cluster(session.environment.get("cluster"))]
+        ),
         axes={strategy: tuple(name for name in names if _has(strategy, name)) for strategy in strategies},
         unset={name: said for name, said in UNSET.items() if name in names},
     )
@@ -86,6 +88,14 @@ def _has(strategy: str, axis: str) -> bool:
 
 def _differ(name: str, cases: Iterable[dict[str, Any]]) -> bool:
     return len({case.get(name, DEFAULTS[name]) for case in cases}) > 1
+
+
+def _cluster(cluster: dict[str, Any] | None) -> list[str]:
+    """What says on how many nodes; where they meet is for whoever runs it again."""
+    if not cluster:
+        return []
+    size = ["--nnodes", str(cluster["nodes"]), "--nproc-per-node", str(cluster["ranks_per_node"])]
+    return [*size, "--rdzv-endpoint", "HOST:PORT"]
 
 
 def _protocol(protocol: dict[str, Any]) -> list[str]:

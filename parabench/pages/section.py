@@ -25,6 +25,41 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A number of a matrix in words, and how dark its place is: from 0, the least of the matrix, to `SHADES`. None: it
+    is unknown, or there is none. It may reach over several `columns` and `rows`."""
+
+    text: str
+    shade: int | None = None
+    columns: int = 1
+    rows: int = 1
+
+
+# Besides the lightest; more are not told apart.
+SHADES = 4
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What goes from each row to each column. Where they come in groups, `groups` are their names, each with how many
+    rows and columns are its own; a cell that reaches over several rows stands in the first of them."""
+
+    title: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    groups: tuple[tuple[str, int], ...] = ()
+
+    def group_at(self, row: int) -> tuple[str, int] | None:
+        """The group that begins with that row."""
+        at = 0
+        for name, size in self.groups:
+            if at == row:
+                return name, size
+            at += size
+        return None
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of the page with figures and tables; without any, `empty` says why there are none. `lead` is what they
     show, in a sentence or two; `pairs` are facts, each with its name. `draw` names the drawer of the page's script that
@@ -41,3 +76,4 @@ class Section:
     pairs: tuple[tuple[str, str], ...] = ()
     draw: str = ""
     spare: tuple[figures.Panel, ...] = ()
+    matrices: tuple[Matrix, ...] = ()

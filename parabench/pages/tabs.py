@@ -18,7 +18,7 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
     "energy": ("Energy and health", ("health", "energy", "time-devices", "host")),
     "history": ("History", ("history",)),
     "trust": ("Trust", ("spread", "drift", "order", "excluded")),
-    "environment": ("Environment", ()),
+    "environment": ("Environment", ("links",)),
     "data": ("Data", ()),
 }
 # These stand there whatever was measured: the template fills them.

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pandas as pd
 
-from parabench.analysis import words
 from parabench.analysis.links import ACROSS, ALIKE, NODE, Tier, gigabytes, link_table, tiers_of, tiers_said, times_less
 from parabench.analysis.session import Session
 from parabench.analysis.sweet_spot.answer import Answer
@@ -45,22 +44,24 @@ def with_links(
 def explained(best: Case, equals: Sequence[Case], slower: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
     """Whether the tiers explain that `best` is faster than `slower`, in words; `equals` cannot be told apart from it.
 
-    Empty where the best ran on one node, or a tier is unknown. Counts of bytes are those of an all-reduce of S bytes by
+    Empty where none of them ran on several nodes, or a tier is unknown. Counts of bytes are those of an all-reduce of S bytes by
     `collectives/two_level.py` and by a ring: over the links between m nodes of g ranks (n in all) a rank sends
     2(m-1)/m S/g, a node so 2(m-1)/m S, and in a ring of all ranks one rank of each node 2(n-1)/n S.
     """
     times = times_less(tiers)
-    if best.nodes < 2 or times is None:
+    if times is None or max(case.nodes for case in (best, *equals, *slower)) < 2:
         return ""
-    here = tiers_said(tiers)
-    sentence = f"Of links, as measured: {here}."
+    sentence = f"Of links, as measured: {tiers_said(tiers)}."
+    if best.nodes < 2:
+        return sentence
     alike = [case for case in slower if _grid(case) == _grid(best)]
     if times >= ALIKE:
         beaten = any(_is_flat(case) for case in alike)
         won = _splits_evenly(best) and beaten and not any(_is_flat(case) for case in equals)
         return f"{sentence} {_saves(best)}" if won else sentence
     levels = f"{gigabytes(tiers[ACROSS].bytes_per_s)} and {gigabytes(tiers[NODE].bytes_per_s)}"
-    carry = f"Links across nodes carry {'about as much as' if times > 1 / ALIKE else 'more than'} links in a node ({levels})"
+    as_much = "about as much as" if times > 1 / ALIKE else "more than"
+    carry = f"Links across nodes carry {as_much} links in a node ({levels})"
     if best.algorithm.startswith(TWO_LEVEL):
         return f"{carry}, so they are not why two levels are fastest."
     if any(case.algorithm.startswith(TWO_LEVEL) for case in alike):
@@ -71,11 +72,11 @@ def explained(best: Case, equals: Sequence[Case], slower: Sequence[Case], tiers:
 def _saves(best: Case) -> str:
     m, n = best.nodes, best.world_size
     g = n // m
-    node, ring = 2 * (m - 1) / m, 2 * (n - 1) / n
+    rank, node, ring = (_digits(part) for part in (2 * (m - 1) / n, 2 * (m - 1) / m, 2 * (n - 1) / n))
     return (
-        f"There {best.algorithm} saves: with m = {m} nodes of g = {g} ranks it sends 2(m-1)/m S/g = {_digits(node / g)} S "
-        f"over them per rank, {_digits(node)} S per node, for S bytes of gradients, in {2 * (m - 1)} turns; a flat ring of "
-        f"n = {n} ranks 2(n-1)/n S = {_digits(ring)} S per node, all from one rank of it, in {2 * (n - 1)}."
+        f"There {best.algorithm} saves: with m = {m} nodes of g = {g} ranks it sends 2(m-1)/m S/g = {rank} S over them "
+        f"per rank, {node} S per node, for S bytes of gradients, in {2 * (m - 1)} turns; a flat ring of n = {n} ranks "
+        f"2(n-1)/n S = {ring} S per node, all from one rank of it, in {2 * (n - 1)}."
     )
 
 

@@ -19,15 +19,11 @@ from typing import Any
 
 from parabench.cluster.inside.fresh import freshen
 from parabench.cluster.inside.grounds import Grounds
+from parabench.cluster.inside.watch import Ask, Seen, Watch
 from parabench.cluster.order import Order
 from parabench.part import GROUP_GRACE_S, Course, Part
-from parabench.probes.devices import Devices
-from parabench.probes.host import Host
-from parabench.probes.pids import RankPids
-from parabench.probes.sampler import Sampler, Source
 from parabench.rank import in_a_line, is_out_of_memory
 from parabench.ranks import Ended
-from parabench.record import DeviceSample, HostSample
 from parabench.scratch import launch_folder
 from parabench.venue import Venue
 from parabench.worker import measure
@@ -39,20 +35,27 @@ GRACE_S = 0.5
 class Attempt:
     """Measures from the beginning of its block on; `over` is set when this rank has come to its end, well or not.
 
-    `pids` are the process ids of all ranks: the first of a host's looks after all of that host.
+    `pids` are the process ids of all ranks. The first rank of a host has a `watch`, which looks at all of that host.
     """
 
-    def __init__(self, grounds: Grounds, pids: list[int], number: int, order: Order, course: Course) -> None:
+    def __init__(
+        self, grounds: Grounds, watch: Watch | None, pids: list[int], number: int, order: Order, course: Course
+    ) -> None:
         self.over = threading.Event()
         self._group, self._course = grounds.group, course
         self._began_s = time.perf_counter()
         self._counted = freshen()
         self._result: dict[str, Any] = {"rank": self._group.rank}
-        self._stack, self._watching = ExitStack(), ExitStack()
+        self._stack = ExitStack()
         self.folder = self._stack.enter_context(launch_folder())
-        self._host: Host | None = None
-        self._devices: Devices | None = None
-        self._sampler = self._look(pids, order) if self._group.local_rank == 0 else None
+        self._watch, self._seen = watch, Seen()
+        ranks = range(self._group.rank, self._group.rank + order.ranks_per_node)
+        self._ask = Ask(
+            self.folder,
+            self._began_s,
+            {rank: pids[rank] for rank in ranks} if watch else {},
+            course.case.device == "cuda",
+        )
         venue = Venue(
             folder=self.folder,
             timeout_s=order.deadline_s + GROUP_GRACE_S,
@@ -61,30 +64,21 @@ class Attempt:
         )
         self._thread = threading.Thread(target=self._measure, args=(venue,), name="parabench rank", daemon=True)
 
-    def _look(self, pids: list[int], order: Order) -> Sampler:
-        """Look at this host and its ranks."""
-        ranks = range(self._group.rank, self._group.rank + order.ranks_per_node)
-        for rank in ranks:
-            (self.folder / f"pid{rank}").write_text(str(pids[rank]))
-        known = RankPids(self.folder, ranks)
-        self._host = Host(self._began_s, known)
-        sources: list[Source] = [self._host]
-        if order.case.device == "cuda":
-            self._devices = Devices(self._began_s, known, len(ranks))
-            sources.insert(0, self._devices)
-        return Sampler(self._began_s, sources)
-
     def __enter__(self) -> Attempt:
-        if self._sampler:
-            self._watching.enter_context(self._sampler)
+        if self._watch:
+            self._watch.begin(self._ask)
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watching.close()
+        self._look_no_more()
         self._stack.close()
+
+    def _look_no_more(self) -> None:
+        if self._watch:
+            self._seen, self._watch = self._watch.end(), None
 
     @property
     def ok(self) -> bool:
@@ -97,10 +91,8 @@ class Attempt:
         if not self.over.wait(GRACE_S) and hung:
             with stacks.open("w") as file:
                 faulthandler.dump_traceback(file)
-        self._watching.close()
+        self._look_no_more()
         rank, node, ok = self._group.rank, self._group.node, self.ok
-        devices: list[DeviceSample] = self._devices.samples if self._devices else []
-        hosts: list[HostSample] = self._host.samples if self._host else []
         return Part(
             node=node,
             host=socket.gethostname(),
@@ -111,9 +103,9 @@ class Attempt:
             marks=[self._course.marks(self.folder, rank)],
             tails=[] if ok else [stacks.read_text() if stacks.exists() else ""],
             stacked=[rank] if stacks.exists() else [],
-            device_samples=[sample._replace(node=node) for sample in devices],
-            host_samples=[sample._replace(node=node) for sample in hosts],
-            sampler=self._sampler.facts() if self._sampler else {},
+            device_samples=[sample._replace(node=node) for sample in self._seen.devices],
+            host_samples=[sample._replace(node=node) for sample in self._seen.hosts],
+            sampler=self._seen.facts,
         )
 
     def _measure(self, venue: Venue) -> None:

@@ -10,6 +10,7 @@ from parabench.cluster import agreement
 from parabench.cluster.inside.attempt import Attempt
 from parabench.cluster.inside.channel import Channel
 from parabench.cluster.inside.grounds import Grounds
+from parabench.cluster.inside.watch import Watch
 from parabench.cluster.line import Lost
 from parabench.cluster.order import Order
 from parabench.cluster.pulse import PERIOD_S
@@ -27,6 +28,7 @@ class Follower:
         self.sane = True
         self._grounds, self._about, self._traces = grounds, about, traces
         self._channel = Channel(grounds)
+        self._watch = Watch() if grounds.group.local_rank == 0 else None
         self._pids: list[int] = []
 
     def follow(self) -> int:
@@ -59,7 +61,7 @@ class Follower:
 
     def _launch(self, number: int, order: Order) -> None:
         channel, word = self._channel, None
-        with Attempt(self._grounds, self._pids, number, order, course_of(order, self._traces)) as attempt:
+        with Attempt(self._grounds, self._watch, self._pids, number, order, course_of(order, self._traces)) as attempt:
             while word is None and not attempt.over.wait(PERIOD_S):
                 word = channel.word(number)
             if word is None and not attempt.ok:

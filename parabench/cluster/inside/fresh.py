@@ -12,9 +12,9 @@ from parabench.record import Finding
 
 SHARED = Finding(
     "shared_processes",
-    "All launches ran in the same processes, which somebody else started. Between them memory was given back, peaks and "
-    "compiled code were forgotten, and every launch made its own process group; allocators, caches and libraries stayed "
-    "warm. So launches differ by less than fresh processes do, and intervals may be too narrow.",
+    "All launches share the processes that somebody else started. Between launches memory is given back, peaks and "
+    "compiled code are forgotten, and each makes its own process group; allocators, caches and libraries stay warm. So "
+    "launches differ by less than fresh processes do, and intervals may be too narrow.",
     "Where you may start processes yourself, use `parabench run`: it gives every launch fresh ones.",
 )
 

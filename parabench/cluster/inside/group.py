@@ -1,8 +1,8 @@
 """Which rank of which group of processes this one is, as who started it says in the environment. Free of torch."""
 
 # Where each name is from:
-# - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT: torchrun; Ray Train sets them too. Kubeflow
-#   gives a pod RANK and WORLD_SIZE of its own, which count nodes: there is no LOCAL_RANK then.
+# - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT: torchrun; Ray Train sets them too.
+#   Kubeflow gives a pod RANK and WORLD_SIZE of its own, which count nodes: there is no LOCAL_RANK then.
 # - OMPI_COMM_WORLD_*: Open MPI, "Environment variables set for MPI applications". Its job's name is PMIX_NAMESPACE.
 # - PMI_RANK, PMI_SIZE: Hydra, the mpiexec of MPICH and Intel MPI, with MPI_LOCALRANKID and MPI_LOCALNRANKS; Cray's PALS
 #   has PMI_LOCAL_RANK and PMI_LOCAL_SIZE.
@@ -76,14 +76,14 @@ class Group:
 
     def announce(self, environ: MutableMapping[str, str] = os.environ) -> None:
         """Set what torchrun would have: strategies of the user's own, and devices, go by it."""
-        environ |= {
-            "RANK": str(self.rank),
-            "WORLD_SIZE": str(self.size),
-            "LOCAL_RANK": str(self.local_rank),
-            "LOCAL_WORLD_SIZE": str(self.local_size),
-            "MASTER_ADDR": self.address,
-            "MASTER_PORT": str(self.port),
-        }
+        environ.update(
+            RANK=str(self.rank),
+            WORLD_SIZE=str(self.size),
+            LOCAL_RANK=str(self.local_rank),
+            LOCAL_WORLD_SIZE=str(self.local_size),
+            MASTER_ADDR=self.address,
+            MASTER_PORT=str(self.port),
+        )
 
 
 def group_of(environ: Mapping[str, str]) -> Group:

@@ -14,6 +14,7 @@ from parabench.cluster.inside.attempt import Attempt
 from parabench.cluster.inside.channel import Channel
 from parabench.cluster.inside.grounds import BEGIN_S, Grounds
 from parabench.cluster.inside.merged import by_node, silent
+from parabench.cluster.inside.watch import Watch
 from parabench.cluster.line import Lost
 from parabench.cluster.order import Order
 from parabench.cluster.pulse import PERIOD_S
@@ -29,14 +30,14 @@ LOOK_S = 0.005
 # What ranks get to hand over what they saw once a launch is over; less when this one is asked to stop, and may be
 # killed a moment later.
 HAND_OVER_S, LAST_LOOK_S = 10.0, 0.25
-GOODBYE_S = 5.0
+GOODBYE_S = 2.0
 
 WRONG = 2
 
 
 class Lead:
-    """The whole group, as rank 0 has it. `sane` as long as all ranks came to the end of every launch; `stop` is who asked
-    for the end while a rank was found to be gone."""
+    """The whole group, as rank 0 has it. `sane` as long as all ranks came to the end of every launch; `stop` is who
+    asked for the end while a rank was found to be gone."""
 
     def __init__(self, grounds: Grounds, about: Mapping[str, Any], traces: Path) -> None:
         self.sane = True
@@ -44,13 +45,14 @@ class Lead:
         self._grounds, self._traces = grounds, traces
         self._channel = Channel(grounds)
         self._said: dict[int, Mapping[str, Any]] = {0: about}
+        self._watch = Watch()
         self._next = 0
 
     # ---- who is there
 
     def assemble(self) -> list[Mapping[str, Any]]:
-        """What every rank says of itself, in their order. Raises UsageError when one does not come or has other software
-        or another suite, Interrupted when any is asked to stop."""
+        """What every rank says of itself, in their order. Raises UsageError when one does not come or has other
+        software or another suite, Interrupted when any is asked to stop."""
         group = self._grounds.group
         with stop_signals():
             self._said |= self._all("hello", range(1, group.size), BEGIN_S)
@@ -101,7 +103,7 @@ class Lead:
         size, number = order.case.world_size, self._publish({"order": order.to_dict()})
         pids = [said["pid"] for _, said in sorted(self._said.items())]
         parts: dict[int, Part] = {}
-        with Attempt(self._grounds, pids, number, order, course) as attempt:
+        with Attempt(self._grounds, self._watch, pids, number, order, course) as attempt:
             try:
                 why = self._wait(attempt, number, order, parts)
                 self._take(number, size, parts, HAND_OVER_S if why else 0.0)
@@ -122,8 +124,8 @@ class Lead:
         return by_node(parts, order.ranks_per_node)
 
     def _wait(self, attempt: Attempt, number: int, order: Order, parts: dict[int, Part]) -> str | None:
-        """Wait until all ranks are over: None when this one came to its end well and all others said what they saw, else
-        why the launch ends. Raises Interrupted when any rank is asked to stop."""
+        """Wait until all ranks are over: None when this one came to its end well and all others said what they saw,
+        else why the launch ends. Raises Interrupted when any rank is asked to stop."""
         until, size = time.monotonic() + order.deadline_s, order.case.world_size
         while not attempt.over.wait(PERIOD_S) or (attempt.ok and len(parts) < size - 1):
             if attempt.over.is_set():

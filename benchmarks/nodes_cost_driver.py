@@ -1,0 +1,57 @@
+"""One node's driver of `nodes_cost`: `python -m benchmarks.nodes_cost_driver HOST PORT FOLDER`, HOST being node 0's.
+
+It takes its place as the driver of any session does. Node 0's says "ready" once all nodes are there; for every line that
+comes in it launches once and writes a line: the launch's wall time without that of its steps, in seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks.nodes_cost_rank import CASE, NODES, PROTOCOL, RANKS_PER_NODE
+from parabench.cluster.crew import Crew
+from parabench.cluster.entrance import dismiss, led, place_in
+from parabench.cluster.site import Site
+from parabench.interrupt import stop_signals
+from parabench.launcher import launch
+from parabench.machine import this_machine
+
+DEADLINE_S = 120.0
+# What the other node gets to come.
+TIMEOUT_S = 60.0
+
+
+def main() -> int:
+    host, port, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    site = Site(nodes=NODES, ranks_per_node=RANKS_PER_NODE, host=host, port=port, timeout_s=TIMEOUT_S)
+    crew = place_in(site, (), None, this_machine(), folder, say)
+    if not isinstance(crew, Crew):
+        return crew or 0
+    code, _ = led(crew, lambda: lead(crew), say)
+    return code
+
+
+def lead(crew: Crew) -> tuple[int, int]:
+    """Launch whenever a line comes in, until none does."""
+    crew.assemble(())
+    with stop_signals():
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            print(beyond_steps_s(crew), flush=True)
+    dismiss(crew, 0)
+    return 0, 1
+
+
+def beyond_steps_s(crew: Crew) -> float:
+    done = launch(CASE, PROTOCOL, deadline_s=DEADLINE_S, crew=crew)
+    assert done.status == "ok", done.failure
+    return done.wall_s - sum(done.step_latencies())
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

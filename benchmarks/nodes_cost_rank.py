@@ -1,0 +1,69 @@
+"""One rank of `nodes_cost` under torchrun: the same training, with nothing of parabench's around it.
+
+`torchrun ... benchmarks/nodes_cost_rank.py FOLDER`. It builds and trains the case with parabench's own functions, so that
+only what stands around the steps differs. Rank r writes how long each of its steps took, in seconds, to FOLDER/r as JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from parabench.case import Case, Protocol
+from parabench.collectives import membership
+from parabench.probes.steps import MARKS
+from parabench.strategies.recipe import Place
+from parabench.trainer import train
+from parabench.worker import build
+
+NODES, RANKS_PER_NODE = 2, 2
+CASE = Case(
+    strategy="ddp", world_size=NODES * RANKS_PER_NODE, nodes=NODES, device="cpu", backend="gloo", seq_len=32
+)  # fmt: skip
+PROTOCOL = Protocol(warmup=5, steps=20)
+
+
+class Marks:
+    """A clock that only reads the time."""
+
+    def __init__(self) -> None:
+        self._at: list[float] = []
+
+    def mark(self) -> None:
+        self._at.append(time.perf_counter())
+
+    def skip(self) -> None:
+        raise AssertionError("this training has all marks")
+
+    def durations(self) -> list[float]:
+        """Seconds that each step took."""
+        return [self._at[first + MARKS - 1] - self._at[first] for first in range(0, len(self._at), MARKS)]
+
+
+def main() -> None:
+    torch.set_num_threads(CASE.threads)
+    dist.init_process_group(CASE.backend)
+    rank = dist.get_rank()
+    marks = Marks()
+    take_steps(Place(rank, CASE.world_size, torch.device(CASE.device)), marks)
+    (Path(sys.argv[1]) / str(rank)).write_text(json.dumps(marks.durations()))
+    gc.collect()  # DDP's reducer must be gone before its group is
+    membership.leave()
+
+
+def take_steps(place: Place, marks: Marks) -> None:
+    """As many as a launch takes, those included that it takes instrumented."""
+    training, _, _ = build(CASE, place)
+    train(training, marks, range(PROTOCOL.all_steps))
+
+
+if __name__ == "__main__":
+    assert int(os.environ["WORLD_SIZE"]) == CASE.world_size
+    main()

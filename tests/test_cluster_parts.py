@@ -1,0 +1,354 @@
+"""The parts of a session on several nodes, each alone: no hosts, no drivers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch._C._distributed_c10d import HashStore, TCPStore
+
+import parabench
+from parabench.case import Case, Protocol
+from parabench.cluster import addresses, agreement, parcel
+from parabench.cluster.line import Line, Lost
+from parabench.cluster.meeting import Meeting
+from parabench.cluster.order import Order
+from parabench.cluster.site import Site
+from parabench.cluster.team import FAILED, HUNG, Word
+from parabench.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.collectives import ALGORITHMS
+from parabench.errors import UsageError
+from parabench.family import STRATEGIES
+from parabench.judgement import judge
+from parabench.models import MODELS
+from parabench.part import Course, Part
+from parabench.ranks import Ended
+from parabench.record import DeviceSample, Failure, HostSample, Status
+from parabench.together import facts_of, on_one_clock
+
+CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
+SITE = Site(nodes=2, ranks_per_node=2, host="localhost")
+
+
+# -- parcels, lines, orders ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_parcel_arrives_whole_and_leaves_nothing(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, content = HashStore(), {"numbers": list(range(100)), "text": "ä"}
+    size = 4 << 20 if pieces == 1 else len(json.dumps(content)) // 5
+    monkeypatch.setattr(parcel, "PIECE_BYTES", size)
+    assert not parcel.arrived(store, "part")
+    parcel.send(store, "part", content)
+    assert parcel.arrived(store, "part")
+    assert (store.num_keys() > 2) is (pieces > 1)
+    assert parcel.take(store, "part") == content
+    assert store.num_keys() == 0
+
+
+@pytest.fixture
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5), wait_for_workers=False)
+
+
+def test_a_line_answers_and_a_watch_ends_a_wait(store: TCPStore) -> None:
+    line = Line("127.0.0.1", store.port, "here")
+    line.ask(lambda s: s.set("key", "value"))
+    assert line.ask(lambda s: s.get("key")) == b"value"
+    assert store.get("here/key") == b"value"
+    assert line.there("key", timeout_s=0.0)
+    assert not line.there("other", timeout_s=0.0)
+
+    def enough() -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        line.ask(lambda s: s.get("never"), watch=enough)
+    line.end()
+
+
+def test_a_line_that_is_not_answered_is_lost(store: TCPStore) -> None:
+    line = Line("127.0.0.1", store.port, "here")
+    with pytest.raises(Lost, match="has not answered for"):
+        line.ask(lambda s: s.get("never"), timeout_s=0.1)
+    gone = Line("127.0.0.1", store.port, "here")
+    with pytest.raises(Lost, match="is gone: broken"):
+        gone.ask(lambda s: (_ for _ in ()).throw(RuntimeError("broken\nin many lines")).__next__())
+    gone.end()
+
+
+@pytest.mark.parametrize(
+    ("case", "protocol"),
+    [
+        (CASE, Protocol(warmup=2, steps=3)),
+        (CollectiveCase(op="all_reduce", world_size=4, nodes=2), CollectiveProtocol(iterations=3)),
+    ],
+)
+def test_an_order_travels_as_json(case: Any, protocol: Any) -> None:
+    order = Order.of(case, protocol, 12.5)
+    assert (order.kind, order.nodes, order.ranks_per_node) == (case.kind, 2, 2)
+    assert Order.from_dict(json.loads(json.dumps(order.to_dict()))) == order
+
+
+def test_what_is_no_case_is_no_order() -> None:
+    order = Order.of(CASE, Protocol(), 1.0).to_dict()
+    with pytest.raises(UsageError, match="world_size is '4'"):
+        Order.from_dict(order | {"case": order["case"] | {"world_size": "4"}})
+
+
+def test_a_word_is_heard_once_by_whoever_listens_or_will() -> None:
+    heard: list[str] = []
+    early, late = Word(), Word()
+    with early.heard_by(heard.append):
+        early.say(HUNG)
+        early.say(FAILED)
+    assert (heard, early.why) == ([HUNG], HUNG)
+    late.say(FAILED)
+    with late.heard_by(heard.append):
+        pass
+    assert heard == [HUNG, FAILED]
+
+
+# -- clocks ----------------------------------------------------------------------------------------------------------
+
+
+def test_clocks_are_told_by_the_first_rank_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, meeting = HashStore(), Meeting("", 0, "", nodes=3, ranks_per_node=2)
+    ahead = threading.local()
+    monkeypatch.setattr("parabench.cluster.meeting.perf_counter", lambda: time_of(ahead))
+    told: dict[int, Any] = {}
+
+    def rank(number: int, by: float) -> None:
+        ahead.by = by
+        told[number] = meeting.clock(store, number)
+
+    ranks = [threading.Thread(target=rank, args=each) for each in ((0, 0.0), (2, 50.0), (4, -7.0))]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join(60)
+    assert meeting.clock(store, 1) is None
+    assert told[0] == {"offset_s": 0.0, "error_s": 0.0}
+    for number, offset in ((2, -50.0), (4, 7.0)):
+        assert abs(told[number]["offset_s"] - offset) <= told[number]["error_s"] + 1e-9
+
+
+def time_of(ahead: threading.local) -> float:
+    import time
+
+    by: float = ahead.by
+    return time.perf_counter() + by
+
+
+def part(node: int, ended: Ended | None = None, **more: Any) -> Part:
+    ranks = range(2 * node, 2 * node + 2)
+    marks = np.arange(10.0).reshape(2, 5) + 100 * node
+    return Part(
+        node=node, host=f"h{node}", first_rank=ranks.start, began_s=100.0 * node, ended=ended or Ended(ok=True),
+        results=[{"rank": rank} for rank in ranks], marks=[marks.copy() for _ in ranks], tails=["", ""], stacked=[],
+        device_samples=[DeviceSample(0, 1.0, "used_bytes", 1.0, node=node)],
+        host_samples=[HostSample(None, 1.0, "other_cpu_share", 0.0, node=node)], sampler={"ticks": 1},
+    ) if not more else replace(part(node, ended), **more)  # fmt: skip
+
+
+def course(moments: int | None = None) -> Course:
+    return Course(
+        case=CASE, size=4, entry=print, job=lambda venue: None, marks=lambda folder, rank: np.zeros((1, 5)),
+        where=lambda n: f"to moment {n}", moments=moments,
+    )  # fmt: skip
+
+
+def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
+    results = [
+        {
+            "rank": 2,
+            "clock": {"offset_s": -99.0, "error_s": 0.001},
+            "waits": [[0, 101.0, 102.0]],
+            "collectives": [[0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, 101.5, 0.25, 1, None]],
+        },
+        {"rank": 3},
+    ]
+    first, second = on_one_clock(course(), [part(0), part(1, results=results)])
+    assert first.marks[0][0, 0] == 0.0
+    assert second.marks[1].tolist() == [[1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
+    assert second.results[0]["waits"] == [[0, 2.0, 3.0]]
+    assert second.results[0]["collectives"][0][7:] == [2.0, 2.5, 0.25, 1, None]
+    # It began at 100 on its own clock, 1 on node 0's, which began at 0: its readings were 1 s later than they say.
+    assert [second.device_samples[0].t_s, second.host_samples[0].t_s] == [2.0, 2.0]
+    assert [each["clock"] for each in facts_of([first, second])["nodes"]] == [None, results[0]["clock"]]
+
+
+def test_a_duration_is_no_moment_and_an_unknown_clock_shifts_nothing() -> None:
+    clock = [{"rank": 2, "clock": {"offset_s": -99.0, "error_s": 0.0}}, {"rank": 3}]
+    told, untold = part(1, results=clock), part(1)
+    assert on_one_clock(course(moments=1), [part(0), told])[1].marks[0][0].tolist() == [1.0, 101.0, 102.0, 103.0, 104.0]
+    assert on_one_clock(course(), [part(0), untold])[1] is untold
+
+
+def test_a_part_travels_as_json() -> None:
+    nan = part(1, Ended(ok=False, rank=3, signal="SIGKILL"))
+    nan.marks[0][0, 0] = float("nan")
+    back = Part.from_dict(json.loads(json.dumps(nan.to_dict())))
+    assert back.to_dict().keys() == nan.to_dict().keys()
+    assert np.array_equal(back.marks[0], nan.marks[0], equal_nan=True)
+    assert (back.ended, back.device_samples, back.ranks) == (nan.ended, nan.device_samples, range(2, 4))
+
+
+# -- judgement -------------------------------------------------------------------------------------------------------
+
+
+def error(rank: int, message: str, at: float, *, oom: bool = False) -> dict[str, Any]:
+    return {"rank": rank, "error": {"at": at, "message": message, "traceback": "Traceback", "oom": oom}}
+
+
+def judged(*parts: Part, lost: str | None = None) -> tuple[Status, Failure | None]:
+    return judge(parts, lambda n: f"to moment {n}", 5.0, lost)
+
+
+ECHO = error(0, "RuntimeError: Connection closed by peer [10.0.0.2]:1234", 0.0)
+
+
+def test_a_killed_rank_of_another_node_is_the_cause_of_all_errors() -> None:
+    zero = part(0, Ended(ok=False, rank=0), results=[ECHO, {"rank": 1}])
+    one = part(1, Ended(ok=False, rank=3, signal="SIGKILL"))
+    status, failure = judged(zero, one)
+    assert status is Status.CRASHED
+    assert failure is not None
+    assert (failure.rank, failure.signal) == (3, "SIGKILL")
+    assert str(failure).startswith("rank 3: ended by SIGKILL")
+    assert str(failure).endswith("on node 1 (h1)")
+
+
+def test_an_error_comes_before_its_echo_whatever_the_clocks_say() -> None:
+    zero = part(0, Ended(ok=False, rank=0), results=[ECHO, {"rank": 1}])
+    one = part(1, Ended(ok=False, rank=2), results=[error(2, "ValueError: no such layer", 500.0), {"rank": 3}])
+    status, failure = judged(zero, one)
+    assert (status, failure and failure.rank) == (Status.FAILED, 2)
+    assert failure is not None
+    assert failure.message == "ValueError: no such layer on node 1 (h1)"
+
+
+def test_what_was_told_to_end_is_no_cause() -> None:
+    zero = part(0, Ended(ok=False, told=FAILED), results=[error(0, "RuntimeError: told", 0.0), {"rank": 1}])
+    one = part(1, Ended(ok=False, rank=2), results=[error(2, "MemoryError", 1.0, oom=True), {"rank": 3}])
+    status, failure = judged(zero, one)
+    assert (status, failure and failure.rank) == (Status.OOM, 2)
+
+
+def test_a_lost_node_and_a_hang() -> None:
+    assert judged(part(0, Ended(ok=False, rank=0)), lost="node 1 was lost") == (
+        Status.CRASHED,
+        Failure("node 1 was lost"),
+    )
+    short = np.full((2, 5), np.nan)
+    one = part(1, Ended(ok=False, told=HUNG), marks=[short, part(1).marks[0]], tails=["stack", "stack"], stacked=[2, 3])
+    status, failure = judged(part(0, Ended(ok=False, hung=True), stacked=[0, 1]), one)
+    assert status is Status.HUNG
+    assert failure is not None
+    assert failure.rank == 2
+    assert "it came least far, to moment 0 on node 1 (h1)" in failure.message
+
+
+# -- agreement -------------------------------------------------------------------------------------------------------
+
+
+def test_what_differs_is_named_with_both_values() -> None:
+    mine = {"torch": "2.13.0", "NCCL": None, "options": None}
+    assert agreement.differences(mine, dict(mine)) == []
+    theirs = {"torch": "2.11.0", "NCCL": "2.27", "options": None}
+    assert agreement.differences(mine, theirs) == [
+        "torch 2.11.0, and node 0 has 2.13.0",
+        "NCCL 2.27, and node 0 has none",
+    ]
+
+
+def test_software_is_what_must_be_equal() -> None:
+    here = agreement.software()
+    assert here.keys() == {"parabench", "python", "torch", "CUDA", "NCCL"}
+    assert str(here["parabench"]).startswith(f"{parabench.__version__} (source ")
+
+
+def test_code_of_ones_own_is_found_and_told_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_code_of_own.py").write_text("def model(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    tables = {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS}
+    cases = [replace(CASE, model="my_code_of_own:model"), replace(CASE, algorithm="nccl:ring"), CASE]
+    assert agreement.own_names(cases, tables) == ["my_code_of_own:model"]
+    told = agreement.of_own(["my_code_of_own:model", "no_such_module_at_all:model"])
+    assert told["my_code_of_own:model"] == agreement.of_file(tmp_path / "my_code_of_own.py")
+    assert told["no_such_module_at_all:model"] == agreement.ABSENT
+
+
+# -- addresses -------------------------------------------------------------------------------------------------------
+
+
+OWN = {"127.0.0.1": "lo", "10.0.0.1": "eth0", "10.1.0.1": "ib0"}
+NAMES = {"node0": ["127.0.1.1"], "both": ["127.0.1.1", "10.0.0.1"], "far": ["10.0.0.9"], "localhost": ["127.0.0.1"]}
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "own_addresses", lambda: OWN)
+    monkeypatch.setattr(addresses, "addresses_of", lambda name: NAMES.get(name, [name] if name[0].isdigit() else []))
+
+
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize(
+    ("changes", "address", "interface", "restricted"),
+    [
+        ({"host": "10.0.0.1"}, "10.0.0.1", "eth0", False),
+        ({"host": "both"}, "10.0.0.1", "eth0", False),
+        ({"host": "localhost"}, "127.0.0.1", "lo", False),
+        ({"host": "127.0.0.1"}, "127.0.0.1", "lo", False),
+        ({"host": "node0"}, "0.0.0.0", None, False),
+        ({"host": "node0", "local_addr": "10.1.0.1"}, "10.1.0.1", "ib0", False),
+        ({"host": "far", "interface": "ib0"}, "10.1.0.1", "ib0", True),
+    ],
+)
+def test_node_0_listens_where_the_endpoint_leads(changes: Any, address: str, interface: str, restricted: bool) -> None:
+    assert addresses.way_in(replace(SITE, **changes)) == addresses.Way(address, interface, restricted)
+
+
+@pytest.mark.usefixtures("host")
+def test_only_what_leads_here_is_ours() -> None:
+    assert [addresses.is_ours(name) for name in ("both", "node0", "localhost", "far", "nowhere")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"interface": "eth9"}, "--interface 'eth9' has no address here; use one of lo, eth0, ib0"),
+        ({"local_addr": "10.9.9.9"}, "--local-addr '10.9.9.9' is no address of this host; it has 127.0.0.1, 10.0.0.1"),
+    ],
+)
+def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        addresses.check(replace(SITE, **changes))
+    addresses.check(replace(SITE, interface="eth0", local_addr="10.1.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("way", "environ", "told"),
+    [
+        (addresses.Way("10.0.0.1", "eth0"), {}, {"GLOO_SOCKET_IFNAME": "eth0"}),
+        (addresses.Way("10.0.0.1", "eth0"), {"GLOO_SOCKET_IFNAME": "ib0"}, {"GLOO_SOCKET_IFNAME": "ib0"}),
+        (
+            addresses.Way("10.0.0.1", "eth0", restricted=True),
+            {"GLOO_SOCKET_IFNAME": "ib0"},
+            {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"},
+        ),
+        (addresses.Way("127.0.0.1", "lo"), {}, {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}),
+        (addresses.Way("0.0.0.0", None), {}, {}),
+    ],
+)
+def test_ranks_keep_to_the_interface(way: addresses.Way, environ: dict[str, str], told: dict[str, str]) -> None:
+    assert way.environment(environ) == told

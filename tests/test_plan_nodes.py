@@ -1,0 +1,196 @@
+"""Planning for several nodes: sizes that fill them or not, what a suite lists for one machine, batches and data that
+grow with the ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from parabench.case import Protocol
+from parabench.errors import UsageError
+from parabench.machine import Gpu, Machine
+from parabench.plan import make_plan
+from parabench.suite import Suite, load_suite, shipped, sweep
+
+
+def cluster(nodes, ranks_per_node, gpus=True):
+    found = (Gpu("g", None),) * ranks_per_node * gpus
+    reason = None if gpus else "none"
+    return Machine(cores=64, gpus=found, gpus_reason=reason, nodes=nodes, ranks_per_node=ranks_per_node)
+
+
+def plan(machine, *sweeps, **overrides):
+    suite = Suite(name="s", path=None, question="q", sweeps=sweeps, protocol=Protocol())
+    return make_plan(suite, overrides, Protocol(), machine, 0)
+
+
+def sizes(made):
+    return [(case.world_size, case.nodes) for case in made.cases]
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks_per_node", "expected"),
+    [
+        (1, 1, [1]),
+        (1, 8, [1, 2, 4, 8]),
+        (2, 1, [1, 2]),
+        (2, 8, [1, 2, 4, 8, 16]),
+        (3, 5, [1, 2, 4, 5, 10, 15]),
+        (4, 2, [1, 2, 4, 8]),
+        (6, 6, [1, 2, 4, 6, 12, 24, 36]),
+    ],
+)
+def test_sizes_go_up_to_a_node_and_then_by_whole_nodes(nodes, ranks_per_node, expected):
+    machine = cluster(nodes, ranks_per_node)
+    assert machine.world_sizes("cpu") == machine.world_sizes("cuda") == expected
+    assert sizes(plan(machine, sweep(world_size="auto"))) == [(size, -(-size // ranks_per_node)) for size in expected]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "expected"), [(1, 1), (5, 1), (6, 2), (7, 1), (8, 2), (9, 3), (10, 2), (12, 3), (15, 3), (20, 1)]
+)
+def test_the_fewest_nodes_share_the_ranks_evenly(world_size, expected):
+    assert cluster(3, 5).nodes_for(world_size) == expected
+
+
+def test_one_size_becomes_all_ranks_and_several_go_up_to_all():
+    machine = cluster(3, 5)
+    assert sizes(plan(machine, sweep(world_size=2))) == [(15, 3)]
+    assert sizes(plan(machine, sweep(world_size=(2, 4)))) == [(2, 1), (4, 1), (5, 1), (10, 2), (15, 3)]
+    assert sizes(plan(machine, sweep(world_size=(1, 2)))) == [(1, 1), (2, 1), (4, 1), (5, 1), (10, 2), (15, 3)]
+    assert sizes(plan(machine, sweep(strategy="single"))) == [(1, 1)]
+
+
+def test_a_single_rank_is_all_there_is():
+    assert sizes(plan(cluster(1, 1), sweep(world_size=(2, 4)))) == [(1, 1)]
+
+
+@pytest.mark.parametrize(("asked", "spread"), [(4, (4, 1)), (6, (6, 1)), (12, (12, 2)), (16, (16, 2))])
+def test_a_size_that_is_asked_for_need_fill_no_node(asked, spread):
+    made = plan(cluster(2, 8), sweep(world_size=2), world_size=(asked,))
+    assert sizes(made) == [spread]
+    # The batch that nobody asked for divides among those ranks, and no others.
+    assert made.cases[0].global_batch == {4: 8, 6: 24, 12: 24, 16: 16}[asked]
+
+
+@pytest.mark.parametrize("asked", [9, 17, 24])
+def test_a_size_that_cannot_be_spread_is_refused(asked):
+    with pytest.raises(UsageError, match=f"world_size {asked} cannot be spread evenly over a node of 8 ranks; give"):
+        plan(cluster(2, 8), sweep(world_size=2), world_size=(asked,))
+
+
+@pytest.mark.parametrize("wrong", [0, -2, "four", 2.0])
+@pytest.mark.parametrize("machine", [cluster(2, 8), Machine(cores=2, gpus_reason="none")])
+def test_a_size_that_is_none_is_told_what_it_is(machine, wrong):
+    with pytest.raises(UsageError, match=f"world_size is {wrong!r}; it must be"):
+        plan(machine, sweep(world_size=2), world_size=(wrong,))
+
+
+def test_nodes_may_be_asked_for():
+    made = plan(cluster(2, 8), sweep(world_size=(2, 4)), nodes=(1, 2))
+    assert sorted(sizes(made)) == [(2, 1), (2, 2), (4, 1), (4, 2), (8, 1), (8, 2), (16, 2)]
+    assert {each.reason for each in made.skipped} == {
+        "world_size 16 cannot be spread evenly over a node of 8 ranks; give a multiple of 8, up to 16"
+    }
+    odd = plan(cluster(3, 5), sweep(world_size="auto"), nodes=(2,))
+    assert sizes(odd) == [(2, 2), (4, 2), (10, 2)]
+    assert [each.reason for each in odd.skipped] == [
+        f"nodes is 2; it must divide world_size {size}" for size in (1, 5, 15)
+    ]
+    with pytest.raises(UsageError, match="nodes is 3, and this session has 2"):
+        plan(cluster(2, 6), sweep(world_size=2), nodes=(3,))
+
+
+# -- what a suite lists for one machine ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gpus", [False, True])
+@pytest.mark.parametrize(("nodes", "ranks_per_node"), [(1, 1), (1, 8), (2, 1), (3, 5), (2, 8), (125, 8)])
+@pytest.mark.parametrize("name", shipped())
+def test_every_suite_can_be_planned_on_any_nodes(name, nodes, ranks_per_node, gpus):
+    suite = load_suite(name)
+    made = make_plan(suite, {}, suite.protocol, cluster(nodes, ranks_per_node, gpus), 0)
+    assert max(sizes(made)) == (nodes * ranks_per_node, nodes)
+    assert len({(case.strategy, case.data) for case in made.cases}) == len({case.strategy for case in made.cases})
+
+
+def test_what_does_not_divide_all_ranks_is_skipped():
+    made = plan(cluster(3, 5), sweep(strategy=("ddp", "tp_ddp"), tp_size=2, world_size=4))
+    assert [case.strategy for case in made.cases] == ["ddp"]
+    assert [each.reason for each in made.skipped] == ["tp_size is 2; it must divide world_size 15"]
+    # There is no such case to show: it stands there without what does not divide.
+    assert made.skipped[0].case.tp_size == 1
+
+
+def test_a_case_that_there_is_is_not_skipped_for_one_that_there_is_not():
+    made = plan(cluster(3, 5), sweep(strategy="tp_ddp", tp_size=(2, None, 4), world_size=4))
+    assert [(case.tp_size, case.world_size) for case in made.cases] == [(1, 15)]
+    assert made.skipped == ()
+
+
+def test_a_shape_that_is_asked_for_with_its_size_is_refused():
+    with pytest.raises(UsageError, match="tp_size is 2; it must divide world_size 15"):
+        plan(cluster(3, 5), sweep(strategy="tp_ddp"), tp_size=(2,), world_size=(15,))
+
+
+def test_sizes_that_nobody_asked_for_need_not_fit_the_model():
+    made = plan(cluster(2, 8), sweep(strategy=("ddp", "tp"), world_size=2))
+    assert [case.strategy for case in made.cases] == ["ddp"]
+    assert "does not divide the 4 heads of gpt-nano" in made.skipped[0].reason
+    with pytest.raises(UsageError, match="does not divide the 4 heads of gpt-nano"):
+        plan(cluster(2, 8), sweep(), strategy=("ddp", "tp"), world_size=(16,))
+
+
+def test_real_nodes_take_the_place_of_those_that_a_suite_makes_up():
+    sweeps = (
+        sweep(strategy="hsdp", ranks_per_node=2, world_size=4),
+        sweep(strategy="ddp", algorithm="two_level", ranks_per_node=2, world_size=4),
+    )
+    for made in (plan(cluster(2, 8), *sweeps), plan(cluster(2, 8), *sweeps, ranks_per_node=(8,))):
+        assert [case.ranks_per_node for case in made.cases] == [8, 8]
+    assert [case.ranks_per_node for case in plan(cluster(1, 8), *sweeps).cases] == [2, 2]
+    with pytest.raises(UsageError, match="nothing to run; ranks_per_node is 2, and on 2 nodes two_level goes by the 8"):
+        plan(cluster(2, 8), sweeps[1], ranks_per_node=(2,))
+
+
+# -- batch and data ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", ["global_batch", "batch_per_rank"])
+@pytest.mark.parametrize("wrong", [0, -8, 8.5, "many"])
+def test_a_batch_that_is_none_is_told_what_it_is(axis, wrong):
+    with pytest.raises(UsageError, match=f"{axis} is {wrong!r}; it must be"):
+        plan(cluster(2, 8), sweep(world_size=2, **{axis: wrong}))
+    with pytest.raises(UsageError, match=f"{axis} is {wrong!r}; it must be"):
+        plan(cluster(2, 8), sweep(world_size=2), **{axis: (wrong,)})
+
+
+def test_all_cases_do_the_same_work():
+    made = plan(cluster(3, 5), sweep(strategy="single"), sweep(world_size=2), sweep(world_size=(2, 4), global_batch=8))
+    assert {case.global_batch for case in made.cases} == {120}
+
+
+def test_a_batch_that_outgrows_our_text_is_made_of_synthetic_data_in_all_cases():
+    sweeps = (sweep(strategy="single"), sweep(world_size=2, seq_len=(8, 64)))
+    assert {case.data for case in plan(cluster(16, 8), *sweeps).cases} == {"text"}
+    assert {case.data for case in plan(cluster(32, 8), *sweeps).cases} == {"synthetic"}
+    assert {case.data for case in plan(cluster(32, 8), *sweeps, seq_len=(8,)).cases} == {"text"}
+    weak = plan(cluster(32, 8), sweep(world_size="auto", batch_per_rank=1))
+    assert {case.data for case in weak.cases} == {"synthetic"}
+
+
+def test_data_that_is_asked_for_is_kept():
+    with pytest.raises(UsageError, match="data 'text' holds"):
+        plan(cluster(32, 8), sweep(world_size=2), data=("text",))
+    with pytest.raises(UsageError, match="data 'text' holds"):
+        plan(cluster(32, 8), sweep(world_size=2, data="text"))
+
+
+def test_one_machine_is_planned_as_before():
+    here = Machine(cores=2, gpus_reason="none")
+    made = plan(here, sweep(world_size=(2, 4)))
+    assert [(case.world_size, case.nodes, case.global_batch) for case in made.cases] == [(2, 1, 8), (4, 1, 8)]
+    with pytest.raises(UsageError, match="data 'text' holds"):
+        plan(here, sweep(world_size=2), global_batch=(256,))

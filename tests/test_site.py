@@ -1,0 +1,117 @@
+"""Where a session takes place: torchrun's flags, Slurm's variables, and what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from parabench.cli import main
+from parabench.cluster.site import PORT, RUN_ID, TIMEOUT_S, Flags, Site, site_of
+from parabench.errors import UsageError
+from parabench.machine import Gpu, Machine
+
+CPU = Machine(cores=4, gpus_reason="this torch is a CPU build")
+GPUS = Machine(cores=4, gpus=(Gpu("H", 1, 0),) * 8)
+TWO = Flags(nnodes="2", nproc_per_node="8", rdzv_endpoint="host0:29400", rdzv_id="job42")
+
+
+def test_torchruns_flags_mean_what_they_mean_there() -> None:
+    assert site_of(TWO, {}, CPU) == Site(nodes=2, ranks_per_node=8, host="host0", port=29400, run_id="job42")
+    given = replace(TWO, node_rank=1, local_addr="10.0.0.2", interface="ib0", rdzv_timeout=30.0)
+    assert site_of(given, {}, CPU) == Site(
+        nodes=2, ranks_per_node=8, host="host0", run_id="job42", node=1, local_addr="10.0.0.2", interface="ib0",
+        timeout_s=30.0,
+    )  # fmt: skip
+
+
+def test_unsaid_is_as_torchrun_has_it() -> None:
+    site = site_of(Flags(nnodes="3", rdzv_endpoint="host0"), {}, CPU)
+    assert site == Site(nodes=3, ranks_per_node=1, host="host0", port=PORT, run_id=RUN_ID, timeout_s=TIMEOUT_S)
+
+
+def test_a_machine_as_it_is_has_no_site() -> None:
+    assert site_of(Flags(), {}, CPU) is None
+    assert site_of(Flags(nproc_per_node="3"), {}, CPU) == Site(nodes=1, ranks_per_node=3, node=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "machine", "ranks"),
+    [
+        ("auto", GPUS, 8), ("auto", CPU, 4), ("gpu", GPUS, 8), ("cpu", GPUS, 4), ("2", GPUS, 2), (None, GPUS, 8),
+        (None, CPU, 1),
+    ],
+)  # fmt: skip
+def test_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None:
+    site = site_of(replace(TWO, nproc_per_node=text), {}, machine)
+    assert site is not None
+    assert site.ranks_per_node == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "shown"),
+    [
+        ("host0", "host0", 29400, "host0:29400"),
+        ("10.0.0.1:1234", "10.0.0.1", 1234, "10.0.0.1:1234"),
+        ("[fe80::1]:1234", "fe80::1", 1234, "[fe80::1]:1234"),
+    ],
+)
+def test_endpoints(text: str, host: str, port: int, shown: str) -> None:
+    site = site_of(replace(TWO, rdzv_endpoint=text), {}, CPU)
+    assert site is not None
+    assert (site.host, site.port, site.endpoint) == (host, port, shown)
+
+
+def test_a_master_address_is_an_endpoint_too() -> None:
+    flags = Flags(nnodes="2", node_rank=1, master_addr="pod-0", master_port=23456)
+    site = site_of(flags, {}, CPU)
+    assert site is not None
+    assert (site.host, site.port, site.node) == ("pod-0", 23456, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (replace(TWO, nnodes="1:4"), "--nnodes 1:4: a session has as many nodes from its begin to its end; give one"),
+        (replace(TWO, nnodes="two"), "--nnodes 'two' is no number of nodes; give 2"),
+        (replace(TWO, nnodes="0"), "--nnodes '0' is no number of nodes"),
+        (replace(TWO, nnodes="²"), "--nnodes '²' is no number of nodes"),
+        (replace(TWO, nproc_per_node="0"), "--nproc-per-node '0' is no number of ranks; give 8, or auto, gpu or cpu"),
+        (
+            replace(TWO, nproc_per_node="gpu"),
+            "--nproc-per-node gpu: no CUDA device is here (this torch is a ",
+        ),
+        (replace(TWO, rdzv_endpoint=None), "--nnodes 2 needs --rdzv-endpoint HOST:PORT, the same on every node"),
+        (replace(TWO, rdzv_endpoint="a b"), "--rdzv-endpoint 'a b' is no HOST:PORT; write it as host0:29400"),
+        (replace(TWO, rdzv_endpoint="h:0"), "--rdzv-endpoint 'h:0' is no HOST:PORT"),
+        (replace(TWO, rdzv_endpoint="::1:5"), "--rdzv-endpoint '::1:5' is no HOST:PORT"),
+        (replace(TWO, node_rank=2), "--node-rank is 2; with --nnodes 2 it is from 0 to 1"),
+        (replace(TWO, node_rank=-1), "--node-rank is -1; with --nnodes 2 it is from 0 to 1"),
+        (replace(TWO, rdzv_id="a/b"), "--rdzv-id 'a/b' is no name; use letters, digits"),
+        (replace(TWO, rdzv_timeout=0.0), "--rdzv-timeout is 0 s; give 1 or more"),
+        (replace(TWO, rdzv_timeout=float("nan")), "--rdzv-timeout is nan s"),
+        (Flags(rdzv_endpoint="h:1"), "--rdzv-endpoint h:1 is for several nodes; give --nnodes too"),
+        (Flags(node_rank=0), "--node-rank 0 is for several nodes; give --nnodes too"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_remedy(flags: Flags, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        site_of(flags, {}, CPU)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+def test_torchruns_variables_are_read_as_torchrun_reads_them() -> None:
+    for command in ("run", "collectives"):
+        options = {
+            option.name: option.envvar for option in main.commands[command].params if option.name in Flags.__slots__
+        }
+        assert options == {
+            "nnodes": "PET_NNODES", "nproc_per_node": "PET_NPROC_PER_NODE", "rdzv_endpoint": "PET_RDZV_ENDPOINT",
+            "rdzv_id": "PET_RDZV_ID", "node_rank": "PET_NODE_RANK", "master_addr": "PET_MASTER_ADDR",
+            "master_port": "PET_MASTER_PORT", "local_addr": "PET_LOCAL_ADDR", "rdzv_timeout": None, "interface": None,
+        }  # fmt: skip
+    done = CliRunner().invoke(main, ["run", "quick"], env={"PET_NNODES": "1:3"})
+    assert done.exit_code == 2
+    assert done.stderr.startswith("parabench: --nnodes 1:3: a session has as many nodes")
