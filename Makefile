@@ -48,6 +48,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.overlap
 	$(BIN)/python -m benchmarks.instruments
 	$(BIN)/python -m benchmarks.slow_link || test $$? -eq 2  # where it cannot run it has said why
+	$(BIN)/python -m benchmarks.nodes_cost || test $$? -eq 2
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak

@@ -4,7 +4,7 @@
 
 Nodes are network namespaces of this machine, two ranks each, so it needs root, `ip` and `tc`. A launch is the whole
 thing, from node 0's order to the samples of all nodes. torchrun's time goes from the start of both its agents to the
-end of both: `python` imports torch in agents and ranks, which parabench's fork server did before the first launch. The
+end of both: it imports torch in agents and ranks, as parabench's fork server did once, before the first launch. The
 time of the steps themselves (the slowest rank's, every step) is taken off both.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -21,10 +20,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from benchmarks import nodes_cost_rank
 from benchmarks.hosts import Host, NoNodes, hosts
 from benchmarks.nodes_cost_rank import CASE, NODES, RANKS_PER_NODE
 
@@ -68,8 +66,9 @@ def drivers(nodes: tuple[Host, ...], folder: Path) -> Iterator[Callable[[], floa
 
         def beyond_steps_s() -> float:
             assert first.stdin is not None
-            first.stdin.write("launch\n")
-            first.stdin.flush()
+            with suppress(BrokenPipeError):  # why it is gone is heard next
+                first.stdin.write("launch\n")
+                first.stdin.flush()
             return float(hear(first, folder))
 
         yield beyond_steps_s
@@ -88,7 +87,8 @@ def hear(driver: subprocess.Popen[str], folder: Path) -> str:
 def end(started: list[subprocess.Popen[str]]) -> None:
     """Close node 0's input, which ends the session; whoever does not go then is asked to, and at last killed."""
     if started and started[0].stdin is not None:
-        started[0].stdin.close()
+        with suppress(BrokenPipeError):
+            started[0].stdin.close()
     for ask in (subprocess.Popen.terminate, subprocess.Popen.kill):
         for driver in started:
             try:
@@ -96,7 +96,8 @@ def end(started: list[subprocess.Popen[str]]) -> None:
             except subprocess.TimeoutExpired:
                 ask(driver)
     for driver in started:
-        driver.wait()
+        with driver:
+            pass  # it is gone: its pipes are closed
 
 
 def torchrun_s(nodes: tuple[Host, ...], folder: Path, *words: str) -> float:
@@ -107,12 +108,7 @@ def torchrun_s(nodes: tuple[Host, ...], folder: Path, *words: str) -> float:
     begin = time.perf_counter()
     for node in nodes:
         # TMPDIR: torchrun leaves its folders of logs behind.
-        environment = {
-            "GLOO_SOCKET_IFNAME": node.interface,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.getcwd(),
-            "TMPDIR": str(folder),
-        }
+        environment = {"GLOO_SOCKET_IFNAME": node.interface, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
         command = [sys.executable, "-m", "torch.distributed.run", *flags, "--local-addr", node.address, *words]
         with (folder / f"torchrun{node.number}.err").open("wb") as errors:
             agents.append(node.start(command, environment=environment, errors=errors))
@@ -130,7 +126,7 @@ def torchrun_s(nodes: tuple[Host, ...], folder: Path, *words: str) -> float:
 
 def torchrun_beyond_steps_s(nodes: tuple[Host, ...], folder: Path) -> float:
     """As `torchrun_s`, of the same training, without its steps."""
-    took = torchrun_s(nodes, folder, nodes_cost_rank.__file__, str(folder))
+    took = torchrun_s(nodes, folder, "-m", "benchmarks.nodes_cost_rank", str(folder))
     ranks = [json.loads((folder / str(rank)).read_text()) for rank in range(CASE.world_size)]
     return took - sum(map(max, zip(*ranks, strict=True)))
 
@@ -176,7 +172,7 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-    ours, least, most = (statistics.median(seen["launch"]), min(seen["launch"]), max(seen["launch"]))
+    ours, least, most = statistics.median(seen["launch"]), min(seen["launch"]), max(seen["launch"])
     ratio = statistics.median(o / t for o, t in zip(seen["launch"], seen["torchrun"], strict=True))
     print(f"torchrun of an empty script, 2 nodes of 2 ranks:   {statistics.median(seen['empty']):.2f} s")
     print(f"torchrun of the same training, beyond its steps:   {statistics.median(seen['torchrun']):.2f} s")

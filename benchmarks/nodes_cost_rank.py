@@ -1,6 +1,6 @@
 """One rank of `nodes_cost` under torchrun: the same training, with nothing of parabench's around it.
 
-`torchrun ... benchmarks/nodes_cost_rank.py FOLDER`. It builds and trains the case with parabench's own functions, so that
+`torchrun ... -m benchmarks.nodes_cost_rank FOLDER`. It builds and trains the case with parabench's own functions, so that
 only what stands around the steps differs. Rank r writes how long each of its steps took, in seconds, to FOLDER/r as JSON.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -24,9 +23,7 @@ from parabench.trainer import train
 from parabench.worker import build
 
 NODES, RANKS_PER_NODE = 2, 2
-CASE = Case(
-    strategy="ddp", world_size=NODES * RANKS_PER_NODE, nodes=NODES, device="cpu", backend="gloo", seq_len=32
-)  # fmt: skip
+CASE = Case(strategy="ddp", world_size=NODES * RANKS_PER_NODE, nodes=NODES, device="cpu", backend="gloo", seq_len=32)
 PROTOCOL = Protocol(warmup=5, steps=20)
 
 
@@ -65,5 +62,4 @@ def take_steps(place: Place, marks: Marks) -> None:
 
 
 if __name__ == "__main__":
-    assert int(os.environ["WORLD_SIZE"]) == CASE.world_size
     main()

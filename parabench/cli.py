@@ -121,14 +121,19 @@ def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str |
 @out
 @resume
 @shared(*cluster)
+@dry
 def collectives(**options: Any) -> None:
     """Time single collective operations, as nccl-tests does, by every algorithm; check results exactly."""
     from parabench.collectives_run import CollectivesRequest, run_collectives
 
     find_users_own()
-    raise SystemExit(
-        run_collectives(CollectivesRequest(argv=command(), cluster=flags_of(options), **options), console())
-    )
+    flags, only_said = flags_of(options), options.pop("dry_run")
+    request = CollectivesRequest(argv=command(), cluster=flags, **options)
+    if only_said:
+        from parabench.commands.dry_collectives import dry_collectives
+
+        raise SystemExit(dry_collectives(request, console()))
+    raise SystemExit(run_collectives(request, console()))
 
 
 @main.command()

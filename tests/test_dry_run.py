@@ -6,10 +6,12 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from click.testing import CliRunner
+from fake_collectives import FakeCollectiveLauncher
 from fake_launch import FakeLauncher
 from rich.console import Console
 
@@ -17,6 +19,8 @@ from parabench.axes import parse_axis
 from parabench.case import Case, Protocol
 from parabench.cli import main
 from parabench.cluster.site import Flags, site_of
+from parabench.collectives_run import CollectivesRequest, run_collectives
+from parabench.commands.dry_collectives import dry_collectives
 from parabench.commands.dry_run import dry_run, planned_for
 from parabench.commands.expected import Launches
 from parabench.errors import UsageError
@@ -248,6 +252,40 @@ def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path)
     launcher.interrupt_at = None
     assert run_suite(Request(suite=None, argv=[], out=out, resume=True), quiet, launcher) == 0
     assert facts(said(None, out, resume=True))["expected"] == "nothing is left to launch"
+
+
+# -- collectives ---------------------------------------------------------------------------------------------------
+
+
+def test_collectives_are_planned_too(tmp_path):
+    asked = ["--op", "all_reduce", "--min", "1MiB", "--max", "4MiB", "--iterations", "10", "--warmup", "2"]
+    asked += ["--algorithm", "native,ring", "--device", "cuda", "--nnodes", "100", "--nproc-per-node", "8"]
+    done = CliRunner().invoke(main, ["collectives", *asked, "--dry-run", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert all(line.startswith("#") for line in done.output.splitlines())
+    told = facts(done.output.replace("# ", ""))
+    assert told["cases"] == "2, each once a block, in 3 blocks"
+    assert told["buffers"] == "1 MiB to 4 MiB"
+    assert told["launches"] == "6"
+    assert told["calls"] == "24 a launch"  # two sizes, all_reduce in place
+    assert told["largest"] == "800 ranks on 100 nodes; ranks per node: 8"
+    # 6 launches of 12 calls of 1 and as many of 4 MiB.
+    assert told["expected"].startswith(f"buffers: {6 * 12 * 5 * 2**20 / 100e6:.1f} s, at 100 MB/s (any link")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_collectives_know_their_store(tmp_path):
+    out, quiet = tmp_path / "out", Console(file=StringIO())
+    asked = CollectivesRequest(argv=[], out=out, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu")
+    run_collectives(asked, quiet, FakeCollectiveLauncher())
+    store = (out / "results.db").read_bytes()
+    text = StringIO()
+    assert dry_collectives(replace(asked, resume=True), Console(file=text, width=200)) == 0
+    assert facts(text.getvalue().replace("# ", ""))["expected"] == "nothing is left to launch"
+    text = StringIO()
+    assert dry_collectives(asked, Console(file=text, width=200)) == 0
+    assert "for 3 launches, as they took in" in text.getvalue()
+    assert (out / "results.db").read_bytes() == store
 
 
 # -- cost ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,12 @@ def modules() -> dict[str, set[str]]:
         relative = path.relative_to(ROOT)
         rooms.setdefault(relative.parts[0].removesuffix(".py"), set()).update(imports(path))
     return rooms
+
+
+def test_every_package_is_shipped():
+    shipped = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    there = {".".join(path.parent.relative_to(ROOT.parent).parts) for path in ROOT.rglob("__init__.py")}
+    assert there <= set(shipped)
 
 
 def test_every_module_has_a_wing():

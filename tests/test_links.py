@@ -33,7 +33,6 @@ from parabench.report import render
 from parabench.run import Request, run_suite
 from parabench.store import Store, load
 
-
 # ---- which pairs, and when
 
 
@@ -268,9 +267,9 @@ TWO, RING = on_nodes("two_level"), on_nodes("ring")
 
 def test_two_levels_win_because_of_what_they_spare_in_numbers():
     saves = (
-        " There {} saves: with m = 2 nodes of g = 2 ranks it sends 2(m-1)/m S/g = 0.5 S over them per rank, 1 S per node, "
-        "for S bytes of gradients, in 2 turns; a flat ring of n = 4 ranks 2(n-1)/n S = 1.5 S per node, all from one rank "
-        "of it, in 6."
+        " There {} saves: with m = 2 nodes of g = 2 ranks it sends 2(m-1)/m S/g = 0.5 S over them per rank, 1 S per "
+        "node, for S bytes of gradients, in 2 turns; a flat ring of n = 4 ranks 2(n-1)/n S = 1.5 S per node, all from "
+        "one rank of it, in 6."
     )
     assert explained(TWO, [], [RING], SLOW) == SAID + saves.format("two_level")
     other = on_nodes("two_level(tree,ring)")
@@ -338,8 +337,8 @@ class Links:
         return self.found
 
 
-def session(tmp_path, monkeypatch, links, **more):
-    monkeypatch.setattr("parabench.links.measure.measure", links)
+def session(tmp_path, monkeypatch, stand_in, **more):
+    monkeypatch.setattr("parabench.links.measure.measure", stand_in)
     told = Console(file=(tmp_path / "told").open("w"), width=200)
     words = {"suite": "quick", "argv": ["parabench", "run"], "out": tmp_path / "out", "links": True, "launches": 1}
     axes = ("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -16,17 +17,18 @@ from parabench.analysis import words
 from parabench.axes import split_values
 from parabench.case import Case, Protocol
 from parabench.cluster.site import Flags, site_of
+from parabench.collective_case import CollectiveCase
 from parabench.commands.expected import Launches, expected, known_seconds
 from parabench.errors import UsageError
 from parabench.family import entry_of
 from parabench.machine import RANKS_PER_CORE, Gpu, Machine, this_machine
 from parabench.opened import STORE_NAME, Opened, resume
-from parabench.plan import TrainingPlan
-from parabench.record import check_label
+from parabench.plan import Plan
+from parabench.record import AnyCase, check_label
 from parabench.results import check_version
 from parabench.run import Request, check_bare_resume, plan_request, say, snapshotless
 from parabench.schema import SCHEMA_VERSION
-from parabench.store import Store, load
+from parabench.store import Store
 from parabench.suite import Suite, load_suite
 from parabench.until import Until
 from parabench.walking import grouped
@@ -54,7 +56,7 @@ def dry_run(request: Request, console: Console) -> int:
     if suite is not None and plan is not None:
         notes += [finding.message for finding in snapshotless(request, suite, plan)]
         say(console, " ".join(suite.question.split()))
-    for line in (*notes, *_lines(opened, machine, store, until, None if not console.is_terminal else SCREENFUL)):
+    for line in (*notes, *_lines(opened, machine, store, until, SCREENFUL if console.is_terminal else None)):
         say(console, line)
     return 0
 
@@ -88,14 +90,14 @@ def planned_for(flags: Flags, environ: Mapping[str, str], here: Machine, wants_c
     return replace(machine, cores=max(here.cores, -(-ranks // RANKS_PER_CORE))), notes
 
 
-def left_in(path: Path, plan: TrainingPlan | None) -> Opened[Case, Protocol]:
+def left_in(path: Path, plan: Plan[Any, Any] | None, kind: str = "training") -> Opened[Any, Any]:
     """The last session of a store, as `--resume` would continue it; the store is only read. Raises UsageError."""
     if not os.path.isfile(path):
         raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
         if check_version(db, path) < SCHEMA_VERSION:
             raise UsageError(f"{path} is of an older parabench, which --resume makes new; leave --dry-run away")
-        return resume(Store(path, db), plan)
+        return resume(Store(path, db), plan, kind)
 
 
 def _lines(
@@ -103,6 +105,21 @@ def _lines(
 ) -> Iterator[str]:
     """The plan; of its cases at most `most` by name."""
     plan, protocol, launches = opened.plan, opened.plan.protocol, Launches.of(opened)
+    yield from case_lines(plan, most)
+    blocks = words.count(plan.blocks, "block")
+    yield f"cases:     {len(plan.cases):,}, each once a block, in {blocks}" + (
+        "; --until-decided may add more of those that may be the fastest" if until else ""
+    )
+    yield f"sizes:     {words.listed(sizes(plan.cases), 8)}"
+    yield f"each step: {words.listed(_work(plan.cases), 8)}"
+    yield f"launches:  {left_words(opened, len(launches.counted))}{_apart(launches)}"
+    yield f"steps:     {_steps(protocol)}"
+    yield f"largest:   {largest(plan.cases)}"
+    yield from expected_lines(list(expected(launches, protocol, machine, known_seconds(store, protocol), store)))
+
+
+def case_lines(plan: Plan[Any, Any], most: int | None) -> Iterator[str]:
+    """What is skipped and why, then the cases, of both at most `most` lines."""
     reasons = grouped(plan.skipped)
     for reason in list(reasons)[:most]:
         labels = reasons[reason]
@@ -116,26 +133,29 @@ def _lines(
     if most is not None and len(plan.cases) > most:
         yield f"and {words.count(len(plan.cases) - most, 'case')} more; {ALL}"
     yield ""
-    blocks = words.count(plan.blocks, "block")
-    yield f"cases:     {len(plan.cases):,}, each once a block, in {blocks}" + (
-        "; --until-decided may add more of those that may be the fastest" if until else ""
-    )
-    yield f"sizes:     {words.listed(_sizes(plan.cases), 8)}"
-    yield f"each step: {words.listed(_work(plan.cases), 8)}"
-    planned = len(plan.turns())
-    done = f" ({planned - len(launches.counted):,} of {planned:,} are done)" if opened.done else ""
-    yield f"launches:  {len(launches.counted):,}{done}{_apart(launches)}"
-    yield f"steps:     {_steps(protocol)}"
-    ranks, nodes = max((case.world_size, case.nodes) for case in plan.cases)
-    yield f"largest:   {_size(ranks, nodes)}; ranks per node: {ranks // nodes:,}"
-    known = known_seconds(load(store), protocol) if os.path.isfile(store) else {}
-    lines = list(expected(launches, protocol, machine, known, str(store))) or ["nothing is left to launch"]
-    yield f"expected:  {lines[0]}"
-    yield from (f"           {line}" for line in lines[1:])
+
+
+def left_words(opened: Opened[Any, Any], left: int) -> str:
+    """How many launches are left, and of how many where some are done."""
+    planned = len(opened.plan.turns())
+    return f"{left:,}" + (f" ({planned - left:,} of {planned:,} are done)" if opened.done else "")
+
+
+def largest(cases: Sequence[AnyCase]) -> str:
+    """The launch of most ranks, and how many of them a node has."""
+    ranks, nodes = max((case.world_size, case.nodes) for case in cases)
+    return f"{_size(ranks, nodes)}; ranks per node: {ranks // nodes:,}"
+
+
+def expected_lines(known: Sequence[str]) -> Iterator[str]:
+    """What is expected, and the end."""
+    first, *more = known or ["nothing is left to launch"]
+    yield f"expected:  {first}"
+    yield from (f"           {line}" for line in more)
     yield "a dry run: nothing was launched or written"
 
 
-def _row(case: Case) -> tuple[str, str, str, str]:
+def _row(case: Case | CollectiveCase) -> tuple[str, str, str, str]:
     per_node = case.world_size // case.nodes
     needs = f"{words.count(per_node * case.threads, 'core')}"
     if case.device == "cuda":
@@ -144,7 +164,7 @@ def _row(case: Case) -> tuple[str, str, str, str]:
     return case.label, f"{case.world_size:,}", f"{case.nodes:,} x {per_node:,}", needs
 
 
-def _sizes(cases: Sequence[Case]) -> list[str]:
+def sizes(cases: Sequence[AnyCase]) -> list[str]:
     """'10,000 ranks on 1,250 nodes (3 cases)', for each, the smallest first."""
     counts = Counter((case.world_size, case.nodes) for case in cases)
     return [f"{_size(*size)} ({words.count(n, 'case')})" for size, n in sorted(counts.items())]

@@ -1,24 +1,27 @@
-"""What a session of trainings would launch, and for how long: as its store knows, else by arithmetic. Free of torch."""
+"""What a session would launch, and for how long: as its store knows, else by arithmetic. Free of torch."""
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from parabench.analysis import words
 from parabench.case import Case, Protocol
+from parabench.collective_case import CollectiveProtocol
 from parabench.live.said import duration
 from parabench.machine import Machine
 from parabench.models.known import entry_of_model
 from parabench.opened import Opened
 from parabench.peaks import DEVICES, peak_of
-from parabench.plan import BEFORE
+from parabench.plan import BEFORE, KINDS
 from parabench.record import EXPLAIN_BLOCK, Status
 from parabench.session import EXPLAINING, SURE_FLOPS, turns_left
-from parabench.store import Results
+from parabench.store import load
 
 # A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.
 LAUNCH_S = 0.1
@@ -56,14 +59,20 @@ class Launches:
         return len(self.counted) + len(self.references) + len(self.explaining)
 
 
-def known_seconds(results: Results, protocol: Protocol) -> Known:
-    """The median seconds of a case's launches in a store, of its sessions that took as many steps a launch."""
+def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known:
+    """The median seconds of a case's launches in a store, of its sessions that took as many steps or calls a launch;
+    none where there is no store. Raises UsageError for one that cannot be read."""
+    if not os.path.isfile(store):
+        return {}
+    results = load(store)
     alike = []
     for number, text in zip(results.session["id"], results.session["plan"], strict=True):
         plan = json.loads(text) or {}
-        if plan.get("kind", "training") != "training" or "protocol" not in plan:
+        kind = plan.get("kind", "training")
+        of = KINDS[kind][1]
+        if not isinstance(protocol, of) or "protocol" not in plan:
             continue
-        if Protocol(**BEFORE["training"] | plan["protocol"]).all_steps == protocol.all_steps:
+        if _amount(of(**BEFORE.get(kind, {}) | plan["protocol"])) == _amount(protocol):
             alike.append(number)
     launch = results.launch
     launch = launch[launch["session_id"].isin(alike) & launch["status"].isin([Status.OK, Status.WRONG])]
@@ -73,14 +82,21 @@ def known_seconds(results: Results, protocol: Protocol) -> Known:
     return {key: statistics.median(seconds) for key, seconds in took.items()}
 
 
-def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Known, store: str) -> Iterator[str]:
+def _amount(protocol: Protocol | CollectiveProtocol) -> tuple[int | None, ...]:
+    """What of a protocol decides how long a launch takes."""
+    if isinstance(protocol, Protocol):
+        return (protocol.all_steps,)
+    return protocol.warmup, protocol.iterations
+
+
+def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Known, store: Path) -> Iterator[str]:
     """How long it takes, in words, and how that is known; `store` is where what is `known` was found."""
     each = [(case, False, protocol.all_steps) for case in launches.counted + launches.references]
     each += [(case, True, EXPLAINING.all_steps) for case in launches.explaining]
     seconds = [known.get((case.id, explains)) for case, explains, _ in each]
     seen = [value for value in seconds if value is not None]
     if seen:
-        yield f"{duration(sum(seen))} for {words.count(len(seen), 'launch')}, as they took in {store}"
+        yield taken(seen, store)
     guessed = [(case, steps) for (case, _, steps), value in zip(each, seconds, strict=True) if value is None]
     if not guessed:
         return
@@ -100,11 +116,17 @@ def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Kn
     if unknown:
         yield f"unknown for {words.joined(unknown)}: its parameters are not counted before it is built"
     compiling = "torch.compile, " if any(case.compile for case, _ in guessed) else ""
-    yield f"on top of it {compiling}communication, {_start(len(guessed))}"
+    yield f"on top of it {compiling}communication, and {start(len(guessed))}"
 
 
-def _start(launches: int) -> str:
-    return f"and the start of {words.count(launches, 'launch')}: {duration(launches * LAUNCH_S, 1)} or more"
+def taken(seconds: Sequence[float], store: Path) -> str:
+    """What launches took that a store knows."""
+    return f"{duration(sum(seconds))} for {words.count(len(seconds), 'launch')}, as they took in {store}"
+
+
+def start(launches: int) -> str:
+    """What so many launches cost beyond what they are for."""
+    return f"the start of {words.count(launches, 'launch')}: {duration(launches * LAUNCH_S, 1)} or more"
 
 
 def _rate(case: Case, machine: Machine) -> tuple[float, str]:

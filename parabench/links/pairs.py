@@ -33,7 +33,7 @@ def all_pairs(n: int) -> list[Round]:
         partners = zip(places[:half], reversed(places[half:]), strict=True)
         rounds.append(tuple((min(a, b), max(a, b)) for a, b in partners if a is not None and b is not None))
         places = [places[0], places[-1], *places[1:-1]]
-    return [tuple(sorted(each)) for each in rounds]
+    return [tuple(sorted(each)) for each in rounds if each]
 
 
 def neighbours(n: int) -> list[Round]:

@@ -55,8 +55,8 @@ def link_sections(links: pd.DataFrame) -> list[Section]:
 def _caption(links: pd.DataFrame, ranks: int, nodes: int) -> str:
     how = "the 10th percentile" if (links["from_device"] == "cpu").all() else "the median"
     said = [
-        f"Measured before the first launch, one pair at a time for each rank. Latency is half a round trip of 8 bytes "
-        f"({how} of 100), bandwidth one way without the latency; the darker, the more."
+        "Measured before the first launch, one pair at a time for each rank. Latency is half a round trip of 8 bytes "
+        f"({how} of 100), bandwidth one way without the latency; the stronger the colour, the more."
     ]
     if nodes > 1:
         said.append("Between nodes their first ranks were measured.")
@@ -69,7 +69,7 @@ def _caption(links: pd.DataFrame, ranks: int, nodes: int) -> str:
 
 
 def _table(tiers: dict[str, Tier]) -> Table:
-    head = ("Links", "Directions", "Latency, µs", "GB/s", "Slowest", "Fastest")
+    head = ("Links", "Directions", "Latency, µs", "GB/s", "Slowest, GB/s", "Fastest, GB/s")
     rate, latency = (NUMBERS[name][1] for name in ("bytes_per_s", "latency_s"))
     rows = []
     for tier in tiers.values():

@@ -44,9 +44,9 @@ def with_links(
 def explained(best: Case, equals: Sequence[Case], slower: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
     """Whether the tiers explain that `best` is faster than `slower`, in words; `equals` cannot be told apart from it.
 
-    Empty where none of them ran on several nodes, or a tier is unknown. Counts of bytes are those of an all-reduce of S bytes by
-    `collectives/two_level.py` and by a ring: over the links between m nodes of g ranks (n in all) a rank sends
-    2(m-1)/m S/g, a node so 2(m-1)/m S, and in a ring of all ranks one rank of each node 2(n-1)/n S.
+    Empty where none of them ran on several nodes, or a tier is unknown. Counts of bytes are those of an all-reduce of
+    S bytes by `collectives/two_level.py` and by a ring: over the links between m nodes of g ranks (n in all) a rank
+    sends 2(m-1)/m S/g, a node so 2(m-1)/m S, and in a ring of all ranks one rank of each node 2(n-1)/n S.
     """
     times = times_less(tiers)
     if times is None or max(case.nodes for case in (best, *equals, *slower)) < 2:

@@ -1,0 +1,72 @@
+"""`parabench collectives --dry-run`: what a session of collectives would do, on any number of nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from parabench.analysis import words
+from parabench.collective_case import CollectiveCase, CollectiveProtocol, size_text
+from parabench.collectives_run import COMMENT, NAME, QUESTION, CollectivesRequest, plan_collectives
+from parabench.commands.dry_run import (
+    SCREENFUL,
+    case_lines,
+    expected_lines,
+    largest,
+    left_in,
+    left_words,
+    planned_for,
+    sizes,
+)
+from parabench.commands.expected import known_seconds, start, taken
+from parabench.live.said import duration
+from parabench.machine import this_machine
+from parabench.opened import STORE_NAME, Opened
+from parabench.record import check_label
+from parabench.run import say
+from parabench.session import SURE_BYTES_PER_S, turns_left
+
+
+def dry_collectives(request: CollectivesRequest, console: Console) -> int:
+    """Say what `collectives_run.run_collectives` would do of the same request; returns the exit code. Raises UsageError
+    as it would."""
+    if request.label is not None:
+        check_label(request.label)
+    machine, notes = planned_for(request.cluster, os.environ, this_machine(), request.device == "cuda")
+    plan = plan_collectives(request, machine) if request.plans() or not request.resume else None
+    store = request.out / STORE_NAME
+    opened = left_in(store, plan, NAME) if plan is None or request.resume else Opened(session_id=0, plan=plan)
+    tell = partial(say, console)
+    for line in (QUESTION, *notes, *_lines(opened, store, SCREENFUL if console.is_terminal else None)):
+        tell(f"{COMMENT}{line}".rstrip())
+    return 0
+
+
+def _lines(opened: Opened[CollectiveCase, CollectiveProtocol], store: Path, most: int | None) -> Iterator[str]:
+    plan = opened.plan
+    left = [turn.case for turn in turns_left(plan, opened.done)]
+    calls = {case: plan.protocol.schedule(case) for case in plan.cases}
+    counts = sorted(map(len, calls.values()))
+    yield from case_lines(plan, most)
+    yield f"cases:     {len(plan.cases):,}, each once a block, in {words.count(plan.blocks, 'block')}"
+    yield f"sizes:     {words.listed(sizes(plan.cases), 8)}"
+    ranges = dict.fromkeys(f"{size_text(case.min_bytes)} to {size_text(case.max_bytes)}" for case in plan.cases)
+    yield f"buffers:   {words.listed(ranges)}"
+    yield f"launches:  {left_words(opened, len(left))}"
+    yield f"calls:     {' to '.join(dict.fromkeys(f'{n:,}' for n in (counts[0], counts[-1])))} a launch"
+    yield f"largest:   {largest(plan.cases)}"
+    known = known_seconds(store, plan.protocol)
+    seen = [known[case.id, False] for case in left if (case.id, False) in known]
+    guessed = [case for case in left if (case.id, False) not in known]
+    lines = [taken(seen, store)] if seen else []
+    if guessed:
+        moved = {case: sum(slot.bytes for slot in slots) for case, slots in calls.items()}
+        seconds = sum(moved[case] for case in guessed) / SURE_BYTES_PER_S
+        rate = f"{SURE_BYTES_PER_S / 1e6:g} MB/s"
+        lines.append(f"buffers: {duration(seconds)}, at {rate} (any link surely carries that)")
+        lines.append(f"on top of it what a link carries more than once, and {start(len(guessed))}")
+    yield from expected_lines(lines)

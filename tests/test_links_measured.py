@@ -1,0 +1,82 @@
+"""Links measured for real: between ranks of one machine, and between hosts whose links carry what they were given."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from cluster_helpers import cluster
+
+from parabench.case import Case
+from parabench.links.bench import MARKS
+from parabench.links.measure import link_course, measure
+from parabench.links.protocol import LinkProtocol
+from parabench.record import MIB
+from parabench.results import load
+
+pytestmark = pytest.mark.alone
+
+QUICK = LinkProtocol(warmup=2, round_trips=50, most_bytes=4 * MIB, transfers=3)
+THREE = Case(world_size=3, device="cpu", backend="gloo")
+
+# How long what must come may take on a busy machine; nothing waits so long unless it is broken.
+PATIENCE_S = 200
+PORT = 29400
+
+# Of each packet of 1514 bytes on a link TCP carries 1448.
+PAYLOAD = 1448 / 1514
+RATE, BYTES_PER_S = "200mbit", 200e6 / 8
+
+
+def test_three_ranks_measure_all_pairs_both_ways():
+    links = measure(THREE, QUICK)
+    assert [(each.from_rank, each.to_rank) for each in links] == [(1, 2), (2, 1), (0, 2), (2, 0), (0, 1), (1, 0)]
+    assert {(each.from_node, each.to_node, each.from_device, each.to_device) for each in links} == {
+        (0, 0, "cpu", "cpu")
+    }
+    assert all(each.latency_s and each.latency_s > 0 for each in links)
+    # On a busy machine a round trip may last as long as the largest transfer of so few bytes.
+    assert all((each.bytes_per_s or 0) > 0 or each.reason for each in links)
+
+
+def test_what_was_measured_before_a_hang_is_kept_and_the_rest_has_its_reason():
+    slow = LinkProtocol(round_trips=50, transfers=10**6, most_s=10**6)
+    links = measure(THREE, slow, deadline_s=4.0)
+    assert all(
+        each.bytes_per_s is None and each.reason and each.reason.startswith("hung: no end after 4 s") for each in links
+    )
+    # The first sender had its latency before it began to send for ever.
+    assert links[0].latency_s is not None
+    assert links[-1].latency_s is None
+    assert "ranks 1 and 2" in str(links[0].reason)
+
+
+def test_a_course_says_how_far_ranks_came():
+    where = link_course(THREE, QUICK).where
+    assert where(0) == "to round 1 of 3 (ranks 1 and 2)"
+    assert where(2 * MARKS + 1) == "to round 3 of 3 (ranks 0 and 1)"
+    assert where(3 * MARKS) == "to the end of its pairs"
+
+
+# Two drivers that import torch, a rendezvous, and half a megabyte a ten-thousandth of a second: about 30 s.
+@pytest.mark.slow
+def test_the_matrix_finds_what_links_between_hosts_carry(tmp_path):
+    with cluster(2, RATE) as hosts:
+        drivers = []
+        for host in hosts:
+            words = [sys.executable, "-m", "parabench", "run", "quick", "--links", "--launches", "1", "--steps", "1"]
+            words += ["--set", "strategy=ddp", "--set", "algorithm=two_level", "--set", "bucket_mib=default"]
+            words += ["--set", "world_size=4", "--nnodes", "2", "--nproc-per-node", "2", "--instrumented", "0"]
+            words += ["--rdzv-endpoint", f"{hosts[0].address}:{PORT}", "--out", str(tmp_path / host.name)]
+            environment = {"CUDA_VISIBLE_DEVICES": ""}
+            drivers.append(host.start(words, environment=environment, output=subprocess.PIPE, errors=subprocess.STDOUT))
+        said = [driver.communicate(timeout=PATIENCE_S)[0] for driver in drivers]
+        assert [driver.returncode for driver in drivers] == [0, 0], said
+    links = load(tmp_path / "h0" / "results.db").links
+    ends = links[["from_rank", "to_rank", "from_node", "to_node"]].to_numpy().tolist()
+    assert ends == [[0, 2, 0, 1], [2, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0], [2, 3, 1, 1], [3, 2, 1, 1]]
+    across, inside = links["bytes_per_s"][:2], links["bytes_per_s"][2:]
+    assert list(across) == pytest.approx([BYTES_PER_S * PAYLOAD] * 2, rel=0.1)
+    assert min(inside) > 2 * max(across)
+    assert "links: across nodes 0.024 GB/s, in a node" in said[0]
