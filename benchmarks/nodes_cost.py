@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -54,6 +55,7 @@ def drivers(nodes: tuple[Host, ...], folder: Path) -> Iterator[Callable[[], floa
                 started.append(
                     subprocess.Popen(
                         node.command(words),
+                        env={**os.environ, "TMPDIR": str(folder)},
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=errors,
@@ -107,13 +109,14 @@ def torchrun_s(nodes: tuple[Host, ...], folder: Path, *words: str) -> float:
     agents = []
     begin = time.perf_counter()
     for node in nodes:
-        # TMPDIR: torchrun leaves its folders of logs behind.
+        # torchrun leaves its folders of logs behind.
         environment = {"GLOO_SOCKET_IFNAME": node.interface, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
         command = [sys.executable, "-m", "torch.distributed.run", *flags, "--local-addr", node.address, *words]
         with (folder / f"torchrun{node.number}.err").open("wb") as errors:
             agents.append(node.start(command, environment=environment, errors=errors))
     # A wait with a limit of its own looks only now and then.
-    limit = threading.Timer(DEADLINE_S, lambda: [agent.kill() for agent in agents])
+    limit = threading.Timer(DEADLINE_S, kill, (agents,))
+    limit.daemon = True
     limit.start()
     codes = [agent.wait() for agent in agents]
     took = time.perf_counter() - begin
@@ -124,11 +127,17 @@ def torchrun_s(nodes: tuple[Host, ...], folder: Path, *words: str) -> float:
     return took
 
 
+def kill(agents: list[subprocess.Popen[str]]) -> None:
+    for agent in agents:
+        agent.kill()
+
+
 def torchrun_beyond_steps_s(nodes: tuple[Host, ...], folder: Path) -> float:
     """As `torchrun_s`, of the same training, without its steps."""
     took = torchrun_s(nodes, folder, "-m", "benchmarks.nodes_cost_rank", str(folder))
     ranks = [json.loads((folder / str(rank)).read_text()) for rank in range(CASE.world_size)]
-    return took - sum(map(max, zip(*ranks, strict=True)))
+    slowest: list[float] = [max(step) for step in zip(*ranks, strict=True)]
+    return took - sum(slowest)
 
 
 def last_line(path: Path) -> str:
@@ -144,7 +153,7 @@ def measure(pairs: int) -> dict[str, list[float]]:
         script = folder / "empty.py"
         script.touch()
         with drivers(nodes, folder) as beyond_steps_s:
-            kinds = {
+            kinds: dict[str, Callable[[], float]] = {
                 "launch": beyond_steps_s,
                 "torchrun": lambda: torchrun_beyond_steps_s(nodes, folder),
                 "empty": lambda: torchrun_s(nodes, folder, str(script)),

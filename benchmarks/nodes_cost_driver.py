@@ -1,7 +1,7 @@
 """One node's driver of `nodes_cost`: `python -m benchmarks.nodes_cost_driver HOST PORT FOLDER`, HOST being node 0's.
 
-It takes its place as the driver of any session does. Node 0's says "ready" once all nodes are there; for every line that
-comes in it launches once and writes a line: the launch's wall time without that of its steps, in seconds.
+It takes its place as the driver of any session does. Node 0's says "ready" once all nodes are there; for every line
+that comes in it launches once and writes a line: the launch's wall time without that of its steps, in seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One rank of `nodes_cost` under torchrun: the same training, with nothing of parabench's around it.
 
-`torchrun ... -m benchmarks.nodes_cost_rank FOLDER`. It builds and trains the case with parabench's own functions, so that
-only what stands around the steps differs. Rank r writes how long each of its steps took, in seconds, to FOLDER/r as JSON.
+`torchrun ... -m benchmarks.nodes_cost_rank FOLDER`. It builds and trains the case with parabench's own functions, so
+that only what stands around the steps differs. Rank r writes how long each step took, in seconds, to FOLDER/r as JSON.
 """
 
 from __future__ import annotations

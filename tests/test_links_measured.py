@@ -42,9 +42,9 @@ def test_three_ranks_measure_all_pairs_both_ways():
 
 def test_what_was_measured_before_a_hang_is_kept_and_the_rest_has_its_reason():
     slow = LinkProtocol(round_trips=50, transfers=10**6, most_s=10**6)
-    links = measure(THREE, slow, deadline_s=4.0)
+    links = measure(THREE, slow, deadline_s=6.0)
     assert all(
-        each.bytes_per_s is None and each.reason and each.reason.startswith("hung: no end after 4 s") for each in links
+        each.bytes_per_s is None and each.reason and each.reason.startswith("hung: no end after 6 s") for each in links
     )
     # The first sender had its latency before it began to send for ever.
     assert links[0].latency_s is not None
@@ -59,7 +59,7 @@ def test_a_course_says_how_far_ranks_came():
     assert where(3 * MARKS) == "to the end of its pairs"
 
 
-# Two drivers that import torch, a rendezvous, and half a megabyte a ten-thousandth of a second: about 30 s.
+# Two drivers that import torch, and seconds of transfers at 24 MB/s: about 20 s.
 @pytest.mark.slow
 def test_the_matrix_finds_what_links_between_hosts_carry(tmp_path):
     with cluster(2, RATE) as hosts:

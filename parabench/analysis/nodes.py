@@ -27,6 +27,15 @@ def cluster_said(environment: Mapping[str, Any]) -> str:
     return nodes if ranks is None else f"{nodes} x {words.count(int(ranks), 'rank')}"
 
 
+def cluster_options(environment: Mapping[str, Any]) -> list[str]:
+    """The options of `parabench run` that say on how many nodes; where they meet is for whoever runs it again."""
+    cluster = environment.get("cluster")
+    if not cluster:
+        return []
+    size = ["--nnodes", str(cluster["nodes"]), "--nproc-per-node", str(cluster["ranks_per_node"])]
+    return [*size, "--rdzv-endpoint", "HOST:PORT"]
+
+
 def device_said(device: object, node: object, of_several: bool) -> str:
     """'device 3', of several nodes 'node 1, device 3'."""
     return f"node {node}, device {device}" if of_several else f"device {device}"

@@ -9,6 +9,7 @@ import pandas as pd
 
 from parabench.analysis.frames import launch_table
 from parabench.analysis.memory import compared, state_table
+from parabench.analysis.nodes import cluster_options
 from parabench.analysis.session import Session, select_session
 from parabench.analysis.sweet_spot.answer import Answer
 from parabench.analysis.sweet_spot.best import answers
@@ -62,4 +63,5 @@ def next_command(
     far = left.more_blocks is not None and begun + left.more_blocks > MOST_BLOCKS
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", str(results.path.parent)]
+    command += cluster_options(session.environment)
     return [(f"To {'narrow it down' if far else 'settle it'}", shlex.join(command))]

@@ -101,8 +101,8 @@ class Crew:
         free = [node for node in range(1, self.site.nodes) if not self._is_here(node)]
         node = guest.node if guest.node is not None else next(iter(free), None)
         if node is None or node not in free:
-            taken = "all" if node is None else f"number {node}"
-            why = f"{taken} of the {self.site.nodes} nodes are there already; give each node another --node-rank"
+            taken = f"all {self.site.nodes} nodes are" if node is None else f"node {node} is"
+            why = f"{guest.host} came too, and {taken} there already; give each node its own --node-rank, and --nnodes"
         elif differences := self._door.differences(self._line, guest):
             why = f"node {node} ({guest.host}) has {'; '.join(differences)}: give all nodes the same"
         else:

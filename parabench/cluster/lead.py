@@ -34,11 +34,12 @@ class Asked:
     suite: Path | None
     options: Sequence[str]
 
-    def facts(self, site: Site) -> dict[str, Any]:
+    def facts(self, site: Site, machine: Machine) -> dict[str, Any]:
         """{what: how it is here} of everything that must be equal on all nodes."""
         facts = agreement.software() | {"--nnodes": str(site.nodes), "--nproc-per-node": str(site.ranks_per_node)}
         if self.suite is not None:
             facts[f"suite file {self.suite.name}"] = agreement.of_file(self.suite)
+        facts["CUDA devices for its ranks"] = str(min(len(machine.gpus), site.ranks_per_node))
         return facts | {"options": shlex.join(self.options) or None}
 
 
@@ -46,7 +47,7 @@ def take_place(site: Site, asked: Asked, machine: Machine, out: Path, say: Calla
     """This node's place in the session: node 0 has a crew to lead; every other node follows, and gets the exit code
     with which it ends. Raises UsageError."""
     addresses.check(site)
-    facts, has = asked.facts(site), environment(machine)
+    facts, has = asked.facts(site, machine), environment(machine)
     start_launching()
     hosted = host(site, say)
     if hosted is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any
 
 import click
@@ -11,6 +12,8 @@ import click
 from parabench.commands.options import session, shared, training
 from parabench.commands.surroundings import command, find_users_own
 from parabench.errors import UsageError
+
+AFTER_RANK_0_S = 1.0
 
 
 @click.command()
@@ -38,7 +41,9 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
     except UsageError:
         if rank_in(os.environ) == 0:
             raise
-        raise SystemExit(2) from None  # rank 0 says it for all
+        # Rank 0 says it for all, and before it has, none of them may end: mpirun and torchrun would end it too.
+        time.sleep(AFTER_RANK_0_S)
+        raise SystemExit(2) from None
     if not sane:
         # A thread is stuck in a collective, or another rank is gone from one: leaving the group would wait for it.
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
+from parabench.analysis.nodes import cluster_options
 from parabench.analysis.session import Session
 from parabench.axes import BATCH_PER_RANK, PATHS
 from parabench.case import DEFAULTS, MAYBE_INTEGERS, Case
@@ -74,9 +75,7 @@ def rerun_of(session: Session) -> Rerun:
     strategies = dict.fromkeys(str(case.get("strategy", DEFAULTS["strategy"])) for case in planned)
     return Rerun(
         head=shlex.join(["parabench", "run", suite]),
-        tail=shlex.join(
-            [*_protocol(session.plan.get("protocol") or {}), *_cluster(session.environment.get("cluster"))]
-        ),
+        tail=shlex.join([*_protocol(session.plan.get("protocol") or {}), *cluster_options(session.environment)]),
         axes={strategy: tuple(name for name in names if _has(strategy, name)) for strategy in strategies},
         unset={name: said for name, said in UNSET.items() if name in names},
     )
@@ -88,14 +87,6 @@ def _has(strategy: str, axis: str) -> bool:
 
 def _differ(name: str, cases: Iterable[dict[str, Any]]) -> bool:
     return len({case.get(name, DEFAULTS[name]) for case in cases}) > 1
-
-
-def _cluster(cluster: dict[str, Any] | None) -> list[str]:
-    """What says on how many nodes; where they meet is for whoever runs it again."""
-    if not cluster:
-        return []
-    size = ["--nnodes", str(cluster["nodes"]), "--nproc-per-node", str(cluster["ranks_per_node"])]
-    return [*size, "--rdzv-endpoint", "HOST:PORT"]
 
 
 def _protocol(protocol: dict[str, Any]) -> list[str]:
