@@ -5,7 +5,8 @@
 Nodes are network namespaces of this machine, two ranks each, so it needs root, `ip` and `tc`. A launch is the whole
 thing, from node 0's order to the samples of all nodes. torchrun's time goes from the start of both its agents to the
 end of both: it imports torch in agents and ranks, as parabench's fork server did once, before the first launch. The
-time of the steps themselves (the slowest rank's, every step) is taken off both.
+time of the steps themselves is taken off both: that of the rank whose steps took longest. (The slowest rank's of every
+step, as `launch_cost` has it, would add up to more than passed: ranks do not begin and end a step at one moment.)
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.hosts import Host, NoNodes, hosts
-from benchmarks.nodes_cost_rank import CASE, NODES, RANKS_PER_NODE
+from benchmarks.nodes_cost_rank import CASE, NODES, RANKS_PER_NODE, busiest_s
 
 GOAL_S = 1.0
 
@@ -135,9 +136,8 @@ def kill(agents: list[subprocess.Popen[str]]) -> None:
 def torchrun_beyond_steps_s(nodes: tuple[Host, ...], folder: Path) -> float:
     """As `torchrun_s`, of the same training, without its steps."""
     took = torchrun_s(nodes, folder, "-m", "benchmarks.nodes_cost_rank", str(folder))
-    ranks = [json.loads((folder / str(rank)).read_text()) for rank in range(CASE.world_size)]
-    slowest: list[float] = [max(step) for step in zip(*ranks, strict=True)]
-    return took - sum(slowest)
+    ranks: list[list[float]] = [json.loads((folder / str(rank)).read_text()) for rank in range(CASE.world_size)]
+    return took - busiest_s(ranks)
 
 
 def last_line(path: Path) -> str:

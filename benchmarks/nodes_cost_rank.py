@@ -10,6 +10,7 @@ import gc
 import json
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -25,6 +26,11 @@ from parabench.worker import build
 NODES, RANKS_PER_NODE = 2, 2
 CASE = Case(strategy="ddp", world_size=NODES * RANKS_PER_NODE, nodes=NODES, device="cpu", backend="gloo", seq_len=32)
 PROTOCOL = Protocol(warmup=5, steps=20)
+
+
+def busiest_s(ranks: Iterable[Sequence[float]]) -> float:
+    """Seconds of all steps on the rank on which they took longest; given is what each step of each rank took."""
+    return max(sum(steps) for steps in ranks)
 
 
 class Marks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ from parabench.axes import BATCH_PER_RANK
 from parabench.case import DEFAULTS, Case, Protocol
 from parabench.collective_case import CollectiveCase, CollectiveProtocol
 from parabench.collectives import levels_of
-from parabench.data import SYNTHETIC, corpus
+from parabench.data import SYNTHETIC
 from parabench.errors import UsageError
 from parabench.family import OPTIONAL, STRATEGIES, entry_of
 from parabench.machine import Machine
@@ -22,7 +21,8 @@ from parabench.models.known import entry_of_model
 from parabench.record import AnyCase
 from parabench.rules import check, check_fit, check_names, lacking, needs_nccl, refusal
 from parabench.settle import settle, settle_device
-from parabench.suite import BATCHES, Suite, Sweep
+from parabench.spread import spread
+from parabench.suite import Suite, Sweep
 
 
 class AnyProtocol(Interface):
@@ -194,59 +194,6 @@ def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...
                 raise
             return str(error)
     return None
-
-
-def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> Suite:
-    """The suite on all nodes of a session that was told how many ranks each has: what it measures at one world size is
-    measured with every rank, what it measures at several from one rank up to all.
-
-    Where a batch that nobody asked for does not divide among all ranks (or those of each world size that was asked
-    for), the smallest multiple that does takes its place, in all sweeps alike: every case of a session does the same
-    work. Where nobody chose the data and our text is too short for such a batch, it is synthetic, in all sweeps alike
-    too. On several nodes `ranks_per_node` is what a node has, not what a suite takes for one on a single machine.
-    """
-    if machine.ranks_per_node is None:
-        return suite
-    ranks = machine.nodes * machine.ranks_per_node
-    sharing = [n for n in overrides.get("world_size", ()) if _counts(n)] or [ranks]
-    sweeps = []
-    for each in suite.sweeps:
-        axes = dict(each.axes)
-        sizes = axes.get("world_size", ())
-        if len(sizes) > 1:
-            every = machine.world_sizes("cuda" if machine.gpus else "cpu")
-            axes["world_size"] = tuple(n for n in every if n > 1 or 1 in sizes) or (ranks,)
-        elif sizes and sizes != ("auto",):
-            axes["world_size"] = (ranks,)
-        if not set(BATCHES) & {*overrides, *axes}:
-            axes["global_batch"] = (DEFAULTS["global_batch"],)
-        if "global_batch" in axes:
-            axes["global_batch"] = tuple(math.lcm(n, *sharing) if _counts(n) else n for n in axes["global_batch"])
-        if machine.nodes > 1:
-            axes.pop("ranks_per_node", None)
-        sweeps.append(Sweep(axes))
-    spread_out = replace(suite, sweeps=tuple(sweeps))
-    if not _outgrown(spread_out.override(overrides), max(sharing)):
-        return spread_out
-    return replace(suite, sweeps=tuple(Sweep({"data": (SYNTHETIC,), **each.axes}) for each in sweeps))
-
-
-def _outgrown(suite: Suite, ranks: int) -> bool:
-    """Whether the text that is taken where nobody chose data is shorter than a global batch of the suite's."""
-    needed = 0
-    for each in suite.sweeps:
-        if {"data", "vocabulary"} & each.axes.keys():
-            continue
-        batches = [n for n in each.axes.get("global_batch", ()) if _counts(n)]
-        batches += [n * ranks for n in each.axes.get(BATCH_PER_RANK, ()) if _counts(n)]
-        lengths = [n for n in each.axes.get("seq_len", (DEFAULTS["seq_len"],)) if _counts(n)]
-        needed = max([needed, *(batch * length for batch in batches for length in lengths)])
-    return needed >= corpus.size(DEFAULTS["data"])
-
-
-def _counts(value: object) -> bool:
-    """Whether it is a whole number of 1 or more; what is none a case refuses, with what it is."""
-    return type(value) is int and value >= 1
 
 
 def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:

@@ -6,6 +6,7 @@ Nothing is imported before `load` is called, so names can be listed and checked 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.metadata
 import inspect
@@ -66,6 +67,7 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+@functools.cache  # a look takes milliseconds
 def _entry_point(kind: str, name: str) -> importlib.metadata.EntryPoint | None:
     """`name` in the entry point group `parabench.strategy`, `.algorithm`, `.model` or `.data`."""
     points = importlib.metadata.entry_points(group=f"parabench.{kind}", name=name)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 from typing import Any
 
 import numpy as np
 import pytest
 
 from parabench.case import Case, Protocol
+from parabench.cluster.inside.fresh import freshen
 from parabench.cluster.inside.group import LOOPBACK, Group, group_of, rank_in
 from parabench.cluster.inside.merged import by_node, silent
-from parabench.commands.worker_session import cores_of, fitting, misfit
+from parabench.commands.worker_session import cores_of, fitting, misfit, nodes_of
 from parabench.errors import UsageError
 from parabench.judgement import judge
 from parabench.part import Part
@@ -63,7 +65,7 @@ def test_what_other_launchers_set(environ, expected):
 
 
 def test_the_innermost_launcher_counts():
-    """torchrun started by mpirun, mpirun within a Slurm job; a pod's RANK counts nodes, and no LOCAL_RANK goes with it."""
+    """torchrun started by mpirun, mpirun within a Slurm job; a pod has RANK without LOCAL_RANK."""
     assert seen({**SRUN, **OPEN_MPI, **TORCHRUN, **MEET}) == (5, 8, 1, 4)
     assert seen({**SRUN, **OPEN_MPI}) == (1, 2, 1, 2)
     assert seen({**OPEN_MPI, "RANK": "0", "WORLD_SIZE": "7"}) == (1, 2, 1, 2)
@@ -132,7 +134,7 @@ GROUP = Group(rank=0, size=2, local_rank=0, local_size=2, address=LOOPBACK, port
         ({"world_size": 4}, "the group has 2 processes"),
         ({"backend": "nccl", "device": "cuda", "algorithm": "nccl:tree"}, "NCCL is pinned"),
         ({"strategy": "dp"}, "dp drives all devices from one process"),
-        ({"strategy": "deepspeed_zero1"}, "deepspeed_zero1 keeps its first process group"),
+        ({"strategy": "deepspeed1"}, "deepspeed1 keeps its first process group"),
     ],
 )
 def test_what_a_group_that_is_there_cannot_run(fields, why):
@@ -150,12 +152,28 @@ def test_cases_that_do_not_fit_are_skipped_with_their_reason():
         fitting(Plan(cases=(large,), skipped=(), protocol=Protocol(), seed=0), GROUP)
 
 
-def test_cores_that_ranks_are_bound_to_are_counted_together(monkeypatch):
-    monkeypatch.setattr("parabench.hardware.core_limit", lambda: None)
-    assert cores_of([{"cores": [0, 1]}, {"cores": [2, 3]}]) == 4
-    assert cores_of([{"cores": [0, 1]}, {"cores": [0, 1]}]) == 2
-    monkeypatch.setattr("parabench.hardware.core_limit", lambda: 1.5)
-    assert cores_of([{"cores": [0, 1]}, {"cores": [2, 3]}]) == 2
+def bound(*cores: int, limit: float | None = None, **environment: Any) -> dict[str, Any]:
+    return {"cores": list(cores), "core_limit": limit, "environment": environment}
+
+
+def test_cores_that_ranks_are_bound_to_are_counted_together():
+    assert cores_of([bound(0, 1), bound(2, 3)]) == 4
+    assert cores_of([bound(0, 1), bound(0, 1)]) == 2
+    assert cores_of([bound(0, 1, limit=1.5), bound(2, 3, limit=1.5)]) == 2
+    # mpirun binds each rank to one; what is recorded of a host is what its ranks have together.
+    hosts = [[bound(0), bound(1)], [bound(4, host="b", cores=1), bound(6)]]
+    assert nodes_of(hosts) == [{"node": 1, "host": "b", "cores": 2}]
+
+
+def test_a_process_that_stays_forgets_its_peak(monkeypatch, tmp_path):
+    block = np.ones(8 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    del block
+    assert freshen()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before
+    # Where the kernel does not let it, that is known: the peak would be another launch's.
+    monkeypatch.setattr("parabench.cluster.inside.fresh.CLEAR_REFS", tmp_path / "gone" / "clear_refs")
+    assert not freshen()
 
 
 def part(rank: int, **result: Any) -> Part:

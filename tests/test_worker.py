@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -13,10 +14,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import psutil
 import pytest
+
+from parabench.cluster.inside.watch import GONE, Ask, Watch
 
 pytestmark = pytest.mark.alone
 
@@ -172,6 +176,21 @@ def test_a_stopped_session_goes_on_where_it_was(place: Place) -> None:
     second.communicate(timeout=PATIENCE_S)
     assert (first.returncode, second.returncode) == (0, 0), said
     assert place.rows("SELECT status, block, session_id FROM launch") == [("ok", -1, 1), ("ok", 0, 1), ("ok", 0, 1)]
+
+
+def test_who_watches_ends_with_its_rank_or_is_missed(tmp_path: Path) -> None:
+    watch = Watch()
+    watch.begin(Ask(tmp_path, perf_counter(), {3: os.getpid()}, cuda=False))
+    seen = watch.end()
+    assert {(sample.rank, sample.metric) for sample in seen.hosts} >= {(3, "rss_bytes")}
+    assert seen.facts["unread"] == {}
+    (process,) = [each for each in multiprocessing.active_children() if each.name == "parabench watch"]
+    process.kill()
+    process.join()
+    watch.begin(Ask(tmp_path, perf_counter(), {3: os.getpid()}, cuda=False))
+    gone = watch.end()
+    assert gone.hosts == []
+    assert gone.facts["unread"] == {"host": GONE, "nvml": GONE}
 
 
 def test_what_is_wrong_is_said_once_and_nothing_is_written(place: Place) -> None:

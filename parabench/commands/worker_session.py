@@ -29,6 +29,7 @@ from parabench.opened import STORE_NAME, check_traces, resume, store_in
 from parabench.plan import Skipped, TrainingPlan
 from parabench.record import TRACES, Launch, Status, check_label
 from parabench.run import Request, TrainingOpened, begin, conclude, own_code, plan_request
+from parabench.scratch import remove_abandoned
 from parabench.session import Progress, Session
 from parabench.store import Store
 from parabench.suite import Suite, load_suite
@@ -51,6 +52,8 @@ def run_worker(request: Request, console: Console) -> tuple[int, bool]:
     if request.label is not None:
         check_label(request.label)
     machine = this_machine()
+    if group.local_rank == 0:
+        remove_abandoned()  # of ranks that were killed
     grounds = enter(group, say)
     about = about_this(group, machine, suite, request.measured())
     if group.rank:
@@ -71,11 +74,9 @@ def run_worker(request: Request, console: Console) -> tuple[int, bool]:
 
 
 def _lead(lead: Lead, grounds: Grounds, request: Request, suite: Suite, machine: Machine, console: Console) -> int:
-    said = lead.assemble()
-    group = grounds.group
-    here = replace(
-        machine, cores=cores_of(said[: group.local_size]), nodes=group.nodes, ranks_per_node=group.local_size
-    )
+    said, group = lead.assemble(), grounds.group
+    hosts = [said[first : first + group.local_size] for first in range(0, group.size, group.local_size)]
+    here = replace(machine, cores=cores_of(hosts[0]), nodes=group.nodes, ranks_per_node=group.local_size)
     plan = fitting(plan_request(request, suite, here), group)
     check_traces(request.out, plan.protocol)
     path = request.out / STORE_NAME
@@ -85,8 +86,7 @@ def _lead(lead: Lead, grounds: Grounds, request: Request, suite: Suite, machine:
         opened: TrainingOpened | None = resume(store, plan) if request.resume else None
         lead.begin(own_code(plan))
         if opened is None:
-            nodes = [{"node": at, **each["environment"]} for at, each in enumerate(said[:: group.local_size])]
-            opened = begin(store, request, suite, plan, here, nodes=nodes[1:])
+            opened = begin(store, request, suite, plan, here, nodes=nodes_of(hosts))
             store.add_finding(opened.session_id, SHARED)
         console.print(f"{group.size} processes: {SHARED.message}", highlight=False, markup=False, soft_wrap=True)
         code = _walk(store, opened, console, lead)
@@ -106,6 +106,7 @@ def about_this(group: Group, machine: Machine, suite: Suite, options: Sequence[s
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "cores": sorted(os.sched_getaffinity(0)),
+        "core_limit": hardware.core_limit(),
         "facts": facts if first else None,
         "environment": environment(machine) if first else None,
     }
@@ -113,8 +114,17 @@ def about_this(group: Group, machine: Machine, suite: Suite, options: Sequence[s
 
 def cores_of(said: Sequence[Mapping[str, Any]]) -> int:
     """How many cores the ranks of one host may use together: mpirun and srun bind each of them to some of its own."""
-    bound, limit = len({core for about in said for core in about["cores"]}), hardware.core_limit()
+    bound, limit = len({core for about in said for core in about["cores"]}), said[0]["core_limit"]
     return bound if limit is None else max(1, min(bound, round(limit)))
+
+
+def nodes_of(hosts: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """What is recorded of the other hosts, of what all ranks of each say."""
+    return [
+        {"node": node, **ranks[0]["environment"], "cores": cores_of(ranks)}
+        for node, ranks in enumerate(hosts)
+        if node > 0
+    ]
 
 
 def fitting(plan: TrainingPlan, group: Group) -> TrainingPlan:

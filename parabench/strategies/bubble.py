@@ -11,6 +11,8 @@ give both as shares of the work, x; of the whole that is x / (1 + x).
 
 from __future__ import annotations
 
+import math
+
 from parabench.case import Case
 from parabench.family import entry_of
 
@@ -47,7 +49,7 @@ def fault(schedule: str, ranks: int, microbatches: int) -> str | None:
 def automatic(schedule: str, ranks: int, batch: int) -> int:
     """A number of micro-batches for a batch of `batch` samples: the least that is at least twice the ranks, which
     leaves a bubble below a third, else the most there are. Where none is possible, one that has a `fault`."""
-    possible = [each for each in range(1, batch + 1) if batch % each == 0 and fault(schedule, ranks, each) is None] or [
-        1
-    ]
+    small = [each for each in range(1, math.isqrt(batch) + 1) if batch % each == 0]
+    divisors = sorted({*small, *(batch // each for each in small)})
+    possible = [each for each in divisors if fault(schedule, ranks, each) is None] or [1]
     return next((each for each in possible if each >= 2 * ranks), possible[-1])

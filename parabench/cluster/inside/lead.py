@@ -29,7 +29,7 @@ LOOK_S = 0.005
 
 # What ranks get to hand over what they saw once a launch is over; less when this one is asked to stop, and may be
 # killed a moment later.
-HAND_OVER_S, LAST_LOOK_S = 10.0, 0.25
+HAND_OVER_S, LAST_LOOK_S = 5.0, 0.25
 GOODBYE_S = 2.0
 
 WRONG = 2

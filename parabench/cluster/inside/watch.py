@@ -83,6 +83,9 @@ def _serve(pipe: Connection, rank: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(rank)
+    # mpirun binds a rank to a core, and what the rank starts with it: there every reading would be in its way.
+    with suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
     with suppress(EOFError, OSError):
         pipe.send(None)
         while True:
