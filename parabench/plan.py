@@ -21,7 +21,7 @@ from parabench.models.known import entry_of_model
 from parabench.record import AnyCase
 from parabench.rules import check, check_fit, check_names, lacking, needs_nccl, refusal
 from parabench.settle import settle, settle_device
-from parabench.spread import spread
+from parabench.spread import is_count, spread
 from parabench.suite import Suite, Sweep
 
 
@@ -241,7 +241,7 @@ def _found(chosen: Mapping[str, Any], world_size: int, machine: Machine, automat
     try:
         return Found(_case(chosen, world_size, machine), automatic, None)
     except UsageError as error:
-        odd = [name for name in DIVISORS if automatic and _counts(chosen.get(name)) and world_size % chosen[name]]
+        odd = [name for name in DIVISORS if automatic and is_count(chosen.get(name)) and world_size % chosen[name]]
         if not odd:
             raise
         rest = {name: value for name, value in chosen.items() if name not in odd}
@@ -254,7 +254,7 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     fields = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in entry.axes}
     if entry.one_rank_only:
         world_size, fields["nodes"] = 1, 1
-    elif "nodes" not in fields and _counts(world_size):
+    elif "nodes" not in fields and is_count(world_size):
         fields["nodes"] = machine.nodes_for(world_size)
     per_rank = fields.pop(BATCH_PER_RANK, None)
     if per_rank is not None:

@@ -26,7 +26,7 @@ def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Mach
     if machine.ranks_per_node is None:
         return suite
     ranks = machine.nodes * machine.ranks_per_node
-    sharing = [n for n in overrides.get("world_size", ()) if _counts(n)] or [ranks]
+    sharing = [n for n in overrides.get("world_size", ()) if is_count(n)] or [ranks]
     sweeps = []
     for each in suite.sweeps:
         axes = dict(each.axes)
@@ -39,7 +39,7 @@ def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Mach
         if not set(BATCHES) & {*overrides, *axes}:
             axes["global_batch"] = (DEFAULTS["global_batch"],)
         if "global_batch" in axes:
-            axes["global_batch"] = tuple(math.lcm(n, *sharing) if _counts(n) else n for n in axes["global_batch"])
+            axes["global_batch"] = tuple(math.lcm(n, *sharing) if is_count(n) else n for n in axes["global_batch"])
         if machine.nodes > 1:
             axes.pop("ranks_per_node", None)
         sweeps.append(Sweep(axes))
@@ -55,13 +55,13 @@ def _outgrown(suite: Suite, ranks: int) -> bool:
     for each in suite.sweeps:
         if {"data", "vocabulary"} & each.axes.keys():
             continue
-        batches = [n for n in each.axes.get("global_batch", ()) if _counts(n)]
-        batches += [n * ranks for n in each.axes.get(BATCH_PER_RANK, ()) if _counts(n)]
-        lengths = [n for n in each.axes.get("seq_len", (DEFAULTS["seq_len"],)) if _counts(n)]
+        batches = [n for n in each.axes.get("global_batch", ()) if is_count(n)]
+        batches += [n * ranks for n in each.axes.get(BATCH_PER_RANK, ()) if is_count(n)]
+        lengths = [n for n in each.axes.get("seq_len", (DEFAULTS["seq_len"],)) if is_count(n)]
         needed = max([needed, *(batch * length for batch in batches for length in lengths)])
     return needed >= corpus.size(DEFAULTS["data"])
 
 
-def _counts(value: object) -> bool:
+def is_count(value: object) -> bool:
     """Whether it is a whole number of 1 or more; what is none a case refuses, with what it is."""
     return type(value) is int and value >= 1

@@ -21,8 +21,8 @@ READING = {"store", "results", "digest", "schema", "analysis", "live", "pages", 
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",
     "preload", "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify",
-    "machine", "hardware", "gpus", "provenance", "cluster", "part", "judgement", "together", "venue", "courses", "spread",
-    "links",
+    "machine", "hardware", "gpus", "provenance", "cluster", "part", "judgement", "together", "venue", "courses",
+    "links", "spread",
 }  # fmt: skip
 SEE_BOTH = {
     "cli",
