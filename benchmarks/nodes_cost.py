@@ -32,6 +32,8 @@ GOAL_S = 1.0
 
 # In a namespace of its own every port is free; the drivers keep theirs open all the time.
 PORT, TORCHRUN_PORT = 29400, 29500
+# Not `-m`: every rank would import that module again (multiprocessing does so for spawn's sake), as no session's does.
+DRIVER = "import sys; from benchmarks.nodes_cost_driver import main; sys.exit(main())"
 DEADLINE_S = 120.0
 GOODBYE_S = 10.0
 
@@ -48,7 +50,7 @@ def drivers(nodes: tuple[Host, ...], folder: Path) -> Iterator[Callable[[], floa
 
     Raises Failed.
     """
-    words = [sys.executable, "-m", "benchmarks.nodes_cost_driver", nodes[0].address, str(PORT), str(folder)]
+    words = [sys.executable, "-c", DRIVER, nodes[0].address, str(PORT), str(folder)]
     started = []
     try:
         for node in nodes:

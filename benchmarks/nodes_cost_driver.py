@@ -1,4 +1,4 @@
-"""One node's driver of `nodes_cost`: `python -m benchmarks.nodes_cost_driver HOST PORT FOLDER`, HOST being node 0's.
+"""One node's driver of `nodes_cost`: `main` with the arguments HOST PORT FOLDER, HOST being node 0's.
 
 It takes its place as the driver of any session does. Node 0's says "ready" once all nodes are there; for every line
 that comes in it launches once and writes a line: the launch's wall time without that of its steps, in seconds.
@@ -56,7 +56,3 @@ def beyond_steps_s(crew: Crew) -> float:
 
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

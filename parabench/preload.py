@@ -8,6 +8,7 @@ import gc
 
 import torch._dynamo
 import torch.distributed._composable.replicate
+import torch.distributed.elastic.multiprocessing.api
 import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
 
@@ -19,6 +20,7 @@ import parabench.collectives.ring
 import parabench.collectives.tree
 import parabench.collectives.two_level
 import parabench.data.loader
+import parabench.launcher
 import parabench.links.bench
 import parabench.models.build
 import parabench.models.gpt

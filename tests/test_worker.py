@@ -193,6 +193,13 @@ def test_who_watches_ends_with_its_rank_or_is_missed(tmp_path: Path) -> None:
     assert gone.facts["unread"] == {"host": GONE, "nvml": GONE}
 
 
+def test_a_rank_that_breaks_does_not_wait_for_who_watches() -> None:
+    code = "from parabench.cluster.inside.watch import Watch\nwatch = Watch()\nraise RuntimeError('broken')"
+    broken = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert broken.returncode == 1
+    assert broken.stderr.endswith("RuntimeError: broken\n")
+
+
 def test_what_is_wrong_is_said_once_and_nothing_is_written(place: Place) -> None:
     place.suite("ddp")
     first, second = place.ranks("--set", "world_size=3")

@@ -79,8 +79,8 @@ class Watch:
 
 
 def _serve(pipe: Connection, rank: int) -> None:
-    # Who asks a group to stop asks its ranks; this one ends with the rank that started it.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # Ctrl-C in a terminal reaches this one too; SIGTERM is how a rank that ends has it ended.
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(rank)
     # mpirun binds a rank to a core, and what the rank starts with it: there every reading would be in its way.
