@@ -114,6 +114,7 @@ def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str |
 @click.option("--launches", type=int, help="Launches of every case: one a block. [default: 3]")
 @click.option("--iterations", type=int, help="Timed calls of a size. [default: 20 to 200, fewer for large sizes]")
 @click.option("--warmup", type=int, help="Calls before them that are kept apart. [default: 5]")
+@links
 @seed
 @deadline
 @label

@@ -21,6 +21,7 @@ from parabench.collective_case import OPS, REDUCING, CollectiveCase, CollectiveP
 from parabench.collectives import ALGORITHMS, canonical, levels_of
 from parabench.errors import UsageError
 from parabench.interrupt import STOPPED
+from parabench.linking import measure_links
 from parabench.machine import Machine, this_machine
 from parabench.nccl_names import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
 from parabench.opened import REPORT_NAME, STORE_NAME, Opened, begin_session, check_writable, resume, store_in
@@ -75,11 +76,12 @@ class CollectivesRequest:
     label: str | None = None
     json_file: Path | None = None
     resume: bool = False
+    links: bool = False
     cluster: Flags = ONE_MACHINE
 
     def plans(self) -> list[str]:
         """The options given that decide what is measured."""
-        free = ("argv", "out", "json_file", "resume", "cluster")
+        free = ("argv", "out", "json_file", "resume", "links", "cluster")
         return [name for name in self.__slots__ if name not in free and getattr(self, name) is not None]
 
     def measured(self) -> list[str]:
@@ -140,6 +142,8 @@ def _lead(
 
         def walk(keep: Callable[[Launch], None], progress: Progress) -> CollectiveWalk:
             here: Any = launch if launch is not None else _real_launch()
+            if request.links:
+                measure_links(store, session, machine, crew, lambda line: _say(console, COMMENT + line))
             return CollectiveWalk(
                 plan=session.plan,
                 launch=partial(here, crew=crew) if crew else here,
