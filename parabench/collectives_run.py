@@ -24,7 +24,16 @@ from parabench.interrupt import STOPPED
 from parabench.linking import measure_links
 from parabench.machine import Machine, this_machine
 from parabench.nccl_names import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
-from parabench.opened import REPORT_NAME, STORE_NAME, Opened, begin_session, check_writable, resume, store_in
+from parabench.opened import (
+    REPORT_NAME,
+    STORE_NAME,
+    Opened,
+    begin_session,
+    check_writable,
+    resume,
+    resume_command,
+    store_in,
+)
 from parabench.plan import Plan, Skipped
 from parabench.progress import outcome
 from parabench.record import Launch, check_label
@@ -139,6 +148,7 @@ def _lead(
                 nodes=crew.environments() if crew else (),
             )  # fmt: skip
         session = opened
+        again = resume_command(store.path, NAME, *crew.site.words) if crew else None
 
         def walk(keep: Callable[[Launch], None], progress: Progress) -> CollectiveWalk:
             here: Any = launch if launch is not None else _real_launch()
@@ -152,7 +162,7 @@ def _lead(
                 done=session.done,
             )
 
-        code = walk_session(store, opened, console, walk, COMMENT, again=crew.site.words if crew else ())
+        code = walk_session(store, opened, console, walk, COMMENT, go_on=again)
     dismiss(crew, code)
     return code, opened.session_id
 

@@ -321,6 +321,9 @@ FIRST_BLOCK = 0
 # The finding of a launch whose reference did not run: it computed something, nobody knows whether the right thing.
 UNVERIFIED = "unverified"
 
+# That of a session inside a group of processes that somebody else started.
+SHARED_PROCESSES = "shared_processes"
+
 # A step is these parts, one after the other; it has forward and backward either apart or taking turns.
 STEP_PARTS = ("data_s", "forward_s", "backward_s", "forward_backward_s", "optimizer_s")
 

@@ -29,6 +29,7 @@ from parabench.opened import (
     begin_session,
     check_traces,
     resume,
+    resume_command,
     store_in,
 )  # fmt: skip
 from parabench.plan import TrainingPlan, make_plan
@@ -254,7 +255,10 @@ def run_session(
             references=dict(opened.references),
         )
 
-    return walk_session(store, opened, console, walk, until=until, again=crew.site.words if crew else ())
+    options = (*(until.options if until else ()), *(crew.site.words if crew else ()))
+    return walk_session(
+        store, opened, console, walk, until=until, go_on=resume_command(store.path, "training", *options)
+    )
 
 
 def real_launch(folder: Path) -> LaunchFunction:

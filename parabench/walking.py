@@ -28,16 +28,16 @@ def walk_session(
     make: Callable[[Callable[[Launch], None], Progress], Walk[C, P]],
     prefix: str = "",
     until: Until | None = None,
-    again: Sequence[str] = (),
+    go_on: str | None = None,
 ) -> int:
     """Launch what is left and store each launch as it ends; returns the exit code.
 
     `make(keep, progress)` is what walks the plan; it is called when there is something to launch. Every line that is
-    said begins with `prefix`. `until` adds blocks once the planned ones are done. `again` are the options that the
-    session needs to be resumed.
+    said begins with `prefix`. `until` adds blocks once the planned ones are done. `go_on`
+    is the command that resumes the session, where it is not the usual one.
     """
     planned = opened.plan
-    go_on = resume_command(store.path, planned.kind, *(until.options if until else ()), *again)
+    go_on = go_on or resume_command(store.path, planned.kind, *(until.options if until else ()))
     resume_with = f"every finished launch is kept; resume with: {go_on}"
 
     def say(line: str) -> None:

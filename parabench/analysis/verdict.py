@@ -16,7 +16,7 @@ from parabench.analysis.sweet_spot.best import answers
 from parabench.analysis.sweet_spot.effects import MOST_BLOCKS
 from parabench.analysis.sweet_spot.link_words import with_links
 from parabench.analysis.sweet_spot.undecided import candidates_of_spots
-from parabench.record import FIRST_BLOCK
+from parabench.record import FIRST_BLOCK, SHARED_PROCESSES
 from parabench.store import STORE_NAME, Results
 
 # What is proposed where deciding looks hopeless and fewer candidates would help.
@@ -55,6 +55,9 @@ def next_command(
     """
     newest = session.id == int(results.session["id"].max())
     if session.interleaved or not newest or results.path.name != STORE_NAME:
+        return []
+    told = results.finding[results.finding["session_id"] == session.id]
+    if SHARED_PROCESSES in set(told["code"]):  # it ran inside a group of processes that somebody else starts
         return []
     left = candidates_of_spots(spots, launches)
     if not left.cases:

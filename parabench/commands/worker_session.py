@@ -180,4 +180,4 @@ def _walk(store: Store, opened: TrainingOpened, console: Console, lead: Lead) ->
             lead=lead,
         )
 
-    return walk_session(store, opened, console, walk)
+    return walk_session(store, opened, console, walk, go_on="the same command with --resume")

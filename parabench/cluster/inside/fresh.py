@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from parabench.record import Finding
+from parabench.record import SHARED_PROCESSES, Finding
 
 SHARED = Finding(
-    "shared_processes",
+    SHARED_PROCESSES,
     "All launches share the processes that somebody else started. Between launches memory is given back, peaks and "
     "compiled code are forgotten, and each makes its own process group; allocators, caches and libraries stay warm. So "
     "launches differ by less than fresh processes do, and intervals may be too narrow.",
