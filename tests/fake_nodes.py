@@ -17,11 +17,10 @@ def environment(
     """A session's environment: node 0 is `fake.ENVIRONMENT` with what all nodes have in `common`, the others are like
     it but for their host and what is `changed` of each."""
     records = [
-        {**fake.ENVIRONMENT, **common, "host": f"lab{node}", **(changed or {}).get(node, {})}
-        | {"node": node, "address": f"10.0.0.{node + 1}"}
+        {**fake.ENVIRONMENT, **common, "host": f"lab{node}", **(changed or {}).get(node, {})} | {"node": node}
         for node in range(nodes)
     ]
-    own = {name: value for name, value in records[0].items() if name not in ("node", "address")}
+    own = {name: value for name, value in records[0].items() if name != "node"}
     return own | {"nodes": records, "cluster": {"nodes": nodes, "ranks_per_node": ranks_per_node}}
 
 

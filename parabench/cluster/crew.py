@@ -117,10 +117,8 @@ class Crew:
 
     def environments(self) -> list[dict[str, Any]]:
         """What is recorded of the nodes, in their order; of node 0 itself only where it is."""
-        here: list[dict[str, Any]] = [{"node": 0, "address": self._way.address}]
-        return here + [
-            {"node": node, "address": member.guest.address, **member.guest.environment}
-            for node, member in sorted(self._members.items())
+        return [{"node": 0}] + [
+            {"node": node, **each.guest.environment} for node, each in sorted(self._members.items())
         ]
 
     # ---- launches

@@ -10,7 +10,7 @@ from parabench.analysis import words
 # The keys of a session's environment that are the machine's, as against the run's and its software's.
 MACHINE = (
     "host", "os", "cpu", "cores", "processor", "memory_bytes", "numa", "gpus", "links", "driver", "nvml", "network",
-    "container", "nodes", "cluster", "node", "address",
+    "container", "nodes", "cluster", "node",
 )  # fmt: skip
 
 # What lies between two devices, as `nvidia-smi topo -m` writes it.

@@ -94,12 +94,12 @@ def node_rows(environment: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows]:
     columns: list[tuple[int, ...]] = [(node,) for node in records]
     if len(columns) > MOST_COLUMNS:
         columns = [kind.nodes for kind in kinds(environment)][:MOST_COLUMNS]
-    told = {node: dict(_pairs(records[node])) for column in columns for node in column}
+    told = {node: dict(machine_pairs(records[node])) for column in columns for node in column}
     rows: Rows = []
     for name in dict.fromkeys(name for facts in told.values() for name in facts):
         every = [[told[node].get(name, words.UNKNOWN) for node in column] for column in columns]
         cells = [words.listed(dict.fromkeys(values), most=3) for values in every]
-        mark = " (differs)" if name not in _NAMES and len(set(cells)) > 1 else ""
+        mark = " (differs)" if name != "host" and len(set(cells)) > 1 else ""
         rows.append((name + mark, *cells))
     return ("", *map(nodes_said, columns)), rows
 
@@ -118,13 +118,6 @@ def device_kinds(environment: Mapping[str, Any]) -> list[tuple[tuple[int, ...], 
 
 # Clocks and links are as fast as there is work to do.
 _MOMENTARY = ("sm_clock_hz", "memory_clock_hz", "pcie_generation", "pcie_width")
-_NAMES = ("host", "address")
-
-
-def _pairs(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    host, *others = machine_pairs(record)
-    address = record.get("address")
-    return [host, *([("address", str(address))] if address else []), *others]
 
 
 def _said(value: Any) -> str:
