@@ -45,6 +45,9 @@ class Follower:
     environment: Mapping[str, Any]
     course_of: Callable[[Order], Course]
     say: Callable[[str], None]
+    # Since when node 0 has been waited for, unless it has let this node in.
+    _since: float = field(default_factory=time.monotonic)
+    _let_in: bool = False
     _node: int | None = None
     _word: Word | None = None
     _number: int | None = None
@@ -55,12 +58,17 @@ class Follower:
     def follow(self) -> int:
         """Take part until node 0 ends the session; the exit code that it gives. Raises UsageError when node 0 cannot be
         reached or refuses this node, Interrupted when this node is asked to stop."""
+        why = "nothing was tried"
         while True:
-            address = self._reach()
+            address = self._reach(why)
             try:
                 return self._session(address)
-            except Lost as why:
-                self.say(f"node 0 is lost: {why}; waiting for it, {self.site.timeout_s:.0f} s at most")
+            except Lost as lost:
+                why = str(lost)
+                if self._let_in:
+                    self.say(f"node 0 is lost: {why}; waiting for it, {self.site.timeout_s:.0f} s at most")
+                    self._let_in, self._since = False, time.monotonic()
+                time.sleep(TRY_EVERY_S)
             except Interrupted as stop:
                 self._tell_stop(stop)
                 raise
@@ -68,10 +76,16 @@ class Follower:
                 if self._pulse:
                     self._pulse.end()
 
-    def _reach(self) -> str:
-        """Node 0's address, as soon as something listens there."""
-        begin, said_at = time.monotonic(), -SAY_EVERY_S + TRY_S
+    def _reach(self, why: str) -> str:
+        """Node 0's address, as soon as something listens there; `why` tells of the try before. Raises UsageError when
+        node 0 has been waited for long enough."""
+        say_at, until = time.monotonic() + TRY_S, self._since + self.site.timeout_s
         while True:
+            if time.monotonic() > until:
+                raise UsageError(
+                    f"node 0 at {self.site.endpoint} was not reached within {self.site.timeout_s:g} s ({why}); start "
+                    "it there, open the port in its firewall, or give a longer --rdzv-timeout"
+                )
             why = f"{self.site.host} resolves to no address"
             for address in addresses_of(self.site.host):
                 try:
@@ -79,15 +93,10 @@ class Follower:
                     return address
                 except OSError as error:
                     why = f"{address} port {self.site.port}: {error.strerror or error}"
-            waited = time.monotonic() - begin
-            if waited > self.site.timeout_s:
-                raise UsageError(
-                    f"node 0 at {self.site.endpoint} was not reached within {self.site.timeout_s:g} s ({why}); start "
-                    "it there, open the port in its firewall, or give a longer --rdzv-timeout"
-                )
-            if waited - said_at > SAY_EVERY_S:
-                self.say(f"waiting for node 0 at {self.site.endpoint}, {self.site.timeout_s - waited:.0f} s at most")
-                said_at = waited
+            now = time.monotonic()
+            if now > say_at:
+                self.say(f"waiting for node 0 at {self.site.endpoint}, {max(0.0, until - now):.0f} s at most")
+                say_at = now + SAY_EVERY_S
             time.sleep(TRY_EVERY_S)
 
     def _session(self, address: str) -> int:
@@ -100,13 +109,13 @@ class Follower:
         about = {
             "host": socket.gethostname(),
             "address": way.address,
-            "node": self.site.node,
+            "node": self.site.node if self._node is None else self._node,
             "facts": self.facts,
             "environment": self.environment,
         }
         self._line.ask(lambda store: parcel.send(store, f"guest/{ticket}", about), watch=pulse.check)
         self._node, number = self._welcome()
-        node = self._node
+        self._let_in, node = True, self._node
         self.say(f"node {node} of {self.site.nodes}, led by node 0 at {self.site.endpoint}")
         while True:
             key = f"order/{number}"
@@ -128,6 +137,8 @@ class Follower:
         try:
             there = self._line.ask(lambda store: store.underlying_store.get(ID_KEY).decode(), timeout_s=LAST_WORD_S)
         except Lost as why:
+            if self._node is not None:  # it was one
+                raise
             raise UsageError(f"{where} is no session of parabench ({why}); see --rdzv-endpoint") from why
         if there != self.site.run_id:
             raise UsageError(
