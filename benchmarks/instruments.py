@@ -52,7 +52,7 @@ def launched(case: Case, protocol: Protocol) -> Launch:
     if protocol.instrumented:
         seen = launch(case, protocol, deadline_s=DEADLINE_S)
     else:
-        with mock.patch("parabench.launcher.Sampler", NoSampler):
+        with mock.patch("parabench.part.Sampler", NoSampler):
             seen = launch(case, protocol, deadline_s=DEADLINE_S)
     if seen.status is not Status.OK:
         raise RuntimeError(f"{case.label}: {seen.status}, {seen.failure}")

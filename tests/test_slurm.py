@@ -16,7 +16,7 @@ import pytest
 from slurm_helpers import ALIVE, POLL_S, Slurm, slurm
 
 # Slow: it starts four daemons, and on each of two nodes what a driver starts; half a minute in all.
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = pytest.mark.alone
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "slurm.sbatch"
 
@@ -133,6 +133,8 @@ class User:
         pytest.fail(f"no launch was held up\n{self.said(job)}")
 
 
+# What the next test stands on, looked at apart.
+@pytest.mark.slow
 def test_who_is_told_what_by_slurm(bed: Slurm, tmp_path: Path) -> None:
     """What test_slurm_environment.py takes for granted."""
     (tmp_path / "tell.py").write_text(TELL)
@@ -162,6 +164,8 @@ def test_the_batch_script_measures_on_both_nodes(bed: Slurm, tmp_path: Path) -> 
     assert {each.name for each in tmp_path.iterdir()} == {"mine.py", "parabench-results", f"parabench-{job}.log"}
 
 
+# Two jobs, and the wait for one to be stopped.
+@pytest.mark.slow
 def test_a_cancelled_job_is_resumed(bed: Slurm, tmp_path: Path) -> None:
     """Slurm sends SIGTERM to every process of a task at once, not to drivers only."""
     user = User(bed, tmp_path, "faulty_helpers:held_up")

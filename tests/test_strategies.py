@@ -171,10 +171,16 @@ LOSS_TOLERANCE = {"float32": TOLERANCE["float32"], "bfloat16": 1e-3}
 GRIDS = (("tp_fsdp", "ring"), ("hsdp", "two_level"))
 
 
+# What travels in the other strategies is what travels in these: gradients, shards, activations.
+TRAVELS = ("ddp", "fsdp", "tp")
+
+
 def marked(group: Group) -> Any:
     """Four ranks over every algorithm are in the soak too (ddp, fsdp and tp). Here they are `native`, and of ours what
-    has all three operations on a grid of ranks; the others take part when slow tests do."""
-    usual = group.world_size == 2 or group.algorithm == "native" or (group.strategy, group.algorithm) in GRIDS
+    has all three operations on a grid of ranks. Two ranks meet every algorithm in the strategies that differ in what
+    travels. The others take part when slow tests do."""
+    two = group.world_size == 2 and (group.algorithm in ("native", "ring") or group.strategy in TRAVELS)
+    usual = two or group.algorithm == "native" or (group.strategy, group.algorithm) in GRIDS
     return pytest.param(group, id=str(group), marks=() if usual else pytest.mark.slow)
 
 

@@ -147,6 +147,8 @@ def test_a_rank_that_is_killed_is_recorded(place: Place) -> None:
     ]
 
 
+# A session that waits, or two of them: many seconds.
+@pytest.mark.slow
 def test_a_hang_ends_with_the_deadline(place: Place) -> None:
     place.suite("faulty_helpers:waiting")
     first, second = place.ranks("--deadline", "5")
@@ -158,6 +160,8 @@ def test_a_hang_ends_with_the_deadline(place: Place) -> None:
     assert error.startswith("rank 1: no end after 5 s; it came least far, to step 3")
 
 
+# A session that waits, or two of them: many seconds.
+@pytest.mark.slow
 def test_a_stopped_session_goes_on_where_it_was(place: Place) -> None:
     """One rank is asked to stop, amid a launch: both end, what is done is kept, and a new group does the rest."""
     place.suite("faulty_helpers:held_up", more="bucket_mib=(1, 25)")
