@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from slurm_helpers import ALIVE, POLL_S, Slurm, slurm
 
-# Slow: it starts four daemons, and on each of two nodes what a driver starts; half a minute in all.
 pytestmark = pytest.mark.alone
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "slurm.sbatch"
