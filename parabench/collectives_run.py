@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,16 @@ from parabench.axes import split_values
 from parabench.cluster.agreement import own_names
 from parabench.cluster.entrance import dismiss, led, place_in
 from parabench.cluster.site import ONE_MACHINE, Flags, site_of
-from parabench.collective_case import OPS, REDUCING, CollectiveCase, CollectiveProtocol, parse_size
+from parabench.collective_case import (
+    ALIGNMENT_BYTES,
+    IN_PLACE_ONLY,
+    OPS,
+    REDUCING,
+    CollectiveCase,
+    CollectiveProtocol,
+    parse_size,
+    size_text,
+)
 from parabench.collectives import ALGORITHMS, canonical, levels_of
 from parabench.errors import UsageError
 from parabench.interrupt import STOPPED
@@ -29,6 +39,7 @@ from parabench.opened import (
     STORE_NAME,
     Opened,
     begin_session,
+    check_nodes_of,
     check_writable,
     resume,
     resume_command,
@@ -41,7 +52,7 @@ from parabench.rules import check_algorithm, check_backend, check_nodes, refusal
 from parabench.session import CollectiveWalk, LaunchOf, Progress
 from parabench.settle import nodes_of, settle_device
 from parabench.store import load
-from parabench.walking import walk_session
+from parabench.walking import concluding, walk_session
 from parabench.whole_file import is_special, write_whole
 
 if TYPE_CHECKING:  # it brings torch
@@ -115,9 +126,10 @@ def run_collectives(request: CollectivesRequest, console: Console, launch: Colle
     if isinstance(crew, int):
         return crew
     code, session_id = led(crew, partial(_lead, request, plan, machine, crew, console, launch), partial(_say, console))
-    if code != STOPPED:
-        conclude(request.out / STORE_NAME, session_id, console, request.json_file)
-    return code
+    if code == STOPPED:
+        return code
+    end = partial(conclude, request.out / STORE_NAME, session_id, console, request.json_file)
+    return concluding(code, request.out, end, partial(_say, console))
 
 
 def _lead(
@@ -138,6 +150,7 @@ def _lead(
         opened: CollectiveOpened | None = None
         if plan is None or request.resume:
             opened = resume(store, plan, NAME)
+            check_nodes_of(opened.plan, machine)
         cases = opened.plan.cases if opened else plan.cases if plan else ()
         if crew is not None:
             crew.assemble(own_names(cases, {"algorithm": ALGORITHMS}))
@@ -214,13 +227,24 @@ def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[Collective
         dtype=request.dtype,
         threads=request.threads,
     )
+    ladder: dict[str, Any] = {field.name: field.default for field in fields(CollectiveCase)} | common
     for size, op in itertools.product(sizes, ops):
+        # What every rank has a part of; unsaid, the ladder begins at its first step that has room for them.
+        needed = 1 if op in IN_PLACE_ONLY else size * ALIGNMENT_BYTES
+        for name, given in (("--min", request.min_size), ("--max", request.max_size)):
+            if given is not None and parse_size(given) < needed:
+                raise UsageError(
+                    f"{name} {given} is less than {op} among {size} ranks can split; use {size_text(needed)} or more"
+                )
+        if request.min_size is None and ladder["factor"] > 1:
+            steps = itertools.accumulate(itertools.repeat(ladder["factor"]), operator.mul, initial=ladder["min_bytes"])
+            common["min_bytes"] = min(next(step for step in steps if step >= needed), ladder["max_bytes"])
         for algorithm in _algorithms(request, size):
             redop = (request.redop or "sum") if op in REDUCING else "none"
             two = levels_of(algorithm) is not None
             nodes = machine.nodes_for(size)
             case = CollectiveCase(op=op, algorithm=algorithm, world_size=size, nodes=nodes, redop=redop, **common)
-            per_node = request.ranks_per_node or (size // nodes if nodes > 1 else nodes_of(size))
+            per_node = request.ranks_per_node or (size // nodes if machine.nodes > 1 else nodes_of(size))
             yield replace(case, ranks_per_node=per_node if two else None)
 
 

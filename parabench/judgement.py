@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parabench.cluster.pulse import LOST_AFTER_S
+from parabench.cluster.team import LOST
 from parabench.part import Part
 from parabench.record import Failure, Status
 
@@ -38,11 +40,21 @@ def judge(
             hint = " (the kernel's out-of-memory killer does this too)" if signal == "SIGKILL" else ""
             message = f"ended {how}{hint}{_on(part, parts)}"
             return Status.CRASHED, Failure(message, rank, signal, part.tails[rank - part.first_rank])
+    for part in parts:
+        if part.gone:
+            message = f"ended without a trace{_on(part, parts)}"
+            return Status.CRASHED, Failure(message, part.gone[0], None, part.tails[part.gone[0] - part.first_rank])
+        if part.ended.told == LOST and part.node:
+            message = (
+                f"node {part.node} ({part.host}) had no answer from node 0 for {LOST_AFTER_S:g} s, and ended its ranks"
+            )
+            return Status.CRASHED, Failure(message)
     # Errors of several nodes have no clock in common; those of a node that was told to end are echoes.
     causes = [part for part in parts if part.ended.told is None and any("error" in each for each in part.results)]
     errors = [(part, each) for part in causes or parts for each in part.results if "error" in each]
     if not errors:
-        return Status.CRASHED, Failure(f"ended without a trace{_on(parts[0], parts)}")
+        told = next((part.ended.told for part in parts if part.ended.told), None)
+        return Status.CRASHED, Failure(f"every node ended its ranks, told that the launch was {told}")
     part, first = min(errors, key=lambda found: _moment(*found))
     error = first["error"]
     status = Status.OOM if error["oom"] else Status.FAILED

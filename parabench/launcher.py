@@ -81,6 +81,7 @@ def training_course(case: Case, protocol: Protocol, traces: Path | None = None) 
 
 def observe(course: Course, deadline_s: float, order: Order, crew: Crew | None = None) -> tuple[Launch, list[Part]]:
     """Run a fresh group of ranks, on several nodes where the case says so, and tell as `observed`."""
+    assert crew or course.case.nodes == 1, "no crew for a case on several nodes"
 
     def fresh() -> tuple[list[Part], str | None]:
         with ExitStack() as stack:
@@ -102,8 +103,10 @@ def observed(
 
     Its facts tell at which reading of the clock that all processes share its readings' `t_s` is 0.
     """
-    started, begin = utc_now(), time.perf_counter()
+    started = utc_now()
     parts, lost = ranks()
+    # A wait for a node that was gone is no part of the launch; and readings count from here.
+    begin = parts[0].began_s
     status, failure = judge(parts, course.where, deadline_s, lost)
     parts = on_one_clock(course, parts)
     results = [result for part in parts for result in part.results]

@@ -1,11 +1,17 @@
-"""The optional first step of a session: what lies between its ranks is measured, kept, and said in a line."""
+"""The optional first step of a session: what lies between its ranks is measured, kept, and said."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parabench.analysis import words
 from parabench.case import Case
+from parabench.links.pairs import schedule
+from parabench.links.protocol import ROUND_S, TOO_QUICK, LinkProtocol
+from parabench.live.said import duration
 from parabench.machine import Machine
 from parabench.opened import Opened
 from parabench.store import Store, load
@@ -14,32 +20,51 @@ if TYPE_CHECKING:  # it brings torch
     from parabench.cluster.crew import Crew
 
 
+NONE = "none to measure, every case has one rank"
+
+
 def measure_links(
     store: Store, opened: Opened[Any, Any], machine: Machine, crew: Crew | None, say: Callable[[str], None]
 ) -> None:
-    """Measure the links of a session that has begun, and has none yet; `say` tells the user a line.
+    """Measure the links of a session that has begun, unless it has all; `say` tells the user a line.
 
     What cannot be measured is kept as unknown, with its reason, and the session goes on. Raises Interrupted when it is
     asked to stop, NodeGone when a node of the `crew` does not come back.
     """
+    from parabench.analysis.link_checks import check_links
     from parabench.analysis.links import link_table, tiers_of, tiers_said
     from parabench.analysis.session import select_session
     from parabench.links.measure import measure
-    from parabench.links.protocol import LinkProtocol
 
-    if bool(_links_of(store, opened.session_id)["bytes_per_s"].notna().any()):
+    if has_links(store.path, opened.session_id):
         return
     case = case_of(opened.plan.cases, machine)
     if case.world_size < 2:
-        say("links: none to measure, every case has one rank")
+        say(f"links: {NONE}")
         return
     say(f"links: measuring them between {case.world_size} ranks")
-    rows = measure(case, LinkProtocol(), crew=crew)
-    store.add_links(opened.session_id, rows)
+    store.add_links(opened.session_id, measure(case, LinkProtocol(), crew=crew))
     results = load(store.path)
-    reason = next((row.reason for row in rows if row.reason is not None), None)
-    said = tiers_said(tiers_of(link_table(results, select_session(results, opened.session_id))))
-    say(f"links: {said or 'unknown'}" + (f"; not all could be measured: {reason}" if reason is not None else ""))
+    links = link_table(results, select_session(results, opened.session_id))
+    say(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")
+    for finding in check_links(links):
+        say(f"links: {finding.message}")
+
+
+def expected_links(opened: Opened[Any, Any], machine: Machine, store: Path) -> Iterator[str]:
+    """What `measure_links` would do, in words, and for how long; nothing where `store` has the session's links."""
+    if os.path.isfile(store) and has_links(store, opened.session_id):
+        return
+    case = case_of(opened.plan.cases, machine)
+    if case.world_size < 2:
+        yield NONE
+        return
+    rounds = len(schedule(case.nodes, case.world_size // case.nodes))
+    each = " to ".join(f"{seconds:g}" for seconds in ROUND_S)
+    took = " to ".join(dict.fromkeys(duration(rounds * seconds) for seconds in ROUND_S))
+    yield (
+        f"measured first, between {case.world_size:,} ranks in {words.count(rounds, 'round')} of about {each} s: {took}"
+    )
 
 
 def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
@@ -56,6 +81,8 @@ def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
     )  # fmt: skip
 
 
-def _links_of(store: Store, session_id: int) -> Any:
-    links = load(store.path).links
-    return links[links["session_id"] == session_id]
+def has_links(store: Path, session_id: int) -> bool:
+    """Whether the session has all its links: what was lost with a node, or in a hang, can be measured again."""
+    links = load(store).links
+    reasons = links[links["session_id"] == session_id]["reason"]
+    return len(reasons) > 0 and bool((reasons.isna() | (reasons == TOO_QUICK)).all())

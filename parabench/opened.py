@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shlex
+import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -16,7 +18,7 @@ from parabench.case import Protocol
 from parabench.errors import UsageError
 from parabench.machine import Machine, environment
 from parabench.plan import C, P, Plan
-from parabench.record import TRACES, Finding
+from parabench.record import SHARED_PROCESSES, TRACES, Finding
 from parabench.store import SessionRow, Store
 from parabench.verify import Reference
 
@@ -122,10 +124,13 @@ def begin_session(
     return Opened(session_id=session_id, plan=plan)
 
 
-def resume(store: Store, plan: Plan[Any, Any] | None, kind: str = "training") -> Opened[Any, Any]:
-    """The store's last session, which must be of that kind.
+def resume(
+    store: Store, plan: Plan[Any, Any] | None, kind: str = "training", *, inside: bool = False
+) -> Opened[Any, Any]:
+    """The store's last session, which must be of that kind; `inside` as `check_begun_by` takes it.
 
-    Raises UsageError when there is none, or when `plan` is another one.
+    Raises UsageError when there is none, when launches of its own would be pooled with other ones, or when `plan` is
+    another one.
     """
     last = store.last_session()
     if last is None:
@@ -142,7 +147,56 @@ def resume(store: Store, plan: Plan[Any, Any] | None, kind: str = "training") ->
             f"the last session in {store.path} measured {there}, not {kind}; resume it with "
             f"{resume_command(store.path, there)!r}, or start a new one without --resume"
         )
-    return reopened(store, last, plan, resume_command(store.path, kind))
+    check_begun_by(store, last.id, inside)
+    return reopened(store, last, plan, worker_command(store, last.id) if inside else resume_command(store.path, kind))
+
+
+def check_begun_by(store: Store, session_id: int, inside: bool) -> None:
+    """Raise UsageError when a session would get launches of two sorts: `inside` a group of processes that are there
+    all launches share them, else each has fresh ones, and what they measure is not one sample."""
+    shared = shares_processes(store, session_id)
+    if shared and not inside:
+        raise UsageError(
+            f"the launches of the last session in {store.path} share the processes of a group, and fresh ones are not "
+            f"to be pooled with them; resume it in such a group with {worker_command(store, session_id)!r}, or start a "
+            "new one without --resume"
+        )
+    if inside and not shared and store.launches_done(session_id):
+        raise UsageError(
+            f"the last session in {store.path} has launches of fresh processes, and those of a group are not to be "
+            f"pooled with them; resume it with {resume_command(store.path)!r}, or start a new one without --resume"
+        )
+
+
+def shares_processes(store: Store, session_id: int) -> bool:
+    """Whether the session is one of `parabench worker`."""
+    query = "SELECT 1 FROM finding WHERE session_id = ? AND code = ?"
+    return _first(store, query, session_id, SHARED_PROCESSES) is not None
+
+
+def worker_command(store: Store, session_id: int) -> str:
+    """The command with which each process of a group continues the session; who starts them, the store does not
+    know."""
+    (argv,) = _first(store, "SELECT argv FROM session WHERE id = ?", session_id)
+    return shlex.join(["parabench", "worker", *json.loads(argv)[2:], "--resume"])
+
+
+def _first(store: Store, query: str, *values: Any) -> Any:
+    with closing(sqlite3.connect(f"{store.path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+        return db.execute(query, values).fetchone()
+
+
+def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
+    """Raise UsageError where a plan that is resumed needs more or larger nodes than this command was given."""
+    nodes = max(case.nodes for case in plan.cases)
+    ranks = max(-(-case.world_size // case.nodes) for case in plan.cases if case.nodes == nodes)
+    given = machine.ranks_per_node or 0
+    if nodes > 1 and (nodes > machine.nodes or ranks > given):
+        here = f"--nnodes {machine.nodes} --nproc-per-node {given}" if given else "one machine"
+        raise UsageError(
+            f"the session ran on {nodes} nodes of {ranks} ranks, and cannot be resumed on {here}; give --nnodes "
+            f"{nodes} --nproc-per-node {ranks} and --rdzv-endpoint, on every node"
+        )
 
 
 def reopened(store: Store, row: SessionRow, plan: Plan[Any, Any] | None, instead: str) -> Opened[Any, Any]:

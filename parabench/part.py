@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,8 @@ class Part:
     """What one node saw of a launch, by its own clock, on which the launch began there at `began_s`.
 
     `results` and `marks` are of its ranks, `first_rank` and those that follow. Of ranks that did not end well `tails`
-    are the last lines they wrote, and `stacked` those of them that could write down their stack.
+    are the last lines they wrote, `stacked` those of them that could write down their stack,
+    and `gone` those that had left without a word before another node had the others ended.
     """
 
     node: int
@@ -72,6 +73,7 @@ class Part:
     device_samples: list[DeviceSample]
     host_samples: list[HostSample]
     sampler: dict[str, Any]
+    gone: list[int] = field(default_factory=list)
 
     @property
     def ranks(self) -> range:
@@ -92,7 +94,7 @@ class Part:
         return cls(
             **{name: values[name] for name in cls.__slots__ if name in values}
             | {
-                "ended": Ended(**values["ended"]),
+                "ended": Ended(**values["ended"] | {"killed": tuple(values["ended"]["killed"])}),
                 "marks": [np.array(each, dtype=np.float64) for each in values["marks"]],
                 "device_samples": [DeviceSample(*row) for row in values["device_samples"]],
                 "host_samples": [HostSample(*row) for row in values["host_samples"]],
@@ -126,6 +128,9 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
         # Their logs are named by their number on this node.
         tails = [] if ended.ok else [log_tail(logs, at) for at in range(len(ranks))]
         stacked = [] if ended.ok else [r for r in ranks if STACK_HEAD in log_tail(logs, r - ranks.start, lines=1000)]
+    ids = pids.look()
+    left = {rank for rank, pid in ids.items() if pid not in ended.killed}
+    gone = [each["rank"] for each in results if len(each) == 1 and each["rank"] in left]
     return Part(
         node=team.node,
         host=socket.gethostname(),
@@ -136,6 +141,7 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
         marks=marks,
         tails=tails,
         stacked=stacked,
+        gone=gone if ended.told else [],
         device_samples=[sample._replace(node=team.node) for sample in devices.samples],
         host_samples=[sample._replace(node=team.node) for sample in host.samples],
         sampler=sampler.facts(),

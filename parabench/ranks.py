@@ -51,13 +51,15 @@ TALKATIVE = (
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a node's ranks ended. `rank`, counted over all nodes, and `signal` tell of the first that torch elastic saw
-    fail. `told` is why another node, or who asked to stop, had them ended; what became of them then says nothing."""
+    fail. `told` is why another node, or who asked to stop, had them ended; `killed` are the processes that still ran
+    then, and what became of those says nothing."""
 
     ok: bool
     hung: bool = False
     rank: int | None = None
     signal: str | None = None
     told: str | None = None
+    killed: tuple[int, ...] = ()
 
 
 def start_launching() -> None:
@@ -126,7 +128,7 @@ def run_ranks(
             elastic_launch(config, entry)(*args)
         except ChildFailedError as error:
             if team.word.why is not None:
-                return Ended(ok=False, told=team.word.why)
+                return Ended(ok=False, told=team.word.why, killed=deadline.killed)
             team.tell(HUNG if deadline.passed else FAILED)
             rank, failure = next(iter(error.failures.items()))
             name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
@@ -135,7 +137,7 @@ def run_ranks(
             return Ended(ok=False, hung=deadline.passed, rank=rank, signal=name)
         except SignalException as stop:
             if team.word.why is not None:
-                return Ended(ok=False, told=team.word.why)
+                return Ended(ok=False, told=team.word.why, killed=deadline.killed)
             if deadline.forced:
                 team.tell(HUNG)
                 return Ended(ok=False, hung=True)
@@ -146,7 +148,7 @@ def run_ranks(
                 _kill(process, signal.SIGKILL)
             psutil.wait_procs(left, timeout=SHUTDOWN_TIMEOUT_S)
     # Ranks that were done when another node's were not: the launch as a whole is not.
-    return Ended(ok=team.word.why is None, told=team.word.why)
+    return Ended(ok=team.word.why is None, told=team.word.why, killed=deadline.killed)
 
 
 def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
@@ -161,6 +163,7 @@ class _Deadline:
     def __init__(self, seconds: float, others: set[int]) -> None:
         self.passed = False
         self.forced = False
+        self.killed: tuple[int, ...] = ()
         self._others = others
         self._over = threading.Event()
         self._timer = threading.Timer(seconds, self._passed)
@@ -181,6 +184,7 @@ class _Deadline:
     def end(self, why: str) -> None:
         """End the ranks; of what hangs the stacks are asked for first."""
         ranks = _ranks(self._others)
+        self.killed = tuple(process.pid for process in ranks)
         if why == HUNG:
             for process in ranks:
                 _kill(process, signal.SIGUSR1)

@@ -27,6 +27,7 @@ from parabench.opened import (
     STORE_NAME,
     Opened,
     begin_session,
+    check_nodes_of,
     check_traces,
     resume,
     resume_command,
@@ -39,7 +40,7 @@ from parabench.session import LaunchFunction, Progress, Session
 from parabench.store import Store, load
 from parabench.suite import Suite, load_suite
 from parabench.until import Until
-from parabench.walking import walk_session
+from parabench.walking import concluding, walk_session
 
 if TYPE_CHECKING:  # it brings torch
     from parabench.cluster.crew import Crew
@@ -105,9 +106,9 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
         return crew
     go = partial(lead, request, suite, plan, machine, crew, until, console, launch)
     code, session_id = led(crew, go, partial(say, console))
-    if code != STOPPED:
-        conclude(path, session_id, console)
-    return code
+    if code == STOPPED:
+        return code
+    return concluding(code, request.out, partial(conclude, path, session_id, console), partial(say, console))
 
 
 def lead(
@@ -130,6 +131,7 @@ def lead(
         opened: TrainingOpened | None = None
         if request.resume:
             opened = resume(store, plan)
+            check_nodes_of(opened.plan, machine)
             check_traces(request.out, opened.plan.protocol)
         if crew is not None:
             crew.assemble(own_code(opened.plan if opened else plan))
@@ -255,7 +257,7 @@ def run_session(
             references=dict(opened.references),
         )
 
-    options = (*(until.options if until else ()), *(crew.site.words if crew else ()))
+    options = (*(until.options if until else ()), *(crew.site.words if crew else ()), *(["--links"] if first else []))
     return walk_session(
         store, opened, console, walk, until=until, go_on=resume_command(store.path, "training", *options)
     )

@@ -33,7 +33,7 @@ def settle(case: Case, machine: Machine) -> Case:
         changes["algorithm"] = canonical(case.algorithm) if size > 1 else "native"
     if case.grad_accumulation == 1 or "no_sync" not in entry.axes:
         changes["no_sync"] = DEFAULTS["no_sync"]
-    changes["ranks_per_node"] = _ranks_per_node(case, changes["algorithm"], entry, size)
+    changes["ranks_per_node"] = _ranks_per_node(case, changes["algorithm"], entry, size, machine)
     if entry.layout is Layout.GRID and case.tp_size is None:
         changes["tp_size"] = math.gcd(TP_SIZE, size)
     if "microbatches" in entry.axes and case.microbatches is None:
@@ -42,10 +42,11 @@ def settle(case: Case, machine: Machine) -> Case:
     return settled if entry_of_model(settled).sequences else replace(settled, seq_len=1)
 
 
-def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int) -> int | None:
+def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int, machine: Machine) -> int | None:
     if size == 1 or (levels_of(algorithm) is None and "ranks_per_node" not in entry.axes):
         return None
-    return case.ranks_per_node or (size // case.nodes if case.nodes > 1 else nodes_of(size))
+    # Where a session has nodes, none are made up: a case on one of them is a single group.
+    return case.ranks_per_node or (size // case.nodes if max(machine.nodes, case.nodes) > 1 else nodes_of(size))
 
 
 def settle_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:

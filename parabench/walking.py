@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -76,6 +78,17 @@ def walk_session(
         # The machine, not the case: a full disk or memory file system.
         raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
     return 0 if store.all_ok(opened.session_id) else NOT_OK
+
+
+def concluding(code: int, folder: Path, conclude: Callable[[], None], tell: Callable[[str], None]) -> int:
+    """Conclude a session that ended with `code`, and is all stored in `folder`; the exit code of the command."""
+    try:
+        with stop_signals():
+            conclude()
+    except Interrupted as stop:
+        tell(f"stopped by {stop}; all is stored, write the report with: parabench report {shlex.quote(str(folder))}")
+        return STOPPED
+    return code
 
 
 def grouped(skipped: Sequence[Skipped[Any]]) -> dict[str, list[str]]:

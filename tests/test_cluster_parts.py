@@ -20,7 +20,7 @@ from parabench.cluster.line import Line, Lost
 from parabench.cluster.meeting import Meeting
 from parabench.cluster.order import Order
 from parabench.cluster.site import Site
-from parabench.cluster.team import FAILED, HUNG, Word
+from parabench.cluster.team import FAILED, HUNG, LOST, Word
 from parabench.collective_case import CollectiveCase, CollectiveProtocol
 from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
@@ -239,6 +239,21 @@ def test_what_was_told_to_end_is_no_cause() -> None:
     one = part(1, Ended(ok=False, rank=2), results=[error(2, "MemoryError", 1.0, oom=True), {"rank": 3}])
     status, failure = judged(zero, one)
     assert (status, failure and failure.rank) == (Status.OOM, 2)
+
+
+def test_ranks_that_had_left_before_the_others_were_ended_are_the_cause() -> None:
+    zero = part(0, Ended(ok=False, rank=0), results=[ECHO, {"rank": 1}])
+    status, failure = judged(zero, part(1, Ended(ok=False, told=FAILED), gone=[2, 3]))
+    assert (status, str(failure)) == (Status.CRASHED, "rank 2: ended without a trace on node 1 (h1)")
+
+
+def test_a_node_that_lost_node_0_is_the_cause_and_without_any_nobody_is_blamed() -> None:
+    zero = part(0, Ended(ok=False, rank=0), results=[ECHO, {"rank": 1}])
+    status, failure = judged(zero, part(1, Ended(ok=False, told=LOST)))
+    assert status is Status.CRASHED
+    assert str(failure).startswith("node 1 (h1) had no answer from node 0 for 10 s")
+    status, failure = judged(part(0, Ended(ok=False, told=LOST)), part(1, Ended(ok=False, told=FAILED)))
+    assert (status, str(failure)) == (Status.CRASHED, "every node ended its ranks, told that the launch was lost")
 
 
 def test_a_lost_node_and_a_hang() -> None:

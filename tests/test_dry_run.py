@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from io import StringIO
 
+import fake_links
 import pytest
 from click.testing import CliRunner
 from fake_collectives import FakeCollectiveLauncher
@@ -31,6 +32,7 @@ from parabench.plan import make_plan
 from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
 from parabench.run import Request, run_suite
 from parabench.session import Session
+from parabench.store import Store
 from parabench.suite import Suite, sweep
 
 SUITE = '''\
@@ -153,9 +155,34 @@ def test_until_decided_may_add_blocks(suite, tmp_path):
     assert "--until-decided may add more" in said(suite, tmp_path, until_decided=True)
 
 
+def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
+    four = {"cluster": Flags(nnodes="4", nproc_per_node="8"), "links": True}
+    assert facts(said(suite, tmp_path, **four))["links"] == (
+        "measured first, between 32 ranks in 10 rounds of about 2 to 3 s: 20 s to 30 s"
+    )
+    assert "links" not in facts(said(suite, tmp_path, cluster=four["cluster"]))
+    alone = said(suite, tmp_path, links=True, axes=("strategy=single",))
+    assert facts(alone)["links"] == "none to measure, every case has one rank"
+
+
+def test_links_that_a_session_has_are_not_said_again(suite, tmp_path):
+    out, launcher = tmp_path / "out", FakeLauncher()
+    launcher.interrupt_at = 4
+    assert run_suite(Request(suite=str(suite), argv=[], out=out), Console(file=StringIO()), launcher) == 130
+    assert "links" in facts(said(None, out, resume=True, links=True))
+    with Store.open_or_create(out / "results.db") as store:
+        store.add_links(1, fake_links.rows(1, 2, device="cpu"))
+    assert "links" not in facts(said(None, out, resume=True, links=True))
+    # A new session has none.
+    assert "links" in facts(said(suite, out, links=True))
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
+        (["--nnodes", "2", "--node-rank", "5"], "--node-rank is 5; with --nnodes 2 it is from 0 to 1"),
+        (["--nnodes", "2", "--rdzv-id", "a/b"], "--rdzv-id 'a/b' is no name"),
+        (["--nnodes", "2", "--rdzv-timeout", "0"], "--rdzv-timeout is 0 s; give 1 or more"),
         (["--budget", "5"], "--budget is the time for --until-decided; give both, or neither"),
         (["--nnodes", "none"], "--nnodes 'none' is no number of nodes; give 2, or as many as there are"),
         (["--set", "world_size=0"], "world_size is 0; it must be 1 or more"),
@@ -272,6 +299,42 @@ def test_collectives_are_planned_too(tmp_path):
     # 6 launches of 12 calls of 1 and as many of 4 MiB.
     assert told["expected"].startswith(f"buffers: {6 * 12 * 5 * 2**20 / 100e6:.1f} s, at 100 MB/s (any link")
     assert list(tmp_path.iterdir()) == []
+
+
+def collectives(*arguments):
+    return CliRunner().invoke(main, ["collectives", *arguments, "--device", "cuda", "--dry-run"])
+
+
+def test_collectives_of_many_ranks_begin_at_a_size_that_they_can_split(tmp_path):
+    many = ["--nnodes", "1250", "--nproc-per-node", "8", "--out", str(tmp_path / "out"), "--links"]
+    done = collectives(*many)
+    assert done.exit_code == 0, done.output
+    told = facts(done.output.replace("# ", ""))
+    # 16 bytes for each of 10,000 ranks are 156.25 KiB: the first step of 64, 256, ... KiB that has them.
+    assert told["buffers"] == "64 KiB to 64 MiB; 256 KiB to 64 MiB"
+    assert told["links"].startswith("measured first, between 10,000 ranks in ")
+    whole = collectives(*many, "--op", "all_gather", "--max", "200000")
+    assert facts(whole.output.replace("# ", ""))["buffers"] == "200000 B to 200000 B"
+
+
+@pytest.mark.parametrize("name", ["--min", "--max"])
+def test_collectives_too_small_to_split_are_refused_by_their_option(name, tmp_path):
+    done = collectives("--op", "all_gather", "--nnodes", "1250", "--nproc-per-node", "8", name, "64KiB")
+    assert done.exit_code == 2
+    assert done.output == (
+        f"parabench: {name} 64KiB is less than all_gather among 10000 ranks can split; use 160000 B or more\n"
+    )
+
+
+def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
+    two = {"cluster": Flags(nnodes="2", nproc_per_node="4")}
+    told = said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4,8"), **two)
+    assert "hsdp native ranks_per_node 4, 4 ranks " in told
+    assert "hsdp native ranks_per_node 4, 8 ranks on 2 nodes" in told
+    # On one machine they are, so that there are two levels to see.
+    assert "hsdp native ranks_per_node 2, 4 ranks " in said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4"))
+    done = collectives("--algorithm", "two_level", "--world-size", "4", "--nnodes", "2", "--nproc-per-node", "4")
+    assert "two_level, 4 ranks (4 a node)" in done.output
 
 
 def test_collectives_know_their_store(tmp_path):

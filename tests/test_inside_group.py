@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import resource
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from parabench.case import Case, Protocol
-from parabench.cluster.inside.fresh import freshen
-from parabench.cluster.inside.group import LOOPBACK, Group, group_of, rank_in
+from parabench.cli import main
+from parabench.cluster.inside.fresh import SHARED, freshen
+from parabench.cluster.inside.grounds import Grounds, enter
+from parabench.cluster.inside.group import LOOPBACK, Group, OfThisRank, group_of, speaks
+from parabench.cluster.inside.lead import Lead
 from parabench.cluster.inside.merged import by_node, silent
-from parabench.commands.worker_session import cores_of, fitting, misfit, nodes_of
+from parabench.cluster.inside.waiting import AGAIN_S, FIRST_S, Waiting, in_words
+from parabench.cluster.line import Lost
+from parabench.commands.worker_session import check_asked, cores_of, fitting, misfit, nodes_of
 from parabench.errors import UsageError
+from parabench.interrupt import signals_restored
 from parabench.judgement import judge
+from parabench.machine import Machine
+from parabench.opened import begin_session, resume
 from parabench.part import Part
 from parabench.plan import Plan
 from parabench.ranks import Ended
-from parabench.record import Status
+from parabench.record import Launch, Status, utc_now
+from parabench.store import Store
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 MEET = {"MASTER_ADDR": "host0", "MASTER_PORT": "29501"}
@@ -42,6 +55,9 @@ SRUN = {
     "SLURM_STEP_NODELIST": "rack[1-2]n03",
     "SLURM_JOB_ID": "77",
 }
+
+
+GROUP = Group(rank=0, size=2, local_rank=0, local_size=2, address=LOOPBACK, port=29500)
 
 
 def seen(environ: dict[str, str]) -> tuple[int, int, int, int]:
@@ -108,9 +124,165 @@ def test_what_cannot_be_used_is_said_with_its_remedy(environ, said):
     assert "\n" not in str(error.value)
 
 
-def test_a_rank_is_known_as_far_as_it_can_be():
-    assert rank_in(PALS) == 3
-    assert rank_in({}) == 0
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        # As mpirun --map-by node places the second of four: rank 0 finds nothing wrong.
+        {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"},
+        {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+        {"RANK": "4", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+    ],
+)
+def test_a_rank_says_what_is_wrong_with_it_alone(wrong):
+    with pytest.raises(UsageError) as error:
+        group_of(wrong | MEET)
+    assert isinstance(error.value, OfThisRank)
+    assert speaks(wrong, error.value)
+
+
+def test_one_rank_of_a_host_says_what_all_of_them_find():
+    """MASTER_ADDR and the suite's file may be missing on one host alone."""
+    error = UsageError("MASTER_ADDR is not set")
+    assert speaks(PALS | {"PMI_RANK": "2", "PMI_LOCAL_RANK": "0"}, error)
+    assert not speaks(PALS, error)
+    assert speaks({}, error)
+
+
+def test_a_long_wait_is_told_of_now_and_then(monkeypatch):
+    now, said = [100.0], []
+    monkeypatch.setattr("parabench.cluster.inside.waiting.time.monotonic", lambda: now[0])
+    waiting = Waiting(said.append)
+    for after in (0.0, FIRST_S - 1, FIRST_S, FIRST_S + 1, FIRST_S + AGAIN_S - 1, FIRST_S + AGAIN_S):
+        now[0] = 100.0 + after
+        waiting.still(lambda after=after: f"{after:g}")
+    assert said == ["5", "20"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"), [([3], "rank 3"), ([1, 2], "ranks 1, 2"), ([1, 4, 5, 6, 7, 9], "ranks 1, 4-7, 9")]
+)
+def test_many_ranks_in_few_words(numbers, words):
+    assert in_words(numbers) == words
+
+
+@pytest.fixture
+def as_rank(monkeypatch):
+    """The command, as a process in that environment; what it leaves in this one is taken back."""
+    for name in ("MASTER_ADDR", "MASTER_PORT", *TORCHRUN, *OPEN_MPI, *HYDRA, *PALS, *SRUN):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("parabench.commands.worker.AFTER_RANK_0_S", 0.0)
+    return lambda environ: CliRunner().invoke(main, ["worker", "quick"], env=environ)
+
+
+def test_a_rank_that_is_wrong_alone_does_not_end_in_silence(as_rank):
+    ended = as_rank({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
+    assert ended.exit_code == 2
+    assert ended.output.startswith("parabench: rank 1 of 4 is number 0 of 2 on its host: every host must have as many")
+    assert len(ended.output.splitlines()) == 1
+
+
+def test_what_the_first_rank_of_the_host_says_the_others_do_not(as_rank):
+    others = as_rank(PALS)
+    assert (others.exit_code, others.output) == (2, "")
+    first = as_rank(PALS | {"PMI_RANK": "2", "PMI_LOCAL_RANK": "0"})
+    assert first.exit_code == 2
+    assert first.output.startswith("parabench: MASTER_ADDR is not set")
+
+
+class NobodyThere:
+    """A store that does not answer."""
+
+    def __init__(self, *where: Any) -> None:
+        pass
+
+    def ask(self, do: Any, *, watch: Any, timeout_s: float) -> None:
+        raise Lost("127.0.0.1:29500 is gone: refused")
+
+    def end(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [([LOOPBACK], "127.0.0.1:29500 is gone: refused"), ([], "127.0.0.1 resolves to no address")],
+)
+def test_a_rank_that_does_not_find_rank_0_says_where_it_looks(monkeypatch, found, why):
+    monkeypatch.setattr("parabench.cluster.inside.grounds.Line", NobodyThere)
+    monkeypatch.setattr("parabench.cluster.inside.grounds.addresses_of", lambda name: found)
+    monkeypatch.setattr("parabench.cluster.inside.grounds.BEGIN_S", 0.01)
+    monkeypatch.setattr("parabench.cluster.inside.waiting.FIRST_S", 0.0)
+    said: list[str] = []
+    with pytest.raises(OfThisRank, match="rank 1 did not reach rank 0 at "):
+        enter(replace(GROUP, rank=1, local_rank=1), said.append)
+    assert said == [f"rank 1 tries to reach rank 0 at 127.0.0.1 port 29500, for up to 0.01 s ({why})"]
+
+
+class NobodySpeaks:
+    """A channel on which only this rank is."""
+
+    def __init__(self, grounds: Any) -> None:
+        pass
+
+    def check_stop(self) -> None:
+        pass
+
+    def told(self, key: str) -> Any:
+        return {"host": "b", "facts": None} if key == "hello/2" else None
+
+
+def test_rank_0_says_for_whom_it_waits(monkeypatch, tmp_path):
+    monkeypatch.setattr("parabench.cluster.inside.lead.Channel", NobodySpeaks)
+    monkeypatch.setattr("parabench.cluster.inside.lead.Watch", lambda: None)
+    monkeypatch.setattr("parabench.cluster.inside.lead.BEGIN_S", 0.01)
+    monkeypatch.setattr("parabench.cluster.inside.waiting.FIRST_S", 0.0)
+    group = replace(GROUP, size=6, local_size=6)
+    grounds = Grounds(group=group, address=LOOPBACK, port=29500, prefix="", environment={})
+    said: list[str] = []
+    lead = Lead(grounds, {"host": "a", "facts": {}}, tmp_path, said.append)
+    with signals_restored(), pytest.raises(UsageError, match="ranks 1, 3-5 of 6 did not come within"):
+        lead.assemble()
+    assert said == ["rank 0 waits at 127.0.0.1 port 29500 for ranks 1, 3-5 of 6, for up to 0.01 s"]
+
+
+ONE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")
+PLAN = Plan(cases=(ONE,), skipped=(), protocol=Protocol(), seed=0)
+
+
+@pytest.fixture
+def begun(tmp_path) -> Iterator[Callable[..., Store]]:
+    """A store with a session that was begun by that command, with so many launches."""
+    with Store.open_or_create(tmp_path / "results.db") as store:
+
+        def begin(by: str, launches: int = 1) -> Store:
+            argv = ["parabench", by, "mine.py", "--set", "seq_len=8"]
+            opened = begin_session(store, PLAN, Machine(cores=2), label=None, suite="mine", question="?", argv=argv)
+            if by == "worker":
+                store.add_finding(opened.session_id, SHARED)
+            for block in range(launches):
+                store.append(opened.session_id, Launch(ONE, Status.OK, utc_now(), wall_s=1.0, block=block))
+            return store
+
+        yield begin
+
+
+def test_launches_of_a_group_and_fresh_ones_are_not_pooled(begun):
+    with pytest.raises(UsageError, match="not to be pooled with them; resume it with 'parabench run --resume --out"):
+        resume(begun("run"), PLAN, inside=True)
+    again = "resume it in such a group with 'parabench worker mine.py --set seq_len=8 --resume'"
+    for plan in (PLAN, None):
+        with pytest.raises(UsageError, match=again):
+            resume(begun("worker"), plan)
+
+
+def test_each_goes_on_with_its_own(begun):
+    assert resume(begun("run"), None).done == {(ONE.id, 0)}
+    assert resume(begun("worker", launches=2), PLAN, inside=True).done == {(ONE.id, 0), (ONE.id, 1)}
+    # Where there is no launch yet, there is nothing to mix.
+    assert resume(begun("run", launches=0), PLAN, inside=True).done == set()
+    with pytest.raises(UsageError, match="planned otherwise; resume it with 'parabench worker mine"):
+        resume(begun("worker"), replace(PLAN, seed=1), inside=True)
 
 
 def test_a_group_announces_itself_as_torchrun_would():
@@ -122,9 +294,6 @@ def test_a_group_announces_itself_as_torchrun_would():
 
 def case(**fields: Any) -> Case:
     return Case(**({"strategy": "ddp", "world_size": 2, "device": "cpu", "backend": "gloo"} | fields))
-
-
-GROUP = Group(rank=0, size=2, local_rank=0, local_size=2, address=LOOPBACK, port=29500)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +319,23 @@ def test_cases_that_do_not_fit_are_skipped_with_their_reason():
     assert [each.case for each in left.skipped] == [large]
     with pytest.raises(UsageError, match="nothing to run in this group: the group has 2 processes"):
         fitting(Plan(cases=(large,), skipped=(), protocol=Protocol(), seed=0), GROUP)
+
+
+@pytest.mark.parametrize(("axes", "wrong"), [("4", 4), ("2,4", 4), ("1", 1)])
+def test_a_size_that_is_asked_for_is_the_groups(axes, wrong):
+    with pytest.raises(UsageError) as error:
+        check_asked(["model=mlp", f"world_size={axes}"], GROUP)
+    assert str(error.value).startswith(f"world_size {wrong} is not this group's: the group has 2 processes; use")
+
+
+@pytest.mark.parametrize("axes", [["world_size=auto"], ["world_size=1,2"], ["world_size=0"], ["model=mlp"], ["odd"]])
+def test_what_the_planner_judges_is_left_to_it(axes):
+    check_asked(axes, GROUP)
+
+
+def test_one_process_is_one():
+    alone = Group(rank=0, size=1, local_rank=0, local_size=1, address=LOOPBACK, port=29500)
+    assert misfit(case(), alone) == "the group has 1 process; use parabench run for other world sizes"
 
 
 def bound(*cores: int, limit: float | None = None, **environment: Any) -> dict[str, Any]:

@@ -143,7 +143,22 @@ def test_the_two_templates_of_the_pytorchjob_differ_by_the_results_alone():
     assert master["containers"][0]["volumeMounts"].pop() == {"name": "results", "mountPath": "/results"}
     assert master == worker
     assert master["containers"][0]["name"] == "pytorch"
-    assert {each["restartPolicy"] for each in replicas().values()} == {"Never"}
+
+
+def test_whoever_is_started_again_can_take_its_place():
+    """A driver that was killed, not node 0: its new session would begin beside the one that was cut off."""
+    assert {name: each["restartPolicy"] for name, each in replicas().items()} == {
+        "Master": "Never", "Worker": "ExitCode",
+    }  # fmt: skip
+    # Every index alike, so node 0 too, with an empty volume.
+    assert document("indexed-job.yaml", "Job")["spec"]["backoffLimitPerIndex"] == 0
+
+
+def test_no_proxy_stands_between_the_ranks():
+    """Istio's label, which took the place of its annotation."""
+    templates = [each["template"] for each in replicas().values()]
+    templates.append(document("indexed-job.yaml", "Job")["spec"]["template"])
+    assert [each["metadata"]["labels"] for each in templates] == [{"sidecar.istio.io/inject": "false"}] * 3
 
 
 def test_processes_are_as_many_as_gpus_and_nodes_as_many_as_pods():

@@ -24,9 +24,9 @@ from parabench.cluster.order import Order
 from parabench.collective_case import CollectiveCase
 from parabench.interrupt import STOPPED, Interrupted
 from parabench.links.bench import rate
-from parabench.links.measure import TOO_QUICK, rows
+from parabench.links.measure import rows
 from parabench.links.pairs import all_pairs, neighbours, schedule
-from parabench.links.protocol import LinkProtocol
+from parabench.links.protocol import TOO_QUICK, LinkProtocol
 from parabench.machine import Gpu, Machine
 from parabench.record import MIB, LinkSample
 from parabench.report import render
@@ -106,6 +106,8 @@ def test_what_is_launched_has_a_nodes_ranks_or_its_devices():
     assert grid((small,), Machine(cores=2, nodes=3, ranks_per_node=5)) == (15, 3, "cpu", "gloo")
     assert grid((cuda,), Machine(cores=2, gpus=gpus)) == (8, 1, "cuda", "nccl")
     assert grid((cuda,), Machine(cores=2, gpus=gpus, nodes=2, ranks_per_node=4)) == (8, 2, "cuda", "nccl")
+    # NCCL takes one rank a device, however many a node is to run.
+    assert grid((cuda,), Machine(cores=2, gpus=gpus[:4], nodes=2, ranks_per_node=8)) == (8, 2, "cuda", "nccl")
     # With gloo ranks may share a device.
     assert grid((Case(world_size=2, device="cuda", backend="gloo"),), Machine(cores=2, gpus=gpus[:1])) == (
         2, 1, "cuda", "gloo",
@@ -234,6 +236,29 @@ def test_a_slow_rank_and_the_inside_of_a_slow_node_are_named(tmp_path):
     ]
 
 
+def test_one_slow_direction_of_a_rank_with_one_partner_is_a_slow_link_and_no_slow_rank(tmp_path):
+    assert found(tmp_path / "a.db", fake_links.rows(2, 2, slow((2, 3)))) == [
+        ("slow_link", "From rank 2 to rank 3: 2.0 GB/s, and back 4.0 GB/s.")
+    ]
+
+
+def test_bandwidth_between_processes_of_one_host_is_the_schedulers_and_across_hosts_the_links(tmp_path):
+    def busy(a, b):
+        return 0.2 if (a, b) in ((1, 2), (2, 1), (3, 0)) else 1.0
+
+    assert found(tmp_path / "a.db", fake_links.rows(1, 4, busy, device="cpu")) == []
+    assert len(found(tmp_path / "b.db", fake_links.rows(1, 4, busy))) == 2
+    inside = fake_links.rows(2, 3, lambda a, b: 0.5 if min(a, b) > 2 else 1.0, device="cpu")
+    assert found(tmp_path / "c.db", inside) == []
+    across = fake_links.rows(4, 2, slow((2, 6), (6, 2), (0, 1), (1, 0)), device="cpu")
+    assert found(tmp_path / "d.db", across) == [
+        ("slow_link", "Between node 1 and node 3: 0.25 GB/s; the median across nodes is 0.50 GB/s.")
+    ]
+    assert [code for code, _ in found(tmp_path / "e.db", fake_links.rows(3, 1, of(2), device="cpu"))] == [
+        "slow_node_links"
+    ]
+
+
 def test_a_late_link_is_found_but_not_between_processes_of_one_host(tmp_path):
     late = slow((0, 1), (1, 0), by=3)
     assert found(tmp_path / "a.db", fake_links.rows(1, 4, delayed=late)) == [
@@ -303,6 +328,9 @@ def test_where_tiers_are_alike_they_explain_nothing():
     begin = "Links across nodes carry about as much as links in a node (3.5 GB/s and 4.0 GB/s), so "
     assert explained(TWO, [], [RING], alike) == f"{begin}they are not why two levels are fastest."
     assert explained(RING, [], [TWO], alike) == f"{begin}two levels spare no slow links."
+    # What runs on one node sends nothing across, so they are no reason for it either way.
+    one = Case(algorithm="two_level", world_size=4, ranks_per_node=4)
+    assert explained(one, [], [RING], alike) == f"Of links, as measured: {tiers_said(alike)}."
     more = SLOW | {"across nodes": Tier("across nodes", 2, 1e-5, 40e9, 3e9, 4e9)}
     assert explained(RING, [], [TWO], more).startswith("Links across nodes carry more than links in a node (40 GB/s")
 
@@ -367,7 +395,7 @@ def test_what_failed_is_said_and_the_session_goes_on(tmp_path, monkeypatch):
     rows_ = [each._replace(latency_s=None, bytes_per_s=None, reason="hung: x") for each in fake_links.rows(1, 2)]
     code, launcher, told = session(tmp_path, monkeypatch, Links(rows_))
     assert (code, len(launcher.calls)) == (0, 2)
-    assert "links: unknown; not all could be measured: hung: x\n" in told
+    assert "links: unknown\nlinks: 2 of 2 directions between ranks could not be measured: hung: x.\n" in told
     assert "links_unknown" in render(load(tmp_path / "out" / "results.db"))
 
 
@@ -394,6 +422,34 @@ def test_a_resumed_session_that_has_its_links_measures_none(tmp_path, monkeypatc
     again = {"suite": None, "axes": (), "launches": None, "resume": True}
     assert session(tmp_path, monkeypatch, links, **again)[0] == 0
     assert len(links.cases) == 1
+
+
+def test_what_is_found_slow_is_said_at_once(tmp_path, monkeypatch):
+    links = Links(fake_links.rows(3, 1, slow((0, 1)), device="cpu"))
+    _, _, told = session(tmp_path, monkeypatch, links)
+    assert told.splitlines()[1:3] == [
+        "links: across nodes 0.50 GB/s",
+        "links: From node 0 to node 1: 0.25 GB/s, and back 0.50 GB/s; the median across nodes is 0.50 GB/s.",
+    ]
+
+
+@pytest.mark.parametrize(("reason", "times"), [("crashed: node 1 was lost", 2), (TOO_QUICK, 1)])
+def test_a_matrix_with_holes_is_measured_again_unless_it_would_have_them_again(tmp_path, monkeypatch, reason, times):
+    whole = fake_links.rows(1, 4, device="cpu")
+    links = Links([*whole[:-1], whole[-1]._replace(bytes_per_s=None, reason=reason)])
+    monkeypatch.setattr("parabench.links.measure.measure", links)
+    launcher = FakeLauncher()
+    launcher.interrupt_at = 1
+    request = Request(
+        suite="quick", argv=["parabench", "run"], out=tmp_path / "out", links=True, launches=1,
+        axes=("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=4"),
+    )  # fmt: skip
+    assert run_suite(request, Console(quiet=True), launcher) == STOPPED
+    links.found = whole
+    again = {"suite": None, "axes": (), "launches": None, "resume": True}
+    assert session(tmp_path, monkeypatch, links, **again)[0] == 0
+    assert len(links.cases) == times
+    assert len(load(tmp_path / "out" / "results.db").links) == 12
 
 
 def test_one_rank_has_no_links(tmp_path, monkeypatch):

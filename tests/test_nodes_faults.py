@@ -109,6 +109,34 @@ def test_another_session_and_a_stranger_at_the_endpoint_are_told_apart(nodes: No
     assert zero.ends() == 130
 
 
+def test_one_too_many_is_sent_away_and_the_session_goes_on(nodes: Nodes) -> None:
+    zero, one = nodes.all("--rdzv-id", "mine")
+    held_up(nodes)
+    third = nodes.start(1, "--rdzv-id", "mine", "--node-rank", "1")
+    third.says("node 0 is busy with a launch; waiting until it is over")
+    with (nodes.folder / "rank2").open() as file:
+        os.kill(int(file.read()), signal.SIGKILL)
+    assert third.ends() == 2
+    assert third.said("^parabench: h1 came too, and node 1 is there already; give each node its own --node-rank")
+    assert [zero.ends(), one.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+
+
+def test_a_session_of_two_nodes_is_not_resumed_on_one(nodes: Nodes) -> None:
+    zero, one = nodes.all()
+    held_up(nodes)
+    one.process.send_signal(signal.SIGTERM)
+    assert [zero.ends(), one.ends()] == [130, 130]
+    command = ["parabench", "run", "--resume", "--out", str(nodes.out(0))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "ran on 2 nodes of 2 ranks, and cannot be resumed on one machine; give --nnodes 2" in done.stderr
+    again = nodes.all("--resume")
+    assert [driver.ends() for driver in again] == [0, 0]
+    assert statuses(nodes) == ["ok", "ok", "ok"]
+    assert len(nodes.rows("SELECT * FROM launch WHERE block < 0")) == 1
+
+
 # What follows waits until a node counts as lost, 10 s each.
 
 
@@ -121,6 +149,30 @@ def test_a_driver_that_is_killed_loses_its_launch_and_may_come_back(nodes: Nodes
     zero.says(r"crashed: node 1 \(h1\), which ran ranks 2 to 3, was lost")
     again = nodes.start(1)
     assert [zero.ends(), again.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+
+
+@pytest.mark.slow
+def test_a_driver_that_was_paused_takes_its_place_again(nodes: Nodes) -> None:
+    zero, one = nodes.all("--rdzv-timeout", "60")
+    held_up(nodes)
+    one.process.send_signal(signal.SIGSTOP)
+    zero.says(r"crashed: node 1 \(h1\), which ran ranks 2 to 3, was lost")
+    zero.says("waiting for node 1")
+    one.process.send_signal(signal.SIGCONT)
+    assert [zero.ends(), one.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+
+
+@pytest.mark.slow
+def test_a_node_0_that_was_paused_is_waited_for(nodes: Nodes) -> None:
+    zero, one = nodes.all("--rdzv-timeout", "60")
+    held_up(nodes)
+    zero.process.send_signal(signal.SIGSTOP)
+    one.says("node 0 is lost")
+    one.says("does not answer as a session of parabench does")
+    zero.process.send_signal(signal.SIGCONT)
+    assert [zero.ends(), one.ends()] == [1, 1]
     assert statuses(nodes) == ["ok", "crashed", "ok"]
 
 

@@ -82,6 +82,7 @@ def test_a_master_address_is_an_endpoint_too() -> None:
             replace(TWO, nproc_per_node="gpu"),
             "--nproc-per-node gpu: no CUDA device is here (this torch is a ",
         ),
+        (replace(TWO, nnodes="1", node_rank=5), "--node-rank is 5; with --nnodes 1 it is from 0 to 0"),
         (replace(TWO, rdzv_endpoint=None), "--nnodes 2 needs --rdzv-endpoint HOST:PORT, the same on every node"),
         (replace(TWO, rdzv_endpoint="a b"), "--rdzv-endpoint 'a b' is no HOST:PORT; write it as host0:29400"),
         (replace(TWO, rdzv_endpoint="h:0"), "--rdzv-endpoint 'h:0' is no HOST:PORT"),
@@ -96,10 +97,17 @@ def test_a_master_address_is_an_endpoint_too() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_remedy(flags: Flags, said: str) -> None:
-    with pytest.raises(UsageError) as error:
-        site_of(flags, {}, CPU)
-    assert str(error.value).startswith(said)
-    assert "\n" not in str(error.value)
+    # Without a meeting (--dry-run) all the same, but for an endpoint that is not given.
+    for meeting in (True, False) if "needs --rdzv-endpoint" not in said else (True,):
+        with pytest.raises(UsageError) as error:
+            site_of(flags, {}, CPU, meeting=meeting)
+        assert str(error.value).startswith(said)
+        assert "\n" not in str(error.value)
+
+
+def test_one_node_has_no_use_for_what_torchrun_is_told_of_a_meeting() -> None:
+    given = Flags(nnodes="1", nproc_per_node="2", rdzv_endpoint="localhost:0", rdzv_id="a/b", node_rank=0)
+    assert site_of(given, {}, CPU) == Site(nodes=1, ranks_per_node=2, node=0)
 
 
 def test_torchruns_variables_are_read_as_torchrun_reads_them() -> None:

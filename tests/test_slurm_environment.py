@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from parabench.cluster.site import Flags, Site, site_of
 from parabench.cluster.slurm import SlurmStep, first_host, step_of
 from parabench.errors import UsageError
+from parabench.machine import Machine
 
 # Two nodes of a job of three: what srun adds to what the batch script has.
 BATCH = {
@@ -62,22 +64,40 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return put
 
 
+def endpoint_host(environ: dict[str, str]) -> str:
+    step = step_of(environ)
+    assert step is not None
+    return step.endpoint_host
+
+
 def test_a_task_knows_its_step(known: dict[str, str]) -> None:
     known["n2"] = "10.0.0.2"
-    step = SlurmStep(nodes=2, node_rank=1, endpoint_host="n2", port=16415, job_id="31415", gpus_per_node=None)
-    assert step_of(TASK) == step
+    assert step_of(TASK) == SlurmStep(nodes=2, node_rank=1, port=16415, job_id="31415", gpus_per_node=None, environ={})
+    assert site_of(Flags(), TASK, Machine(cores=2)) == Site(
+        nodes=2, ranks_per_node=1, host="n2", port=16415, node=1, run_id="31415"
+    )
+
+
+def test_without_a_meeting_nobody_is_asked_where_it_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any, **options: Any) -> None:
+        raise AssertionError("a dry run asks neither the network nor Slurm")
+
+    monkeypatch.setattr("socket.getaddrinfo", refused)
+    monkeypatch.setattr("subprocess.run", refused)
+    site = site_of(Flags(), TASK, Machine(cores=2), meeting=False)
+    assert site == Site(nodes=2, ranks_per_node=1, node=0)
 
 
 def test_tasks_in_another_order_than_their_nodes_do_not_move_the_meeting_point(known: dict[str, str]) -> None:
     """As `srun -m arbitrary` starts them: rank 0 is who runs on the node that all go to."""
     known["n2"] = "10.0.0.2"
-    first = step_of(TASK | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"})
+    environ = TASK | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"}
+    first = step_of(environ)
     assert first is not None
-    assert (first.endpoint_host, first.node_rank) == ("n2", 0)
+    assert (endpoint_host(environ), first.node_rank) == ("n2", 0)
 
 
-def test_gpus_are_those_that_slurm_gave(known: dict[str, str]) -> None:
-    known["n2"] = "10.0.0.2"
+def test_gpus_are_those_that_slurm_gave() -> None:
     step = step_of(TASK | {"SLURM_GPUS_ON_NODE": "8"})
     assert step is not None
     assert step.gpus_per_node == 8
@@ -106,8 +126,7 @@ def test_several_tasks_a_node_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("job", "port"), [("15000", 15000), ("1", 15001), ("44999", 29999)])
-def test_ports_are_below_the_ephemeral_ones(known: dict[str, str], job: str, port: int) -> None:
-    known["n2"] = "10.0.0.2"
+def test_ports_are_below_the_ephemeral_ones(job: str, port: int) -> None:
     step = step_of(TASK | {"SLURM_JOB_ID": job})
     assert step is not None
     assert step.port == port
@@ -131,9 +150,7 @@ def test_the_first_host_of_a_list(nodelist: str, first: str) -> None:
 
 def test_a_name_that_does_not_resolve_is_asked_of_slurm(known: dict[str, str], scontrol: Callable[[str], None]) -> None:
     scontrol('test "$*" = "--oneliner show node n2" && echo "NodeName=n2 NodeAddr=10.0.0.2 NodeHostName=n2 Port=6818"')
-    step = step_of(TASK)
-    assert step is not None
-    assert step.endpoint_host == "10.0.0.2"
+    assert endpoint_host(TASK) == "10.0.0.2"
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo NodeName=n2 Port=6818", "echo NodeAddr=n2", None])
@@ -142,12 +159,10 @@ def test_where_srun_runs_is_the_last_resort(
 ) -> None:
     if script is not None:
         scontrol(script)
-    step = step_of(TASK | {"SLURM_JOB_NODELIST": "n[2-3]"})
-    assert step is not None
-    assert step.endpoint_host == "10.0.0.1"
+    assert endpoint_host(TASK | {"SLURM_JOB_NODELIST": "n[2-3]"}) == "10.0.0.1"
     # The step does not begin where its job does, so srun runs on none of its nodes, or not on the first.
     with pytest.raises(UsageError, match=r"^node 'n2', the first of this Slurm step, .* --rdzv-endpoint HOST:PORT"):
-        step_of(TASK)
+        endpoint_host(TASK)
 
 
 @pytest.mark.parametrize(("slurms", "taken"), [("10.0.0.2", "10.0.0.2"), ("n2", "10.0.0.1"), ("127.0.0.1", "10.0.0.1")])
@@ -156,14 +171,10 @@ def test_a_name_that_a_host_has_for_its_own_loopback_is_not_taken(
 ) -> None:
     known["n2"] = "127.0.1.1"
     scontrol(f"echo NodeAddr={slurms}")
-    step = step_of(TASK | {"SLURM_JOB_NODELIST": "n[2-3]"})
-    assert step is not None
-    assert step.endpoint_host == taken
+    assert endpoint_host(TASK | {"SLURM_JOB_NODELIST": "n[2-3]"}) == taken
 
 
 def test_where_all_is_loopback_the_name_will_do(known: dict[str, str], scontrol: Callable[[str], None]) -> None:
     known["n2"] = "127.0.1.1"
     scontrol("echo NodeAddr=127.0.0.1")
-    step = step_of(TASK)
-    assert step is not None
-    assert step.endpoint_host == "n2"
+    assert endpoint_host(TASK) == "n2"

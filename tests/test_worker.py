@@ -211,6 +211,6 @@ def test_what_is_wrong_is_said_once_and_nothing_is_written(place: Place) -> None
     silence, _ = second.communicate(timeout=PATIENCE_S)
     assert (first.returncode, second.returncode) == (2, 2)
     assert silence == ""
-    assert said.startswith("parabench: world_size 3 ")
+    assert said.startswith("parabench: world_size 3 is not this group's: the group has 2 processes; use parabench run")
     assert len(said.splitlines()) == 1
     assert not (place.folder / "results").exists()

@@ -6,16 +6,16 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from parabench.cluster import parcel
 from parabench.cluster.addresses import Way
-from parabench.cluster.door import Door, Guest
+from parabench.cluster.door import Door
 from parabench.cluster.line import Line
 from parabench.cluster.meeting import Meeting
 from parabench.cluster.order import Order
 from parabench.cluster.pulse import LOST_AFTER_S, Pulse
+from parabench.cluster.roll import Roll
 from parabench.cluster.site import Site
 from parabench.cluster.team import LOST, STOP, Team, Word
 from parabench.errors import NodeGone, UsageError
@@ -32,16 +32,6 @@ HAND_OVER_S = 60.0
 GOODBYE_S = 5.0
 
 
-@dataclass(slots=True)
-class Member:
-    """A node that was let in, and when it last showed that it lives."""
-
-    guest: Guest
-    beat: int = 0
-    beat_at: float = field(default_factory=time.monotonic)
-    lost: bool = False
-
-
 class Crew:
     """The other nodes of a session. They meet in `store`, `door` looks at who comes; `say` tells the user a line."""
 
@@ -50,13 +40,14 @@ class Crew:
         self._store = store  # it lives as long as this does
         self._way, self._prefix, self._door, self._say = way, prefix, door, say
         self._line = self._new_line()
-        self._members: dict[int, Member] = {}
+        self._roll = Roll(site, door, self._line, say)
         self._next = 0
         self._lines: list[str] = []
-        self._stopped: dict[str, Any] | None = None
+        self._stopped: tuple[int, str] | None = None
         # Of the launch that runs: what ends it here, and who takes part.
         self._word: Word | None = None
         self._taking_part = 0
+        self._missed: set[int] = set()
         self._pulse = Pulse(self._new_line(), self._beat, lambda: None)
 
     def _new_line(self) -> Line:
@@ -73,15 +64,18 @@ class Crew:
                 self.wait_for(self.site.nodes)
         except NodeGone as why:
             raise UsageError(str(why)) from why
+        self._roll.begun = True
 
     def wait_for(self, nodes: int) -> None:
         """Wait until the first `nodes` nodes are there. Raises NodeGone when one does not come in time, UsageError when
         one differs before the first launch, Interrupted when any is asked to stop."""
         until, say_at = time.monotonic() + self.site.timeout_s, 0.0
-        while missing := [node for node in range(1, nodes) if not self._is_here(node)]:
+        while True:
             self.check_stop()
-            for guest in self._door.knocking(self._line):
-                self._let_in(guest)
+            self._roll.answer(self._next)
+            missing = [node for node in range(1, nodes) if not self._roll.is_here(node)]
+            if not missing:
+                return
             now = time.monotonic()
             if now >= until:
                 raise NodeGone(
@@ -89,36 +83,15 @@ class Crew:
                     f"--rdzv-endpoint {self.site.endpoint} and --rdzv-id {self.site.run_id}, see that it reaches "
                     f"{self._way.address} port {self.site.port}, or give a longer --rdzv-timeout"
                 )
-            if now >= say_at and [node for node in range(1, nodes) if not self._is_here(node)]:
+            if now >= say_at:
                 self._say(f"waiting for {_named(missing)}, {until - now:.0f} s at most")
                 say_at = now + SAY_EVERY_S
             time.sleep(LOOK_S)
 
-    def _is_here(self, node: int) -> bool:
-        return node in self._members and not self._members[node].lost
-
-    def _let_in(self, guest: Guest) -> None:
-        free = [node for node in range(1, self.site.nodes) if not self._is_here(node)]
-        node = guest.node if guest.node is not None else next(iter(free), None)
-        if node is None or node not in free:
-            taken = f"all {self.site.nodes} nodes are" if node is None else f"node {node} is"
-            why = f"{guest.host} came too, and {taken} there already; give each node its own --node-rank, and --nnodes"
-        elif differences := self._door.differences(self._line, guest):
-            why = f"node {node} ({guest.host}) has {'; '.join(differences)}: give all nodes the same"
-        else:
-            guest.welcome(self._line, node, self._next)
-            self._members[node] = Member(guest)
-            self._say(f"node {node} is here: {guest.host}, {guest.address}")
-            return
-        guest.refuse(self._line, why)
-        if not self._next:
-            raise UsageError(why)
-        self._say(why)
-
     def environments(self) -> list[dict[str, Any]]:
         """What is recorded of the nodes, in their order; of node 0 itself only where it is."""
         return [{"node": 0}] + [
-            {"node": node, **each.guest.environment} for node, each in sorted(self._members.items())
+            {"node": node, **each.guest.environment} for node, each in sorted(self._roll.members.items())
         ]
 
     # ---- launches
@@ -129,9 +102,7 @@ class Crew:
 
         Raises NodeGone, and Interrupted when any node is asked to stop.
         """
-        self.check_stop()
-        if order.nodes > 1:
-            self.wait_for(order.nodes)
+        self.wait_for(order.nodes)
         word = Word()
         team = Team(ranks_per_node=order.ranks_per_node, word=word)
         number = self._next
@@ -150,9 +121,11 @@ class Crew:
                 word=word,
                 tell=lambda why: self._end_launch(number, why),
             )
-            self._publish(number, {"order": order.to_dict()})
+        # Before the order: a node may be lost as soon as it has it.
         self._taking_part, self._word = order.nodes, word
         try:
+            if order.nodes > 1:
+                self._publish(number, {"order": order.to_dict()})
             yield team
             self.check_stop()
         except BaseException:
@@ -160,7 +133,7 @@ class Crew:
                 self._end_launch(number, STOP)
             raise
         finally:
-            self._word, self._taking_part = None, 0
+            self._word, self._taking_part, self._missed = None, 0, set()
             if team.line:
                 team.line.end()
 
@@ -169,11 +142,10 @@ class Crew:
         parts, lost = [], None
         until = time.monotonic() + deadline_s + HAND_OVER_S
         for node in range(1, order.nodes):
-            member, key = self._members[node], f"{team.prefix}part/{node}"
+            member, key = self._roll.members[node], f"{team.prefix}part/{node}"
             while not self._line.ask(lambda store, key=key: parcel.arrived(store, key)):  # type: ignore[misc]
                 self.check_stop()
-                if member.lost or time.monotonic() > until:
-                    member.lost = True
+                if node in self._missed or time.monotonic() > until:
                     ranks = range(node * order.ranks_per_node, (node + 1) * order.ranks_per_node)
                     lost = lost or (
                         f"node {node} ({member.guest.host}), which ran {_ranks(ranks)}, was lost: no sign of life for "
@@ -205,18 +177,19 @@ class Crew:
     # ---- the end
 
     def check_stop(self) -> None:
-        """Raise Interrupted when another node was asked to stop."""
+        """Raise Interrupted when another node was asked to stop, NodeGone when this one's own store is out of reach."""
         if self._stopped is not None:
-            where = f"node {self._stopped['node']} ({self._stopped['host']})"
-            raise Interrupted(self._stopped["signal"], where)
+            raise Interrupted(*self._stopped)
+        if self._pulse.lost is not None:
+            raise NodeGone(f"node 0 cannot ask its own store: {self._pulse.lost}")
 
     def close(self, code: int, why: str) -> None:
         """Let every node end with the exit code `code`, and wait a moment for them."""
-        for guest in self._door.knocking(self._line):
-            guest.refuse(self._line, why)
+        self._roll.dismiss(why)
         self._publish(self._next, {"end": {"code": code, "why": why}})
         until = time.monotonic() + GOODBYE_S
-        left = [f"bye/{member.guest.ticket}" for member in self._members.values() if not member.lost]
+        members = [each for each in self._roll.members.values() if not each.lost]
+        left = [f"bye/{each.guest.ticket}" for each in members]
         while left and time.monotonic() < until:
             left = [key for key in left if not self._line.ask(lambda store, key=key: store.check([key]))]  # type: ignore[misc]
             time.sleep(LOOK_S)
@@ -225,21 +198,21 @@ class Crew:
 
     def _beat(self, store: Any) -> None:
         """Look who lives, and whether anybody was asked to stop. In the pulse's thread."""
-        now = time.monotonic()
-        for node, member in list(self._members.items()):
-            beat = store.add(f"beat/{member.guest.ticket}", 0)
-            if beat != member.beat:
-                member.beat, member.beat_at = beat, now
-            elif now - member.beat_at > LOST_AFTER_S and not member.lost:
-                member.lost = True
-                if node < self._taking_part and self._word:
-                    self._end_launch(self._next - 1, LOST)
-                    self._word.say(LOST)
+        self._missed |= {node for node in self._roll.look(store) if node < self._taking_part}
         word, key = self._word, f"word/{self._next - 1}"
-        if word is not None and self._taking_part > 1 and store.check([key]):
-            word.say(store.get(key).decode())
+        if word is not None and self._taking_part > 1:
+            if self._missed and word.why is None:
+                self._end_launch(self._next - 1, LOST)
+                word.say(LOST)
+            elif store.check([key]):
+                word.say(store.get(key).decode())
         if self._stopped is None and store.check(["stop"]):
-            self._stopped = json.loads(store.get("stop"))
+            said = json.loads(store.get("stop"))
+            node = self._roll.node_of(said["ticket"])
+            if node is None:  # it was never let in, so it ends nobody but itself
+                store.delete_key("stop")
+                return
+            self._stopped = said["signal"], f"node {node} ({said['host']})"
             if self._word:
                 self._word.say(STOP)
 

@@ -3,7 +3,6 @@ rest of this package brings, so that wrong input is said at once."""
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,8 +31,6 @@ def place_in(
     """
     if site is None or site.nodes == 1:
         return None
-    # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from parabench.cluster.lead import Asked, take_place
 
     return take_place(site, Asked(suite=suite, options=options), machine, out, say)

@@ -64,6 +64,8 @@ class Follower:
             try:
                 return self._session(address)
             except Lost as lost:
+                if why != str(lost) and not self._let_in:
+                    self.say(f"waiting for node 0: {lost}")
                 why = str(lost)
                 if self._let_in:
                     self.say(f"node 0 is lost: {why}; waiting for it, {self.site.timeout_s:.0f} s at most")
@@ -82,9 +84,15 @@ class Follower:
         say_at, until = time.monotonic() + TRY_S, self._since + self.site.timeout_s
         while True:
             if time.monotonic() > until:
+                where, for_s = f"node 0 at {self.site.endpoint}", f"{self.site.timeout_s:g} s"
+                if self._node is not None:
+                    raise UsageError(
+                        f"{where} was lost and did not come back within {for_s} ({why}); its own output says whether "
+                        "the session has ended meanwhile"
+                    )
                 raise UsageError(
-                    f"node 0 at {self.site.endpoint} was not reached within {self.site.timeout_s:g} s ({why}); start "
-                    "it there, open the port in its firewall, or give a longer --rdzv-timeout"
+                    f"{where} was not reached within {for_s} ({why}); start it there, open the port in its firewall, "
+                    "or give a longer --rdzv-timeout"
                 )
             why = f"{self.site.host} resolves to no address"
             for address in addresses_of(self.site.host):
@@ -132,14 +140,13 @@ class Follower:
             number += 1
 
     def _check_id(self, address: str) -> None:
-        """Raise UsageError when the store is another session's, or none of parabench's."""
+        """Raise UsageError when the store is another session's, Lost when it does not answer as one."""
         where = f"what listens at {self.site.endpoint} ({address})"
         try:
             there = self._line.ask(lambda store: store.underlying_store.get(ID_KEY).decode(), timeout_s=LAST_WORD_S)
         except Lost as why:
-            if self._node is not None:  # it was one
-                raise
-            raise UsageError(f"{where} is no session of parabench ({why}); see --rdzv-endpoint") from why
+            # It may be stopped, or be about to begin: whoever knows better ends this wait.
+            raise Lost(f"{where} does not answer as a session of parabench does: {why}") from why
         if there != self.site.run_id:
             raise UsageError(
                 f"{where} has --rdzv-id {there}, and this node {self.site.run_id}; give all nodes the same"
@@ -205,7 +212,7 @@ class Follower:
 
     def _tell_stop(self, stop: Interrupted) -> None:
         """Let node 0 know, which ends the session for all."""
-        said = json.dumps({"node": self._node, "host": socket.gethostname(), "signal": stop.signal})
+        said = json.dumps({"ticket": self._ticket, "host": socket.gethostname(), "signal": stop.signal})
         if self._pulse and self._pulse.lost is None:
             with suppress(Lost):
                 line = self._pulse.line

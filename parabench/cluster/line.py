@@ -58,10 +58,10 @@ class Line:
                 return value  # type: ignore[no-any-return]
             raise Lost(f"{self.where} is gone: {str(value).splitlines()[0] if str(value) else type(value).__name__}")
 
-    def there(self, key: str, *, watch: Callable[[], None] = nothing, timeout_s: float) -> bool:
-        """Whether a key is there, or comes in time. Raises Lost."""
+    def there(self, *keys: str, watch: Callable[[], None] = nothing, timeout_s: float) -> bool:
+        """Whether all keys are there, or come in time. Nothing waits in the store for it. Raises Lost."""
         until = time.monotonic() + timeout_s
-        while not self.ask(lambda store: store.check([key]), watch=watch):
+        while not self.ask(lambda store: store.check(list(keys)), watch=watch):
             if time.monotonic() > until:
                 return False
             watch()

@@ -74,7 +74,7 @@ class Site:
 
 def site_of(flags: Flags, environ: Mapping[str, str], machine: Machine, *, meeting: bool = True) -> Site | None:
     """The site that is asked for; None for a session of this machine as it is. Without a `meeting` only its size is
-    wanted, and no endpoint. Raises UsageError."""
+    wanted: what is given is checked all the same, but no endpoint has to be. Raises UsageError."""
     step = step_of(environ) if flags.nnodes is None and flags.rdzv_endpoint is None else None
     if flags.nnodes is None and step is None:
         for option, value in (("--rdzv-endpoint", flags.rdzv_endpoint), ("--node-rank", flags.node_rank)):
@@ -85,18 +85,22 @@ def site_of(flags: Flags, environ: Mapping[str, str], machine: Machine, *, meeti
     nodes = step.nodes if step else _nodes(flags.nnodes or "1")
     devices = step.gpus_per_node if step and machine.gpus else None
     ranks = _ranks(flags.nproc_per_node, machine) if flags.nproc_per_node or not devices else devices
-    if nodes == 1 or not meeting:
-        return Site(nodes=nodes, ranks_per_node=ranks, node=0)
-    host, port = (step.endpoint_host, step.port) if step else _endpoint(flags)
     node = step.node_rank if step and flags.node_rank is None else flags.node_rank
     if node is not None and not 0 <= node < nodes:
         raise UsageError(f"--node-rank is {node}; with --nnodes {nodes} it is from 0 to {nodes - 1}")
+    if nodes == 1:
+        return Site(nodes=nodes, ranks_per_node=ranks, node=0)
     timeout_s = TIMEOUT_S if flags.rdzv_timeout is None else flags.rdzv_timeout
     if not 1 <= timeout_s <= 7 * 86400:
         raise UsageError(f"--rdzv-timeout is {timeout_s:g} s; give 1 or more, up to a week")
     run_id = flags.rdzv_id or (step.job_id if step else RUN_ID)
     if not _ID.fullmatch(run_id):
         raise UsageError(f"--rdzv-id {run_id!r} is no name; use letters, digits, '.', '_' and '-', 64 at most")
+    if not meeting:
+        if flags.rdzv_endpoint is not None:
+            _endpoint(flags)
+        return Site(nodes=nodes, ranks_per_node=ranks, node=0)
+    host, port = (step.endpoint_host, step.port) if step else _endpoint(flags)
     return Site(
         nodes=nodes,
         ranks_per_node=ranks,

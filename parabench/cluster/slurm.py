@@ -15,7 +15,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from parabench.errors import UsageError
@@ -36,16 +36,23 @@ class SlurmStep:
 
     nodes: int
     node_rank: int
-    endpoint_host: str
     port: int
     job_id: str
     gpus_per_node: int | None
+    environ: Mapping[str, str] = field(repr=False, compare=False)
+
+    @property
+    def endpoint_host(self) -> str:
+        """A name or address of the step's first node, as the network or Slurm knows it when asked. One that leads to
+        loopback is the last choice: where /etc/hosts has a host's own name as 127.0.1.1, nobody else would reach what
+        that host opens there. Raises UsageError where none is known."""
+        return _endpoint_host(self.environ)
 
 
 def step_of(environ: Mapping[str, str]) -> SlurmStep | None:
     """The step whose task has these variables; None for what is no task of srun's, or has its node alone.
 
-    Raises UsageError when the step has not one task a node, or when where they meet cannot be found out.
+    Raises UsageError when the step has not one task a node.
     """
     nodes = int(environ.get("SLURM_STEP_NUM_NODES", 1))
     if nodes == 1:
@@ -60,10 +67,10 @@ def step_of(environ: Mapping[str, str]) -> SlurmStep | None:
     return SlurmStep(
         nodes=nodes,
         node_rank=int(environ["SLURM_NODEID"]),
-        endpoint_host=_endpoint_host(environ),
         port=FIRST_PORT + int(job) % PORTS,
         job_id=job,
         gpus_per_node=int(gpus) if gpus is not None else None,
+        environ=environ,
     )
 
 
@@ -75,8 +82,6 @@ def first_host(nodelist: str) -> str:
 
 
 def _endpoint_host(environ: Mapping[str, str]) -> str:
-    """A name or address of the step's first node. One that leads to loopback is the last choice: where /etc/hosts has a
-    host's own name as 127.0.1.1, nobody else would reach what that host opens there."""
     known = []
     for host in _hosts(environ):
         addresses = _addresses_of(host)

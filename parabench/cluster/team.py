@@ -104,7 +104,9 @@ class AgentsStore:
         """Wait until all keys are there."""
         seconds = (timeout or self.timeout).total_seconds()
         mine = [self._prefix + key for key in keys]
-        self._line.ask(lambda store: store.wait(mine), watch=self._watch, timeout_s=seconds)
+        # A thread that still waited in the store when node 0 ends would abort the process with it.
+        if not self._line.there(*mine, watch=self._watch, timeout_s=seconds):
+            raise RuntimeError(f"no other agent came within {seconds:g} s")
 
     def _watch(self) -> None:
         if self._word.why is not None:

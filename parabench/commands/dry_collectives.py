@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +19,12 @@ from parabench.commands.dry_run import (
     largest,
     left_in,
     left_words,
+    links_lines,
     planned_for,
     sizes,
 )
 from parabench.commands.expected import known_seconds, start, taken
+from parabench.linking import expected_links
 from parabench.live.said import duration
 from parabench.machine import this_machine
 from parabench.opened import STORE_NAME, Opened
@@ -41,12 +43,15 @@ def dry_collectives(request: CollectivesRequest, console: Console) -> int:
     store = request.out / STORE_NAME
     opened = left_in(store, plan, NAME) if plan is None or request.resume else Opened(session_id=0, plan=plan)
     tell = partial(say, console)
-    for line in (QUESTION, *notes, *_lines(opened, store, SCREENFUL if console.is_terminal else None)):
+    links = list(expected_links(opened, machine, store)) if request.links else []
+    for line in (QUESTION, *notes, *_lines(opened, store, links, SCREENFUL if console.is_terminal else None)):
         tell(f"{COMMENT}{line}".rstrip())
     return 0
 
 
-def _lines(opened: Opened[CollectiveCase, CollectiveProtocol], store: Path, most: int | None) -> Iterator[str]:
+def _lines(
+    opened: Opened[CollectiveCase, CollectiveProtocol], store: Path, links: Sequence[str], most: int | None
+) -> Iterator[str]:
     plan = opened.plan
     left = [turn.case for turn in turns_left(plan, opened.done)]
     calls = {case: plan.protocol.schedule(case) for case in plan.cases}
@@ -57,6 +62,7 @@ def _lines(opened: Opened[CollectiveCase, CollectiveProtocol], store: Path, most
     ranges = dict.fromkeys(f"{size_text(case.min_bytes)} to {size_text(case.max_bytes)}" for case in plan.cases)
     yield f"buffers:   {words.listed(ranges)}"
     yield f"launches:  {left_words(opened, len(left))}"
+    yield from links_lines(links, len(left))
     yield f"calls:     {' to '.join(dict.fromkeys(f'{n:,}' for n in (counts[0], counts[-1])))} a launch"
     yield f"largest:   {largest(plan.cases)}"
     known = known_seconds(store, plan.protocol)

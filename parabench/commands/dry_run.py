@@ -21,6 +21,7 @@ from parabench.collective_case import CollectiveCase
 from parabench.commands.expected import Launches, expected, known_seconds
 from parabench.errors import UsageError
 from parabench.family import entry_of
+from parabench.linking import expected_links
 from parabench.machine import RANKS_PER_CORE, Gpu, Machine, this_machine
 from parabench.opened import STORE_NAME, Opened, resume
 from parabench.plan import Plan
@@ -56,7 +57,8 @@ def dry_run(request: Request, console: Console) -> int:
     if suite is not None and plan is not None:
         notes += [finding.message for finding in snapshotless(request, suite, plan)]
         say(console, " ".join(suite.question.split()))
-    for line in (*notes, *_lines(opened, machine, store, until, SCREENFUL if console.is_terminal else None)):
+    links = list(expected_links(opened, machine, store)) if request.links else []
+    for line in (*notes, *_lines(opened, machine, store, until, links, SCREENFUL if console.is_terminal else None)):
         say(console, line)
     return 0
 
@@ -101,9 +103,14 @@ def left_in(path: Path, plan: Plan[Any, Any] | None, kind: str = "training") -> 
 
 
 def _lines(
-    opened: Opened[Case, Protocol], machine: Machine, store: Path, until: Until | None, most: int | None
+    opened: Opened[Case, Protocol],
+    machine: Machine,
+    store: Path,
+    until: Until | None,
+    links: Sequence[str],
+    most: int | None,
 ) -> Iterator[str]:
-    """The plan; of its cases at most `most` by name."""
+    """The plan, with what `links` says of the step before it; of its cases at most `most` by name."""
     plan, protocol, launches = opened.plan, opened.plan.protocol, Launches.of(opened)
     yield from case_lines(plan, most)
     blocks = words.count(plan.blocks, "block")
@@ -113,6 +120,7 @@ def _lines(
     yield f"sizes:     {words.listed(sizes(plan.cases), 8)}"
     yield f"each step: {words.listed(_work(plan.cases), 8)}"
     yield f"launches:  {left_words(opened, len(launches.counted))}{_apart(launches)}"
+    yield from links_lines(links, len(launches))
     yield f"steps:     {_steps(protocol)}"
     yield f"largest:   {largest(plan.cases)}"
     yield from expected_lines(list(expected(launches, protocol, machine, known_seconds(store, protocol), store)))
@@ -139,6 +147,11 @@ def left_words(opened: Opened[Any, Any], left: int) -> str:
     """How many launches are left, and of how many where some are done."""
     planned = len(opened.plan.turns())
     return f"{left:,}" + (f" ({planned - left:,} of {planned:,} are done)" if opened.done else "")
+
+
+def links_lines(links: Sequence[str], left: int) -> Iterator[str]:
+    """What is said of links, which are measured before a launch, if one is left."""
+    yield from (f"links:     {line}" for line in links if left)
 
 
 def largest(cases: Sequence[AnyCase]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,7 +89,12 @@ cluster = (
 
 def flags_of(options: dict[str, Any]) -> Flags:
     """What of a command's options says where it runs, taken out of them."""
-    return Flags(**{name: options.pop(name) for name in Flags.__slots__})
+    flags = Flags(**{name: options.pop(name) for name in Flags.__slots__})
+    if flags.nnodes or "SLURM_STEP_ID" in os.environ:
+        # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters. Torch reads
+        # it when it is imported, and a user's own model imports torch.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    return flags
 
 
 seed = click.option(

@@ -27,7 +27,7 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
     """
     # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from parabench.cluster.inside.group import rank_in
+    from parabench.cluster.inside.group import speaks
     from parabench.commands.worker_session import run_worker
     from parabench.progress import PatientConsole
     from parabench.run import Request
@@ -38,10 +38,10 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
     try:
         # Lines, on a terminal too: a display that moves would take its time from the rank that it lives in.
         code, sane = run_worker(request, PatientConsole(force_terminal=False))
-    except UsageError:
-        if rank_in(os.environ) == 0:
+    except UsageError as error:
+        if speaks(os.environ, error):
             raise
-        # Rank 0 says it for all, and before it has, none of them may end: mpirun and torchrun would end it too.
+        # The first rank says it for its host; before it has, no other may end: mpirun and torchrun would end it too.
         time.sleep(AFTER_RANK_0_S)
         raise SystemExit(2) from None
     if not sane:

@@ -12,6 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from parabench import hardware
+from parabench.analysis import words
+from parabench.axes import parse_axis
 from parabench.case import Case
 from parabench.cluster import agreement
 from parabench.cluster.inside.follow import Follower
@@ -25,7 +27,7 @@ from parabench.family import entry_of
 from parabench.interrupt import STOPPED, Interrupted
 from parabench.machine import Machine, environment, this_machine
 from parabench.nccl_names import is_nccls
-from parabench.opened import STORE_NAME, check_traces, resume, store_in
+from parabench.opened import STORE_NAME, check_traces, resume, shares_processes, store_in
 from parabench.plan import Skipped, TrainingPlan
 from parabench.record import TRACES, Launch, Status, check_label
 from parabench.run import Request, TrainingOpened, begin, conclude, own_code, plan_request
@@ -59,10 +61,10 @@ def run_worker(request: Request, console: Console) -> tuple[int, bool]:
     if group.rank:
         follower = Follower(grounds, about, request.out / TRACES)
         return follower.follow(), follower.sane
-    lead = Lead(grounds, about, request.out / TRACES)
+    lead = Lead(grounds, about, request.out / TRACES, say)
     try:
         with leading(lead):
-            code = _lead(lead, grounds, request, suite, machine, console)
+            code = _lead(lead, grounds, request, suite, machine, console, say)
             lead.end(code)
     except Interrupted as stop:
         say(f"stopped by {stop}")
@@ -73,8 +75,17 @@ def run_worker(request: Request, console: Console) -> tuple[int, bool]:
     return code, lead.sane
 
 
-def _lead(lead: Lead, grounds: Grounds, request: Request, suite: Suite, machine: Machine, console: Console) -> int:
+def _lead(
+    lead: Lead,
+    grounds: Grounds,
+    request: Request,
+    suite: Suite,
+    machine: Machine,
+    console: Console,
+    say: Callable[[str], None],
+) -> int:
     said, group = lead.assemble(), grounds.group
+    check_asked(request.axes, group)
     hosts = [said[first : first + group.local_size] for first in range(0, group.size, group.local_size)]
     here = replace(machine, cores=cores_of(hosts[0]), nodes=group.nodes, ranks_per_node=group.local_size)
     plan = fitting(plan_request(request, suite, here), group)
@@ -83,12 +94,13 @@ def _lead(lead: Lead, grounds: Grounds, request: Request, suite: Suite, machine:
     if request.resume and not os.path.isfile(path):
         raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
     with store_in(request.out) as store:
-        opened: TrainingOpened | None = resume(store, plan) if request.resume else None
+        opened: TrainingOpened | None = resume(store, plan, inside=True) if request.resume else None
         lead.begin(own_code(plan))
         if opened is None:
             opened = begin(store, request, suite, plan, here, nodes=nodes_of(hosts))
+        if not shares_processes(store, opened.session_id):
             store.add_finding(opened.session_id, SHARED)
-        console.print(f"{group.size} processes: {SHARED.message}", highlight=False, markup=False, soft_wrap=True)
+        say(f"{words.count(group.size, 'process')}: {SHARED.message}")
         code = _walk(store, opened, console, lead)
     if code != STOPPED:
         conclude(path, opened.session_id, console)
@@ -137,10 +149,25 @@ def fitting(plan: TrainingPlan, group: Group) -> TrainingPlan:
     return replace(plan, cases=tuple(cases), skipped=(*plan.skipped, *skipped))
 
 
+def other_size(group: Group) -> str:
+    """Why a case of another world size than the group's cannot run."""
+    return f"the group has {words.count(group.size, 'process')}; use parabench run for other world sizes"
+
+
+def check_asked(axes: Sequence[str], group: Group) -> None:
+    """Raise UsageError where `axes`, as they are typed, ask for a world size larger than the group, or for none that is
+    its own. The planner would speak of nodes, and of sizes that only fresh processes can have."""
+    named = dict(text.split("=", 1) for text in axes if "=" in text)
+    sizes = [size for size in parse_axis("world_size", named.get("world_size", "auto")) if size != "auto"]
+    wrong = next((size for size in sizes if size > group.size or (size > 0 and group.size not in sizes)), None)
+    if wrong is not None:
+        raise UsageError(f"world_size {wrong} is not this group's: {other_size(group)}")
+
+
 def misfit(case: Case, group: Group) -> str | None:
     """Why these processes cannot run the case; None when they can."""
     if case.world_size != group.size:
-        return f"the group has {group.size} process{'es' * (group.size > 1)}; use parabench run for other world sizes"
+        return other_size(group)
     if is_nccls(case.algorithm):
         return "NCCL is pinned to an algorithm before a process first uses it, and these are shared; use parabench run"
     if entry_of(case.strategy).package is not None:

@@ -15,7 +15,7 @@ from parabench.cluster.order import Order
 from parabench.launcher import observe
 from parabench.links.bench import MARKS, LinkJob, marks_path, run
 from parabench.links.pairs import schedule
-from parabench.links.protocol import LinkProtocol
+from parabench.links.protocol import TOO_QUICK, LinkProtocol
 from parabench.part import Course, Marks
 from parabench.record import LinkSample, Status
 from parabench.venue import Venue
@@ -23,9 +23,6 @@ from parabench.venue import Venue
 # What joining may take, and each round beside what its protocol allows: a link that is slower than that hangs.
 LEAST_DEADLINE_S = 60.0
 ROUND_S = 5.0
-
-# Why a bandwidth is unknown where all ranks came to their end.
-TOO_QUICK = "the largest transfer took less than two round trips"
 
 
 def measure(

@@ -6,6 +6,12 @@ from dataclasses import dataclass
 
 from parabench.record import MIB
 
+# Why a bandwidth is unknown where all ranks came to their end: to measure again changes nothing.
+TOO_QUICK = "the largest transfer took less than two round trips"
+
+# What a round takes, from and to: two directions of `LinkProtocol`, each of doublings and six transfers.
+ROUND_S = (2.0, 3.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkProtocol:

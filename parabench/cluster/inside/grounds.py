@@ -9,7 +9,8 @@ from typing import Any
 
 from parabench.cluster.addresses import addresses_of, way_to
 from parabench.cluster.hosting import host
-from parabench.cluster.inside.group import Group
+from parabench.cluster.inside.group import Group, OfThisRank
+from parabench.cluster.inside.waiting import Waiting
 from parabench.cluster.line import Line, Lost
 from parabench.cluster.meeting import Meeting
 from parabench.cluster.order import Order
@@ -46,7 +47,7 @@ class Grounds:
 def enter(group: Group, say: Callable[[str], None]) -> Grounds:
     """Open the store or reach it. Raises UsageError when that cannot be done in time."""
     store = _hosted(group, say) if group.rank == 0 and not group.agents else None
-    address = _reached(group)
+    address = _reached(group, say)
     site = Site(nodes=group.nodes, ranks_per_node=group.local_size, host=group.address, port=group.port)
     return Grounds(
         group=group,
@@ -76,22 +77,32 @@ def _os_error(why: UsageError) -> str:
     return why.__cause__.strerror or str(why) if isinstance(why.__cause__, OSError) else str(why)
 
 
-def _reached(group: Group) -> str:
+def _reached(group: Group, say: Callable[[str], None]) -> str:
     """The address at which the store answers."""
-    until, why = time.monotonic() + BEGIN_S, f"{group.address} resolves to no address"
+    until, why = time.monotonic() + BEGIN_S, "nothing answers yet"
+    waiting = Waiting(say)
+
+    def watch() -> None:
+        where = f"{group.address} port {group.port}"
+        waiting.still(lambda: f"rank {group.rank} tries to reach rank 0 at {where}, for up to {BEGIN_S:g} s ({why})")
+
     while time.monotonic() < until:
-        for address in addresses_of(group.address):
+        addresses = addresses_of(group.address)
+        if not addresses:
+            why = f"{group.address} resolves to no address"
+        for address in addresses:
             line = Line(address, group.port, "")
             try:
-                line.ask(lambda store: store.check(["parabench"]), timeout_s=TRY_S)
+                line.ask(lambda store: store.check(["parabench"]), watch=watch, timeout_s=TRY_S)
             except Lost as lost:
                 why = str(lost)
             else:
                 return address
             finally:
                 line.end()
+        watch()
         time.sleep(TRY_EVERY_S)
-    raise UsageError(
+    raise OfThisRank(
         f"rank {group.rank} did not reach rank 0 at {group.address} port {group.port} within {BEGIN_S:g} s ({why}); "
         "give all ranks the same MASTER_ADDR and MASTER_PORT"
     )

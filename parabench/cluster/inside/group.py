@@ -47,6 +47,10 @@ NOBODY = (
 )
 
 
+class OfThisRank(UsageError):
+    """What is wrong with one rank and perhaps with no other: it says so itself, for rank 0 would wait unknowing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Process `rank` of `size`, of which every host has `local_size` in a row: this is number `local_rank` of its own.
@@ -90,9 +94,12 @@ def group_of(environ: Mapping[str, str]) -> Group:
     """The group that the environment tells of. Raises UsageError when there is none, or one that cannot be used."""
     by, (rank, size, local_rank, local_size) = _numbers(environ)
     if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
-        raise UsageError(f"{by} says that this is rank {rank} of {size}, on its host {local_rank} of {local_size}")
+        raise OfThisRank(
+            f"{by} says that this is rank {rank} of {size}, on its host {local_rank} of {local_size}: ranks count from "
+            "0, and a host has no more of them than all have; let torchrun, mpirun or srun set them"
+        )
     if size % local_size or local_rank != rank % local_size:
-        raise UsageError(
+        raise OfThisRank(
             f"rank {rank} of {size} is number {local_rank} of {local_size} on its host: every host must have as many "
             "ranks, and those in a row; use mpirun --map-by slot, or srun --distribution=block"
         )
@@ -111,12 +118,15 @@ def group_of(environ: Mapping[str, str]) -> Group:
     )
 
 
-def rank_in(environ: Mapping[str, str]) -> int:
-    """This process' rank as far as it can be known; 0 where it cannot: whoever has no number speaks for itself."""
+def speaks(environ: Mapping[str, str], error: UsageError) -> bool:
+    """Whether this process says what was wrong before the group met, and not another one that finds the same: the first
+    of a host does, since a file or a variable may be missing there alone, and whoever has no number."""
+    if isinstance(error, OfThisRank):
+        return True
     try:
-        return _numbers(environ)[1][0]
+        return _numbers(environ)[1][2] == 0
     except UsageError:
-        return 0
+        return True
 
 
 def _numbers(environ: Mapping[str, str]) -> tuple[str, tuple[int, int, int, int]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from parabench.cluster.inside.attempt import Attempt
 from parabench.cluster.inside.channel import Channel
 from parabench.cluster.inside.grounds import BEGIN_S, Grounds
 from parabench.cluster.inside.merged import by_node, silent
+from parabench.cluster.inside.waiting import Waiting, in_words
 from parabench.cluster.inside.watch import Watch
 from parabench.cluster.line import Lost
 from parabench.cluster.order import Order
@@ -39,8 +41,9 @@ class Lead:
     """The whole group, as rank 0 has it. `sane` as long as all ranks came to the end of every launch; `stop` is who
     asked for the end while a rank was found to be gone."""
 
-    def __init__(self, grounds: Grounds, about: Mapping[str, Any], traces: Path) -> None:
+    def __init__(self, grounds: Grounds, about: Mapping[str, Any], traces: Path, say: Callable[[str], None]) -> None:
         self.sane = True
+        self._say = say
         self.stop: Interrupted | None = None
         self._grounds, self._traces = grounds, traces
         self._channel = Channel(grounds)
@@ -57,7 +60,9 @@ class Lead:
         with stop_signals():
             self._said |= self._all("hello", range(1, group.size), BEGIN_S)
         if missing := [rank for rank in range(group.size) if rank not in self._said]:
-            raise UsageError(f"{_ranks(missing)} of {group.size} did not come within {BEGIN_S:g} s; start all of them")
+            raise UsageError(
+                f"{in_words(missing)} of {group.size} did not come within {BEGIN_S:g} s; start all of them"
+            )
         said = [self._said[rank] for rank in range(group.size)]
         for rank, about in enumerate(said):
             if differences := agreement.differences(said[0]["facts"], about["facts"]) if about["facts"] else []:
@@ -80,12 +85,18 @@ class Lead:
     def _all(self, what: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
         """{rank: what it said} of those that did in time."""
         said: dict[int, Any] = {}
-        until = time.monotonic() + seconds
+        until, waiting = time.monotonic() + seconds, Waiting(self._say)
         while len(said) < len(ranks) and time.monotonic() < until:
             self._channel.check_stop()
             said |= self._arrived(what, [rank for rank in ranks if rank not in said])
+            waiting.still(partial(self._awaited, [rank for rank in ranks if rank not in said], seconds))
             time.sleep(LOOK_S)
         return said
+
+    def _awaited(self, missing: Sequence[int], seconds: float) -> str:
+        group = self._grounds.group
+        where = f"{group.address} port {group.port}"
+        return f"rank 0 waits at {where} for {in_words(missing)} of {group.size}, for up to {seconds:g} s"
 
     def _arrived(self, what: str, ranks: Sequence[int]) -> dict[int, Any]:
         told = {rank: self._channel.told(f"{what}/{rank}") for rank in ranks}
@@ -192,7 +203,3 @@ def leading(lead: Lead) -> Iterator[None]:
     except BaseException:
         lead.end(1)
         raise
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
