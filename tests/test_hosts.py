@@ -104,6 +104,8 @@ def test_all_reach_each_other_by_name() -> None:
                 assert sent(1, source, target.address)[0] == 0
 
 
+# Several transfers at a low rate.
+@pytest.mark.slow
 def test_each_link_has_its_rate_both_ways() -> None:
     with cluster(3, ["200mbit", "100mbit", None]) as made:
         first, second, free = made
@@ -115,6 +117,8 @@ def test_each_link_has_its_rate_both_ways() -> None:
         assert rate_seen(first, second) == pytest.approx(100e6, rel=0.1)
 
 
+# Several transfers at a low rate.
+@pytest.mark.slow
 def test_a_rate_changes_while_a_host_runs(pair: tuple[Host, ...]) -> None:
     source, target = pair
     receiver(target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +81,8 @@ def test_a_node_that_never_comes_ends_the_wait_with_the_remedy(nodes: Nodes) -> 
     assert not nodes.rows("SELECT * FROM session")
 
 
+# Two more drivers to start, for what is said at the door.
+@pytest.mark.slow
 def test_a_node_without_node_0_says_so(nodes: Nodes) -> None:
     one = nodes.start(1, "--rdzv-timeout", "1")
     assert one.ends() == 2
@@ -99,6 +102,8 @@ def test_nodes_that_differ_are_refused_by_name(nodes: Nodes) -> None:
     assert not nodes.rows("SELECT * FROM session")
 
 
+# Two more drivers to start, for what is said at the door.
+@pytest.mark.slow
 def test_another_session_and_a_stranger_at_the_endpoint_are_told_apart(nodes: Nodes) -> None:
     zero = nodes.start(0, "--rdzv-id", "mine")
     zero.says("waiting for node 1")
@@ -109,6 +114,8 @@ def test_another_session_and_a_stranger_at_the_endpoint_are_told_apart(nodes: No
     assert zero.ends() == 130
 
 
+# Two more drivers to start, for what is said at the door.
+@pytest.mark.slow
 def test_one_too_many_is_sent_away_and_the_session_goes_on(nodes: Nodes) -> None:
     zero, one = nodes.all("--rdzv-id", "mine")
     held_up(nodes)
@@ -127,7 +134,7 @@ def test_a_session_of_two_nodes_is_not_resumed_on_one(nodes: Nodes) -> None:
     held_up(nodes)
     one.process.send_signal(signal.SIGTERM)
     assert [zero.ends(), one.ends()] == [130, 130]
-    command = ["parabench", "run", "--resume", "--out", str(nodes.out(0))]
+    command = [sys.executable, "-m", "parabench", "run", "--resume", "--out", str(nodes.out(0))]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "ran on 2 nodes of 2 ranks, and cannot be resumed on one machine; give --nnodes 2" in done.stderr
@@ -217,7 +224,7 @@ def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path:
         (["--nnodes", "2", "--rdzv-endpoint", "h:99999"], "'h:99999' is no HOST:PORT"),
         (["--nnodes", "2", "--rdzv-endpoint", "h:1", "--node-rank", "2"], "--node-rank is 2; with --nnodes 2"),
     ):
-        command = ["parabench", "run", "quick", "--out", str(tmp_path / "out"), *words]
+        command = [sys.executable, "-m", "parabench", "run", "quick", "--out", str(tmp_path / "out"), *words]
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (2, "")
         assert said in done.stderr

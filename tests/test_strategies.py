@@ -180,7 +180,8 @@ def marked(group: Group) -> Any:
     has all three operations on a grid of ranks. Two ranks meet every algorithm in the strategies that differ in what
     travels. The others take part when slow tests do."""
     two = group.world_size == 2 and (group.algorithm in ("native", "ring") or group.strategy in TRAVELS)
-    usual = two or group.algorithm == "native" or (group.strategy, group.algorithm) in GRIDS
+    four = group.algorithm == "native" and group.strategy not in ("zero1", "zero2")
+    usual = two or four or (group.strategy, group.algorithm) in GRIDS
     return pytest.param(group, id=str(group), marks=() if usual else pytest.mark.slow)
 
 

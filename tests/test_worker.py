@@ -135,6 +135,8 @@ def test_a_rank_that_raises_ends_the_session_with_its_record(place: Place) -> No
     assert (place.folder / "results" / "report.html").exists()
 
 
+# It waits until the others notice.
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_recorded(place: Place) -> None:
     """Nobody tells rank 0: its collective fails, and the other has nothing to say."""
     place.suite("faulty_helpers:killed")
