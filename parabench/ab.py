@@ -16,7 +16,7 @@ from parabench.ab_verdict import conclude
 from parabench.errors import UsageError
 from parabench.interrupt import STOPPED, Interrupted, stop_signals
 from parabench.opened import SIDES, STORE_NAME, ab_command, half_an_ab, store_in
-from parabench.progress import RunProgress, make_progress
+from parabench.progress import RunProgress, make_progress, say
 from parabench.record import check_label
 from parabench.run import Request, check_bare_resume
 from parabench.setting import Setting, read_setting
@@ -79,7 +79,7 @@ class Turns:
 
     def say(self, line: str) -> None:
         """A line for the user."""
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(self._console, line)
 
     def heard(self, side: str, told: dict[str, Any]) -> None:
         """Show what a side tells."""

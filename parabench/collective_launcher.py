@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from parabench.collective_case import CollectiveCase, CollectiveProtocol, Slot, 
 from parabench.collectives.bench import MARKS, BenchJob, marks_path, run
 from parabench.launcher import observe
 from parabench.part import Course
+from parabench.probes.steps import read_marks
 from parabench.record import CollectiveSample, Failure, Launch, Status
 from parabench.venue import Venue
 
@@ -59,7 +59,7 @@ def collective_course(case: CollectiveCase, protocol: CollectiveProtocol) -> Cou
         size=case.world_size,
         entry=run,
         job=job,
-        marks=lambda folder, rank: _read(marks_path(folder, rank), len(schedule)),
+        marks=lambda folder, rank: read_marks(marks_path(folder, rank), len(schedule), MARKS),
         where=where,
         moments=1,
     )
@@ -117,9 +117,3 @@ def _form(in_place: bool) -> str:
 
 def _named(slot: Slot) -> str:
     return f"{size_text(slot.bytes)} {_form(slot.in_place)}, {slot.phase} call {slot.iteration}"
-
-
-def _read(path: Path, calls: int) -> npt.NDArray[np.float64]:
-    if not path.exists() or path.stat().st_size != calls * MARKS * 8:
-        return np.full((calls, MARKS), np.nan)
-    return np.fromfile(path, dtype=np.float64).reshape(calls, MARKS)

@@ -46,7 +46,7 @@ from parabench.opened import (
     store_in,
 )
 from parabench.plan import Plan, Skipped
-from parabench.progress import outcome
+from parabench.progress import outcome, say
 from parabench.record import Launch, check_label
 from parabench.rules import check_algorithm, check_backend, check_nodes, refusal
 from parabench.session import CollectiveWalk, LaunchOf, Progress
@@ -122,14 +122,14 @@ def run_collectives(request: CollectivesRequest, console: Console, launch: Colle
         check_label(request.label)
     # A bare --resume follows the stored plan, whatever it is.
     plan = plan_collectives(request, machine) if request.plans() or not request.resume else None
-    crew = place_in(site, request.measured(), None, machine, request.out, partial(_say, console))
+    crew = place_in(site, request.measured(), None, machine, request.out, partial(say, console))
     if isinstance(crew, int):
         return crew
-    code, session_id = led(crew, partial(_lead, request, plan, machine, crew, console, launch), partial(_say, console))
+    code, session_id = led(crew, partial(_lead, request, plan, machine, crew, console, launch), partial(say, console))
     if code == STOPPED:
         return code
     end = partial(conclude, request.out / STORE_NAME, session_id, console, request.json_file)
-    return concluding(code, request.out, end, partial(_say, console))
+    return concluding(code, request.out, end, partial(say, console))
 
 
 def _lead(
@@ -166,7 +166,7 @@ def _lead(
         def walk(keep: Callable[[Launch], None], progress: Progress) -> CollectiveWalk:
             here: Any = launch if launch is not None else _real_launch()
             if request.links:
-                measure_links(store, session, machine, crew, lambda line: _say(console, COMMENT + line))
+                measure_links(store, session, machine, crew, lambda line: say(console, COMMENT + line))
             return CollectiveWalk(
                 plan=session.plan,
                 launch=partial(here, crew=crew) if crew else here,
@@ -304,10 +304,6 @@ def _real_launch() -> CollectiveLaunch:
     return launch_collective
 
 
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
 def conclude(path: Path, session_id: int, console: Console, json_file: Path | None) -> None:
     """Print the tables, write report and JSON, and say what is fastest and where everything is."""
     from parabench.analysis.collectives.crossover import bus_answers
@@ -315,17 +311,17 @@ def conclude(path: Path, session_id: int, console: Console, json_file: Path | No
     from parabench.analysis.session import select_session
     from parabench.report import write_report
 
-    say = partial(_say, console)
+    tell = partial(say, console)
     results = load(path)
     session = select_session(results, session_id)
     for line in table_lines(results, session):
-        say(line)
+        tell(line)
     report = write_report(results, path.with_name(REPORT_NAME), str(session_id))
     for answer in bus_answers(results, session_id):
-        say(COMMENT + answer.sentence())
-    say(f"{COMMENT}store:  {path}")
-    say(f"{COMMENT}report: {report}")
+        tell(COMMENT + answer.sentence())
+    tell(f"{COMMENT}store:  {path}")
+    tell(f"{COMMENT}report: {report}")
     if json_file is not None:
         text = json.dumps(results_json(results, session), indent=2, allow_nan=False) + "\n"
         write_whole(json_file, text, "results file", "give another file for --json")
-        say(f"{COMMENT}json:   {json_file}")
+        tell(f"{COMMENT}json:   {json_file}")

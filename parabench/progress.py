@@ -41,6 +41,11 @@ class PatientConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def say(console: Console, line: str) -> None:
+    """Tell the user a line, as it is."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 class RunProgress(Progress, Interface):
     """A progress display, open while the session runs."""
 
@@ -108,7 +113,7 @@ class PlainProgress(_OfLaunches):
             self._done += 1
             count = f"{self._done}/{self._total}"
         line = f"{self._prefix}[{count}] {_block(block, self._blocks)}{label}: {how}"
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(self._console, line)
 
 
 class LiveProgress(_OfLaunches):

@@ -34,7 +34,7 @@ from parabench.opened import (
     store_in,
 )  # fmt: skip
 from parabench.plan import TrainingPlan, make_plan
-from parabench.progress import outcome
+from parabench.progress import outcome, say
 from parabench.record import TRACES, Finding, Launch, check_label
 from parabench.session import LaunchFunction, Progress, Session
 from parabench.store import Store, load
@@ -288,8 +288,3 @@ def conclude(path: Path, session_id: int, console: Console) -> None:
         say(console, line)
     say(console, f"store:  {path}")
     say(console, f"report: {report}")
-
-
-def say(console: Console, line: str) -> None:
-    """Tell the user a line, as it is."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from parabench.errors import NodeGone, UsageError
 from parabench.interrupt import STOPPED, Interrupted, stop_signals
 from parabench.opened import Opened, resume_command
 from parabench.plan import C, P, Plan, Skipped
-from parabench.progress import make_progress
+from parabench.progress import make_progress, say
 from parabench.record import Launch
 from parabench.session import Progress, Walk, turns_left
 from parabench.store import Store
@@ -42,17 +42,17 @@ def walk_session(
     go_on = go_on or resume_command(store.path, planned.kind, *(until.options if until else ()))
     resume_with = f"every finished launch is kept; resume with: {go_on}"
 
-    def say(line: str) -> None:
-        console.print(prefix + line, highlight=False, markup=False, soft_wrap=True)
+    def tell(line: str) -> None:
+        say(console, prefix + line)
 
     def keep(finished: Launch) -> None:
         store.append(opened.session_id, finished)
 
     for reason, labels in grouped(planned.skipped).items():
-        say(f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}")
+        tell(f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}")
     if opened.done:
         total = len(planned.turns())
-        say(f"resuming: {total - len(turns_left(planned, opened.done))} of {total} launches are done")
+        tell(f"resuming: {total - len(turns_left(planned, opened.done))} of {total} launches are done")
     walk: Walk[C, P] | None = None
     plan: Plan[C, P] | None = planned
     try:
@@ -67,12 +67,12 @@ def walk_session(
                         walk.plan, walk.done, walk.progress = plan, done, progress
                         walk.run()
                 store.finish_session(opened.session_id)
-                plan = until.grown(store, opened.session_id, plan, say, go_on) if until else None
+                plan = until.grown(store, opened.session_id, plan, tell, go_on) if until else None
     except Interrupted as stop:
-        say(f"stopped by {stop}; {resume_with}")
+        tell(f"stopped by {stop}; {resume_with}")
         return STOPPED
     except NodeGone as why:
-        say(f"the session ends here: {why}; {resume_with}")
+        tell(f"the session ends here: {why}; {resume_with}")
         return NOT_OK
     except (OSError, sqlite3.Error) as error:
         # The machine, not the case: a full disk or memory file system.

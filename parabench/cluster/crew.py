@@ -11,8 +11,8 @@ from typing import Any
 from parabench.cluster import parcel
 from parabench.cluster.addresses import Way
 from parabench.cluster.door import Door
+from parabench.cluster.launch_team import team_of
 from parabench.cluster.line import Line
-from parabench.cluster.meeting import Meeting
 from parabench.cluster.order import Order
 from parabench.cluster.pulse import LOST_AFTER_S, Pulse
 from parabench.cluster.roll import Roll
@@ -35,10 +35,10 @@ GOODBYE_S = 5.0
 class Crew:
     """The other nodes of a session. They meet in `store`, `door` looks at who comes; `say` tells the user a line."""
 
-    def __init__(self, site: Site, way: Way, prefix: str, store: Any, door: Door, say: Callable[[str], None]) -> None:
+    def __init__(self, site: Site, way: Way, store: Any, door: Door, say: Callable[[str], None]) -> None:
         self.site = site
         self._store = store  # it lives as long as this does
-        self._way, self._prefix, self._door, self._say = way, prefix, door, say
+        self._way, self._door, self._say = way, door, say
         self._line = self._new_line()
         self._roll = Roll(site, door, self._line, say)
         self._next = 0
@@ -51,7 +51,7 @@ class Crew:
         self._pulse = Pulse(self._new_line(), self._beat, lambda: None)
 
     def _new_line(self) -> Line:
-        return Line(self._way.address, self.site.port, self._prefix)
+        return Line(self._way.address, self.site.port, self.site.prefix)
 
     # ---- who is there
 
@@ -107,17 +107,14 @@ class Crew:
         team = Team(ranks_per_node=order.ranks_per_node, word=word)
         number = self._next
         if order.nodes > 1:
-            prefix = f"launch/{number}/"
             self._next += 1
-            team = Team(
-                nodes=order.nodes,
-                ranks_per_node=order.ranks_per_node,
-                environment=self._way.environment(),
-                meeting=Meeting(
-                    self._way.address, self.site.port, f"{self._prefix}/{prefix}", order.nodes, order.ranks_per_node
-                ),
-                line=self._new_line(),
-                prefix=prefix,
+            team = team_of(
+                order,
+                number,
+                node=0,
+                site=self.site,
+                address=self._way.address,
+                way=self._way,
                 word=word,
                 tell=lambda why: self._end_launch(number, why),
             )

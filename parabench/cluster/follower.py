@@ -13,12 +13,12 @@ from typing import Any
 from parabench.cluster import agreement, parcel
 from parabench.cluster.addresses import Way, addresses_of, way_to
 from parabench.cluster.hosting import ID_KEY
+from parabench.cluster.launch_team import team_of
 from parabench.cluster.line import Line, Lost
-from parabench.cluster.meeting import Meeting
 from parabench.cluster.order import Order
 from parabench.cluster.pulse import Pulse
 from parabench.cluster.site import Site
-from parabench.cluster.team import LOST, Team, Word
+from parabench.cluster.team import LOST, Word
 from parabench.errors import UsageError
 from parabench.interrupt import Interrupted
 from parabench.part import Course, take_part
@@ -108,7 +108,7 @@ class Follower:
             time.sleep(TRY_EVERY_S)
 
     def _session(self, address: str) -> int:
-        prefix = prefix_of(self.site)
+        prefix = self.site.prefix
         self._line = Line(address, self.site.port, prefix)
         self._check_id(address)
         self._ticket = ticket = self._line.ask(lambda store: store.add("guests", 1), timeout_s=LAST_WORD_S)
@@ -177,18 +177,14 @@ class Follower:
     def _launch(self, order: Order, node: int, number: int, address: str, way: Way) -> None:
         pulse, line = self._pulse, self._line
         assert pulse is not None
-        prefix = f"launch/{number}/"
-        agents = Line(address, self.site.port, prefix_of(self.site))
-        team = Team(
+        team = team_of(
+            order,
+            number,
             node=node,
-            nodes=order.nodes,
-            ranks_per_node=order.ranks_per_node,
-            environment=way.environment(),
-            meeting=Meeting(
-                address, self.site.port, f"{prefix_of(self.site)}/{prefix}", order.nodes, order.ranks_per_node
-            ),
-            line=agents,
-            prefix=prefix,
+            site=self.site,
+            address=address,
+            way=way,
+            word=Word(),
             tell=lambda why: pulse.line.ask(lambda store: store.set(f"word/{number}", why), watch=pulse.check),
         )
         self._word, self._number = team.word, number
@@ -196,8 +192,9 @@ class Follower:
             part = take_part(self.course_of(order), order.deadline_s + LATER_S, team)
         finally:
             self._word, self._number = None, None
-            agents.end()
-        line.ask(lambda store: parcel.send(store, f"{prefix}part/{node}", part.to_dict()), watch=pulse.check)
+            if team.line:
+                team.line.end()
+        line.ask(lambda store: parcel.send(store, f"{team.prefix}part/{node}", part.to_dict()), watch=pulse.check)
 
     def _beat(self, store: Any) -> None:
         """Show that this node lives, and hear what ends its launch. In the pulse's thread."""
@@ -219,8 +216,3 @@ class Follower:
                 line.ask(
                     lambda store: store.multi_set(["stop", f"bye/{self._ticket}"], [said, ""]), timeout_s=LAST_WORD_S
                 )
-
-
-def prefix_of(site: Site) -> str:
-    """Below which keys the session with this id lives in its store."""
-    return f"parabench/{site.run_id}"

@@ -13,7 +13,7 @@ from typing import Any
 from parabench.cluster import addresses, agreement
 from parabench.cluster.crew import Crew
 from parabench.cluster.door import Door
-from parabench.cluster.follower import Follower, prefix_of
+from parabench.cluster.follower import Follower
 from parabench.cluster.hosting import host
 from parabench.cluster.site import Site
 from parabench.courses import course_of
@@ -52,7 +52,7 @@ def take_place(site: Site, asked: Asked, machine: Machine, out: Path, say: Calla
     hosted = host(site, say)
     if hosted is not None:
         store, way = hosted
-        return Crew(site, way, prefix_of(site), store, Door(facts), say)
+        return Crew(site, way, store, Door(facts), say)
     course = partial(course_of, traces=out / TRACES)
     try:
         with stop_signals():
@@ -63,11 +63,8 @@ def take_place(site: Site, asked: Asked, machine: Machine, out: Path, say: Calla
 
 
 @contextmanager
-def leading(crew: Crew | None) -> Iterator[None]:
-    """Run the block as node 0: however it ends, no node waits for this one. Without a crew it is just the block."""
-    if crew is None:
-        yield
-        return
+def leading(crew: Crew) -> Iterator[None]:
+    """Run the block as node 0: however it ends, no node waits for this one."""
     try:
         yield
     except Interrupted as stop:

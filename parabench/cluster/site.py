@@ -59,6 +59,11 @@ class Site:
     timeout_s: float = TIMEOUT_S
 
     @property
+    def prefix(self) -> str:
+        """Below which keys the session lives in its store."""
+        return f"parabench/{self.run_id}"
+
+    @property
     def words(self) -> list[str]:
         """The flags that say so, for every node alike."""
         given = {"--nnodes": self.nodes, "--nproc-per-node": self.ranks_per_node, "--rdzv-endpoint": self.endpoint}

@@ -28,8 +28,8 @@ from parabench.linking import expected_links
 from parabench.live.said import duration
 from parabench.machine import this_machine
 from parabench.opened import STORE_NAME, Opened
+from parabench.progress import say
 from parabench.record import check_label
-from parabench.run import say
 from parabench.session import SURE_BYTES_PER_S, turns_left
 
 

@@ -7,6 +7,7 @@ import shlex
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -29,6 +30,7 @@ from parabench.machine import Machine, environment, this_machine
 from parabench.nccl_names import is_nccls
 from parabench.opened import STORE_NAME, check_traces, resume, shares_processes, store_in
 from parabench.plan import Skipped, TrainingPlan
+from parabench.progress import say
 from parabench.record import TRACES, Launch, Status, check_label
 from parabench.run import Request, TrainingOpened, begin, conclude, own_code, plan_request
 from parabench.scratch import remove_abandoned
@@ -43,9 +45,7 @@ def run_worker(request: Request, console: Console) -> tuple[int, bool]:
 
     Raises UsageError, at rank 0 before anything is recorded.
     """
-
-    def say(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    tell = partial(say, console)
 
     group = group_of(os.environ)
     group.announce()
@@ -56,21 +56,21 @@ def run_worker(request: Request, console: Console) -> tuple[int, bool]:
     machine = this_machine()
     if group.local_rank == 0:
         remove_abandoned()  # of ranks that were killed
-    grounds = enter(group, say)
+    grounds = enter(group, tell)
     about = about_this(group, machine, suite, request.measured())
     if group.rank:
         follower = Follower(grounds, about, request.out / TRACES)
         return follower.follow(), follower.sane
-    lead = Lead(grounds, about, request.out / TRACES, say)
+    lead = Lead(grounds, about, request.out / TRACES, tell)
     try:
         with leading(lead):
-            code = _lead(lead, grounds, request, suite, machine, console, say)
+            code = _lead(lead, grounds, request, suite, machine, console, tell)
             lead.end(code)
     except Interrupted as stop:
-        say(f"stopped by {stop}")
+        tell(f"stopped by {stop}")
         return STOPPED, False
     except Lost as why:
-        say(f"the session ends here: {why}; every finished launch is kept")
+        tell(f"the session ends here: {why}; every finished launch is kept")
         return NOT_OK, False
     return code, lead.sane
 

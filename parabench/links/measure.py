@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from parabench.case import Case
 from parabench.cluster.crew import Crew
@@ -17,6 +14,7 @@ from parabench.links.bench import MARKS, LinkJob, marks_path, run
 from parabench.links.pairs import schedule
 from parabench.links.protocol import TOO_QUICK, LinkProtocol
 from parabench.part import Course, Marks
+from parabench.probes.steps import read_marks
 from parabench.record import LinkSample, Status
 from parabench.venue import Venue
 
@@ -65,7 +63,7 @@ def link_course(case: Case, protocol: LinkProtocol) -> Course:
         size=case.world_size,
         entry=run,
         job=job,
-        marks=lambda folder, rank: _read(marks_path(folder, rank), len(rounds)),
+        marks=lambda folder, rank: read_marks(marks_path(folder, rank), len(rounds), MARKS),
         where=where,
         moments=1,
     )
@@ -98,9 +96,3 @@ def rows(
                     )
                 )
     return found
-
-
-def _read(path: Path, rounds: int) -> Marks:
-    if not path.exists() or path.stat().st_size != rounds * MARKS * 8:
-        return np.full((rounds, MARKS), np.nan)
-    return np.fromfile(path, dtype=np.float64).reshape(rounds, MARKS)

@@ -66,8 +66,8 @@ class StepClock:
         return [*marks[:, 0].tolist(), float(marks[-1, -1])]
 
 
-def read_marks(path: Path, steps: int) -> npt.NDArray[np.float64]:
-    """A rank's marks, shape (steps, 5), in seconds; NaN where the rank never came. All NaN when it never began."""
-    if not path.exists() or path.stat().st_size != steps * MARKS * 8:
-        return np.full((steps, MARKS), np.nan)
-    return np.fromfile(path, dtype=np.float64).reshape(steps, MARKS)
+def read_marks(path: Path, steps: int, width: int = MARKS) -> npt.NDArray[np.float64]:
+    """A rank's marks, shape (steps, width), in seconds; NaN where the rank never came. All NaN when it never began."""
+    if not path.exists() or path.stat().st_size != steps * width * 8:
+        return np.full((steps, width), np.nan)
+    return np.fromfile(path, dtype=np.float64).reshape(steps, width)

@@ -1,0 +1,31 @@
+"""The team of one launch on several nodes: whom this node's ranks and agents meet, and below which keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parabench.cluster.addresses import Way
+from parabench.cluster.line import Line
+from parabench.cluster.meeting import Meeting
+from parabench.cluster.order import Order
+from parabench.cluster.site import Site
+from parabench.cluster.team import Team, Word
+
+
+def team_of(
+    order: Order, number: int, *, node: int, site: Site, address: str, way: Way, word: Word, tell: Callable[[str], None]
+) -> Team:
+    """Node `node`'s view of the launch that is order `number`. The store is at `address`, and this node in the network
+    by `way`. The team has a line of its own, to be ended with the launch."""
+    prefix = f"launch/{number}/"
+    return Team(
+        node=node,
+        nodes=order.nodes,
+        ranks_per_node=order.ranks_per_node,
+        environment=way.environment(),
+        meeting=Meeting(address, site.port, f"{site.prefix}/{prefix}", order.nodes, order.ranks_per_node),
+        line=Line(address, site.port, site.prefix),
+        prefix=prefix,
+        word=word,
+        tell=tell,
+    )
