@@ -15,7 +15,7 @@ from parabench.ab_plan import check_turns, key, pairs, shared
 from parabench.ab_verdict import conclude
 from parabench.errors import UsageError
 from parabench.interrupt import STOPPED, Interrupted, stop_signals
-from parabench.opened import SIDES, STORE_NAME, ab_command, half_an_ab, store_in
+from parabench.opened import SIDES, STORE_NAME, ab_command, check_label_of, half_an_ab, store_in
 from parabench.progress import RunProgress, make_progress, say
 from parabench.record import check_label
 from parabench.run import Request, check_bare_resume
@@ -157,6 +157,8 @@ class Turns:
                     f"side {side.setting.name} was {there!r} and is now {here!r}; resume with the same sides, as in "
                     f"{command!r}, or start a new ab without --resume"
                 )
+            label = self._request.run.label
+            check_label_of(store, before[side.setting.name], None if label is None else f"{label}-{side.setting.name}")
         return [
             side.ask(
                 "resume",

@@ -14,7 +14,7 @@ from parabench.cluster.order import Order
 from parabench.collective_case import CollectiveCase, CollectiveProtocol, Slot, size_text
 from parabench.collectives.bench import MARKS, BenchJob, marks_path, run
 from parabench.launcher import observe
-from parabench.part import Course
+from parabench.part import Course, Part
 from parabench.probes.steps import read_marks
 from parabench.record import CollectiveSample, Failure, Launch, Status
 from parabench.venue import Venue
@@ -28,14 +28,19 @@ def launch_collective(
     A launch in which any element was wrong is `wrong`. `crew` are the nodes that a case may need besides this one.
     Raises Interrupted when the driver is asked to stop.
     """
-    schedule = protocol.schedule(case)
     course = collective_course(case, protocol)
-    seen, parts = observe(course, deadline_s, Order.of(case, protocol, deadline_s), crew)
+    return timed(case, protocol, *observe(course, deadline_s, Order.of(case, protocol, deadline_s), crew))
+
+
+def timed(case: CollectiveCase, protocol: CollectiveProtocol, seen: Launch, parts: list[Part]) -> Launch:
+    """The launch of a collective with its calls: what `observe` tells, and what ranks handed over. Of a node that was
+    lost there is no part."""
+    schedule = protocol.schedule(case)
     results = [result for part in parts for result in part.results]
     marks = [each for part in parts for each in part.marks]
     ran = seen.facts.get("algorithm", case.algorithm)
-    for rank in range(case.world_size):
-        seen.collectives += _samples(case, schedule, rank, marks[rank], results[rank], ran)
+    for result, own in zip(results, marks, strict=True):
+        seen.collectives += _samples(case, schedule, result["rank"], own, result, ran)
     if seen.status is Status.OK:
         failure = _wrong(results)
         if failure is not None:

@@ -101,12 +101,12 @@ class CollectivesRequest:
 
     def plans(self) -> list[str]:
         """The options given that decide what is measured."""
-        free = ("argv", "out", "json_file", "resume", "links", "cluster")
+        free = ("argv", "out", "label", "json_file", "resume", "links", "cluster")
         return [name for name in self.__slots__ if name not in free and getattr(self, name) is not None]
 
     def measured(self) -> list[str]:
         """These options as they are typed, more or less: on several nodes all must have them alike."""
-        return [f"{name}={getattr(self, name)}" for name in self.plans() if name != "label"] + ["resume"] * self.resume
+        return [f"{name}={getattr(self, name)}" for name in self.plans()] + ["resume"] * self.resume
 
 
 def run_collectives(request: CollectivesRequest, console: Console, launch: CollectiveLaunch | None = None) -> int:
@@ -149,7 +149,7 @@ def _lead(
     with store_in(request.out) as store:
         opened: CollectiveOpened | None = None
         if plan is None or request.resume:
-            opened = resume(store, plan, NAME)
+            opened = resume(store, plan, NAME, label=request.label)
             check_nodes_of(opened.plan, machine)
         cases = opened.plan.cases if opened else plan.cases if plan else ()
         if crew is not None:

@@ -125,12 +125,17 @@ def begin_session(
 
 
 def resume(
-    store: Store, plan: Plan[Any, Any] | None, kind: str = "training", *, inside: bool = False
+    store: Store,
+    plan: Plan[Any, Any] | None,
+    kind: str = "training",
+    *,
+    inside: bool = False,
+    label: str | None = None,
 ) -> Opened[Any, Any]:
     """The store's last session, which must be of that kind; `inside` as `check_begun_by` takes it.
 
-    Raises UsageError when there is none, when launches of its own would be pooled with other ones, or when `plan` is
-    another one.
+    Raises UsageError when there is none, when launches of its own would be pooled with other ones, or when `plan` or
+    the `label`, where they are given, are others than its own.
     """
     last = store.last_session()
     if last is None:
@@ -148,6 +153,7 @@ def resume(
             f"{resume_command(store.path, there)!r}, or start a new one without --resume"
         )
     check_begun_by(store, last.id, inside)
+    check_label_of(store, last, label)
     return reopened(store, last, plan, worker_command(store, last.id) if inside else resume_command(store.path, kind))
 
 
@@ -165,6 +171,16 @@ def check_begun_by(store: Store, session_id: int, inside: bool) -> None:
         raise UsageError(
             f"the last session in {store.path} has launches of fresh processes, and those of a group are not to be "
             f"pooled with them; resume it with {resume_command(store.path)!r}, or start a new one without --resume"
+        )
+
+
+def check_label_of(store: Store, row: SessionRow, label: str | None) -> None:
+    """Raise UsageError when a session is resumed by another label than it has."""
+    if label is not None and label != row.label:
+        there = "no label" if row.label is None else f"the label {row.label!r}"
+        raise UsageError(
+            f"the last session in {store.path} has {there}, and label {label!r} cannot change a session that is "
+            "resumed as it was planned; drop --label, or start a new session without --resume"
         )
 
 

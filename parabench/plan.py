@@ -117,19 +117,40 @@ class Plan(Generic[C, P]):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan[Any, Any]:
-        """The reverse of `to_dict`; without a kind it is of training."""
+        """The reverse of `to_dict`; without a kind it is of training. Raises UsageError for what a newer version
+        planned: without the fields that are not known here, launches of another sort would be pooled with its own."""
         kind = values.get("kind", "training")
+        if kind not in KINDS:
+            raise UsageError(f"a session that measures {kind!r} is not known to this parabench; upgrade it")
         case, protocol = KINDS[kind]
+        told = [(case, each) for each in values["cases"]] + [(protocol, values["protocol"])]
+        new = dict.fromkeys(name for of, fields in told for name in unknown_fields(of, fields))
+        if new:
+            raise UsageError(
+                f"the session was planned by a newer parabench: its {', '.join(new)} cannot be continued by this one; "
+                "upgrade parabench, or start a new session without --resume"
+            )
         return Plan(
             cases=tuple(case.from_dict(each) for each in values["cases"]),
             skipped=tuple(Skipped(case.from_dict(s["case"]), s["reason"]) for s in values["skipped"]),
-            protocol=protocol(**BEFORE.get(kind, {}) | values["protocol"]),
+            protocol=stored_protocol(kind, values["protocol"]),
             seed=values["seed"],
             extra=tuple(tuple(block) for block in values.get("extra", ())),
         )
 
 
 TrainingPlan = Plan[Case, Protocol]
+
+
+def stored_protocol(kind: str, values: dict[str, Any]) -> Any:
+    """The protocol of a stored plan of that kind, of which all fields are known."""
+    return KINDS[kind][1](**BEFORE.get(kind, {}) | values)
+
+
+def unknown_fields(of: type[Any], values: Mapping[str, Any]) -> list[str]:
+    """Which of `values` are no field of the dataclass `of`: a newer version added them."""
+    return [name for name in values if name not in of.__dataclass_fields__]
+
 
 # What of a case must divide its world size.
 DIVISORS = ("nodes", "tp_size", "ranks_per_node")

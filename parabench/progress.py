@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 from types import TracebackType
 from typing import Any
 from typing import Protocol as Interface
@@ -36,9 +35,13 @@ class PatientConsole(Console):
         super().print(*(words.printable(each) if isinstance(each, str) else each for each in objects), **options)
 
     def on_broken_pipe(self) -> None:
-        """Say nothing more, instead of ending the process."""
+        """Say nothing more, instead of ending the process. Only the stream that lost its reader ends: that of
+        `ab --json -` is stderr, and the results that follow on stdout have a reader of their own."""
         self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # What the stream still holds would fail again when it is flushed at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
 
 
 def say(console: Console, line: str) -> None:

@@ -130,7 +130,7 @@ def lead(
     with store_in(request.out) as store:
         opened: TrainingOpened | None = None
         if request.resume:
-            opened = resume(store, plan)
+            opened = resume(store, plan, label=request.label)
             check_nodes_of(opened.plan, machine)
             check_traces(request.out, opened.plan.protocol)
         if crew is not None:
@@ -158,7 +158,7 @@ def check_bare_resume(request: Request) -> None:
     """Without a suite only a stored plan can be followed: raise UsageError when there is none, or more is asked."""
     if not request.resume:
         raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
-    given = {"--set": request.axes or None, "--label": request.label, "--deadline": request.deadline}
+    given = {"--set": request.axes or None, "--deadline": request.deadline}
     given |= {"--seed": request.seed}
     given |= {"--launches": request.launches, "--steps": request.steps, "--warmup": request.warmup}
     given |= {"--instrumented": request.instrumented}
@@ -270,11 +270,6 @@ def real_launch(folder: Path) -> LaunchFunction:
 
     start_launching()
     return partial(launch, traces=folder / TRACES)
-
-
-def no_launch(*args: Any, **options: Any) -> Launch:
-    """What stands where nothing is left to launch."""
-    raise AssertionError("nothing was left to launch")
 
 
 def conclude(path: Path, session_id: int, console: Console) -> None:

@@ -23,7 +23,7 @@ from parabench.interrupt import STOPPED, Interrupted, stop_signals
 from parabench.lifeline import die_with_parent
 from parabench.machine import this_machine
 from parabench.opened import check_traces, reopened
-from parabench.plan import Skipped, TrainingPlan
+from parabench.plan import Skipped, TrainingPlan, Turn
 from parabench.progress import outcome
 from parabench.record import AnyCase, Launch, Status
 from parabench.run import Request, TrainingOpened, begin, plan_request, real_launch
@@ -70,6 +70,7 @@ class Side:
         self._session: Session | None = None
         self._store: Store | None = None
         self._opened: TrainingOpened | None = None
+        self._turns: dict[tuple[str, int], Turn[Case]] = {}
 
     def answer(self, asked: str, values: dict[str, Any]) -> dict[str, Any]:
         """The answer to one question, {"refused": why} when it cannot be done."""
@@ -140,6 +141,7 @@ class Side:
         store, opened = self._store, self._opened
         assert store is not None
         assert opened is not None
+        self._turns = {(turn.case.id, turn.block): turn for turn in opened.plan.turns()}
 
         def keep(launch: Launch) -> None:
             store.append(opened.session_id, launch)
@@ -171,8 +173,7 @@ class Side:
     def take(self, case: str, block: int) -> None:
         """Launch one turn of the plan."""
         assert self._session is not None
-        turns = self._session.plan.turns()
-        self._session.take(next(turn for turn in turns if (turn.case.id, turn.block) == (case, block)))
+        self._session.take(self._turns[case, block])
 
     def finish(self) -> None:
         """Mark the session as complete."""

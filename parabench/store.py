@@ -44,6 +44,7 @@ class SessionRow:
     id: int
     plan: dict[str, Any]
     interleaved: dict[str, str] | None = None
+    label: str | None = None
 
 
 class Store:
@@ -161,8 +162,9 @@ class Store:
 
     def _sessions(self) -> Iterator[SessionRow]:
         """All sessions, the newest first."""
-        for number, plan, tied in self._db.execute("SELECT id, plan, interleaved FROM session ORDER BY id DESC"):
-            yield SessionRow(number, json.loads(plan), None if tied is None else json.loads(tied))
+        rows = self._db.execute("SELECT id, plan, interleaved, label FROM session ORDER BY id DESC")
+        for number, plan, tied, label in rows:
+            yield SessionRow(number, json.loads(plan), None if tied is None else json.loads(tied), label)
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""

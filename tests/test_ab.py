@@ -37,6 +37,7 @@ from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.interrupt import STOPPED, signals_restored
 from parabench.machine import environment
+from parabench.plan import Plan
 from parabench.record import Launch
 from parabench.run import Request, run_suite
 from parabench.schema import SCHEMA_VERSION
@@ -353,6 +354,26 @@ def test_one_that_was_stopped_before_both_sides_had_begun_is_begun_anew(lab: Lab
         lab.run(resume=True)
     with pytest.raises(UsageError, match=anew):
         run_suite(Request(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO()))
+
+
+def test_a_label_cannot_be_changed_by_a_resume(lab: Lab) -> None:
+    lab.run(label="mine")
+    for suite in (None, "quick"):
+        with pytest.raises(UsageError, match="has the label 'mine-a', and label 'yours-a' cannot change a session"):
+            lab.run(suite=suite, resume=True, label="yours")
+    assert lab.run(suite=None, resume=True, label="mine") in (0, 3)
+
+
+def test_a_side_orders_its_plan_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    turns = Plan.turns
+    monkeypatch.setattr(Plan, "turns", lambda plan: made.append(plan) or turns(plan))
+    counts = []
+    for blocks in (2, 5):
+        lab.run(launches=blocks)
+        counts.append(len(made))
+        made.clear()
+    assert counts[0] == counts[1]
 
 
 def test_cases_that_read_alike_are_told_apart() -> None:

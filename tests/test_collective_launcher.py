@@ -8,18 +8,23 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fake_collectives import case
 from torch.distributed import ReduceOp
 
+from parabench.cluster.team import LOST
 from parabench.collective_case import OPS, CollectiveCase, CollectiveProtocol
-from parabench.collective_launcher import launch_collective
+from parabench.collective_launcher import collective_course, launch_collective, timed
 from parabench.collectives import LEVELS
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.exact import Truth
 from parabench.collectives.reduction import reduction
 from parabench.collectives.ring import RING
+from parabench.launcher import observed
+from parabench.part import Part
+from parabench.ranks import Ended
 from parabench.record import Launch, Phase, Status
 
 pytestmark = pytest.mark.alone
@@ -149,6 +154,34 @@ def test_a_stopped_rank_is_hung_and_named_with_how_far_it_came():
     assert seen.failure is not None
     assert "to 4 KiB in place, warmup call 0" in seen.failure.message
     assert len(seen.collectives) == 6
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(lost):
+    """Of a lost node nothing came: the ranks behind it are not taken for its own."""
+    of = case("all_reduce", "ring", world_size=6, nodes=3, min_bytes=1024, max_bytes=1024)
+    calls = len(PROTOCOL.schedule(of))
+    there = [node for node in range(3) if node != lost]
+    parts = [
+        silent_part(node, [np.array([[node, 0.5 + rank]] * calls) for rank in (2 * node, 2 * node + 1)])
+        for node in there
+    ]
+    why = f"node {lost} (h), which ran ranks {2 * lost} to {2 * lost + 1}, was lost"
+    course = collective_course(of, PROTOCOL)
+    seen = timed(of, PROTOCOL, *observed(course, DEADLINE_S, lambda: (parts, why)))
+    assert (seen.status, str(seen.failure)) == (Status.CRASHED, why)
+    took = {call.rank: call.duration_s for call in seen.collectives}
+    assert took == {rank: 0.5 + rank for node in there for rank in (2 * node, 2 * node + 1)}
+    assert len(seen.collectives) == 4 * calls
+
+
+def silent_part(node: int, marks: list[Any]) -> Part:
+    """What a node saw whose ranks were ended because another one was lost."""
+    return Part(
+        node=node, host="h", first_rank=2 * node, began_s=0.0, ended=Ended(ok=False, told=LOST),
+        results=[{"rank": 2 * node + at} for at in range(2)], marks=marks, tails=["", ""], stacked=[],
+        device_samples=[], host_samples=[], sampler={},
+    )  # fmt: skip
 
 
 def test_an_exception_is_failed_with_its_traceback():

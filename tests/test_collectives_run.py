@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import fake_collectives as fake
@@ -108,6 +109,18 @@ def test_a_resume_that_asks_for_something_else_is_refused(tmp_path):
     run(request(tmp_path), fake.FakeCollectiveLauncher())
     with pytest.raises(UsageError, match="was planned otherwise"):
         run(request(tmp_path, resume=True, factor=2), fake.FakeCollectiveLauncher())
+
+
+def test_a_label_is_neither_a_plan_nor_changed_by_a_resume(tmp_path):
+    run(request(tmp_path, label="first"), fake.FakeCollectiveLauncher())
+    bare = CollectivesRequest(argv=[], out=tmp_path / "out", resume=True)
+    for other in (replace(bare, label="second"), request(tmp_path, resume=True, label="second")):
+        with pytest.raises(UsageError, match="has the label 'first', and label 'second' cannot change a session"):
+            run(other, fake.FakeCollectiveLauncher())
+    launcher = fake.FakeCollectiveLauncher()
+    assert run(replace(bare, label="first"), launcher)[0] == 0
+    assert launcher.calls == []
+    assert list(load(tmp_path / "out" / "results.db").session["label"]) == ["first"]
 
 
 @pytest.mark.parametrize("status", [Status.CRASHED, Status.WRONG])

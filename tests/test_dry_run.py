@@ -4,8 +4,10 @@ ranks."""
 from __future__ import annotations
 
 import socket
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 
@@ -279,6 +281,21 @@ def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path)
     launcher.interrupt_at = None
     assert run_suite(Request(suite=None, argv=[], out=out, resume=True), quiet, launcher) == 0
     assert facts(said(None, out, resume=True))["expected"] == "nothing is left to launch"
+
+
+def test_a_store_of_a_newer_version_is_a_line_or_tells_nothing(suite, tmp_path):
+    out, quiet = tmp_path / "out", Console(file=StringIO())
+    run_suite(Request(suite=str(suite), argv=[], out=out), quiet, FakeLauncher())
+    assert "as they took in" in facts(said(suite, out))["expected"]
+    with closing(sqlite3.connect(out / "results.db")) as db, db:
+        db.execute("UPDATE session SET plan = json_set(plan, '$.protocol.by_magic', 1)")
+    for asked in (["run", "--resume"], ["run", "--resume", "--dry-run"]):
+        done = CliRunner().invoke(main, [*asked, "--out", str(out)])
+        assert done.exit_code == 2
+        assert "planned by a newer parabench: its by_magic" in done.stderr
+        assert done.stderr.count("\n") == 1
+    # What a new session would do is known; how long other steps took says nothing of it.
+    assert "as they took in" not in facts(said(suite, out))["expected"]
 
 
 # -- collectives ---------------------------------------------------------------------------------------------------

@@ -271,6 +271,16 @@ def test_a_plan_of_before_there_were_instruments_goes_on_without_them(machine):
     assert Plan.from_dict(old).protocol == replace(made.protocol, instrumented=0)
 
 
+@pytest.mark.parametrize("part", ["protocol", "case"])
+def test_what_a_newer_version_planned_is_not_continued_without_what_is_new(part, machine):
+    made = plan(machine, sweep(strategy="ddp", world_size=2)).to_dict()
+    (made["protocol"] if part == "protocol" else made["cases"][0])["by_magic"] = True
+    with pytest.raises(UsageError, match="planned by a newer parabench: its by_magic cannot be continued by this one"):
+        Plan.from_dict(made)
+    with pytest.raises(UsageError, match="'magic' is not known to this parabench; upgrade it"):
+        Plan.from_dict(made | {"kind": "magic"})
+
+
 def test_shipped_suites_make_plans(machine):
     assert set(shipped()) == {"quick", "bucket_size", "algorithms", "scaling", "strategies", "memory"}
     for name in shipped():

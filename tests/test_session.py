@@ -111,6 +111,16 @@ def test_resume_needs_no_suite_and_of_a_finished_session_runs_nothing(suite, tmp
         run(bare(tmp_path, steps=9), again)
 
 
+def test_a_resume_changes_no_label(suite, tmp_path):
+    run(request(suite, tmp_path, label="first"), FakeLauncher())
+    again = FakeLauncher()
+    for other in (bare(tmp_path, label="second"), request(suite, tmp_path, resume=True, label="second")):
+        with pytest.raises(UsageError, match="has the label 'first', and label 'second' cannot change a session"):
+            run(other, again)
+    code, _ = run(bare(tmp_path, label="first"), again)
+    assert (code, again.calls) == (0, [])
+
+
 def test_resuming_a_session_that_had_failures_still_says_so(suite, tmp_path):
     fake = FakeLauncher()
     fake.failing = {"ddp": (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))}
@@ -310,4 +320,19 @@ def test_a_console_outlives_its_reader():
     talker.stdout.close()
     assert talker.stderr.read() == "to the end"
     talker.stderr.close()
+    assert talker.wait() == 0
+
+
+def test_when_the_reader_of_stderr_leaves_what_is_said_on_stdout_is_heard():
+    """As `ab --json - 2> >(head)` does it: the results come last, on the other stream."""
+    talk = "for number in range(100_000): console.print(number)"
+    code = "from parabench.progress import PatientConsole\nconsole = PatientConsole(stderr=True)\n"
+    code += f"{talk}\nprint('the results')"
+    talker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert talker.stdout is not None
+    assert talker.stderr is not None
+    assert talker.stderr.readline() == "0\n"
+    talker.stderr.close()
+    assert talker.stdout.read() == "the results\n"
+    talker.stdout.close()
     assert talker.wait() == 0

@@ -41,7 +41,9 @@ def dry_collectives(request: CollectivesRequest, console: Console) -> int:
     machine, notes = planned_for(request.cluster, os.environ, this_machine(), request.device == "cuda")
     plan = plan_collectives(request, machine) if request.plans() or not request.resume else None
     store = request.out / STORE_NAME
-    opened = left_in(store, plan, NAME) if plan is None or request.resume else Opened(session_id=0, plan=plan)
+    opened = (
+        left_in(store, plan, NAME, request.label) if plan is None or request.resume else Opened(session_id=0, plan=plan)
+    )
     tell = partial(say, console)
     links = list(expected_links(opened, machine, store)) if request.links else []
     for line in (QUESTION, *notes, *_lines(opened, store, links, SCREENFUL if console.is_terminal else None)):

@@ -51,7 +51,7 @@ def dry_run(request: Request, console: Console) -> int:
     machine, notes = planned_for(request.cluster, os.environ, this_machine(), wants_cuda(request, suite))
     plan = plan_request(request, suite, machine) if suite is not None else None
     store = request.out / STORE_NAME
-    opened = left_in(store, plan) if request.resume else None
+    opened = left_in(store, plan, label=request.label) if request.resume else None
     if opened is None:
         assert plan is not None
         opened = Opened(session_id=0, plan=plan)
@@ -93,14 +93,16 @@ def planned_for(flags: Flags, environ: Mapping[str, str], here: Machine, wants_c
     return replace(machine, cores=max(here.cores, -(-ranks // RANKS_PER_CORE))), notes
 
 
-def left_in(path: Path, plan: Plan[Any, Any] | None, kind: str = "training") -> Opened[Any, Any]:
+def left_in(
+    path: Path, plan: Plan[Any, Any] | None, kind: str = "training", label: str | None = None
+) -> Opened[Any, Any]:
     """The last session of a store, as `--resume` would continue it; the store is only read. Raises UsageError."""
     if not os.path.isfile(path):
         raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
         if check_version(db, path) < SCHEMA_VERSION:
             raise UsageError(f"{path} is of an older parabench, which --resume makes new; leave --dry-run away")
-        return resume(Store(path, db), plan, kind)
+        return resume(Store(path, db), plan, kind, label=label)
 
 
 def _lines(

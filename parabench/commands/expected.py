@@ -18,7 +18,7 @@ from parabench.machine import Machine
 from parabench.models.known import entry_of_model
 from parabench.opened import Opened
 from parabench.peaks import DEVICES, peak_of
-from parabench.plan import BEFORE, KINDS
+from parabench.plan import KINDS, stored_protocol, unknown_fields
 from parabench.record import EXPLAIN_BLOCK, Status
 from parabench.session import EXPLAINING, SURE_FLOPS, turns_left
 from parabench.store import load
@@ -69,10 +69,12 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
     for number, text in zip(results.session["id"], results.session["plan"], strict=True):
         plan = json.loads(text) or {}
         kind = plan.get("kind", "training")
-        of = KINDS[kind][1]
-        if not isinstance(protocol, of) or "protocol" not in plan:
+        if kind not in KINDS or not isinstance(protocol, KINDS[kind][1]) or "protocol" not in plan:
             continue
-        if _amount(of(**BEFORE.get(kind, {}) | plan["protocol"])) == _amount(protocol):
+        # What a newer version did with fields that are not known here may have taken any time.
+        if unknown_fields(type(protocol), plan["protocol"]):
+            continue
+        if _amount(stored_protocol(kind, plan["protocol"])) == _amount(protocol):
             alike.append(number)
     launch = results.launch
     launch = launch[launch["session_id"].isin(alike) & launch["status"].isin([Status.OK, Status.WRONG])]

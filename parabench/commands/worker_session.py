@@ -94,7 +94,9 @@ def _lead(
     if request.resume and not os.path.isfile(path):
         raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
     with store_in(request.out) as store:
-        opened: TrainingOpened | None = resume(store, plan, inside=True) if request.resume else None
+        opened: TrainingOpened | None = (
+            resume(store, plan, inside=True, label=request.label) if request.resume else None
+        )
         lead.begin(own_code(plan))
         if opened is None:
             opened = begin(store, request, suite, plan, here, nodes=nodes_of(hosts))
