@@ -43,7 +43,7 @@ def measure_links(
         say(f"links: {NONE}")
         return
     say(f"links: measuring them between {case.world_size} ranks")
-    store.add_links(opened.session_id, measure(case, LinkProtocol(), crew=crew))
+    store.add_links(opened.session_id, *measure(case, LinkProtocol(), crew=crew))
     results = load(store.path)
     links = link_table(results, select_session(results, opened.session_id))
     say(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")

@@ -237,6 +237,18 @@ class LinkSample(NamedTuple):
     reason: str | None = None
 
 
+class LinkMessage(NamedTuple):
+    """One timed message between two ranks of a session, from when `from_rank` began to send until it had the answer: of
+    8 bytes a round trip, of more a transfer. The phase is `measure` where a LinkSample follows from it, else `warmup`:
+    the first round trips, and transfers of sizes that were too quick."""
+
+    from_rank: int
+    to_rank: int
+    bytes: int
+    phase: Phase
+    duration_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A doubt about a result, as data. `case_id` is None when it concerns the whole session."""

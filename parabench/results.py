@@ -67,6 +67,11 @@ class Results:
         return _read_table(self.path, "link", self.only.get("link", ""))
 
     @cached_property
+    def link_messages(self) -> pd.DataFrame:
+        """Every message from which `links` follows, with the columns of `link_message`."""
+        return _read_table(self.path, "link_message", self.only.get("link_message", ""))
+
+    @cached_property
     def instrumented(self) -> pd.DataFrame:
         """The samples of instrumented steps, with the columns of `sample`."""
         # In the order of their index, so that no other sample is looked at.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 DIGESTED = 5  # the version since which there are digests
 APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
 
@@ -70,8 +70,16 @@ CREATE TABLE link(
 CREATE INDEX link_by_session ON link(session_id);
 """
 
+# Since schema 7: every timed message from which a link's numbers follow.
+LINK_MESSAGES = """
+CREATE TABLE link_message(
+    session_id INTEGER NOT NULL REFERENCES session(id), from_rank INTEGER NOT NULL, to_rank INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, phase TEXT NOT NULL, duration_s REAL NOT NULL);
+CREATE INDEX link_message_by_session ON link_message(session_id);
+"""
+
 # All of a new store.
-TABLES = SCHEMA + INSTRUMENTS + DIGEST + LINKS
+TABLES = SCHEMA + INSTRUMENTS + DIGEST + LINKS + LINK_MESSAGES
 
 
 class Column(NamedTuple):
@@ -103,7 +111,7 @@ MISSING: dict[int, tuple[Column, ...]] = {
     3: (Column("session", "interleaved", "TEXT"),),
     5: (Column("device_sample", "node", "INTEGER", "0"), Column("host_sample", "node", "INTEGER", "0")),
 }  # fmt: skip
-NEW_TABLES = {2: INSTRUMENTS, 4: DIGEST, 5: LINKS}
+NEW_TABLES = {2: INSTRUMENTS, 4: DIGEST, 5: LINKS, 6: LINK_MESSAGES}
 
 
 def new_tables(version: int) -> str:

@@ -22,6 +22,7 @@ from parabench.record import (
     Finding,
     HostSample,
     Launch,
+    LinkMessage,
     LinkSample,
     Sample,
     Span,
@@ -226,11 +227,13 @@ class Store:
                 self._add_finding(session_id, launch_id, finding)
         return launch_id
 
-    def add_links(self, session_id: int, rows: Iterable[LinkSample]) -> None:
-        """Record what lies between the ranks of a session, in one transaction, instead of what it had there before."""
+    def add_links(self, session_id: int, rows: Iterable[LinkSample], messages: Iterable[LinkMessage] = ()) -> None:
+        """Record what lies between the ranks of a session, and the messages from which that follows, in one
+        transaction, instead of what it had there before."""
         with self._transaction():
-            self._db.execute("DELETE FROM link WHERE session_id = ?", (session_id,))
-            self._insert({"session_id": session_id}, "link", LinkSample, rows)
+            for table, kind, values in (("link", LinkSample, rows), ("link_message", LinkMessage, messages)):
+                self._db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+                self._insert({"session_id": session_id}, table, kind, values)
 
     def _insert(self, of: dict[str, int], table: str, kind: Any, rows: Iterable[tuple[Any, ...]]) -> None:
         """Insert named tuples of a kind into the table whose columns are named like its fields, and like `of`, whose

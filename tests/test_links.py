@@ -28,7 +28,7 @@ from parabench.links.measure import rows
 from parabench.links.pairs import all_pairs, neighbours, schedule
 from parabench.links.protocol import TOO_QUICK, LinkProtocol
 from parabench.machine import Gpu, Machine
-from parabench.record import MIB, LinkSample
+from parabench.record import MIB, LinkMessage, LinkSample, Phase
 from parabench.report import render
 from parabench.run import Request, run_suite
 from parabench.store import Store, load
@@ -362,7 +362,7 @@ class Links:
         self.cases.append(case)
         if self.error is not None:
             raise self.error
-        return self.found
+        return self.found, [LinkMessage(0, 1, 8, Phase.MEASURE, 40e-6)]
 
 
 def session(tmp_path, monkeypatch, stand_in, **more):
@@ -381,7 +381,8 @@ def test_links_come_before_the_first_launch_and_are_kept(tmp_path, monkeypatch):
     code, launcher, told = session(tmp_path, monkeypatch, links)
     assert (code, [case.world_size for case in links.cases]) == (0, [2])
     assert told.startswith("links: measuring them between 2 ranks\nlinks: in a node 4.0 GB/s\n[reference]")
-    assert len(load(tmp_path / "out" / "results.db").links) == 2
+    results = load(tmp_path / "out" / "results.db")
+    assert (len(results.links), list(results.link_messages["duration_s"])) == (2, [40e-6])
     assert len(launcher.calls) == 2
 
 

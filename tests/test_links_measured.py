@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from cluster_helpers import cluster
 
 from parabench.case import Case
-from parabench.links.bench import MARKS
+from parabench.links.bench import MARKS, QUANTILE, rate
 from parabench.links.measure import link_course, measure
 from parabench.links.protocol import LinkProtocol
-from parabench.record import MIB
+from parabench.record import MIB, Phase
 from parabench.results import load
 
 pytestmark = pytest.mark.alone
@@ -30,7 +31,7 @@ RATE, BYTES_PER_S = "200mbit", 200e6 / 8
 
 
 def test_three_ranks_measure_all_pairs_both_ways():
-    links = measure(THREE, QUICK)
+    links, messages = measure(THREE, QUICK)
     assert [(each.from_rank, each.to_rank) for each in links] == [(1, 2), (2, 1), (0, 2), (2, 0), (0, 1), (1, 0)]
     assert {(each.from_node, each.to_node, each.from_device, each.to_device) for each in links} == {
         (0, 0, "cpu", "cpu")
@@ -38,11 +39,24 @@ def test_three_ranks_measure_all_pairs_both_ways():
     assert all(each.latency_s and each.latency_s > 0 for each in links)
     # On a busy machine a round trip may last as long as the largest transfer of so few bytes.
     assert all((each.bytes_per_s or 0) > 0 or each.reason for each in links)
+    # What was seen follows from the messages that count; of the others there are as many as were asked for, or sizes.
+    for link in links:
+        own = [each for each in messages if (each.from_rank, each.to_rank) == (link.from_rank, link.to_rank)]
+        trips, transfers = ([each for each in own if (each.bytes == 8) is small] for small in (True, False))
+        assert [each.phase for each in trips] == [Phase.WARMUP] * 2 + [Phase.MEASURE] * 50
+        counted = [each.duration_s for each in trips if each.phase == Phase.MEASURE]
+        assert link.latency_s == np.quantile(counted, QUANTILE["cpu"]) / 2
+        sizes = [each.bytes for each in transfers]
+        assert sizes == sorted(sizes)
+        took = [each.duration_s for each in transfers if each.phase == Phase.MEASURE]
+        assert {each.bytes for each in transfers if each.phase == Phase.MEASURE} == {sizes[-1]}
+        assert link.bytes_per_s is None or link.bytes_per_s == rate(sizes[-1], took, link.latency_s)
 
 
 def test_what_was_measured_before_a_hang_is_kept_and_the_rest_has_its_reason():
     slow = LinkProtocol(round_trips=50, transfers=10**6, most_s=10**6)
-    links = measure(THREE, slow, deadline_s=6.0)
+    links, messages = measure(THREE, slow, deadline_s=6.0)
+    assert messages == []
     assert all(
         each.bytes_per_s is None and each.reason and each.reason.startswith("hung: no end after 6 s") for each in links
     )

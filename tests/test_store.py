@@ -8,7 +8,7 @@ import fake_results as fake
 import pytest
 from fake_old_store import make_older
 
-from parabench.record import DeviceSample, HostSample, LinkSample
+from parabench.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
 from parabench.schema import SCHEMA_VERSION, new_columns
 from parabench.store import Store, load
 
@@ -65,12 +65,16 @@ def test_links_are_kept_by_session_and_measured_anew_as_a_whole(tmp_path):
         fake.write(path, [fake.launch(fake.case())], label=label)
     there = LinkSample(0, 1, 0, 1, "cuda:0", "cuda:0", 12e-6, 24e9)
     back = LinkSample(1, 0, 1, 0, "cuda:0", "cuda:0", None, None, "rank 1 ended")
+    message, other = (LinkMessage(0, 1, 8, Phase.MEASURE, seconds) for seconds in (25e-6, 30e-6))
     with Store.open_or_create(path) as store:
-        store.add_links(1, [there])
-        store.add_links(2, [back])
-        store.add_links(1, [there, back])
+        store.add_links(1, [there], [other, other])
+        store.add_links(2, [back], [other])
+        store.add_links(1, [there, back], [message])
     links = load(path).links.astype(object).where(lambda table: table.notna(), None)
     assert [tuple(row) for row in links.to_numpy()] == [(2, *back), (1, *there), (1, *back)]
+    messages = load(path).link_messages
+    assert list(messages.columns) == ["session_id", *LinkMessage._fields]
+    assert [tuple(row) for row in messages.to_numpy()] == [(2, *other), (1, *message)]
 
 
 def test_links_that_cannot_be_written_leave_those_of_before(tmp_path):

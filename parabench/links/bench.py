@@ -50,8 +50,9 @@ def run(job: LinkJob) -> None:
 
 
 def measure(job: LinkJob, rank: int) -> dict[str, Any]:
-    """Join the group, measure with every partner, leave the group. Returns which `device` the rank has; what was
-    measured stands in the marks, where it outlives a rank that hangs later."""
+    """Join the group, measure with every partner, leave the group. Returns which `device` the rank has, and every
+    message that it timed: `timed`, [to rank, bytes, whether it counts, seconds]. What follows from these stands in the
+    marks too, where it outlives a rank that hangs later."""
     case = job.case
     torch.set_num_threads(case.threads)
     device = device_of(case)
@@ -77,7 +78,7 @@ def measure(job: LinkJob, rank: int) -> dict[str, Any]:
             else:
                 wire.answer(partner)
     membership.leave()
-    return {"device": device_name(device), **clock}
+    return {"device": device_name(device), "timed": wire.timed, **clock}
 
 
 def device_name(device: torch.device) -> str:
@@ -92,11 +93,15 @@ class Wire:
         self._device, self._protocol = device, protocol
         self._word = torch.zeros(WORD_BYTES // 8, dtype=torch.int64, device=device)
         self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
+        # (to rank, bytes, whether it counts, seconds) of every round trip and transfer.
+        self.timed: list[tuple[int, int, bool, float]] = []
 
     def latency(self, partner: int) -> float:
         """Half a round trip of the smallest message in seconds, as QUANTILE says; the other end is in `answer`."""
         trips = [self._round_trip(partner) for _ in range(self._protocol.warmup + self._protocol.round_trips)]
-        return float(np.quantile(trips[self._protocol.warmup :], QUANTILE[self._device.type])) / 2
+        counted = trips[self._protocol.warmup :]
+        self._keep(partner, WORD_BYTES, trips, len(counted))
+        return float(np.quantile(counted, QUANTILE[self._device.type])) / 2
 
     def bandwidth(self, partner: int, latency_s: float) -> float:
         """Bytes a second of one transfer at a time, without what a message costs however small it is: a transfer takes
@@ -105,11 +110,13 @@ class Wire:
         size = asked.least_bytes
         took = [self._transfer(partner, size)]
         while took[0] < asked.transfer_s and size < asked.most_bytes:
+            self._keep(partner, size, took, 0)
             size = min(2 * size, asked.most_bytes)
             took = [self._transfer(partner, size)]
         while len(took) < asked.transfers and sum(took) < asked.most_s:
             took.append(self._transfer(partner, size))
         self._say(partner, 0)
+        self._keep(partner, size, took, len(took))
         return rate(size, took, latency_s)
 
     def answer(self, partner: int) -> None:
@@ -122,6 +129,11 @@ class Wire:
             self._say(partner, size)  # only now the other's clock begins: the memory is there
             dist.recv(into, partner)
             self._say(partner, size)
+
+    def _keep(self, partner: int, size: int, took: Sequence[float], counted: int) -> None:
+        """Note what messages took; the last `counted` of them count."""
+        uncounted = len(took) - counted
+        self.timed += [(partner, size, at >= uncounted, seconds) for at, seconds in enumerate(took)]
 
     def _round_trip(self, partner: int) -> float:
         begin = perf_counter()

@@ -15,7 +15,7 @@ from parabench.links.pairs import schedule
 from parabench.links.protocol import TOO_QUICK, LinkProtocol
 from parabench.part import Course, Marks
 from parabench.probes.steps import read_marks
-from parabench.record import LinkSample, Status
+from parabench.record import LinkMessage, LinkSample, Phase, Status
 from parabench.venue import Venue
 
 # What joining may take, and each round beside what its protocol allows: a link that is slower than that hangs.
@@ -25,17 +25,17 @@ ROUND_S = 5.0
 
 def measure(
     case: Case, protocol: LinkProtocol, *, deadline_s: float | None = None, crew: Crew | None = None
-) -> list[LinkSample]:
-    """Both directions of every pair of `links.pairs.schedule`, in its order. What could not be measured is None with
-    the reason, whatever happened inside the ranks. Raises Interrupted when the driver is asked to stop, NodeGone when a
-    node of the `crew` does not come back."""
+) -> tuple[list[LinkSample], list[LinkMessage]]:
+    """Both directions of every pair of `links.pairs.schedule`, in its order, and every message that was timed by a rank
+    that came to its end. What could not be measured is None with the reason, whatever happened inside the ranks. Raises
+    Interrupted when the driver is asked to stop, NodeGone when a node of the `crew` does not come back."""
     deadline_s = deadline_s or expected_s(case, protocol)
     course = link_course(case, protocol)
     seen, parts = observe(course, deadline_s, Order.of(case, protocol, deadline_s), crew)
     marks = {rank: own for part in parts for rank, own in zip(part.ranks, part.marks, strict=True)}
     results = {result["rank"]: result for part in parts for result in part.results}
     why = None if seen.status is Status.OK else f"{seen.status}: {seen.failure}"
-    return rows(case, marks, results, why)
+    return rows(case, marks, results, why), messages(results)
 
 
 def expected_s(case: Case, protocol: LinkProtocol) -> float:
@@ -96,3 +96,12 @@ def rows(
                     )
                 )
     return found
+
+
+def messages(results: Mapping[int, Mapping[str, Any]]) -> list[LinkMessage]:
+    """What ranks timed, by the rank that sent."""
+    return [
+        LinkMessage(rank, to_rank, size, Phase.MEASURE if counts else Phase.WARMUP, seconds)
+        for rank, result in sorted(results.items())
+        for to_rank, size, counts, seconds in result.get("timed", [])
+    ]
