@@ -6,6 +6,7 @@ import faulthandler
 import json
 import multiprocessing.forkserver
 import os
+import re
 import signal
 import sys
 import time
@@ -107,9 +108,14 @@ def device_of(case: AnyCase) -> torch.device:
     """This rank's device, made the current one; with more ranks on a node than devices (gloo) they share."""
     if case.device == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    device = local_device()
     torch.cuda.set_device(device)
     return device
+
+
+def local_device() -> torch.device:
+    """The CUDA device of this rank's process, whichever thread asks and whatever device is current there."""
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
 
 
 def join_group(job: RankJob, rank: int) -> dict[str, Any]:
@@ -133,11 +139,35 @@ def join_group(job: RankJob, rank: int) -> dict[str, Any]:
     return {"clock": clock} if clock else {}
 
 
+# What is raised as a plain RuntimeError, or as a DistBackendError, when memory is what lacks: by torch's allocator on
+# the host; by CUDA for a context, a module or an event (cudaGetErrorString of cudaErrorMemoryAllocation is "out of
+# memory", which NCCL quotes as "Cuda failure 2 'out of memory'", without the number in older versions); by cuBLAS and
+# cuSPARSE for their workspaces and handles; by cuDNN, whose version 9 names the kind of allocation that failed.
+OUT_OF_MEMORY = re.compile(
+    r"DefaultCPUAllocator: can't allocate memory"
+    r"|CUDA out of memory"
+    r"|CUDA error: out of memory"
+    r"|CUDA driver error: out of memory"
+    r"|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|Cuda failure (?:\d+ )?'out of memory'"
+    r"|CU(?:BLAS|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
+    r"|CUFFT_ALLOC_FAILED"
+    r"|CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_(?:HOST|DEVICE)_ALLOCATION_FAILED)"
+)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the rank ran out of memory, on the device or the host."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+    """Whether the rank ran out of memory, on the device or the host: the error says so, or one that it came from."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        if isinstance(at, (torch.OutOfMemoryError, MemoryError)):
+            return True
+        if isinstance(at, RuntimeError) and OUT_OF_MEMORY.search(str(at)):
+            return True
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    return False
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
 from parabench.probes.footprint import Footprint
-from parabench.strategies import recipe
 from parabench.strategies.recipe import Clock, Compute, Steps
 
 
@@ -43,6 +41,7 @@ def train(training: Training, clock: Clock, steps: range) -> None:
         loss = compute(inputs, targets, clock)  # marks where forward ends and backward begins
         clock.mark()
         if step == 0:  # a warm-up step: it may carry more
+            # AdamW hides a gradient that is wrong by a factor, so losses alone would not show it; its norm does.
             training.grad_norm = training.gradient_norm()
             if footprint:
                 footprint.after_backward()
@@ -53,17 +52,3 @@ def train(training: Training, clock: Clock, steps: range) -> None:
         clock.mark()
         if loss is not None:
             training.losses.append(loss)
-
-
-def norm_of(
-    parameters: Iterable[nn.Parameter], whole: Callable[[nn.Parameter, Tensor], Tensor] = recipe.whole
-) -> float:
-    """L2 norm of the whole gradient, sharded parts gathered. A collective call: every rank must make it.
-
-    AdamW hides a gradient that is wrong by a factor, so losses alone would not show it; this does.
-    """
-    squares = 0.0
-    for parameter in parameters:
-        if parameter.grad is not None:
-            squares += float(whole(parameter, parameter.grad).double().square().sum())
-    return math.sqrt(squares)

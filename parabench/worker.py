@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from parabench.case import Case, Protocol
 from parabench.collectives import membership
@@ -22,17 +23,19 @@ from parabench.probes import nccl_inspector, nccl_log
 from parabench.probes.allocator import MemoryClock
 from parabench.probes.flops import count_flops
 from parabench.probes.instruments import Instruments
-from parabench.probes.memory import forget_peak, peak_memory
+from parabench.probes.memory import forget_building, forget_peak, peak_memory
 from parabench.probes.profile import Traces
 from parabench.probes.replicas import fingerprints
 from parabench.probes.steps import StepClock
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
 from parabench.record import METRICS
 from parabench.registry import load
+from parabench.strategies import recipe
 from parabench.strategies.compute import ForwardBackward
+from parabench.strategies.norm import norm_of
 from parabench.strategies.optimizer import adamw
 from parabench.strategies.recipe import Context, Parallel, Place
-from parabench.trainer import Training, norm_of, train
+from parabench.trainer import Training, train
 from parabench.venue import Venue
 
 
@@ -76,10 +79,13 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
 def train_case(job: Job, place: Place) -> dict[str, Any]:
     """Build, train and read what was seen."""
     training, parallel, known = build(job.case, place)
-    forget_peak(place.device)
+    forget_building(place.device)
     protocol = job.protocol
     clock = StepClock(job.venue.folder / f"marks{place.rank}.f64", protocol.all_steps, place.device)
-    train(training, clock, range(protocol.timed))
+    train(training, clock, range(protocol.warmup))
+    # The first step also carried what is read once, and buffers that later ones have already.
+    forget_peak(place.device)
+    train(training, clock, range(protocol.warmup, protocol.timed))
     peaks = peak_memory(place.device)
     instruments = Instruments(job.case, parallel, place.device, clock.moments)
     memory = MemoryClock(clock, place.device, protocol.timed)
@@ -154,6 +160,14 @@ def build(case: Case, place: Place) -> tuple[Training, Parallel, dict[str, Any]]
             columns=(place.rank, place.world_size) if case.split == "dimension" else (0, 1),
         ),
         counted=parallel.counted,
-        gradient_norm=parallel.gradient_norm or (lambda: norm_of(parameters.values(), parallel.whole)),
+        gradient_norm=parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))),
     )
     return training, parallel, known
+
+
+def gradients_of(parallel: Parallel) -> Iterator[Tensor]:
+    """The gradients that are there as `norm_of` reads them; gathered where only the strategy knows what is a part."""
+    for parameter in (parallel.parameters or {}).values():
+        if parameter.grad is not None:
+            own = parallel.whole is not recipe.whole
+            yield parallel.whole(parameter, parameter.grad) if own else parameter.grad

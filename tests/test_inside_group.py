@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from parabench.case import Case, Protocol
@@ -360,6 +361,19 @@ def test_a_process_that_stays_forgets_its_peak(monkeypatch, tmp_path):
     # Where the kernel does not let it, that is known: the peak would be another launch's.
     monkeypatch.setattr("parabench.cluster.inside.fresh.CLEAR_REFS", tmp_path / "gone" / "clear_refs")
     assert not freshen()
+
+
+def test_a_process_that_stays_waits_for_its_own_device_in_the_thread_that_waits(monkeypatch):
+    """The current device is a thread's own: the main thread's is still device 0."""
+    asked: list[Any] = []
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: asked.append(device))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: asked.append("synchronize"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("empty"))
+    freshen()
+    assert asked == [torch.device("cuda", 3), "synchronize", "empty"]
 
 
 def part(rank: int, **result: Any) -> Part:

@@ -67,7 +67,7 @@ def test_a_memory_snapshot_is_recorded_around_its_step_and_written_after_it(
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"12345"))
     traces = Traces(Place(3, 4, torch.device("cuda", 0)), lambda: happened.append("step"))
     traces.remembered()
-    assert happened == [{}, "step"]
+    assert happened == [{"stacks": "python"}, "step"]
     assert list(tmp_path.iterdir()) == []
     assert traces.write(tmp_path / "case-then") == {"memory_snapshot": {"file": "case-then-rank3.pickle", "bytes": 5}}
     assert happened[2:] == [{"enabled": None}]

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from parabench.lifeline import die_with_parent
-from parabench.rank import in_a_line
+from parabench.rank import in_a_line, is_out_of_memory
 from parabench.ranks import run_ranks
 
 pytestmark = pytest.mark.alone
@@ -38,6 +38,48 @@ def caused(message: str, cause: BaseException) -> RuntimeError:
 )
 def test_an_error_is_said_in_a_line(error: BaseException, said: str) -> None:
     assert in_a_line(error) == said
+
+
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("CUDA driver error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    torch.distributed.DistBackendError(
+        "NCCL error in: ProcessGroupNCCL.cpp:3699, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL "
+        "version 2.28.9\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of "
+        "memory'"
+    ),
+    torch.distributed.DistBackendError("Last error:\nCuda failure 'out of memory'"),
+]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: f"{type(error).__name__} {str(error)[:40]}")
+def test_memory_that_ran_out_is_known_in_every_spelling_and_behind_other_errors(error: BaseException) -> None:
+    assert is_out_of_memory(error)
+    assert is_out_of_memory(caused("[Stage 1] failed to run forward", error))
+    later = ValueError("while cleaning up")
+    later.__context__ = error
+    assert is_out_of_memory(later)
+
+
+def test_other_errors_are_no_lack_of_memory() -> None:
+    for error in (
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        torch.distributed.DistBackendError("Cuda failure 1 'invalid argument'"),
+        ValueError("the user's file is called 'CUDA out of memory.txt'"),
+    ):
+        assert not is_out_of_memory(error)
+    hidden = ValueError("something else")
+    hidden.__context__, hidden.__suppress_context__ = MemoryError(), True
+    assert not is_out_of_memory(hidden)
+    circle = RuntimeError("a")
+    circle.__cause__ = caused("b", circle)
+    assert not is_out_of_memory(circle)
 
 
 class Broken(torch.utils.data.Dataset[int]):

@@ -1,14 +1,25 @@
-"""Peak memory of a rank, read once, after the last step."""
+"""Peak memory of a rank's measured steps, read once, after the last of them."""
 
 from __future__ import annotations
 
+import gc
 import resource
 
 import torch
 
 
+def forget_building(device: torch.device) -> None:
+    """Give back what building needed and training does not: whole layers that another rank keeps would stay reserved.
+
+    Before the warm-up, in which the allocator asks for what steps need, so that no measured step has to.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def forget_peak(device: torch.device) -> None:
-    """Count from here: what building took at most, whole layers that another rank keeps, is no part of training."""
+    """Count from here, where the measured steps begin; what is held and reserved now counts."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 

@@ -21,7 +21,8 @@ class Traces:
     """One rank's traces; `step` takes the next step of its training."""
 
     def __init__(self, place: Place, step: Callable[[], None]) -> None:
-        self._rank, self._on_cuda, self._step = place.rank, place.device.type == "cuda", step
+        self._rank, self._device, self._step = place.rank, place.device, step
+        self._on_cuda = place.device.type == "cuda"
         self._profile: profile | None = None
         self._snapshot = False
 
@@ -33,12 +34,13 @@ class Traces:
         with profile(activities=activities, record_shapes=True, experimental_config=config) as self._profile:
             self._step()
             if self._on_cuda:
-                torch.cuda.synchronize()
+                torch.cuda.synchronize(self._device)
 
     def remembered(self) -> None:
         """Take a step while torch's CUDA allocator keeps its history; elsewhere it has none: the step is as ever."""
         if self._on_cuda:
-            torch.cuda.memory._record_memory_history()
+            # C++ frames of every allocation take a minute to be given names.
+            torch.cuda.memory._record_memory_history(stacks="python")
             self._snapshot = True
         self._step()
 

@@ -15,6 +15,7 @@ from deepspeed.utils import safe_get_full_grad
 from torch import Tensor, nn
 
 from parabench.models.model import Loss, Model
+from parabench.strategies.norm import squares_of
 from parabench.strategies.optimizer import adamw
 from parabench.strategies.recipe import Clock, Context, Parallel
 
@@ -116,5 +117,5 @@ def _norm(parameters: list[nn.Parameter]) -> float:
     for parameter in parameters:
         gradient = safe_get_full_grad(parameter)
         if gradient is not None:
-            squares += float(gradient.double().square().sum())
+            squares += float(squares_of(gradient))
     return math.sqrt(squares)

@@ -15,6 +15,7 @@ from torch import Tensor
 from parabench.collectives.wire import pieces
 from parabench.models.model import Model
 from parabench.strategies.compute import ForwardBackward
+from parabench.strategies.norm import norm_of
 from parabench.strategies.optimizer import adamw
 from parabench.strategies.recipe import Clock, Context, Parallel, Steps
 from parabench.strategies.remote import SERVER, Flat, RemoteStep
@@ -47,7 +48,7 @@ def parameter_server(model: Model, context: Context) -> Parallel:
         data_ranks=place.world_size,
         compute=compute,
         optimizer=optimizer,
-        gradient_norm=lambda: float(flat.gradient.double().norm()) if place.rank == SERVER else None,
+        gradient_norm=lambda: norm_of([flat.gradient]) if place.rank == SERVER else None,
         facts=link.facts,
         # The buffer that gradients are sent from is held, whatever the parameters still have.
         numbers=lambda: {"gradient_bytes": flat.gradient.nbytes},

@@ -6,12 +6,10 @@ Megatron-LM", 2021. `strategies/bubble.py` says how much of the time is waiting 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
@@ -19,6 +17,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from parabench.models.model import Loss, Model
 from parabench.strategies.bubble import STAGES_PER_RANK, automatic, bubble
 from parabench.strategies.busy import BusyShare
+from parabench.strategies.norm import norm_over_ranks
 from parabench.strategies.recipe import Clock, Context, Parallel
 from parabench.strategies.stages import drop_all_but, holders, stages_from
 from parabench.strategies.tied import TiedGradients
@@ -67,7 +66,7 @@ def pipelined(
         data_ranks=1,
         compute=PipelineStep(order, tied, busy, first=0 in mine, last=len(stages) - 1 in mine),
         parameters=held,
-        gradient_norm=lambda: norm_over_ranks(once, device),
+        gradient_norm=lambda: norm_over_ranks((p.grad for p in once if p.grad is not None), device),
         facts=lambda: {"pipeline": told},
         numbers=lambda: {} if busy.share is None else {"stage_busy_share": busy.share},
     )
@@ -125,13 +124,3 @@ class PipelineStep:
             )
         self.tied.add_up()
         return torch.stack(losses).sum().detach() if self.last else None
-
-
-def norm_over_ranks(parameters: Iterable[nn.Parameter], device: torch.device) -> float:
-    """L2 norm of the gradients that all ranks hold; `parameters` are those that this rank counts. A collective call."""
-    squares = torch.zeros((), dtype=torch.float64, device=device)
-    for parameter in parameters:
-        if parameter.grad is not None:
-            squares += parameter.grad.double().square().sum()
-    dist.all_reduce(squares)
-    return math.sqrt(float(squares))

@@ -83,8 +83,9 @@ class Parallel:
     AdamW. `parameters` are those that this rank holds, by the model's own names; None: all of them.
     `whole(parameter, tensor)` is all of what this rank has a part of: `tensor` is the parameter or its gradient, and
     the call a collective one. `gradient_norm` gives the L2 norm of the whole gradient after backward, None where this
-    rank cannot know it; a collective call. `counted` is False where tensors that torch does not show hold part of the
-    training state, so that it can't be counted.
+    rank cannot know it; a collective call. Without it `strategies.norm.norm_of` reads plain gradients and DTensors as
+    they are, or what a `whole` of the strategy's own makes of them. `counted` is False where tensors that torch does
+    not show hold part of the training state, so that it can't be counted.
     After training `facts` is read, a collective call too: how the strategy really ran (bucket sizes, units); then
     `numbers`, what this rank saw of itself: {metric of record.METRICS: value}.
     """

@@ -7,6 +7,7 @@ the first forward: torch 2.13.)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch.func import functional_call
 
 from parabench.models.model import Model
 from parabench.strategies.ddp import bucket_facts, last_reduces, replicate
+from parabench.strategies.norm import norm_of
 from parabench.strategies.recipe import Context, Parallel
 from parabench.strategies.tp import grid, split_layers
 
@@ -55,6 +57,12 @@ class Parts(nn.Module):
         placed = self.placed(part, tensor)
         return placed.full_tensor() if isinstance(placed, DTensor) else placed
 
+    def gradients(self) -> Iterator[Tensor]:
+        """The gradients that are there, those of parts as what they are parts of."""
+        for part in self.parts:
+            if part.grad is not None:
+                yield self.placed(part, part.grad)
+
 
 def _part(parameter: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(parameter.to_local().detach()) if isinstance(parameter, DTensor) else parameter
@@ -72,6 +80,7 @@ def tp_ddp(model: Model, context: Context) -> Parallel:
         data_ranks=mesh["dp"].size(),
         parameters=dict(zip(parts.names, parts.parts, strict=True)),
         whole=parts.whole,
+        gradient_norm=lambda: norm_of(parts.gradients()),
         last_reduces=last_reduces(module, context.case),
         facts=lambda: bucket_facts(module),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from parabench.rank import local_device
 from parabench.record import SHARED_PROCESSES, Finding
 
 SHARED = Finding(
@@ -32,6 +33,9 @@ def freshen() -> bool:
         torch._dynamo.reset()
     gc.collect()
     if torch.cuda.is_initialized():
+        # The current device is a thread's own: in this one it is device 0, where a call without a device would make
+        # a context, and wait for the wrong one (c10/cuda/CUDAEvent.h says as much of cudaEventElapsedTime).
+        torch.cuda.set_device(local_device())
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
     try:
