@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
+from parabench.averaging import error_bound, most_that_shows
 from parabench.case import BACKENDS, DEVICES, LONGEST_DEADLINE_S, MOST_THREADS, NAME, ranks_in_words, slug
 from parabench.errors import UsageError
+from parabench.nccl_names import is_nccls
 from parabench.record import MIB, Phase
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
@@ -31,6 +33,11 @@ class ElementType(NamedTuple):
     name: str
     size: int
     exact: int
+
+    @property
+    def digits(self) -> int:
+        """Bits of its significand, the implied one counted."""
+        return self.exact.bit_length() - 1
 
 
 TYPES: dict[str, ElementType] = {
@@ -245,12 +252,26 @@ class CollectiveCase:
             for in_place in self.forms:
                 yield size, in_place
 
+    @property
+    def premultiplies(self) -> bool:
+        """Whether an average is NCCL's, which rounds: one of ours over NCCL divides the sum."""
+        own = self.algorithm != "native" and not is_nccls(self.algorithm)
+        return self.redop == "avg" and self.backend == "nccl" and not own
+
     def largest_value(self) -> int:
-        """The largest element a rank may hold so that every reduction of all ranks stays exact; below 1: none."""
+        """The largest element a rank may hold so that every reduction of all ranks stays exact, or where it cannot, so
+        that its error is below 1/2; of an average in units of the world size. Below 1: none."""
         exact = TYPES[self.dtype].exact
         # An average is of multiples of n, so that it is whole again.
         ranks = self.world_size**2 if self.redop == "avg" else self.world_size
-        return min(256, exact // ranks if self.op in REDUCING else exact)
+        largest = min(256, exact // ranks if self.op in REDUCING else exact)
+        return most_that_shows(self.world_size, TYPES[self.dtype].digits, largest) if self.premultiplies else largest
+
+    def relative_error(self) -> float:
+        """How far a right result may be from the exact one, relative to it: 0 but for averages of NCCL's."""
+        if not self.premultiplies:
+            return 0.0
+        return error_bound(self.world_size, TYPES[self.dtype].digits, self.largest_value())
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON can hold them."""

@@ -14,8 +14,8 @@ import parabench
 
 ROOT = Path(parabench.__file__).parent
 EVERYONES = {
-    "__init__", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt", "peaks",
-    "whole_file", "nccl_names", "lifeline",
+    "__init__", "averaging", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt",
+    "peaks", "whole_file", "nccl_names", "lifeline",
 }  # fmt: skip
 READING = {"store", "results", "digest", "schema", "analysis", "live", "pages", "report", "trace"}
 MEASURING = {

@@ -18,7 +18,7 @@ from torch import Tensor
 from parabench.collective_case import ROOT, CollectiveCase, CollectiveProtocol
 from parabench.collectives import is_backends, membership
 from parabench.collectives.algorithm import make
-from parabench.collectives.exact import Truth
+from parabench.collectives.exact import Truth, count_wrong
 from parabench.collectives.wire import PIECE_BYTES
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
 from parabench.venue import Venue
@@ -48,7 +48,7 @@ class Buffers:
     """One size and form: what the rank puts in, what comes out, the call, and what both must hold.
 
     In place `into` is the same memory as `out`, or a part of it. `mine` is what `into` holds before a call,
-    `expected` what `out` holds after.
+    `expected` what `out` holds after, but for a `relative_error`.
     """
 
     into: Tensor
@@ -56,13 +56,14 @@ class Buffers:
     mine: Tensor
     expected: Tensor
     call: Callable[[], object]
+    relative_error: float = 0.0
 
     def wrong(self) -> int:
-        """Call once and count the elements that are not exactly as they must be."""
+        """Call once and count the elements that are not as they must be."""
         self.out.fill_(-1)
         self.into.copy_(self.mine)
         self.call()
-        return int(torch.count_nonzero(self.out != self.expected))
+        return count_wrong(self.out, self.expected, self.relative_error)
 
 
 def run(job: BenchJob) -> None:
@@ -96,7 +97,7 @@ def time_all(job: BenchJob, rank: int, device: torch.device, marks: npt.NDArray[
         rows = marks[at : at + len(job.protocol.slots(case, size, in_place))]
         # From call to call a reduction in place goes on with its own result, as in nccl-tests: the values grow, and
         # the time does not depend on them.
-        _time(here.call, rows, device)
+        _time(here.call, rows, case.backend, device)
         at += len(rows)
         # The worse of the two checks: what is wrong always is not counted twice.
         wrong.append([size, in_place, max(found, here.wrong())])
@@ -121,18 +122,18 @@ def buffers(case: CollectiveCase, size: int, in_place: bool, rank: int, device: 
     truth = Truth(case, device)
     whole = truth.empty(case.count(size) * (1 if case.op in ("all_reduce", "broadcast") else n))
     part = slice(rank * case.count(size), (rank + 1) * case.count(size))
-    op = _REDOPS.get(case.redop)
+    op, off = _REDOPS.get(case.redop), case.relative_error()
     if case.op == "all_reduce":
-        return Buffers(whole, whole, truth.of(rank, whole), truth.reduced(whole), lambda: dist.all_reduce(whole, op=op))
+        expected = truth.reduced(whole)
+        return Buffers(whole, whole, truth.of(rank, whole), expected, lambda: dist.all_reduce(whole, op=op), off)
     if case.op == "broadcast":
         sent = truth.of(ROOT, whole)
         mine = sent if rank == ROOT else torch.zeros_like(whole)
         return Buffers(whole, whole, mine, sent, lambda: dist.broadcast(whole, src=ROOT))
     if case.op == "reduce_scatter":
         out = whole[part] if in_place else truth.empty(case.count(size))
-        return Buffers(
-            whole, out, truth.of(rank, whole), truth.reduced(whole)[part], lambda: _reduce_scatter(out, whole, op=op)
-        )
+        expected = truth.reduced(whole)[part]
+        return Buffers(whole, out, truth.of(rank, whole), expected, lambda: _reduce_scatter(out, whole, op=op), off)
     into = whole[part] if in_place else truth.empty(case.count(size))
     mine = truth.of(rank, whole)[part].clone()
     return Buffers(into, whole, mine, truth.gathered(whole), lambda: _all_gather(whole, into))
@@ -147,7 +148,7 @@ def _calls(job: BenchJob) -> int:
     return len(job.protocol.schedule(job.case))
 
 
-def _time(call: Callable[[], object], rows: npt.NDArray[np.float64], device: torch.device) -> None:
+def _time(call: Callable[[], object], rows: npt.NDArray[np.float64], backend: str, device: torch.device) -> None:
     """Make the call once a row, after a barrier: ranks start together, and nobody's delay is counted as another's.
 
     On CUDA work runs behind the host, so there events on the stream tell the duration.
@@ -155,7 +156,7 @@ def _time(call: Callable[[], object], rows: npt.NDArray[np.float64], device: tor
     cuda = device.type == "cuda"
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if cuda else (None, None)
     for row in rows:
-        dist.barrier()
+        membership.barrier(backend, device)
         if cuda:
             torch.cuda.synchronize()
         start = perf_counter()

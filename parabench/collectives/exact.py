@@ -1,4 +1,5 @@
-"""What a collective must return, exactly: whole numbers so small that no order of adding them rounds.
+"""What a collective must return, exactly: whole numbers so small that no order of adding them rounds. Only averages of
+NCCL's may be off by as much as `averaging` derives.
 
 Element i belongs to one of 256 classes, by a hash of i. A table of random whole numbers gives each rank's value of
 each class, so the reduction of all ranks is one row of the same size. An element that is out of place, a rank that is
@@ -67,6 +68,19 @@ class Truth:
             index = (index ^ index >> 16) * _SECOND
             torch.index_select(table, 0, index >> 24 & (CLASSES - 1), out=flat[begin:end])
         return flat
+
+
+def count_wrong(out: Tensor, expected: Tensor, relative_error: float) -> int:
+    """How many elements of `out` are farther from what they must be than `relative_error`; of 0 any difference is."""
+    if relative_error == 0:
+        return int(torch.count_nonzero(out != expected))
+    wrong = 0
+    for begin, end in _chunks(len(out)):
+        # float64 holds the difference of two numbers of any shorter type that are close to each other.
+        exact = expected[begin:end].double()
+        near = (out[begin:end].double() - exact).abs() <= relative_error * exact
+        wrong += int(torch.count_nonzero(~near))  # what is no number is near to nothing
+    return wrong
 
 
 def _chunks(count: int) -> Iterator[tuple[int, int]]:

@@ -6,6 +6,7 @@ import gc
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 from torch.distributed import ProcessGroup
@@ -79,6 +80,19 @@ def calls() -> dict[str, dict[str, Any]]:
             sums["calls"] += count["calls"]
             sums["bytes"] += count["bytes"]
     return total
+
+
+def barrier(backend: str, device: torch.device) -> None:
+    """Wait for all ranks of the default group over `backend`; `device` is this rank's.
+
+    NCCL's is an all-reduce of one element, and on which device it has to be told: else it takes the first one that it
+    was used with, or guesses from the rank (ProcessGroupNCCL.cpp, guessDeviceId), and ranks of another node may wait
+    on a communicator that nobody else makes.
+    """
+    if backend == "nccl":
+        dist.barrier(device_ids=[device.index])
+    else:
+        dist.barrier()
 
 
 def leave() -> None:

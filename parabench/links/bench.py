@@ -66,7 +66,7 @@ def measure(job: LinkJob, rank: int) -> dict[str, Any]:
     # gloo sends no CUDA tensors: what it moves between devices goes through the host's memory, and so does this.
     wire = Wire(device if case.backend == "nccl" else torch.device("cpu"), job.protocol)
     for number, row in enumerate(marks):
-        dist.barrier()
+        membership.barrier(case.backend, device)
         row[0] = perf_counter()
         if number not in partners:
             continue
