@@ -6,7 +6,9 @@ import importlib.metadata
 import os
 import platform
 import socket
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +36,15 @@ ENVIRONMENT_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One visible NVIDIA device; `index` is its number in NVML, which counts the hidden ones too."""
+    """One visible NVIDIA device; `index` is its number in NVML, which counts the hidden ones too.
+
+    `address` is where it sits on the PCI bus; processes that see different devices find one by it. It is not recorded.
+    """
 
     name: str
     memory_bytes: int | None
     index: int = 0
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +84,17 @@ class Machine:
 
 def this_machine() -> Machine:
     """What this process may use: its cores, and the devices that NVML and CUDA_VISIBLE_DEVICES show."""
-    found, reason = _gpus()
+    from parabench.probes.nvml import visible_devices
+
+    found, reason = _gpus(visible_devices)
     return Machine(cores=cores(), gpus=found, gpus_reason=reason)
+
+
+def readable_gpus() -> tuple[Gpu, ...]:
+    """The devices that NVML shows this process, those that CUDA_VISIBLE_DEVICES hides from it too."""
+    from parabench.probes.nvml import readable_devices
+
+    return _gpus(readable_devices)[0]
 
 
 def cores() -> int:
@@ -89,10 +104,8 @@ def cores() -> int:
     return allowed if limit is None else max(1, min(allowed, round(limit)))
 
 
-def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
+def _gpus(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
     import pynvml
-
-    from parabench.probes.nvml import visible_devices
 
     if importlib.metadata.version("torch").endswith("+cpu"):
         return (), "this torch is a CPU build"
@@ -101,20 +114,27 @@ def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
     except pynvml.NVMLError as error:
         return (), f"NVML is not available: {error}"
     try:
-        found = []
-        for index in visible_devices():
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            try:
-                memory: int | None = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-            except pynvml.NVMLError:
-                memory = None
-            name = pynvml.nvmlDeviceGetName(handle)
-            found.append(Gpu(name if isinstance(name, str) else name.decode(), memory, index))
+        found = [_gpu(index) for index in which()]
     except pynvml.NVMLError as error:
         return (), f"NVML failed: {error}"
     finally:
         pynvml.nvmlShutdown()
     return tuple(found), None if found else "no CUDA device is visible"
+
+
+def _gpu(index: int) -> Gpu:
+    import pynvml
+
+    from parabench.probes.nvml import address_of
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory, address = None, None
+    with suppress(pynvml.NVMLError):
+        memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    with suppress(pynvml.NVMLError):
+        address = address_of(handle)
+    name = pynvml.nvmlDeviceGetName(handle)
+    return Gpu(name if isinstance(name, str) else name.decode(), memory, index, address)
 
 
 def environment(machine: Machine) -> dict[str, Any]:
@@ -145,7 +165,9 @@ def environment(machine: Machine) -> dict[str, Any]:
 
 def _devices(machine: Machine) -> dict[str, Any]:
     """What is known of the devices, how they are linked, and their driver; where NVML is gone only what was seen."""
-    known: list[dict[str, Any]] = [asdict(gpu) for gpu in machine.gpus]
+    known: list[dict[str, Any]] = [
+        {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "index": gpu.index} for gpu in machine.gpus
+    ]
     reason = machine.gpus_reason
     if machine.gpus:
         import pynvml

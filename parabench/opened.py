@@ -95,10 +95,11 @@ def begin_session(
     argv: list[str],
     interleaved: dict[str, str] | None = None,
     nodes: Sequence[Mapping[str, Any]] = (),
+    about: Mapping[str, Any] | None = None,
 ) -> Opened[C, P]:
     """Record a new session; `interleaved` as `Store.begin_session` takes it, `nodes` are the environments of all where
-    it is on several; node 0's is completed with this machine's."""
-    here: dict[str, Any] = environment(machine)
+    it is on several; node 0's is completed with this machine's, which is `about` where several processes tell of it."""
+    here = environment(machine) if about is None else dict(about)
     if nodes:
         here["nodes"] = [{**nodes[0], **here}, *nodes[1:]]
         here["cluster"] = {"nodes": machine.nodes, "ranks_per_node": machine.ranks_per_node}

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from parabench.cluster.team import Team
 from parabench.nccl_names import nccl_environment
 from parabench.probes.devices import Devices
 from parabench.probes.host import Host
+from parabench.probes.nvml import used_devices
 from parabench.probes.pids import RankPids
 from parabench.probes.sampler import Sampler
 from parabench.ranks import Ended, log_tail, run_ranks
@@ -111,7 +113,9 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
     with ExitStack() as stack:
         folder = stack.enter_context(launch_folder())
         pids = RankPids(folder, ranks)
-        host, devices = Host(began, pids), Devices(began, pids, len(ranks))
+        # One process may drive several devices.
+        driven = max(len(ranks), case.world_size // case.nodes)
+        host, devices = Host(began, pids), Devices(began, pids, partial(used_devices, driven))
         sampler = stack.enter_context(Sampler(began, [host, devices] if case.device == "cuda" else [host]))
         venue = Venue(
             folder=folder,

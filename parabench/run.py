@@ -214,8 +214,10 @@ def begin(
     machine: Machine,
     interleaved: dict[str, str] | None = None,
     nodes: Sequence[Mapping[str, Any]] = (),
+    about: Mapping[str, Any] | None = None,
 ) -> TrainingOpened:
-    """A new session of a suite; `interleaved` as `Store.begin_session` takes it, `nodes` as `begin_session`."""
+    """A new session of a suite; `interleaved` as `Store.begin_session` takes it, `nodes` and `about` as
+    `begin_session`."""
     opened = begin_session(
         store,
         plan,
@@ -226,6 +228,7 @@ def begin(
         argv=request.argv,
         interleaved=interleaved,
         nodes=nodes,
+        about=about,
     )
     for finding in snapshotless(request, suite, plan):
         store.add_finding(opened.session_id, finding)

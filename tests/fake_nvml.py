@@ -39,11 +39,14 @@ class Clock:
 
 @dataclass
 class Device:
-    """One device. Rates and loads are constant; counters grow with the clock. `faults` maps a function's name (without
+    """One device. Rates and loads are constant; counters grow with the clock.
+    `forbidden` is one that NVML counts and this process may not use. `faults` maps a function's name (without
     `nvmlDevice`) or a field to an NVML error, `lost_from_s` is when it falls off the bus."""
 
     name: str = "NVIDIA H200"
     uuid: str = "GPU-0"
+    address: str = ""
+    forbidden: bool = False
     used: float = 2.0 * GIB
     power_w: float = 400.0
     clock_mhz: Callable[[float], int] = lambda t_s: 1980
@@ -85,17 +88,34 @@ class FakeNvml:
             "MigMode": lambda d: [int(d.mig), int(d.mig)],
             "UUID": lambda d: d.uuid,
             "Name": lambda d: d.name,
+            "PciInfo": lambda d: SimpleNamespace(busId=self.address(d)),
         }
         for name, call in calls.items():
             monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", self._guarded(name, call))
         monkeypatch.setattr(pynvml, "nvmlInit", self._init)
         monkeypatch.setattr(pynvml, "nvmlShutdown", self._shutdown)
         monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: len(self.devices))
-        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: self.devices[index])
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", self._by_index)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", self._by_address)
         monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", self._instance)
         monkeypatch.setattr(pynvml, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", lambda instance: instance.of)
         monkeypatch.setattr(pynvml, "nvmlDeviceGetIndex", lambda device: self.devices.index(device))
         return self
+
+    def address(self, device: Device) -> str:
+        """A device's PCI address; a test may show one process fewer devices than another."""
+        return device.address or f"00000000:{self.devices.index(device):02X}:00.0"
+
+    def _by_index(self, index: int) -> Device:
+        if self.devices[index].forbidden:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
+        return self.devices[index]
+
+    def _by_address(self, address: str) -> Device:
+        for device in self.devices:
+            if self.address(device) == address and not device.forbidden:
+                return device
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
     def _guarded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(device: Device, *more: Any) -> Any:

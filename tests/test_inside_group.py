@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -18,11 +19,12 @@ from parabench.cli import main
 from parabench.cluster.inside.fresh import SHARED, freshen
 from parabench.cluster.inside.grounds import Grounds, enter
 from parabench.cluster.inside.group import LOOPBACK, Group, OfThisRank, group_of, speaks
+from parabench.cluster.inside.hosts import cores_of, environment_of, nodes_of
 from parabench.cluster.inside.lead import Lead
 from parabench.cluster.inside.merged import by_node, silent
 from parabench.cluster.inside.waiting import AGAIN_S, FIRST_S, Waiting, in_words
 from parabench.cluster.line import Lost
-from parabench.commands.worker_session import check_asked, cores_of, fitting, misfit, nodes_of
+from parabench.commands.worker_session import check_asked, fitting, misfit
 from parabench.errors import UsageError
 from parabench.interrupt import signals_restored
 from parabench.judgement import judge
@@ -32,7 +34,7 @@ from parabench.part import Part
 from parabench.plan import Plan
 from parabench.ranks import Ended
 from parabench.record import Launch, Status, utc_now
-from parabench.store import Store
+from parabench.store import Store, load
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 MEET = {"MASTER_ADDR": "host0", "MASTER_PORT": "29501"}
@@ -340,7 +342,13 @@ def test_one_process_is_one():
 
 
 def bound(*cores: int, limit: float | None = None, **environment: Any) -> dict[str, Any]:
-    return {"cores": list(cores), "core_limit": limit, "environment": environment}
+    return {
+        "cores": list(cores),
+        "core_limit": limit,
+        "environment": environment,
+        "devices": [],
+        "devices_reason": None,
+    }
 
 
 def test_cores_that_ranks_are_bound_to_are_counted_together():
@@ -349,7 +357,20 @@ def test_cores_that_ranks_are_bound_to_are_counted_together():
     assert cores_of([bound(0, 1, limit=1.5), bound(2, 3, limit=1.5)]) == 2
     # mpirun binds each rank to one; what is recorded of a host is what its ranks have together.
     hosts = [[bound(0), bound(1)], [bound(4, host="b", cores=1), bound(6)]]
-    assert nodes_of(hosts) == [{"node": 1, "host": "b", "cores": 2}]
+    assert nodes_of(hosts) == [{"node": 0}, {"node": 1, "host": "b", "cores": 2}]
+    assert nodes_of(hosts[:1]) == []
+
+
+def test_all_hosts_of_a_group_are_recorded(tmp_path):
+    hosts = [[bound(0, host="a")], [bound(0, host="b")]]
+    with Store.open_or_create(tmp_path / "results.db") as store:
+        about = environment_of(hosts[0])
+        of = {"label": None, "suite": "mine", "question": "?", "argv": ["parabench"]}
+        machine = Machine(cores=1, nodes=2, ranks_per_node=1)
+        begin_session(store, PLAN, machine, nodes=nodes_of(hosts), about=about, **of)
+    (session,) = load(tmp_path / "results.db").session.to_dict("records")
+    recorded = json.loads(session["environment"])["nodes"]
+    assert [(each["node"], each["host"]) for each in recorded] == [(0, "a"), (1, "b")]
 
 
 def test_a_process_that_stays_forgets_its_peak(monkeypatch, tmp_path):

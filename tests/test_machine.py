@@ -34,6 +34,7 @@ def two_devices(monkeypatch):
         "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
         "nvmlDeviceGetName": lambda handle: f"device {handle}",
         "nvmlDeviceGetMemoryInfo": memory,
+        "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId=f"00000000:{handle + 26:02X}:00.0"),
     }.items():
         monkeypatch.setattr(pynvml, name, function)
     return lost
@@ -41,7 +42,10 @@ def two_devices(monkeypatch):
 
 def test_devices_are_what_nvml_shows(two_devices):
     here = machine.this_machine()
-    assert here.gpus == (machine.Gpu("device 0", 80 * GIB, 0), machine.Gpu("device 1", 80 * GIB, 1))
+    assert here.gpus == (
+        machine.Gpu("device 0", 80 * GIB, 0, "00000000:1A:00.0"),
+        machine.Gpu("device 1", 80 * GIB, 1, "00000000:1B:00.0"),
+    )
     assert (here.ranks("cuda"), here.gpus_reason) == (2, None)
 
 

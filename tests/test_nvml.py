@@ -6,6 +6,8 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,10 @@ def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
 
 
+def using(size: int) -> Callable[[], list[nvml.Used]]:
+    return partial(nvml.used_devices, size)
+
+
 def sampled(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *devices: Device, end_s: float = 0.5, size: int = 0
 ) -> tuple[list[DeviceSample], dict[str, Any], FakeNvml]:
@@ -40,7 +46,7 @@ def sampled(
     fake = FakeNvml(*devices, clock=clock).install(monkeypatch)
     for rank, pid in RANKS.items():
         (folder / f"pid{rank}").write_text(str(pid))
-    source = Devices(clock.began_s, RankPids(folder, range(2)), size or len(devices), clock=clock)
+    source = Devices(clock.began_s, RankPids(folder, range(2)), using(size or len(devices)), clock=clock)
     sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
     sampler.run()
     assert fake.begun == 0
@@ -92,7 +98,7 @@ def test_a_slow_reading_costs_its_own_moments_and_moves_no_other(monkeypatch, tm
         return fake_nvml.SimpleNamespace(used=1.0)
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
-    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), 1, clock=clock)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
     sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
     sampler.run()
     assert [s.t_s for s in of(source.samples, "used_bytes")] == pytest.approx([0.0, *(0.1 * k for k in range(3, 10))])
@@ -154,7 +160,7 @@ def test_a_counter_that_begins_anew_gives_no_rate(monkeypatch, tmp_path):
     monkeypatch.setattr(nvml, "READINGS", [one for one in nvml.READINGS if "pcie_tx_bytes_per_s" in one.metrics])
     FakeNvml(Device(), clock=(clock := Clock(0.5))).install(monkeypatch)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", fields)
-    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), 1, clock=clock)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
     Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
     seen = [(s.value, s.reason) for s in of(source.samples, "pcie_tx_bytes_per_s")]
     assert seen == [(None, WRAPPED), (pytest.approx(9950), None), *[(pytest.approx(10_000), None)] * 2]
@@ -235,7 +241,7 @@ def test_without_nvml_there_is_a_reason_and_the_others_are_read(monkeypatch, tmp
     other = fake_nvml.SimpleNamespace(
         name="other", start=lambda: None, tick=lambda: ticks.append(clock.passed_s), stop=lambda: None
     )
-    source = Devices(clock.began_s, RankPids(tmp_path, range(1)), 1, clock=clock)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(1)), using(1), clock=clock)
     sampler = Sampler(clock.began_s, [source, other], clock=clock, stop=clock)
     sampler.run()
     assert source.samples == []
@@ -254,7 +260,7 @@ def test_a_library_that_hangs_is_left_behind_with_a_reason(monkeypatch, tmp_path
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", hang)
     monkeypatch.setattr("parabench.probes.sampler.PATIENCE_S", 0.01)
     try:
-        with Sampler(0.0, [Devices(0.0, RankPids(tmp_path, range(0)), 1)]) as sampler:
+        with Sampler(0.0, [Devices(0.0, RankPids(tmp_path, range(0)), using(1))]) as sampler:
             assert stuck.wait(30)
         assert sampler.facts()["unread"] == {"nvml": "a reading did not come back"}
     finally:
@@ -296,6 +302,15 @@ def test_a_launch_on_gpus_is_read_from_its_begin_and_has_the_reason_where_it_can
     assert {s.metric for s in seen.host_samples} <= {"rss_bytes", "other_cpu_share"}
 
 
+def test_a_process_that_drives_several_devices_has_all_of_them_read(monkeypatch):
+    """Its one rank fails, for want of a GPU."""
+    FakeNvml(Device(), Device(uuid="GPU-1"), Device(uuid="GPU-2")).install(monkeypatch)
+    case = Case(strategy="dp", device="cuda", backend="nccl", data="synthetic", seq_len=8, world_size=2)
+    seen = launch(case, Protocol(warmup=2, steps=2), deadline_s=120)
+    assert seen.status is Status.FAILED
+    assert {s.device for s in seen.device_samples} == {0, 1}
+
+
 def test_ranks_are_known_when_they_have_said_who_they_are(tmp_path):
     pids = RankPids(tmp_path, range(2))
     assert pids.look() == {}
@@ -310,7 +325,7 @@ def test_the_real_library_tells_what_it_can(tmp_path):
     if why is not None:
         pytest.skip(why)
     clock = Clock(0.3)
-    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), 1, clock=clock)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
     sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
     sampler.run()
     assert sampler.facts()["unread"] == {}

@@ -186,14 +186,14 @@ def test_a_stopped_session_goes_on_where_it_was(place: Place) -> None:
 
 def test_who_watches_ends_with_its_rank_or_is_missed(tmp_path: Path) -> None:
     watch = Watch()
-    watch.begin(Ask(tmp_path, perf_counter(), {3: os.getpid()}, cuda=False))
+    watch.begin(Ask(tmp_path, perf_counter(), {3: os.getpid()}))
     seen = watch.end()
     assert {(sample.rank, sample.metric) for sample in seen.hosts} >= {(3, "rss_bytes")}
     assert seen.facts["unread"] == {}
     (process,) = [each for each in multiprocessing.active_children() if each.name == "parabench watch"]
     process.kill()
     process.join()
-    watch.begin(Ask(tmp_path, perf_counter(), {3: os.getpid()}, cuda=False))
+    watch.begin(Ask(tmp_path, perf_counter(), {3: os.getpid()}))
     gone = watch.end()
     assert gone.hosts == []
     assert gone.facts["unread"] == {"host": GONE, "nvml": GONE}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from rich.console import Console
 
-from parabench import hardware
 from parabench.analysis import words
 from parabench.axes import parse_axis
 from parabench.case import Case
@@ -21,12 +19,13 @@ from parabench.cluster.inside.follow import Follower
 from parabench.cluster.inside.fresh import SHARED
 from parabench.cluster.inside.grounds import Grounds, enter
 from parabench.cluster.inside.group import Group, group_of
+from parabench.cluster.inside.hosts import environment_of, machine_of, nodes_of, of_this, watched
 from parabench.cluster.inside.lead import Lead, leading
 from parabench.cluster.line import Lost
 from parabench.errors import NodeGone, UsageError
 from parabench.family import entry_of
 from parabench.interrupt import STOPPED, Interrupted
-from parabench.machine import Machine, environment, this_machine
+from parabench.machine import Machine, this_machine
 from parabench.nccl_names import is_nccls
 from parabench.opened import STORE_NAME, check_traces, resume, shares_processes, store_in
 from parabench.plan import Skipped, TrainingPlan
@@ -87,7 +86,7 @@ def _lead(
     said, group = lead.assemble(), grounds.group
     check_asked(request.axes, group)
     hosts = [said[first : first + group.local_size] for first in range(0, group.size, group.local_size)]
-    here = replace(machine, cores=cores_of(hosts[0]), nodes=group.nodes, ranks_per_node=group.local_size)
+    here = machine_of(hosts[0], machine, group)
     plan = fitting(plan_request(request, suite, here), group)
     check_traces(request.out, plan.protocol)
     path = request.out / STORE_NAME
@@ -97,9 +96,10 @@ def _lead(
         opened: TrainingOpened | None = (
             resume(store, plan, inside=True, label=request.label) if request.resume else None
         )
-        lead.begin(own_code(plan))
+        lead.begin(own_code(plan), [used for host in hosts for used in watched(host)])
         if opened is None:
-            opened = begin(store, request, suite, plan, here, nodes=nodes_of(hosts))
+            about = environment_of(hosts[0])
+            opened = begin(store, request, suite, plan, here, nodes=nodes_of(hosts), about=about)
         if not shares_processes(store, opened.session_id):
             store.add_finding(opened.session_id, SHARED)
         say(f"{words.count(group.size, 'process')}: {SHARED.message}")
@@ -111,34 +111,11 @@ def _lead(
 
 def about_this(group: Group, machine: Machine, suite: Suite, options: Sequence[str]) -> dict[str, Any]:
     """What this rank says of itself; of a host's ranks only the first tells of the host."""
-    first = group.local_rank == 0
     facts = agreement.software() | {
         f"suite file {suite.path.name}": agreement.of_file(suite.path),
         "options": shlex.join(options) or None,
     }
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "cores": sorted(os.sched_getaffinity(0)),
-        "core_limit": hardware.core_limit(),
-        "facts": facts if first else None,
-        "environment": environment(machine) if first else None,
-    }
-
-
-def cores_of(said: Sequence[Mapping[str, Any]]) -> int:
-    """How many cores the ranks of one host may use together: mpirun and srun bind each of them to some of its own."""
-    bound, limit = len({core for about in said for core in about["cores"]}), said[0]["core_limit"]
-    return bound if limit is None else max(1, min(bound, round(limit)))
-
-
-def nodes_of(hosts: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """What is recorded of the other hosts, of what all ranks of each say."""
-    return [
-        {"node": node, **ranks[0]["environment"], "cores": cores_of(ranks)}
-        for node, ranks in enumerate(hosts)
-        if node > 0
-    ]
+    return of_this(group, machine) | {"facts": facts if group.local_rank == 0 else None}
 
 
 def fitting(plan: TrainingPlan, group: Group) -> TrainingPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -18,21 +18,29 @@ FOREIGN = ("foreign_processes", "foreign_bytes")
 
 UNLISTED = "NVML lists none of this launch's ranks: they have not begun, or it counts processes of another namespace"
 UNTOLD = "NVML does not tell this process's memory"
+HIDDEN = "NVML shows this process no such device"
 WRAPPED = "the counter began anew"
 
 
 class Devices:
-    """All readings of the devices that `size` ranks use. Raises nothing for a device that fails: its values are null,
-    each with its reason once, until the reason changes."""
+    """All readings of the devices that `used` names once NVML is there. Raises nothing for a device that fails: its
+    values are null, each with its reason once, until the reason changes."""
 
     name = "nvml"
 
-    def __init__(self, began_s: float, pids: RankPids, size: int, *, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self,
+        began_s: float,
+        pids: RankPids,
+        used: Callable[[], Sequence[nvml.Used]],
+        *,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         self.samples: list[DeviceSample] = []
         self._began_s = began_s
         self._clock = clock
         self._pids = pids
-        self._size = size
+        self._used = used
         self._devices: list[_Device] = []
         self._a_rank_was_listed = False
         self._ticks = 0
@@ -40,7 +48,7 @@ class Devices:
     def start(self) -> None:
         """Find the devices. Raises pynvml.NVMLError where there is no NVML."""
         pynvml.nvmlInit()
-        self._devices = [_Device(index, self.samples) for index in nvml.used_devices(self._size)]
+        self._devices = [_Device(one, self.samples) for one in self._used()]
 
     def tick(self) -> None:
         """One reading of each device."""
@@ -86,8 +94,8 @@ class Devices:
 class _Device:
     """One device: what of it is worth asking, and which reasons were told."""
 
-    def __init__(self, index: int, samples: list[DeviceSample]) -> None:
-        self._index = index
+    def __init__(self, used: nvml.Used, samples: list[DeviceSample]) -> None:
+        self._used = used
         self._samples = samples
         self._handle: Any = None
         self._mig = False
@@ -129,9 +137,12 @@ class _Device:
         while left:
             try:
                 if self._handle is None:
-                    self._handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
+                    self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(self._used.address)
                     self._mig = nvml.mig_is_on(self._handle)
                 return left[0](self._handle)
+            except pynvml.NVMLError_NotFound:
+                reason = HIDDEN
+                break
             except Exception as error:
                 reason = nvml.reason_of(error, mig=self._mig)
                 denied = getattr(error, "value", None) == pynvml.NVML_ERROR_NO_PERMISSION
@@ -146,4 +157,4 @@ class _Device:
     def tell(self, metric: str, value: float | None, reason: str | None = None, *, rank: int | None = None) -> None:
         """One row; of a value that cannot be read only when the reason is new."""
         if self._reasons.worth_a_row((metric, rank), reason):
-            self._samples.append(DeviceSample(self._index, self._t_s, metric, value, rank, reason))
+            self._samples.append(DeviceSample(self._used.number, self._t_s, metric, value, rank, reason))

@@ -7,7 +7,7 @@ pynvml.NVMLError is raised then. Names of calls and fields follow NVIDIA's nvml.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,40 +159,69 @@ def mig_is_on(handle: Any) -> bool:
         return False
 
 
-def used_devices(size: int) -> list[int]:
-    """NVML's indices of the devices that `size` ranks use, as CUDA_VISIBLE_DEVICES deals them out.
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A device that ranks use: the number that the record gives it, and its PCI address, by which every process finds
+    it. NVML's own numbers differ between processes that a container or a batch system shows different devices."""
+
+    number: int
+    address: str
+
+
+def used_devices(size: int) -> list[Used]:
+    """The devices that `size` ranks of this process' environment use, as CUDA_VISIBLE_DEVICES deals them out.
 
     CUDA's own order is NVML's among devices of one kind, or with CUDA_DEVICE_ORDER=PCI_BUS_ID; else the fastest comes
     first, and then every visible device is taken for used.
     """
     visible = visible_devices()
-    names = {pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in visible}
+    handles = {index: pynvml.nvmlDeviceGetHandleByIndex(index) for index in visible}
+    names = {pynvml.nvmlDeviceGetName(handle) for handle in handles.values()}
     if len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        return sorted(set(visible))
-    return sorted({visible[rank % len(visible)] for rank in range(size)}) if visible else []
+        used = set(visible)
+    else:
+        used = {visible[rank % len(visible)] for rank in range(size)} if visible else set()
+    return [Used(index, address_of(handles[index])) for index in sorted(used)]
+
+
+def address_of(handle: Any) -> str:
+    """A device's PCI address, as NVML writes it."""
+    return _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+
+
+def readable_devices() -> list[int]:
+    """NVML's index of each device that this process may use. NVML counts those, too, that it may not: CUDA does not."""
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            pynvml.nvmlDeviceGetHandleByIndex(index)
+        except pynvml.NVMLError_NoPermission:
+            continue
+        found.append(index)
+    return found
 
 
 def visible_devices() -> list[int]:
     """NVML's index of each device that CUDA sees, in CUDA's order. CUDA stops at the first entry it does not know."""
-    count = pynvml.nvmlDeviceGetCount()
+    there = readable_devices()
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
-        return list(range(count))
+        return there
     uuids = {}
     if any(not entry.strip().isdigit() for entry in wanted.split(",")):
-        uuids = {_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i))): i for i in range(count)}
+        uuids = {_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i))): i for i in there}
     found = []
     for entry in map(str.strip, wanted.split(",")):
-        index = _index_of(entry, count, uuids)
+        index = _index_of(entry, there, uuids)
         if index is None:
             break
         found.append(index)
     return found
 
 
-def _index_of(entry: str, count: int, uuids: dict[str, int]) -> int | None:
+def _index_of(entry: str, there: Sequence[int], uuids: dict[str, int]) -> int | None:
     if entry.isdigit():
-        return int(entry) if int(entry) < count else None
+        return there[int(entry)] if int(entry) < len(there) else None
     if entry.startswith("MIG-"):
         try:
             instance = pynvml.nvmlDeviceGetHandleByUUID(entry)

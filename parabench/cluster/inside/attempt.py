@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,7 @@ from parabench.cluster.inside.grounds import Grounds
 from parabench.cluster.inside.watch import Ask, Seen, Watch
 from parabench.cluster.order import Order
 from parabench.part import GROUP_GRACE_S, Course, Part
+from parabench.probes.nvml import Used
 from parabench.rank import in_a_line, is_out_of_memory
 from parabench.ranks import Ended
 from parabench.scratch import launch_folder
@@ -35,11 +37,19 @@ GRACE_S = 0.5
 class Attempt:
     """Measures from the beginning of its block on; `over` is set when this rank has come to its end, well or not.
 
-    `pids` are the process ids of all ranks. The first rank of a host has a `watch`, which looks at all of that host.
+    `pids` are the process ids of all ranks. The first rank of a host has a `watch`, which looks at that host and at the
+    devices `used`; so has any other rank that alone sees a device.
     """
 
     def __init__(
-        self, grounds: Grounds, watch: Watch | None, pids: list[int], number: int, order: Order, course: Course
+        self,
+        grounds: Grounds,
+        watch: Watch | None,
+        used: Sequence[Used],
+        pids: list[int],
+        number: int,
+        order: Order,
+        course: Course,
     ) -> None:
         self.over = threading.Event()
         self._group, self._course = grounds.group, course
@@ -49,12 +59,13 @@ class Attempt:
         self._stack = ExitStack()
         self.folder = self._stack.enter_context(launch_folder())
         self._watch, self._seen = watch, Seen()
-        ranks = range(self._group.rank, self._group.rank + order.ranks_per_node)
+        first = self._group.rank - self._group.local_rank
         self._ask = Ask(
             self.folder,
             self._began_s,
-            {rank: pids[rank] for rank in ranks} if watch else {},
-            course.case.device == "cuda",
+            {rank: pids[rank] for rank in range(first, first + order.ranks_per_node)} if watch else {},
+            host=self._group.local_rank == 0,
+            devices=used if course.case.device == "cuda" else (),
         )
         venue = Venue(
             folder=self.folder,

@@ -17,6 +17,7 @@ from parabench.cluster.pulse import PERIOD_S
 from parabench.cluster.team import FAILED, HUNG
 from parabench.courses import course_of
 from parabench.interrupt import STOPPED, Interrupted, stop_signals
+from parabench.probes.nvml import Used
 
 LOST = 1
 
@@ -30,6 +31,7 @@ class Follower:
         self._channel = Channel(grounds)
         self._watch = Watch() if grounds.group.local_rank == 0 else None
         self._pids: list[int] = []
+        self._used: list[Used] = []
 
     def follow(self) -> int:
         """Take part until the end; the exit code that rank 0 gives. Raises nothing: rank 0 does the talking."""
@@ -54,6 +56,9 @@ class Follower:
                 return int(said["end"])
             if "begin" in said:
                 self._pids = said["begin"]["pids"]
+                self._used = [Used(*one) for one in said["begin"]["watched"][rank]]
+                if self._used and self._watch is None:
+                    self._watch = Watch()
                 channel.tell(f"own/{rank}", agreement.of_own(said["begin"]["own"]))
             elif rank < (order := Order.from_dict(said["order"])).case.world_size:
                 self._launch(number, order)
@@ -61,7 +66,8 @@ class Follower:
 
     def _launch(self, number: int, order: Order) -> None:
         channel, word = self._channel, None
-        with Attempt(self._grounds, self._watch, self._pids, number, order, course_of(order, self._traces)) as attempt:
+        course = course_of(order, self._traces)
+        with Attempt(self._grounds, self._watch, self._used, self._pids, number, order, course) as attempt:
             while word is None and not attempt.over.wait(PERIOD_S):
                 word = channel.word(number)
             if word is None and not attempt.ok:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from parabench.errors import UsageError
 from parabench.interrupt import STOPPED, Interrupted, stop_signals
 from parabench.launcher import observed, trained, training_course
 from parabench.part import Course, Part
+from parabench.probes.nvml import Used
 from parabench.record import Launch
 
 LOOK_S = 0.005
@@ -49,6 +51,7 @@ class Lead:
         self._channel = Channel(grounds)
         self._said: dict[int, Mapping[str, Any]] = {0: about}
         self._watch = Watch()
+        self._used: Sequence[Used] = ()
         self._next = 0
 
     # ---- who is there
@@ -69,11 +72,14 @@ class Lead:
                 raise UsageError(f"rank {rank} ({about['host']}) has {'; '.join(differences)}: give all hosts the same")
         return said
 
-    def begin(self, own: Sequence[str]) -> None:
-        """Let all ranks know of one another. Raises UsageError when one has not the same of the user's `own` code."""
+    def begin(self, own: Sequence[str], watched: Sequence[Sequence[Used]]) -> None:
+        """Let all ranks know of one another, and each of the devices that it is to look at. Raises UsageError when one
+        has not the same of the user's `own` code."""
+        self._used = watched[0]
         group = self._grounds.group
         pids = [self._said[rank]["pid"] for rank in range(group.size)]
-        self._publish({"begin": {"pids": pids, "own": list(own)}})
+        told = [[astuple(used) for used in each] for each in watched]
+        self._publish({"begin": {"pids": pids, "own": list(own), "watched": told}})
         mine = agreement.of_own(own)
         with stop_signals():
             theirs = self._all("own", range(1, group.size), BEGIN_S)
@@ -114,7 +120,7 @@ class Lead:
         size, number = order.case.world_size, self._publish({"order": order.to_dict()})
         pids = [said["pid"] for _, said in sorted(self._said.items())]
         parts: dict[int, Part] = {}
-        with Attempt(self._grounds, self._watch, pids, number, order, course) as attempt:
+        with Attempt(self._grounds, self._watch, self._used, pids, number, order, course) as attempt:
             try:
                 why = self._wait(attempt, number, order, parts)
                 self._take(number, size, parts, HAND_OVER_S if why else 0.0)

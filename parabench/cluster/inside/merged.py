@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from parabench.part import Marks, Part
 from parabench.ranks import Ended
@@ -38,7 +39,7 @@ def silent(rank: int, node: int, host: str, nothing: Marks) -> Part:
 def _node(parts: list[Part]) -> Part:
     ok = all(part.ended.ok for part in parts)
     gone = next((part.ended.rank for part in parts if part.ended.rank is not None), None)
-    # Moments count from when the node's first rank began, which is the one that looked around.
+    # Moments count from when the node's first rank began; readings of another rank from when that one did.
     first = next((part for part in parts if part.ended.rank is None), parts[0])
     return replace(
         parts[0],
@@ -48,4 +49,22 @@ def _node(parts: list[Part]) -> Part:
         marks=[each for part in parts for each in part.marks],
         tails=[] if ok else [tail for part in parts for tail in part.tails or [""]],
         stacked=[rank for part in parts for rank in part.stacked],
+        device_samples=[
+            sample._replace(t_s=sample.t_s + part.began_s - first.began_s)
+            for part in parts
+            for sample in part.device_samples
+        ],
+        sampler=_sampler([part.sampler for part in parts if part.sampler]),
     )
+
+
+def _sampler(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What reading cost in all, where several ranks of a host look at devices; what any of them could not read."""
+    if not each:
+        return {}
+    costs = [one["cpu_s"] for one in each]
+    return {
+        **each[0],
+        "cpu_s": None if None in costs else sum(costs),
+        "unread": {name: why for one in reversed(each) for name, why in one["unread"].items()},
+    }

@@ -18,8 +18,9 @@ from typing import Any
 from parabench.lifeline import die_with_parent
 from parabench.probes.devices import Devices
 from parabench.probes.host import Host
+from parabench.probes.nvml import Used
 from parabench.probes.pids import RankPids
-from parabench.probes.sampler import PATIENCE_S, PERIOD_S, Sampler
+from parabench.probes.sampler import PATIENCE_S, PERIOD_S, Sampler, Source
 from parabench.record import DeviceSample, HostSample
 
 # A spawned process imports Python's and our modules first.
@@ -31,12 +32,13 @@ GONE = "the process that reads is gone"
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What is to be looked at: from `began_s` on, so many seconds before the first reading, the ranks of this host with
-    their process ids, and their devices where they use `cuda`. `folder` is the launch's."""
+    their process ids, the host itself or not, and those `devices`. `folder` is the launch's."""
 
     folder: Path
     began_s: float
     pids: Mapping[int, int]
-    cuda: bool
+    host: bool = True
+    devices: Sequence[Used] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,10 @@ def _look(ask: Ask, pipe: Connection) -> Seen:
     for rank, pid in ask.pids.items():
         (ask.folder / f"pid{rank}").write_text(str(pid))
     known = RankPids(ask.folder, ranks)
-    host, devices = Host(ask.began_s, known), Devices(ask.began_s, known, len(ranks))
-    with Sampler(ask.began_s, [host, devices] if ask.cuda else [host]) as sampler:
+    host, devices = Host(ask.began_s, known), Devices(ask.began_s, known, lambda: ask.devices)
+    sources: list[Source] = [host] * ask.host
+    if ask.devices:
+        sources.append(devices)
+    with Sampler(ask.began_s, sources) as sampler:
         pipe.recv()
     return Seen(devices.samples, host.samples, sampler.facts())
