@@ -33,7 +33,7 @@ from parabench.errors import UsageError
 from parabench.interrupt import STOPPED
 from parabench.linking import measure_links
 from parabench.machine import Machine, this_machine
-from parabench.nccl_names import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
+from parabench.nccl_pins import unpinned
 from parabench.opened import (
     REPORT_NAME,
     STORE_NAME,
@@ -200,7 +200,7 @@ def plan_collectives(request: CollectivesRequest, machine: Machine) -> Collectiv
         reason = refusal(case, machine)
         if reason is not None:
             raise UsageError(reason)
-        reason = _unpinned(case)
+        reason = unpinned(case, machine.nccl)
         if reason is None:
             cases[case] = None
         else:
@@ -254,14 +254,6 @@ def _algorithms(request: CollectivesRequest, world_size: int) -> list[str]:
         return list(dict.fromkeys(canonical(name) for name in _values(request.algorithm, "algorithm")))
     nodes = request.ranks_per_node is not None or nodes_of(world_size) > 1
     return [name for name in OWN if name != "two_level" or nodes]
-
-
-def _unpinned(case: CollectiveCase) -> str | None:
-    """Why an algorithm of NCCL's is not run: without the operation it would only be NCCL's own choice again."""
-    if not is_nccls(case.algorithm):
-        return None
-    ops = NCCL_ALGORITHMS[case.algorithm.removeprefix(NCCL_PREFIX)]
-    return None if case.op.replace("_", "") in ops else f"NCCL has no {case.op} by {case.algorithm}; native is its own"
 
 
 def _values(text: str, name: str) -> list[str]:

@@ -8,13 +8,14 @@ import platform
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from parabench import hardware, provenance
+from parabench.nccl_version import Nccl, this_nccl
 
 # On the CPU more ranks than cores still compute the right thing, slowly; beyond this it measures the scheduler.
 RANKS_PER_CORE = 4
@@ -60,6 +61,7 @@ class Machine:
     gpus_reason: str | None = None
     nodes: int = 1
     ranks_per_node: int | None = None
+    nccl: Nccl = field(default_factory=Nccl)
 
     def ranks(self, device: str) -> int:
         """How many ranks a node may run on `device` ("cpu" or "cuda")."""
@@ -87,7 +89,7 @@ def this_machine() -> Machine:
     from parabench.probes.nvml import visible_devices
 
     found, reason = _gpus(visible_devices)
-    return Machine(cores=cores(), gpus=found, gpus_reason=reason)
+    return Machine(cores=cores(), gpus=found, gpus_reason=reason, nccl=this_nccl())
 
 
 def readable_gpus() -> tuple[Gpu, ...]:

@@ -10,7 +10,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
@@ -205,8 +205,8 @@ def _first(store: Store, query: str, *values: Any) -> Any:
 
 def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
     """Raise UsageError where a plan that is resumed needs more or larger nodes than this command was given."""
-    nodes = max(case.nodes for case in plan.cases)
-    ranks = max(-(-case.world_size // case.nodes) for case in plan.cases if case.nodes == nodes)
+    nodes = max((case.nodes for case in plan.cases), default=1)
+    ranks = max((-(-case.world_size // case.nodes) for case in plan.cases if case.nodes == nodes), default=1)
     given = machine.ranks_per_node or 0
     if nodes > 1 and (nodes > machine.nodes or ranks > given):
         here = f"--nnodes {machine.nodes} --nproc-per-node {given}" if given else "one machine"
@@ -219,7 +219,7 @@ def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
 def reopened(store: Store, row: SessionRow, plan: Plan[Any, Any] | None, instead: str) -> Opened[Any, Any]:
     """A session as it was left. Raises UsageError, with the command to use `instead`, when `plan` is another one."""
     stored = Plan.from_dict(row.plan)
-    if plan is not None and plan != replace(stored, extra=()):
+    if plan is not None and not plan.asks_as(stored):
         raise UsageError(
             f"the last session in {store.path} was planned otherwise; resume it with "
             f"{instead!r}, or start a new one without --resume"

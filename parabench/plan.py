@@ -18,6 +18,7 @@ from parabench.errors import UsageError
 from parabench.family import OPTIONAL, STRATEGIES, entry_of
 from parabench.machine import Machine
 from parabench.models.known import entry_of_model
+from parabench.nccl_pins import unpinned
 from parabench.record import AnyCase
 from parabench.rules import check, check_fit, check_names, lacking, needs_nccl, refusal
 from parabench.settle import settle, settle_device
@@ -49,10 +50,11 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Skipped(Generic[C]):
-    """A case that this machine cannot run at all, and why."""
+    """A case that this machine cannot run at all, and why; `tried` says that a launch of the session has shown it."""
 
     case: C
     reason: str
+    tried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,27 @@ class Plan(Generic[C, P]):
             turns += [Turn(block, position, case) for position, case in enumerate(cases)]
         known = {case.id: case for case in self.cases}
         for block, chosen in enumerate(self.extra, self.protocol.launches):
-            some = [known[each] for each in chosen]
+            some = [known[each] for each in chosen if each in known]
             # An order that needs no other block's: these come one at a time, perhaps from several commands.
             random.Random(f"{self.seed}, block {block}").shuffle(some)
             turns += [Turn(block, position, case) for position, case in enumerate(some)]
         return turns
+
+    def without(self, case: C, reason: str) -> Plan[C, P]:
+        """The plan where a launch has shown that this machine cannot run `case`."""
+        rest = tuple(each for each in self.cases if each != case)
+        return replace(self, cases=rest, skipped=(*self.skipped, Skipped(case, reason, tried=True)))
+
+    def asks_as(self, other: Plan[Any, Any]) -> bool:
+        """Whether both come from the same request: what a session added or found out on its way apart."""
+        return (
+            (self.kind, self.protocol, self.seed) == (other.kind, other.protocol, other.seed)
+            and {*self.cases, *self._tried()} == {*other.cases, *other._tried()}
+            and [each for each in self.skipped if not each.tried] == [each for each in other.skipped if not each.tried]
+        )
+
+    def _tried(self) -> set[C]:
+        return {each.case for each in self.skipped if each.tried}
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -109,7 +127,7 @@ class Plan(Generic[C, P]):
         return {
             "kind": self.kind,
             "cases": [case.to_dict() for case in self.cases],
-            "skipped": [{"case": s.case.to_dict(), "reason": s.reason} for s in self.skipped],
+            "skipped": [{**asdict(s), "case": s.case.to_dict()} for s in self.skipped],
             "protocol": asdict(protocol),
             "seed": self.seed,
             "extra": [list(block) for block in self.extra],
@@ -132,7 +150,9 @@ class Plan(Generic[C, P]):
             )
         return Plan(
             cases=tuple(case.from_dict(each) for each in values["cases"]),
-            skipped=tuple(Skipped(case.from_dict(s["case"]), s["reason"]) for s in values["skipped"]),
+            skipped=tuple(
+                Skipped(case.from_dict(s["case"]), s["reason"], s.get("tried", False)) for s in values["skipped"]
+            ),
             protocol=stored_protocol(kind, values["protocol"]),
             seed=values["seed"],
             extra=tuple(tuple(block) for block in values.get("extra", ())),
@@ -214,7 +234,7 @@ def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...
             if not pardoned:
                 raise
             return str(error)
-    return None
+    return unpinned(case, machine.nccl)
 
 
 def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol as Interface
 from parabench.case import Case, Protocol
 from parabench.collective_case import CollectiveCase, CollectiveProtocol
 from parabench.models.known import entry_of_model
+from parabench.nccl_names import is_nccls
 from parabench.plan import AnyProtocol, C, P, Plan, Turn
 from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, UNVERIFIED, AnyCase, Finding, Launch, Status
 from parabench.verify import Reference, reference_of, verify
@@ -60,13 +61,15 @@ def turns_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[Turn
 
 @dataclass
 class Walk(Generic[C, P]):
-    """Walks a plan. `keep` stores a launch; a resumed session has `done` from before."""
+    """Walks a plan. `keep` stores a launch; a resumed session has `done` from before. `replan` stores a plan from which
+    a case was taken; without it none is taken."""
 
     plan: Plan[C, P]
     launch: LaunchOf[C, P]
     keep: Callable[[Launch], None]
     progress: Progress
     done: Collection[tuple[str, int]] = ()
+    replan: Callable[[Plan[C, P]], None] | None = None
     _wall_s: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -74,9 +77,11 @@ class Walk(Generic[C, P]):
         left = turns_left(self.plan, self.done)
         for case in dict.fromkeys(turn.case for turn in left):
             self.explain(case)
+        runs = set(self.plan.cases)
         for turn in left:
-            self.prepare(turn.case)
-            self.take(turn)
+            if turn.case in runs:
+                self.prepare(turn.case)
+                self.take(turn)
 
     def take(self, turn: Turn[C]) -> None:
         """Launch one turn, whose case is prepared."""
@@ -137,14 +142,23 @@ class Session(Walk[Case, Protocol]):
             )
 
     def explain(self, case: Case) -> None:
-        """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes."""
+        """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes.
+
+        A pin that NCCL refuses there (it has no such switch, no CollNet) it would refuse in every launch: the case is
+        taken out of the plan."""
         if case.backend != "nccl" or case.world_size == 1 or (case.id, EXPLAIN_BLOCK) in self.done:
             return
         self.progress.launching(case, EXPLAIN_BLOCK)
         launch = self.launch(case, EXPLAINING, deadline_s=self.deadline_s(case))
         launch.block = EXPLAIN_BLOCK
+        refused = self.replan is not None and is_nccls(case.algorithm) and launch.status is Status.FAILED
+        if refused:
+            launch.findings.append(_refused(case, launch))
         self.keep(launch)
         self.progress.launched(launch)
+        if self.replan is not None and refused:
+            self.plan = self.plan.without(case, launch.findings[-1].message)
+            self.replan(self.plan)
 
     def prepare(self, case: Case) -> None:
         """Launch the single-device run of the same training, once a session."""
@@ -170,6 +184,17 @@ class Session(Walk[Case, Protocol]):
         steps = self.plan.protocol.all_steps
         # 6 operations a parameter and token: Kaplan et al., "Scaling laws for neural language models", 2020.
         return 6 * parameters * case.global_batch * case.seq_len * steps / SURE_FLOPS + compiling
+
+
+def _refused(case: Case, launch: Launch) -> Finding:
+    """Why a case is not launched again whose explaining launch failed."""
+    why = launch.failure.message if launch.failure else "it failed"
+    return Finding(
+        "pin_refused",
+        f"{case.label}: NCCL could not be pinned to {case.algorithm} ({why}), so the case was launched no more.",
+        "See the launch's error for what NCCL lacks (a switch that reduces, CollNet); native is its own choice.",
+        case.id,
+    )
 
 
 @dataclass

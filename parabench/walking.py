@@ -48,12 +48,16 @@ def walk_session(
     def keep(finished: Launch) -> None:
         store.append(opened.session_id, finished)
 
+    def replan(changed: Plan[C, P]) -> None:
+        store.replan(opened.session_id, changed.to_dict())
+
     for reason, labels in grouped(planned.skipped).items():
         tell(f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}")
     if opened.done:
         total = len(planned.turns())
         tell(f"resuming: {total - len(turns_left(planned, opened.done))} of {total} launches are done")
     walk: Walk[C, P] | None = None
+    ran = False
     plan: Plan[C, P] | None = planned
     try:
         with stop_signals():
@@ -65,9 +69,12 @@ def walk_session(
                         if walk is None:
                             walk = make(keep, progress)
                         walk.plan, walk.done, walk.progress = plan, done, progress
+                        walk.replan = replan
                         walk.run()
+                        plan = walk.plan
                 store.finish_session(opened.session_id)
-                plan = until.grown(store, opened.session_id, plan, tell, go_on) if until else None
+                ran = bool(plan.cases)
+                plan = until.grown(store, opened.session_id, plan, tell, go_on) if until and ran else None
     except Interrupted as stop:
         tell(f"stopped by {stop}; {resume_with}")
         return STOPPED
@@ -77,7 +84,7 @@ def walk_session(
     except (OSError, sqlite3.Error) as error:
         # The machine, not the case: a full disk or memory file system.
         raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
-    return 0 if store.all_ok(opened.session_id) else NOT_OK
+    return 0 if store.all_ok(opened.session_id) and ran else NOT_OK
 
 
 def concluding(code: int, folder: Path, conclude: Callable[[], None], tell: Callable[[str], None]) -> int:

@@ -210,7 +210,7 @@ def test_on_devices_all_of_them_take_part_and_nccls_own_runs_only_what_it_has(tm
     assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(4, "cuda", "nccl")}
     assert [case.op for case in plan.cases if case.algorithm == "nccl:tree"] == ["all_reduce"]
     assert [s.case.op for s in plan.skipped] == ["reduce_scatter", "all_gather", "broadcast"]
-    with pytest.raises(UsageError, match="NCCL has no broadcast by nccl:tree"):
+    with pytest.raises(UsageError, match="NCCL has tree for all_reduce only"):
         plan_collectives(CollectivesRequest(argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
 
 

@@ -1,0 +1,219 @@
+"""Pins of NCCL's algorithms: what cannot run is left out before a launch, what only a launch can show, after one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fake_launch import FakeLauncher
+from rich.console import Console
+
+from parabench import run as run_module
+from parabench.case import Case, Protocol
+from parabench.cli import main
+from parabench.collective_case import CollectiveCase
+from parabench.family import STRATEGIES
+from parabench.machine import Gpu, Machine
+from parabench.nccl_names import NCCL_ALGORITHMS
+from parabench.nccl_pins import communicators, unpinned
+from parabench.nccl_version import Nccl, this_nccl
+from parabench.plan import Plan, make_plan
+from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
+from parabench.run import Request, run_suite
+from parabench.store import load
+from parabench.suite import Suite, sweep
+
+UNKNOWN = Nccl()
+GPUS = Machine(cores=8, gpus=tuple(Gpu("NVIDIA H100", 80_000_000_000, n) for n in range(4)))
+
+
+def case(algorithm: str, strategy: str = "ddp", **fields: Any) -> Case:
+    size = fields.pop("world_size", 4)
+    return Case(
+        strategy=strategy, algorithm=f"nccl:{algorithm}", world_size=size, device="cuda", backend="nccl", **fields
+    )
+
+
+@pytest.mark.parametrize(
+    ("pinned", "said"),
+    [
+        (case("nvlstree"), "nvlstree between nodes only, and here are 4 ranks on one node; use nccl:nvls"),
+        (case("collnetdirect"), "collnetdirect between nodes only, and here are 4 ranks on one node"),
+        (case("collnetchain"), "collnetchain between nodes only"),
+        (case("pat", "fsdp"), "pat for one GPU a node only, and here are 4 ranks on one node"),
+        (case("pat", "fsdp", nodes=2), "pat for one GPU a node only, and here are 4 ranks on 2 nodes"),
+        (case("pat", "fsdp", nodes=4), "pat for sums, not for averages, and reduce_scatter averages here"),
+        (case("nvls", "fsdp"), "nvls for sums, not for averages, and reduce_scatter averages here"),
+        (case("nvls", "zero2"), "nvls for sums, not for averages"),
+        (case("nvlstree", "hsdp", nodes=2, ranks_per_node=2), "nvlstree for sums, not for averages, and all_reduce"),
+        (case("tree", "fsdp"), "tree for all_reduce only, and fsdp calls all_gather, reduce_scatter"),
+        (case("pat", "ddp"), "pat for reduce_scatter, all_gather only, and ddp calls all_reduce"),
+        # Their layers are shared inside a node, whatever lies between the groups.
+        (case("nvlstree", "tp_ddp", nodes=2, tp_size=2), "nvlstree between nodes only, and here are 2 ranks on one"),
+    ],
+)
+def test_a_pin_that_cannot_run_or_changes_nothing_is_left_out(pinned: Case, said: str) -> None:
+    why = unpinned(pinned, UNKNOWN)
+    assert why is not None
+    assert said in why
+
+
+@pytest.mark.parametrize(
+    "pinned",
+    [
+        *(case("ring", name) for name in ("ddp", "zero1", "zero2", "fsdp", "tp")),
+        case("tree"),
+        case("tree", "tp"),
+        case("tree", "hsdp", ranks_per_node=2),
+        case("nvls"),  # DDP divides before it sums
+        case("nvls", nodes=2),  # with CollNet, which only a launch can show
+        case("collnetchain", nodes=2),
+        case("nvlstree", nodes=2),
+        case("nvls", "tp", sequence_parallel=True, model="gpt-nano"),
+        case("nvlstree", "tp_ddp", nodes=4, tp_size=2),
+        case("tree", "somebody:own"),
+        Case(strategy="ddp", algorithm="ring", world_size=2, device="cuda", backend="nccl"),
+    ],
+)
+def test_what_may_run_is_tried(pinned: Case) -> None:
+    assert unpinned(pinned, UNKNOWN) is None
+
+
+def test_single_collectives_are_judged_by_their_operation_and_reduction() -> None:
+    def pinned(own: str, op: str, redop: str, **fields: Any) -> CollectiveCase:
+        named = {"world_size": 2, "device": "cuda", "backend": "nccl", **fields}
+        return CollectiveCase(op=op, algorithm=f"nccl:{own}", redop=redop, **named)
+
+    assert unpinned(pinned("nvls", "all_reduce", "sum"), UNKNOWN) is None
+    assert unpinned(pinned("pat", "reduce_scatter", "sum", nodes=2), UNKNOWN) is None
+    assert "for sums, not for averages" in str(unpinned(pinned("nvls", "all_reduce", "avg"), UNKNOWN))
+    assert "tree for all_reduce only" in str(unpinned(pinned("tree", "broadcast", "none"), UNKNOWN))
+
+
+def test_the_version_counts_where_it_is_known() -> None:
+    assert "needs NCCL 2.24 or later" in str(unpinned(case("ring"), Nccl((2, 21, 5))))
+    assert "here is NCCL 2.21.5" in str(unpinned(case("ring"), Nccl((2, 21, 5))))
+    assert unpinned(case("ring"), Nccl((2, 24, 3))) is None
+
+
+def test_the_version_is_unknown_where_another_library_may_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parabench.provenance.version", {"nvidia-nccl-cu13": "2.28.9"}.get)
+    assert this_nccl({}) == Nccl((2, 28, 9))
+    assert this_nccl({"LD_PRELOAD": "/opt/nccl/libnccl.so.2"}).version is None
+    assert this_nccl({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}"}).version == (2, 28, 9)
+    (tmp_path / "libnccl.so.2").touch()
+    assert this_nccl({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}"}).version is None
+    monkeypatch.setattr("parabench.provenance.version", lambda name: None)
+    assert this_nccl({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) == Nccl(None, shares_gpu=True)
+    assert not this_nccl({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}).shares_gpu
+
+
+def test_every_strategy_that_takes_an_algorithm_is_known() -> None:
+    takes = {name for name, entry in STRATEGIES.items() if "algorithm" in entry.axes}
+    for name in takes:
+        assert communicators(Case(strategy=name, world_size=4, tp_size=2 if "_" in name else None)), name
+
+
+def test_the_plan_leaves_them_out_with_the_reason() -> None:
+    suite = Suite(
+        name="s",
+        path=None,
+        question="q",
+        sweeps=(
+            sweep(strategy=("ddp", "fsdp"), algorithm=tuple(f"nccl:{own}" for own in NCCL_ALGORITHMS), world_size=4),
+        ),
+        protocol=Protocol(),
+    )
+    made = make_plan(suite, {}, Protocol(), GPUS, 0)
+    assert {(c.strategy, c.algorithm) for c in made.cases} == {
+        ("ddp", "nccl:ring"), ("ddp", "nccl:tree"), ("ddp", "nccl:nvls"), ("fsdp", "nccl:ring"),
+    }  # fmt: skip
+    assert len(made.cases) + len(made.skipped) == 14
+
+
+# -- what only a launch can show -----------------------------------------------------------------------------------
+
+SUITE = """'Which of the algorithms of NCCL is fastest?'
+from parabench.suite import sweep
+CASES = sweep(strategy="ddp", algorithm=("native", "nccl:nvls"), world_size=2, backend="nccl", device="cuda")
+"""
+NO_ALGORITHM = "DistBackendError: NCCL error in: nccl.cpp:94, invalid usage, no algorithm/protocol available"
+
+
+class Refusing(FakeLauncher):
+    """NCCL here has no switch that reduces: whatever is pinned to nvls fails."""
+
+    def __call__(self, case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
+        launch = super().__call__(case, protocol, deadline_s=deadline_s)
+        if case.algorithm == "nccl:nvls":
+            launch.status, launch.failure, launch.samples = Status.FAILED, Failure(NO_ALGORITHM, 0), []
+        return launch
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    suite = tmp_path / "pins.py"
+    suite.write_text(SUITE)
+    monkeypatch.setattr(run_module, "this_machine", lambda: GPUS)
+    monkeypatch.setattr("parabench.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+
+    def run(launcher: FakeLauncher, **more: Any) -> int:
+        asked = Request(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)
+        return run_suite(asked, Console(quiet=True), launch=launcher)
+
+    return run
+
+
+def test_a_pin_that_its_explaining_launch_refutes_is_launched_no_more(
+    refused: Callable[..., int], tmp_path: Path
+) -> None:
+    launcher = Refusing()
+    assert refused(launcher) == 0
+    results = load(tmp_path / "out" / "results.db")
+    pinned = results.launch[results.launch["algorithm"] == "nccl:nvls"]
+    assert list(pinned["block"]) == [EXPLAIN_BLOCK]
+    assert sorted(results.launch[results.launch["algorithm"] == "native"]["block"]) == [
+        EXPLAIN_BLOCK,
+        REFERENCE_BLOCK,
+        0,
+        1,
+    ]
+    finding = results.finding[results.finding["code"] == "pin_refused"].iloc[0]
+    assert NO_ALGORITHM in finding["message"]
+    plan = json.loads(results.session["plan"].iloc[0])
+    assert [(each["case"]["algorithm"], each["tried"]) for each in plan["skipped"]] == [("nccl:nvls", True)]
+
+
+def test_the_same_command_resumes_what_was_left_out_on_the_way(refused: Callable[..., int], tmp_path: Path) -> None:
+    stopping = Refusing()
+    stopping.interrupt_at = 3
+    assert refused(stopping) == 130
+    resumed = Refusing()
+    assert refused(resumed, resume=True) == 0
+    assert "nccl:nvls" not in {each.algorithm for each in resumed.calls}
+    assert CliRunner().invoke(main, ["report", str(tmp_path / "out"), "-o", str(tmp_path / "page.html")]).exit_code == 0
+
+
+def test_a_session_of_nothing_but_refuted_pins_does_not_end_well(refused: Callable[..., int]) -> None:
+    assert refused(Refusing(), axes=("algorithm=nccl:nvls",)) == 1
+
+
+def test_plans_of_one_request_are_known_to_be() -> None:
+    cases = (case("nvls"), case("ring"))
+    plan: Plan[Case, Protocol] = Plan(cases=cases, skipped=(), protocol=Protocol(), seed=0)
+    without = Plan.from_dict(json.loads(json.dumps(plan.without(cases[0], "no switch").to_dict())))
+    assert without.cases == cases[1:]
+    assert plan.asks_as(without)
+    assert plan.asks_as(replace(without, extra=((cases[1].id,),)))
+    assert not plan.asks_as(replace(plan, cases=cases[1:]))
+    assert not plan.asks_as(replace(without, seed=1))
+    assert [turn.case for turn in replace(plan, extra=((cases[0].id, cases[1].id),)).without(cases[0], "").turns()] == [
+        cases[1]
+    ] * 4
