@@ -31,7 +31,7 @@ BARE = Protocol(warmup=5, steps=40, instrumented=0)
 SEEN = Protocol(warmup=5, steps=40, instrumented=8)
 DEADLINE_S = 120.0
 
-# On shared cores others only ever make a step slower (`analysis.frames.QUANTILE`).
+# On shared cores others only ever make a step slower (`analysis.launch_number.QUANTILE`).
 QUANTILE = 0.1
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.frames import MEMORY, STALENESS, STATISTIC
+from parabench.analysis.frames import MEMORY, STALENESS
+from parabench.analysis.launch_number import STATISTIC
 from parabench.case import Case
 from parabench.record import STEP_PARTS, Status
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 from types import TracebackType
 from typing import Any
 from typing import Protocol as Interface
@@ -19,6 +18,7 @@ from rich.progress import (
 )
 
 from parabench.analysis import words
+from parabench.analysis.launch_number import launch_number
 from parabench.collective_case import size_text
 from parabench.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Launch, Phase, Status
 from parabench.session import Progress
@@ -158,13 +158,14 @@ class LiveProgress(_OfLaunches):
 
 
 def outcome(launch: Launch) -> str:
-    """A launch in a few words: its median step or call over the slowest rank, or how it failed."""
+    """A launch in a few words: the number that answers make of its steps, or of its largest calls, or how it failed."""
     if launch.status is not Status.OK:
         return f"{launch.status}: {launch.failure}" if launch.failure else str(launch.status)
     if launch.case.kind == "collectives":
         size = max(call.bytes for call in launch.collectives)
-        return f"{statistics.median(launch.call_durations(size)) * 1e3:.2f} ms a call at {size_text(size)}"
-    return f"{statistics.median(launch.step_latencies(Phase.MEASURE)) * 1e3:.1f} ms a step"
+        took = launch_number(launch.call_durations(size), launch.case.device)
+        return f"{words.milliseconds(took)} a call at {size_text(size)}"
+    return f"{words.milliseconds(launch_number(launch.step_latencies(Phase.MEASURE), launch.case.device))} a step"
 
 
 def _block(block: int, blocks: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -296,20 +298,28 @@ class Launch:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def step_latencies(self, phase: Phase | None = None) -> list[float]:
-        """Seconds that each step took on its slowest rank, in order; of one phase, or of all."""
-        slowest: dict[int, float] = {}
-        for sample in self.samples:
-            if sample.metric == "step_s" and sample.step is not None and phase in (None, sample.phase):
-                slowest[sample.step] = max(slowest.get(sample.step, 0.0), sample.value or 0.0)
-        return [slowest[step] for step in sorted(slowest)]
+        """Seconds that each step took on its slowest rank, in order; of one phase, or of all. NaN where a rank's is
+        unknown."""
+        return _slowest(
+            (sample.step, sample.value)
+            for sample in self.samples
+            if sample.metric == "step_s" and sample.step is not None and phase in (None, sample.phase)
+        )
 
     def call_durations(self, size: int) -> list[float]:
-        """Seconds that each measured collective of `size` bytes took on its slowest rank, in order."""
-        slowest: dict[int, float] = {}
-        for call in self.collectives:
-            if call.bytes == size and call.phase == Phase.MEASURE:
-                slowest[call.seq] = max(slowest.get(call.seq, 0.0), call.duration_s or 0.0)
-        return [slowest[seq] for seq in sorted(slowest)]
+        """Seconds that each measured collective of `size` bytes took on its slowest rank, in order; NaN where a rank's
+        is unknown."""
+        calls = (call for call in self.collectives if call.bytes == size and call.phase == Phase.MEASURE)
+        return _slowest((call.seq, call.duration_s) for call in calls)
+
+
+def _slowest(ranks: Iterable[tuple[int, float | None]]) -> list[float]:
+    """The largest seconds of each place, in order of places; NaN stays NaN, whatever the others are."""
+    slowest: dict[int, float] = {}
+    for at, seconds in ranks:
+        known = math.nan if seconds is None else seconds
+        slowest[at] = known if math.isnan(known) else max(slowest.get(at, known), known)
+    return [slowest[at] for at in sorted(slowest)]
 
 
 # Why a value is null where neither time nor permission would help; what a device lacks is no doubt about it.
@@ -318,14 +328,14 @@ NOT_SUPPORTED = "not supported by this device or driver"
 # The spans that a training stood still for communication in; the others are named like a step's parts.
 WAIT = "wait"
 
-# Launches that count are in a block of 0 or more. Those that don't: one device's, which others are verified against,
-# and the one in which NCCL tells what it chooses.
 # Operations between two ranks.
 MESSAGES = ("send", "recv")
 
 # The folder beside a store for the traces that a run is asked for.
 TRACES = "traces"
 
+# Launches that count are in a block of 0 or more. Those that don't: one device's, which others are verified against,
+# and the one in which NCCL tells what it chooses.
 REFERENCE_BLOCK = -1
 EXPLAIN_BLOCK = -2
 FIRST_BLOCK = 0

@@ -11,11 +11,17 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from parabench.analysis.evidence import evidence
+from parabench.analysis.frames import case_table, launch_table
+from parabench.analysis.session import select_session
 from parabench.analysis.sweet_spot import effects as effects_module
 from parabench.analysis.sweet_spot.best import sweet_spots
+from parabench.analysis.sweet_spot.best_lines import lines
 from parabench.analysis.sweet_spot.effects import fit
 from parabench.analysis.sweet_spot.studentized import studentized_range
+from parabench.analysis.tables import case_rows
 from parabench.record import Status
+from parabench.report import render
 
 BUCKETS = (1.0, 4.0, 16.0, 25.0, None)
 
@@ -49,7 +55,8 @@ def test_a_flat_curve_keeps_all_and_says_how_many_blocks_would_tell(tmp_path):
     assert answer.half_width > 0.02
     assert answer.more_blocks > 3
     within = f"±{100 * answer.half_width:.0f} %"
-    too_few = f"3 blocks are too few to say whether the bucket size matters (5 configurations, {within})"
+    named = "No clear winner among 5 configurations: "
+    too_few = f"{named}3 blocks are too few to say whether the bucket size matters ({within})"
     assert answer.sentence().startswith(too_few)
     assert "no difference" not in answer.sentence()
     assert f"About {answer.more_blocks} more blocks would tell a difference of 2 %." in answer.sentence()
@@ -143,7 +150,7 @@ def test_one_block_cannot_decide(tmp_path):
     assert len(answer.equals) == 1
     assert answer.half_width is None
     assert answer.sentence().startswith("One block cannot tell a difference from noise")
-    assert "Fastest so far: ddp native 1 MiB" in answer.sentence()
+    assert "Nominally first: ddp native 1 MiB" in answer.sentence()
 
 
 def test_one_case_has_nothing_to_rank(tmp_path):
@@ -244,9 +251,9 @@ def test_launches_that_differ_too_much_name_no_winner(tmp_path):
     assert (answer.too_wide, len(answer.equals), len(answer.slower)) == (True, 2, 1)
     within = f"±{100 * answer.half_width:.0f} %"
     assert answer.sentence().startswith(
-        f"The launches differ too much to tell which is first with 3 blocks ({within}). "
-        f"Nominally first: {answer.best.label}: "
+        f"No clear winner among 3 configurations with 3 blocks ({within}): {answer.best.label}; "
     )
+    assert f"{answer.equals[1].label}. Nominally first: {answer.best.label}: " in answer.sentence()
     assert "Fastest" not in answer.sentence()
 
 
@@ -254,9 +261,46 @@ def test_launches_that_differ_too_much_tell_nothing_apart(tmp_path):
     cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.04, noise=0.3))
     assert answer.too_wide
-    assert answer.sentence().startswith(
-        "The launches differ too much to tell the 3 configurations apart with 3 blocks (±"
+    assert answer.sentence().startswith("No clear winner among 3 configurations with 3 blocks (±")
+
+
+@pytest.mark.parametrize(("noise", "named"), [(0.002, True), (0.05, False)])
+def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, noise, named):
+    """In every output that names one: the sentence, the table of cases, the JSON, the report, the table by axis."""
+    cases = [fake.case(strategy=s) for s in ("ddp", "zero1")]
+    slow = fake.case(strategy="fsdp")
+    results = fake.write(
+        tmp_path / "r.db",
+        fake.sweep([*cases, slow], lambda c: 4.0 if c == slow else 0.04, noise=noise),
     )
+    session = select_session(results, None)
+    (answer,) = sweet_spots(results, by=["strategy"])
+    assert len(answer.equals) == 1
+    assert (answer.half_width < 0.05) == named
+    assert (answer.winner is not None) == named
+    assert answer.sentence().startswith("Fastest: " if named else "No clear winner among 2 configurations with 3 ")
+    assert answer.to_dict()["winner"] == (answer.best.case_id if named else None)
+    places = {row["place"] for row in case_rows(case_table(launch_table(results, session)), [answer])}
+    assert ("fastest" in places) == named
+    table = lines(evidence(results, session), [answer])
+    assert any("  best  " in line for line in table) == named
+    assert any("  nominally first  " in line for line in table) != named
+    page = render(results, session.id)
+    assert ("nominally first: step latency" in page) != named
+
+
+def test_a_set_of_unknown_width_names_no_winner(tmp_path):
+    """Cases that were never in one block cannot be compared: nobody knows how far apart they are."""
+    first, second = ([fake.case(strategy=s) for s in some] for some in (("ddp", "zero1"), ("fsdp", "tp")))
+    launches = [
+        fake.launch(case, 0.04 * (1 + 0.01 * ((block + at) % 3)), block=block)
+        for some, blocks in ((first, (0, 1, 2)), (second, (3, 4, 5)))
+        for block in blocks
+        for at, case in enumerate(some)
+    ]
+    (answer,) = spots(tmp_path, launches)
+    assert (answer.decided, answer.half_width, answer.winner) == (True, None, None)
+    assert answer.sentence().startswith("No clear winner among 4 configurations with 6 blocks: ")
 
 
 def curve_of(tmp_path, truth, noise, blocks=3):

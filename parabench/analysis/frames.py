@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
 from parabench.analysis.session import Session
 from parabench.case import Case
 from parabench.family import entry_of
@@ -39,12 +40,6 @@ LAUNCH_NUMBERS = {
     "span": "FALSE",
 }
 
-# Other tenants of a shared CPU only ever make a step slower, so a low quantile estimates the undisturbed
-# step: its A/A spread was 2.5 % where the median's was 9.7 %. A dedicated GPU is not disturbed, and there the
-# median is robust.
-QUANTILE = {"cuda": 0.5, "cpu": 0.1}
-STATISTIC = {"cuda": "median", "cpu": "10th percentile"}
-
 
 def launch_table(results: Results, session: Session) -> pd.DataFrame:
     """One row per launch of the session, the reference launch included (`block` is -1).
@@ -60,20 +55,13 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     session.require("training", "use --session to name one that did")
     launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
     ids = launches["launch_id"]
-    whole, medians, devices, steps = (
+    whole, medians, devices = (
         table if len(ids) == len(results.launch) else table[table["launch_id"].isin(ids)]
-        for table in (results.whole, results.medians, results.device_sample, results.steps)
+        for table in (results.whole, results.medians, results.device_sample)
     )
     doubted = results.finding.loc[results.finding["code"] == UNVERIFIED, "launch_id"].dropna()
-    table = pd.concat(
-        [
-            launches[list(_KEPT)].infer_objects().reset_index(drop=True),
-            _case_fields(launches["case_json"], bool(session.environment.get("gpus"))),
-        ],
-        axis="columns",
-    ).assign(verified=~ids.isin(doubted).to_numpy())
-    table = table.join(_step_numbers(steps, table.set_index("launch_id")["device"]), on="launch_id")
-    table["n_steps"] = table["n_steps"].fillna(0).astype(int)
+    table = numbered(launches, results.steps, {session.id: bool(session.environment.get("gpus"))})
+    table = table.assign(verified=~ids.isin(doubted).to_numpy())
     tokens = table["global_batch"] * table["seq_len"]
     table["tokens_per_s"] = (tokens / table["number_s"].where(table["number_s"] > 0)).astype(float)
     for added in (_parts(medians), _peaks(whole, devices), _staleness(whole)):
@@ -81,15 +69,28 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     return table.assign(peak_memory_bytes=_peak_memory(table))
 
 
-def _case_fields(stored: pd.Series[str], gpus: bool) -> pd.DataFrame:
+def numbered(launches: pd.DataFrame, steps: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFrame:
+    """Launches with their case's fields, `label`, `statistic`, `number_s`, `p90_s`, `drift` and `n_steps`.
+
+    `launches` are rows of the store of any sessions, with `launch_id`; `steps` is `Results.steps`; `gpus` tells of each
+    session whether its machine had some.
+    """
+    steps = steps[steps["launch_id"].isin(launches["launch_id"])]
+    fields = _case_fields(launches["case_json"], launches["session_id"].map(gpus))
+    table = pd.concat([launches[list(_KEPT)].infer_objects().reset_index(drop=True), fields], axis="columns")
+    table = table.join(_step_numbers(steps, table.set_index("launch_id")["device"]), on="launch_id")
+    return table.assign(n_steps=table["n_steps"].fillna(0).astype(int))
+
+
+def _case_fields(stored: pd.Series[str], gpus: pd.Series[bool]) -> pd.DataFrame:
     """For each launch its case's fields, with the device that `auto` meant, its `label`, and its `statistic`."""
-    codes, texts = pd.factorize(stored)
-    cases = [Case.from_dict(json.loads(text)) for text in texts]
+    codes, pairs = pd.factorize(pd.Series(list(zip(stored, gpus, strict=True)), dtype=object))
+    cases = [Case.from_dict(json.loads(text)) for text, _ in pairs]
     ids = [case.id for case in cases]
     labels = unique_labels(dict(zip(ids, cases, strict=True)))
     rows = []
-    for at, case in zip(ids, cases, strict=True):
-        device = case.device if case.device != "auto" else "cuda" if gpus else "cpu"
+    for at, case, (_, there) in zip(ids, cases, pairs, strict=True):
+        device = device_of(case.device, there)
         rows.append(case.to_dict() | {"device": device, "label": labels[at], "statistic": STATISTIC[device]})
     fields = pd.DataFrame(rows, columns=[*Case().to_dict(), "label", "statistic"])
     return fields.take(codes).reset_index(drop=True)
@@ -140,13 +141,14 @@ def counted(launches: pd.DataFrame) -> pd.DataFrame:
 def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     """One row per case, fastest first, those without a number last; the reference launch is left out.
 
-    `latency_s` is the mean on the log scale of the launches' numbers, as in the average block of the case's work: where
-    some cases have more blocks than others, what drifted between blocks is no merit. `low_s` and `high_s` are the
-    extreme launches, `spread` = high / low - 1 (NaN for fewer than two launches). `status` is 'ok' or a count such as
-    '2 ok, 1 oom'; `error` the first error. Parts are medians over the launches that count, peaks maxima.
+    `latency_s` is the case's step time, wherever one is shown (`step_times`): the mean on the log scale of the numbers
+    of its launches, as in the average block of the case's work: where some cases have more blocks than others, what
+    drifted between blocks is no merit. `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1 (NaN
+    for fewer than two launches). `status` is 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts are
+    medians over the launches that count, peaks maxima.
     """
     own = launches[launches["block"] >= FIRST_BLOCK]
-    levels = {name: _levels(counted(own), name) for name in ("number_s", "p90_s")}
+    seconds, late = step_times(own), _levels(counted(own), "p90_s")
     cases = own.drop_duplicates("case_id").set_index("case_id")
     every, good = own.groupby("case_id"), counted(own).groupby("case_id")
     failed = own.dropna(subset=["error"]).drop_duplicates("case_id")
@@ -157,11 +159,11 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
         error=pd.Series({case: errors.get(case) for case in cases.index}, dtype=object),
         n_ok=number.size().reindex(cases.index, fill_value=0),
         n_launches=every.size(),
-        latency_s=cases.index.map(levels["number_s"]).astype(float),
+        latency_s=cases.index.map(seconds).astype(float),
         low_s=number.min(),
         high_s=number.max(),
         spread=(number.max() / number.min() - 1).where(number.size() > 1),
-        p90_s=cases.index.map(levels["p90_s"]).astype(float),
+        p90_s=cases.index.map(late).astype(float),
         **{name: good[name].median() for name in STEP_PARTS},
         **{name: good[name].max() for name in MEMORY},
         staleness_mean=good["staleness_mean"].mean(),
@@ -177,12 +179,19 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values("latency_s", na_position="last", kind="stable").reset_index(drop=True)
 
 
+def step_times(launches: pd.DataFrame) -> dict[str, float]:
+    """{case id: seconds}: the one step time that each case has in the session that `launches`, a launch table, is of;
+    no entry for a case of which no launch counts."""
+    return _levels(counted(launches), "number_s")
+
+
 def _levels(good: pd.DataFrame, number: str) -> dict[str, float]:
     """{case id: seconds}: the mean over launches on the log scale, as in the average block of the case's work."""
     levels: dict[str, float] = {}
     for _, group in same_work(good):
         if group["case_id"].nunique() * group["block"].nunique() == len(group):  # every case is in every block
-            levels |= {str(case): _log_mean(values) for case, values in group.groupby("case_id")[number]}
+            logs = pd.Series(np.log(group[number].to_numpy(dtype=float)), group["case_id"].to_numpy())
+            levels |= {str(case): float(np.exp(mean)) for case, mean in logs.groupby(level=0).mean().items()}
             continue
         from parabench.analysis.sweet_spot.effects import fit  # which takes scipy with it
 
@@ -198,11 +207,6 @@ def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dic
     """The rows of each work, in the order in which the works first appear, with the fields that define it."""
     groups = table.groupby(list(work), sort=False, dropna=False)
     return [(dict(zip(work, key, strict=True)), group) for key, group in groups]
-
-
-def _log_mean(values: pd.Series[float]) -> float:
-    known = values[values > 0].dropna()
-    return float(np.exp(np.log(known).mean())) if len(known) else float("nan")
 
 
 def status_counts(statuses: Iterable[str]) -> str:

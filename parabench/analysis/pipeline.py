@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.record import FIRST_BLOCK, Status
+from parabench.analysis.frames import counted
 
 BUSY = "stage_busy_share"
 COLUMNS = ("case_id", "label", "stages", "microbatches", "schedule", "theory", "measured", "n_launches")
@@ -19,10 +19,10 @@ def bubbles(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     `launches` is `frames.launch_table`, `whole` as `Results` has it. `stages`, `microbatches`, `schedule`: what ran;
     `theory` the bubble of that schedule where all stages take equally long and messages nothing
     (`strategies/bubble.py` derives it). A launch's bubble is 1 - the mean over its ranks of the share of a step in
-    which they compute, messages and uneven stages included; `measured` is the median over the `n_launches` that ended
-    well and of which every rank's share is known, NaN without any. All bubbles are shares of the whole time.
+    which they compute, messages and uneven stages included; `measured` is the median over the `n_launches` that count
+    and of which every rank's share is known, NaN without any. All bubbles are shares of the whole time.
     """
-    good = launches[(launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK)]
+    good = counted(launches)
     good = good[good["facts"].str.contains('"pipeline"', regex=False, na=False)]
     told = {
         launch: pipeline for launch, facts in good.set_index("launch_id")["facts"].items() if (pipeline := _of(facts))

@@ -32,8 +32,7 @@ def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, 
     place = {}
     for answer in answers:
         if answer.best is not None and answer.decided:
-            first = not answer.equals or (answer.slower and not answer.too_wide)
-            place[answer.best.case_id] = "fastest" if first else NOT_APART
+            place[answer.best.case_id] = NOT_APART if answer.winner is None else "fastest"
             place.update({candidate.case_id: NOT_APART for candidate in answer.equals})
     return [
         {str(k): v for k, v in row.items()} | {"place": place.get(row["case_id"], ""), "mark": _mark(row)}

@@ -45,7 +45,8 @@ def page_data(seen: Evidence, answers: Sequence[Answer]) -> dict[str, Any]:
     """The data of a training's page, as JSON holds it.
 
     `cases` are rows as `frames.case_table` has them, fastest first, each with its `place` in the answers, its `mark`
-    where it is no answer, and `work`, the index of its work in `works`; `launches` name theirs by its row, `case`.
+    where it is no answer, and `work`, the index of its work in `works`; `launches` name theirs by its row, `case`, and
+    tell whether they count (`counts`: 1, else 0) and how far from their case's step time they are (`from_case`).
     `filters` are [column, title] pairs; `curves` is what `scaling_data` makes of scaling; `styles` are how each
     strategy and algorithm is drawn. A work's `front` are the rows of the configurations that no other beats in both
     step time and memory, where there is more than one; where a work has, `mean_peak_bytes` is each case's memory, mean
@@ -77,7 +78,10 @@ def page_data(seen: Evidence, answers: Sequence[Answer]) -> dict[str, Any]:
         work=[of_work[case] for case in cases["case_id"]],
     )
     own = seen.launches[seen.launches["case_id"].isin(rows)]
+    counts = own["launch_id"].isin(seen.good["launch_id"])
     launches = own[["launch_id", *_LAUNCH]].assign(
+        counts=counts.astype(int),
+        from_case=from_case(own, cases).where(counts),
         drift=own["drift"].round(4),  # a hundredth of a percent
         case=[rows[case] for case in own["case_id"]],
         buckets=buckets(own["facts"]),
@@ -100,6 +104,13 @@ def page_data(seen: Evidence, answers: Sequence[Answer]) -> dict[str, Any]:
         "bars": bars(),
         **detail_data(seen, rows, _LAUNCH),
     }
+
+
+def from_case(launches: pd.DataFrame, cases: pd.DataFrame) -> pd.Series[float]:
+    """How far each launch's number is from its case's step time, as a fraction; NaN for the only launch of a case."""
+    known = cases.set_index("case_id")
+    seconds = known["latency_s"].astype(float).where(known["n_ok"] > 1)
+    return launches["number_s"] / launches["case_id"].map(seconds) - 1
 
 
 def _mean_peaks(seen: Evidence, case_ids: pd.Series[str]) -> pd.Series[float]:

@@ -11,7 +11,7 @@ import pandas as pd
 from parabench.analysis import tables
 from parabench.analysis.checks import AA_SPREAD, DRIFTS, check_evidence
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.frames import STATISTIC
+from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.sweet_spot.answer import Answer
 from parabench.pages.columns import packed
 from parabench.pages.rerun import rerun_of

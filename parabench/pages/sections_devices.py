@@ -92,11 +92,14 @@ def _devices(seen: Evidence) -> Section:
     for launch_id in drawn_launches(seen, "device_sample"):
         phases, held_down = launch_phases(seen, launch_id), throttled_at(seen, launch_id)
         case_id, label = _case(seen, launch_id)
+        read = {metric: device_line(seen, launch_id, metric) for metric, *_ in OVER_TIME}
+        # A device has one colour in all figures of a launch: they have the same order of devices.
+        many = any(lines["place"].nunique() > MOST_LINES for lines in read.values())
+        crowded |= many
         for metric, title, axis, unit, divisor in OVER_TIME:
-            lines = device_line(seen, launch_id, metric)
+            lines = read[metric]
             if lines["value"].notna().any():
-                crowded |= lines["place"].nunique() > MOST_LINES
-                lines = _first(lines, held_down) if crowded else lines
+                lines = _first(lines, held_down) if many else lines
                 lines = lines.assign(value=lines["value"] / divisor)
                 marks = held_down if metric == "sm_clock_hz" else None
                 panel = device_panel(f"{title} · {label}", lines, phases, axis, unit, marks)

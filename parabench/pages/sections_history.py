@@ -155,22 +155,25 @@ def _cases(history: History) -> Table:
 
 def _sessions(history: History) -> Table:
     """The newest first, each with what changed on its machine since the one before of its suite."""
-    several = len({visit.session.suite for visit in history.visits}) > 1
-    rows: list[tuple[str, ...]] = []
-    for visit, changed in zip(history.visits, history.machine, strict=True):
-        session = visit.session
-        columns = {
-            "Session": session.name + ("" if visit.judged else " (side a: not followed)"),
-            "Suite": session.suite if several else None,
-            "Changed since the one before": words.listed(change.arrow() for change in changed),
-            "Began": tables.when(session.started_utc),
-            "Host": visit.known("host") or words.UNKNOWN,
-            "torch": visit.known("versions", "torch") or words.UNKNOWN,
-            "Commit": visit.commit or words.UNKNOWN,
-        }
-        shown = {name: said for name, said in columns.items() if said is not None}
-        rows.append(tuple(shown.values()))
-    return Table("Sessions", tuple(shown), rows[::-1], texts=len(shown) - 4, closed=len(rows) > MOST_OPEN)
+    head = ["Session", "Suite", "Changed since the one before", "Began", "Host", "torch", "Commit"]
+    rows = [
+        [
+            visit.session.name + ("" if visit.judged else " (side a: not followed)"),
+            visit.session.suite,
+            words.listed(change.arrow() for change in changed),
+            tables.when(visit.session.started_utc),
+            visit.known("host") or words.UNKNOWN,
+            visit.known("versions", "torch") or words.UNKNOWN,
+            visit.commit or words.UNKNOWN,
+        ]
+        for visit, changed in zip(history.visits, history.machine, strict=True)
+    ]
+    texts = 3
+    if len({visit.session.suite for visit in history.visits}) < 2:
+        at, texts = head.index("Suite"), 2
+        for cells in (head, *rows):
+            del cells[at]
+    return Table("Sessions", tuple(head), [tuple(row) for row in reversed(rows)], texts, closed=len(rows) > MOST_OPEN)
 
 
 def _numbers(history: History) -> tuple[Table, ...]:

@@ -9,7 +9,8 @@ import pandas as pd
 from parabench.analysis import words
 from parabench.analysis.checks import AA_SPREAD, DRIFTS, NOISY
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.frames import STATISTIC, status_counts
+from parabench.analysis.frames import status_counts
+from parabench.analysis.launch_number import STATISTIC
 from parabench.pages.section import Section, Table
 from parabench.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, Status
 
@@ -30,7 +31,7 @@ def sections(seen: Evidence) -> list[Section]:
         Section(
             "spread",
             "Launches of the same case",
-            "Each launch's number against the mean of its case. The narrower, the smaller the differences between "
+            "Each launch's number against the step time of its case. The narrower, the smaller the differences between "
             "cases that can be told." + (_shaded() if on_cpu else ""),
             [],
             "No case has two launches that count, so how far launches agree is unknown.",

@@ -49,7 +49,8 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
 
 def _spot(answer: Answer, best: Candidate, heading: str) -> str:
     named = f"{heading}: {best.label}" if heading else best.label
-    return named if answer.decided else f"{named} (undecided)"
+    doubt = "undecided" if not answer.decided else "nominally first" if answer.winner is None else ""
+    return f"{named} ({doubt})" if doubt else named
 
 
 def _numbers(answer: Answer, best: Candidate, peak: float | None, first: Candidate | None) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-// How far launches agree: their spread around their case's mean, their drift, and what the order in which they ran did.
+// How far launches agree: their spread around their case's step time, their drift, and what the order in which they ran did.
 const MOST_MARKS = 1000;  // marks in one figure; more are a cloud, and slow
 const MOST_SPREAD = 16;
 const MOST_BINS = 40;
 
-// Whether a launch counts (parabench/analysis/frames.py: counted).
-const counts = (i) => launches.status[i] === "ok" && launches.block[i] >= 0 && launches.number_s[i] > 0;
+// Whether a launch counts.
+const counts = (i) => launches.counts[i] === 1;
 // The launches of cases, as they ran.
 const launchesIn = (rows) => {
   const chosen = new Uint8Array(cases.n);
@@ -12,19 +12,6 @@ const launchesIn = (rows) => {
   return asTheyRan.filter((i) => i < launches.n && chosen[launches.case[i]]);
 };
 
-// Each launch's number over the mean of its case on the log scale, as a change; unknown for the only launch of a case.
-let apartFromMean = null;
-const deviations = () => {
-  if (apartFromMean) return apartFromMean;
-  apartFromMean = new Float64Array(launches.n).fill(NaN);
-  for (const own of launchesOf) {
-    const good = own.filter(counts);
-    if (good.length < 2) continue;
-    const mean = good.reduce((sum, i) => sum + Math.log(launches.number_s[i]), 0) / good.length;
-    for (const i of good) apartFromMean[i] = launches.number_s[i] / Math.exp(mean) - 1;
-  }
-  return apartFromMean;
-};
 const signedPercent = (share) => `${share < 0 ? "−" : "+"}${say.percent(Math.abs(share))}`;
 
 const launchHover = (i, told) => [
@@ -99,28 +86,28 @@ const histogram = (shares) => {
 };
 
 drawers.spread = (rows) => {
-  const from = deviations();
-  const own = launchesIn(rows).filter((i) => !Number.isNaN(from[i]));
+  const from = launches.from_case;
+  const own = launchesIn(rows).filter((i) => known(from[i]));
   if (!own.length) return [];
   const widest = rows.filter((row) => known(cases.spread[row])).sort((a, b) => cases.spread[b] - cases.spread[a]);
   const shown = widest.slice(0, MOST_SPREAD);
   const places = new Map(shown.map((row, at) => [row, at]));
-  const marks = shown.flatMap((row) => launchesOf[row]).filter((i) => !Number.isNaN(from[i]));
+  const marks = shown.flatMap((row) => launchesOf[row]).filter((i) => known(from[i]));
   const percentFrom = (i) => from[i] * 100;
   const bins = histogram(own.map((i) => from[i]));
   return [
     {
       key: "spread-all", title: `${count(own.length, "launch")} of ${count(widest.length, "case")}`, height: 260, wide: true,
       traces: [bins],
-      layout: laidOut("from the mean of its case (%)", "launches", {
+      layout: laidOut("from its case's step time (%)", "launches", {
         shapes: sameBand(rows, "x"), bargap: 0, yaxis: wholeTicks(Math.max(...bins.y)),
       }),
     },
     {
       key: "spread-cases", wide: true, height: barHeight(shown, 60, 1),
       title: widest.length > shown.length ? `The ${MOST_SPREAD} cases whose launches differ most` : "Case by case, those that differ most first",
-      traces: launchMarks(marks, percentFrom, (i) => places.get(launches.case[i]), (i) => `${signedPercent(from[i])} from its case's mean`),
-      layout: laidOut("from the mean of its case (%)", "", { showlegend: false, yaxis: nameAxis(shown), xaxis: zeroLine, shapes: sameBand(shown, "x") }),
+      traces: launchMarks(marks, percentFrom, (i) => places.get(launches.case[i]), (i) => `${signedPercent(from[i])} from its case's step time`),
+      layout: laidOut("from its case's step time (%)", "", { showlegend: false, yaxis: nameAxis(shown), xaxis: zeroLine, shapes: sameBand(shown, "x") }),
     },
   ];
 };
@@ -160,8 +147,8 @@ const middle = (values) => {
 };
 
 drawers.order = (rows) => {
-  const from = deviations();
-  const own = launchesIn(rows).filter((i) => !Number.isNaN(from[i]));
+  const from = launches.from_case;
+  const own = launchesIn(rows).filter((i) => known(from[i]));
   if (!own.length) return [];
   const place = placesInOrder(own);
   const drawn = thinned(own, MOST_MARKS);
@@ -177,13 +164,13 @@ drawers.order = (rows) => {
   return [{
     key: "order", wide: true, height: 340, title: drawnOf(drawn, own),
     traces: [
-      ...launchMarks(drawn, (i) => place.get(i), (i) => from[i] * 100, (i) => `${signedPercent(from[i])} from its case's mean`),
+      ...launchMarks(drawn, (i) => place.get(i), (i) => from[i] * 100, (i) => `${signedPercent(from[i])} from its case's step time`),
       {
         type: "scatter", mode: "lines+markers", name: "median of a block", showlegend: strategyLegend(drawn), ...line, line: { color: colour("--ink"), width: 2 },
         marker: { color: colour("--ink"), size: 5 }, hovertemplate: "%{text}<extra></extra>",
       },
     ],
-    layout: laidOut("launches, as they ran", "from its case's mean (%)", {
+    layout: laidOut("launches, as they ran", "from its case's step time (%)", {
       xaxis: wholeTicks(own.length), yaxis: zeroLine, shapes: sameBand(rows, "y"),
     }),
   }];

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.frames import QUANTILE, STATISTIC
+from parabench.analysis.launch_number import STATISTIC, launch_number
 from parabench.analysis.session import Session
 from parabench.collective_case import OPS, CollectiveCase
 from parabench.record import Phase, Status
@@ -67,7 +67,7 @@ def call_times(collective: pd.DataFrame) -> pd.DataFrame:
 def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
     """One row per launch, size and form, with LAUNCH_COLUMNS.
 
-    `number_s` is the launch's one number, `statistic` says which (as for steps, see `frames.QUANTILE`). p50_s, p95_s
+    `number_s` is the launch's one number, `statistic` says which (as for steps, see `launch_number`). p50_s, p95_s
     and p99_s are quantiles over the launch's calls, `ran` is the algorithm that really ran, `n_wrong`
     counts wrong elements over all ranks, NaN when a rank came to no check; `piece_bytes` is what messages were cut to.
     """
@@ -96,7 +96,7 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
                 "in_place": bool(in_place),
                 "calls": len(seconds),
                 "statistic": STATISTIC[case.device],
-                "number_s": float(np.quantile(seconds, QUANTILE[case.device])),
+                "number_s": launch_number(seconds, case.device),
                 "n_wrong": wrong[launch_id, size, in_place],
                 "piece_bytes": json.loads(launch["facts"]).get("piece_bytes", np.nan),
             }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -19,17 +20,20 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Known:
-    """A number of launches: columns `launch_id, case_id, block, value`; where a case has none, why."""
+    """A number of launches: columns `launch_id, case_id, block, value`; where a case has none, why. `cases` are the
+    cases' own numbers in their session where those are more than a mean of their launches."""
 
     launches: pd.DataFrame
     why: dict[str, str]
+    cases: Mapping[str, float] = field(default_factory=dict)
 
 
 def latencies(side: Side) -> Known:
     """Step latency, s."""
     good = side.good[["launch_id", "case_id", "block"]].assign(value=side.good["number_s"])
     status = side.cases.loc[~side.cases.index.isin(good["case_id"]), "status"]
-    return Known(good, {str(case): f"its launches ended {said}" for case, said in status.items()})
+    why = {str(case): f"its launches ended {said}" for case, said in status.items()}
+    return Known(good, why, side.step_times)
 
 
 def tokens_per_gb(side: Side) -> Known:

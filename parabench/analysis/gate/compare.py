@@ -139,7 +139,8 @@ def compare(
         if end.outcome is None:
             end = _by_numbers(end, sides, test, tolerance, alpha, paired)
         there = candidate if case in candidate.cases.index else base
-        rows.append(_row(case, str(there.cases.loc[case, "label"]), sides, test, tolerance, end))
+        seconds = base.step_times.get(case), candidate.step_times.get(case)
+        rows.append(_row(case, str(there.cases.loc[case, "label"]), seconds, sides, test, tolerance, end))
     order = list(Outcome)
     return Comparison(
         base=base.session.name,
@@ -174,8 +175,18 @@ def _launches(case: str, base: Side, candidate: Side, paired: bool) -> Launches:
     return sides[0], sides[1]
 
 
-def _row(case: str, label: str, launches: Launches, test: Test | None, tolerance: float, end: End) -> Row:
-    seconds = [math.exp(logs_of(side["number_s"]).mean()) if len(side) else None for side in launches]
+def _row(
+    case: str,
+    label: str,
+    seconds: tuple[float | None, float | None],
+    launches: Launches,
+    test: Test | None,
+    tolerance: float,
+    end: End,
+) -> Row:
+    """`seconds` are the step times that the case has in its sessions; the ratio is of the launches that are
+    compared."""
+    means = [float(logs_of(side["number_s"]).mean()) if len(side) else None for side in launches]
     assert end.outcome is not None
     return Row(
         case_id=case,
@@ -183,7 +194,7 @@ def _row(case: str, label: str, launches: Launches, test: Test | None, tolerance
         outcome=end.outcome,
         base_s=seconds[0],
         candidate_s=seconds[1],
-        ratio=seconds[1] / seconds[0] if seconds[0] and seconds[1] else None,
+        ratio=math.exp(means[1] - means[0]) if means[0] is not None and means[1] is not None else None,
         low=factor(test.low) if test else None,
         high=factor(test.high) if test else None,
         p_slower=test.p_slower if test else None,

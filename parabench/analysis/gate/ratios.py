@@ -22,8 +22,10 @@ Launches = tuple[pd.DataFrame, pd.DataFrame]
 
 @dataclass(frozen=True)
 class Ratio:
-    """One number of a case on both sides: geometric means over launches, and candidate / base with its 95 % interval.
+    """One number of a case on both sides, and candidate / base with its 95 % interval.
 
+    `base` and `candidate` are geometric means over launches; of a step the step time that the case has in its session.
+    The ratio is of the launches that are compared: where one has no partner, it is not the ratio of these two.
     `reason` says why a number or the interval is unknown. The launches are ids in table `launch` of each side's store.
     """
 
@@ -63,7 +65,13 @@ def ratios(
     tests = judge({name: logs[pair] for name, pair in named.items()}, paired=paired, alpha=ALPHA)
     by_pair = {named[name]: test for name, test in tests.items()}
     found = {
-        pair: _ratio(logs[pair], by_pair.get(pair), _reason(pair, base, candidate, names), own)
+        pair: _ratio(
+            logs[pair],
+            (base.cases.get(pair[0]), candidate.cases.get(pair[1])),
+            by_pair.get(pair),
+            _reason(pair, base, candidate, names),
+            own,
+        )
         for pair, own in sides.items()
     }
     reasons = [ratio.reason for ratio in found.values() if ratio.ratio is None]
@@ -106,7 +114,14 @@ def _reason(pair: Pair, base: Known, candidate: Known, names: tuple[str, str]) -
     return " and ".join(f"on {name}, {said}" for name, said in zip(names, why, strict=True) if said)
 
 
-def _ratio(logs: tuple[Numbers, Numbers], test: Test | None, reason: str, own: Launches) -> Ratio:
+def _ratio(
+    logs: tuple[Numbers, Numbers],
+    numbers: tuple[float | None, float | None],
+    test: Test | None,
+    reason: str,
+    own: Launches,
+) -> Ratio:
+    """`numbers` are the case's own in each session, where they are known apart from its launches."""
     means = [math.exp(side.mean()) if len(side) else None for side in logs]
     ratio = means[1] / means[0] if means[0] and means[1] else None
     if ratio is not None:
@@ -114,8 +129,8 @@ def _ratio(logs: tuple[Numbers, Numbers], test: Test | None, reason: str, own: L
     if ratio is not None and test is None:
         reason = f"an interval needs {FEWEST_LAUNCHES} launches a side; there are {len(logs[0])} and {len(logs[1])}"
     return Ratio(
-        base=means[0],
-        candidate=means[1],
+        base=numbers[0] or means[0],
+        candidate=numbers[1] or means[1],
         ratio=ratio,
         low=factor(test.low) if test else None,
         high=factor(test.high) if test else None,

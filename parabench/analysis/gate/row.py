@@ -12,7 +12,9 @@ from parabench.analysis.gate.outcome import Outcome
 class Row:
     """One case.
 
-    `ratio` is candidate / base, `low` to `high` its 95 % interval; `p_slower` is one-sided and adjusted by Holm.
+    `base_s` and `candidate_s` are the step times that the case has in its two sessions. `ratio` is candidate / base of
+    the launches that are compared, so that a launch without a partner does not move it; `low` to `high` its 95 %
+    interval; `p_slower` is one-sided and adjusted by Holm.
     `detectable` is the smallest slowdown, as a fraction, that would have been found with 95 % probability, and
     `launches_needed` how many launches a side would find one of the tolerance (None: too many to count).
     `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers were made of. `excused`:

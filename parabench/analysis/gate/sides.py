@@ -39,6 +39,11 @@ class Side:
         return case_table(self.launches).set_index("case_id")
 
     @cached_property
+    def step_times(self) -> dict[str, float]:
+        """The step time of each case of which a launch counts, in seconds, by its id."""
+        return {str(case): float(step_s) for case, step_s in self.cases["latency_s"].dropna().items()}
+
+    @cached_property
     def good(self) -> pd.DataFrame:
         """The launches that count."""
         return counted(self.launches)

@@ -18,8 +18,8 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.frames import QUANTILE
 from parabench.analysis.instruments.intervals import Floats, Intervals, Keys, union
+from parabench.analysis.launch_number import QUANTILE
 from parabench.family import Rule, entry_of
 from parabench.record import MESSAGES, STEP_PARTS, WAIT, Finding, Phase
 
@@ -162,8 +162,9 @@ def case_anatomy(seen: Evidence) -> pd.DataFrame:
     `case_id`, `label`, `launches`, then the seconds of `step_table`: medians over the steps of the rank whose median
     step is longest, then over launches (as the parts of timed steps, so they need not add up to the last digit).
     `calls` and `unknown_calls` count all of its steps and ranks. `instruments_ratio` is how long an instrumented step
-    takes by a timed one: the same quantile (`frames.QUANTILE`) of both in each launch, of as many timed steps as there
-    are instrumented ones, the last: a low quantile of few steps is larger than that of many. The median over launches.
+    takes by a timed one: the same quantile (`launch_number.QUANTILE`) of both in each launch, of as many timed steps
+    as there are instrumented ones, the last: a low quantile of few steps is larger than that of many. The median over
+    launches.
     """
     steps = seen.once(step_table)
     columns = ["case_id", "label", "launches", *SECONDS, *COUNTS, "instruments_ratio"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -19,6 +20,7 @@ from parabench.analysis.gate.significance import COMMON_WEIGHT, CONFIDENCE, FEWE
 from parabench.analysis.over_time.change_points import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.over_time.series import History, Point, Series, Shift
 from parabench.analysis.over_time.visits import Visit, changes, numbers_of, visits_of
+from parabench.case import Case
 from parabench.errors import UsageError
 from parabench.store import Results
 
@@ -72,7 +74,7 @@ def _series(visits: Sequence[Visit], table: pd.DataFrame) -> Series:
     good: list[tuple[Any, pd.DataFrame]] = list(counted(table).groupby("visit"))
     every: list[tuple[Any, pd.DataFrame]] = list(table.groupby("visit"))
     ids = {int(visit): tuple(int(each) for each in group["launch_id"]) for visit, group in good}
-    logs = {int(visit): np.log(group["number_s"].to_numpy(dtype=float)) for visit, group in good}
+    logs = {int(visit): _around_step_time(group) for visit, group in good}
     judged = [place for place in sorted(logs) if visits[place].judged]
     levels, noise, why_not = _levels([logs[place] for place in judged])
     level_of = {judged[i]: math.exp(level.mean) for level in levels for i in range(level.start, level.end)}
@@ -98,7 +100,7 @@ def _series(visits: Sequence[Visit], table: pd.DataFrame) -> Series:
     newest = table[table["visit"] == table["visit"].max()].iloc[0]
     return Series(
         suite=str(newest["suite"]),
-        case=newest["case"],
+        case=Case.from_dict(json.loads(newest["case_json"])),
         device=str(newest["device"]),
         label=str(newest["label"]),
         points=tuple(points),
@@ -107,6 +109,14 @@ def _series(visits: Sequence[Visit], table: pd.DataFrame) -> Series:
         launch_sd=None if launch_sd is None else math.expm1(launch_sd),
         why_not=why_not,
     )
+
+
+def _around_step_time(launches: pd.DataFrame) -> Numbers:
+    """The logarithms of a session's launches of one case, moved so that their mean is the case's step time there: what
+    drifted between blocks is none of a case's doing that was not in all of them."""
+    logs: Numbers = np.log(launches["number_s"].to_numpy(dtype=float))
+    around: Numbers = logs - logs.mean() + math.log(float(launches["step_s"].iloc[0]))
+    return around
 
 
 def _levels(logs: list[Numbers]) -> tuple[tuple[Level, ...], Noise | None, str | None]:

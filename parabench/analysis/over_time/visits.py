@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.frames import QUANTILE, unique_labels
+from parabench.analysis.frames import numbered, step_times, unique_labels
 from parabench.analysis.gate.sides import session_differences
 from parabench.analysis.session import Session, select_session
 from parabench.case import Case
@@ -110,29 +110,35 @@ def _identity(visit: Visit) -> tuple[str, ...]:
 
 
 def numbers_of(visits: Sequence[Visit]) -> pd.DataFrame:
-    """One row a launch of the visits' blocks: `visit` (its place), `suite`, `case_id`, `case` (a Case), `label` (unique
-    among cases), `device`, `launch_id`, `block`, `status`, and `number_s` as in `frames.launch_table`. The
-    samples of each store are gone through once."""
-    rows: list[dict[str, Any]] = []
-    cases: dict[str, Case] = {}
+    """One row a launch of the visits' blocks: `visit` (its place), `suite`, `case_id`, `case_json`, `label` (unique
+    among cases), `device`, `launch_id`, `block`, `status`, and `number_s` as in `frames.launch_table`; `step_s` is the
+    step time that the launch's case has in its session, NaN where it has none. The samples of each store are gone
+    through once."""
+    tables = []
     for results in {id(visit.results): visit.results for visit in visits}.values():
-        steps = results.steps.groupby("launch_id")["step_s"]
-        numbers = {quantile: steps.quantile(quantile) for quantile in set(QUANTILE.values())}
         own = {visit.session.id: place for place, visit in enumerate(visits) if visit.results is results}
+        gpus = {number: bool(visits[place].session.environment.get("gpus")) for number, place in own.items()}
         launches = results.launch[results.launch["session_id"].isin(own) & (results.launch["block"] >= FIRST_BLOCK)]
-        for launch in launches.to_dict("records"):
-            place = own[launch["session_id"]]
-            if launch["case_json"] not in cases:
-                cases[launch["case_json"]] = Case.from_dict(json.loads(launch["case_json"]))
-            case = cases[launch["case_json"]]
-            gpus = bool(visits[place].session.environment.get("gpus"))
-            device = case.device if case.device != "auto" else "cuda" if gpus else "cpu"
-            rows.append(
-                {"visit": place, "suite": visits[place].session.suite, "case_id": case.id, "case": case}
-                | {"device": device, "launch_id": launch["id"], "block": launch["block"], "status": launch["status"]}
-                | {"number_s": numbers[QUANTILE[device]].get(launch["id"], np.nan)}
-            )
-    labels = unique_labels({case.id: case for case in cases.values()})
-    columns = ("visit", "suite", "case_id", "case", "device", "launch_id", "block", "status", "number_s")
-    table = pd.DataFrame(rows, columns=list(columns))
-    return table.assign(label=table["case_id"].map(labels).astype(object))
+        table = numbered(launches.rename(columns={"id": "launch_id"}), results.steps, gpus)
+        tables.append(table.assign(visit=launches["session_id"].map(own).to_numpy()))
+    table = pd.concat(tables, ignore_index=True)
+    stored = table.drop_duplicates("case_id")
+    cases = {
+        str(case): Case.from_dict(json.loads(text))
+        for case, text in zip(stored["case_id"], stored["case_json"], strict=True)
+    }
+    seconds = {
+        (visit, case): step_s for visit, group in table.groupby("visit") for case, step_s in step_times(group).items()
+    }
+    keys = zip(table["visit"], table["case_id"], strict=True)
+    table = table.assign(
+        suite=[visits[place].session.suite for place in table["visit"]],
+        label=table["case_id"].map(unique_labels(cases)).astype(object),
+        step_s=[seconds.get(key, np.nan) for key in keys],
+    )
+    return table[list(_COLUMNS)]
+
+
+_COLUMNS = (
+    "visit", "suite", "case_id", "case_json", "label", "device", "launch_id", "block", "status", "number_s", "step_s",
+)  # fmt: skip

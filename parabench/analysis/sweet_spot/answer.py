@@ -104,12 +104,19 @@ class Answer:
 
     @property
     def too_wide(self) -> bool:
-        """Whether several cannot be told apart, by so much that none of them may be called the first."""
-        return bool(self.equals) and self.half_width is not None and self.half_width > TOO_WIDE
+        """Whether the set is of several and not narrower than TOO_WIDE, or of unknown width: no winner is named."""
+        return bool(self.equals) and (self.half_width is None or self.half_width >= TOO_WIDE)
+
+    @property
+    def winner(self) -> Candidate | None:
+        """The best where it may be named as such: it is the whole set, or the set is narrow and not of all."""
+        named = self.decided and not self.too_wide and (not self.equals or bool(self.slower))
+        return self.best if named else None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it: unknown is null (docs/best.schema.json)."""
-        return asdict(self) | {"sentence": self.sentence(), "notes": self.notes()}
+        winner = None if self.winner is None else self.winner.case_id
+        return asdict(self) | {"winner": winner, "sentence": self.sentence(), "notes": self.notes()}
 
     def sentence(self) -> str:
         """The answer as a person would say it, after its heading."""

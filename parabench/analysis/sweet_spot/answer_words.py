@@ -28,8 +28,10 @@ def sentences(answer: Answer) -> list[str]:
     objective = OBJECTIVES[answer.objective]
     number = _number(answer.best, objective)
     if not answer.decided:
-        place = f"{objective.first} so far" if answer.equals else "Measured"
-        said = [answer.why_not or "", f"{place}: {answer.best.label}: {number}."]
+        said = [
+            answer.why_not or "",
+            _nominally(answer.best.label, number) if answer.equals else f"Measured: {answer.best.label}: {number}.",
+        ]
     else:
         said = [*_place(answer, objective, number), _default(answer, objective)]
     said += [_other_training(answer), answer.headroom.sentence() if answer.headroom else "", *_doubts(answer)]
@@ -64,15 +66,17 @@ def _number(best: Candidate, objective: Objective) -> str:
 def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
     blocks, more = words.count(answer.blocks, "block"), _more_blocks(answer)
     within = "" if answer.half_width is None else f" ({words.within(answer.half_width)})"
-    if answer.equals and not answer.slower:
-        return _all_alike(answer, objective, number)
-    said = [f"{objective.first}: {answer.members[0].name}: {number}."]
+    everything = words.count(len(answer.equals) + 1, "configuration")
+    if answer.equals and not answer.slower and (answer.differing == ("bucket_mib",) or not answer.too_wide):
+        return _all_alike(answer, objective, number, everything)
     if answer.too_wide:
-        said = [
-            f"The launches differ too much to tell which is first with {blocks}{within}.",
+        names = words.listed((each.name for each in answer.members), MOST_NAMES)
+        return [
+            f"No clear winner among {everything} with {blocks}{within}: {names}.",
             _nominally(answer.members[0].name, number),
+            _sentence(more),
         ]
-        within = ""
+    said = [f"{objective.first}: {answer.members[0].name}: {number}."]
     if answer.equals:
         others = [each.name for each in answer.members[1:]]
         named = (
@@ -93,26 +97,29 @@ def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
     return said
 
 
-def _all_alike(answer: Answer, objective: Objective, number: str) -> list[str]:
-    """That nothing could be told apart from the best: a finding where the blocks were enough, else the lack of one."""
+def _all_alike(answer: Answer, objective: Objective, number: str, everything: str) -> list[str]:
+    """That nothing could be told apart from the best, of `everything`: a finding where the blocks were enough, else the
+    lack of one."""
     assert answer.best is not None
-    assert answer.half_width is not None
     blocks = words.count(answer.blocks, "block")
-    everything = words.count(len(answer.equals) + 1, "configuration")
-    within = words.within(answer.half_width)
+    within = "unknown how close" if answer.half_width is None else words.within(answer.half_width)
     found = f"No difference was found between the {everything} with {blocks} ({within})"
-    if answer.too_wide:
-        found = f"The launches differ too much to tell the {everything} apart with {blocks} ({within})"
     if answer.differing == ("bucket_mib",):
         found = f"{blocks} are too few to say whether the bucket size matters{objective.of} ({everything}, {within})"
         if answer.more_blocks is None:
             found = (
                 f"The bucket size makes no difference{objective.of} that {blocks} could show ({everything}, {within})"
             )
+        if answer.too_wide:
+            few = f"{blocks} are too few to say whether the bucket size matters{objective.of} ({within})"
+            found = f"No clear winner among {everything}: {few}"
     spread = max(candidate.slower for candidate in answer.equals)
     behind = f": the last is {words.percent(spread)} behind the first" if spread > words.EXACT else ""
-    more = _more_blocks(answer)
-    return [f"{found}{behind}.", _nominally(answer.best.label, number), f"{more[0].upper()}{more[1:]}." if more else ""]
+    return [f"{found}{behind}.", _nominally(answer.best.label, number), _sentence(_more_blocks(answer))]
+
+
+def _sentence(said: str) -> str:
+    return f"{said[0].upper()}{said[1:]}." if said else ""
 
 
 def _nominally(name: str, number: str) -> str:

@@ -160,7 +160,7 @@ def _answer(
         why_not=why_not,
         members=members(near, configured, called) if not why_not else (),
         curves=bucket_curves(configured, called, effects, CONFIDENCE, decided=not why_not),
-        front=front(good, called, CONFIDENCE) if not why_not and good["global_batch"].nunique() == 1 else (),
+        front=front(good, cases, CONFIDENCE) if not why_not and good["global_batch"].nunique() == 1 else (),
         by=places(by, _rankable(configured), dict(cases["status"]), effects, None if why_not else near) if by else (),
         unknown=tuple(dict.fromkeys(ranked.loc[~ranked["case_id"].isin(order), "label"])),
         differing=tuple(name for name in DEFAULTS if fields[name].nunique() > 1),

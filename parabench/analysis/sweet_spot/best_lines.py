@@ -52,7 +52,8 @@ def _by_table(answer: Answer) -> list[str]:
         if own is None:
             rows.append([*place.names, f"none ({place.status})", "–", "–", "–", "0"])
             continue
-        apart = {True: "yes", False: "no", None: "best" if own is answer.best else "unknown"}[place.told_apart]
+        first = "nominally first" if answer.winner is None else "best"
+        apart = {True: "yes", False: "no", None: first if own is answer.best else "unknown"}[place.told_apart]
         behind = "–" if own is answer.best else words.percent(own.slower)
         rows.append([*place.names, own.label, said_value(own, objective), behind, apart, str(place.configurations)])
     return words.aligned(rows, texts=len(axes) + 1)

@@ -29,22 +29,25 @@ def candidates_of(
     `good` are the launches that `effects` was fitted to, `cases` the work's case table by id.
     """
     times = effects if objective is STEP else fit(good)
+    seconds = cases["latency_s"].astype(float).to_dict()
     launches = {str(case): tuple(map(int, ids)) for case, ids in good.groupby("case_id")["launch_id"]}
     rows = cases.loc[order, list(_SHOWN)].to_dict("records")
     found = {}
     for case, row in zip(order, rows, strict=True):
-        latency, margin_s = _estimate(times, case, confidence)
-        cost, margin = _estimate(effects, case, confidence)
+        tokens, latency = float(row["global_batch"]) * float(row["seq_len"]), seconds[case]
+        # What a step takes is the case's one step time, whatever the launches are ranked by.
+        cost = {"number_s": latency, "token_s": latency / tokens}.get(objective.column, math.exp(effects.means[case]))
+        margin, margin_s = (_margin(each, case, confidence) for each in (effects, times))
         value = objective.value(cost)
         found[case] = Candidate(
             case_id=case,
             label=str(row["label"]),
             strategy=str(row["strategy"]),
             value=value,
-            plus_minus=None if margin is None else margin / cost * value,
+            plus_minus=None if margin is None else margin * value,
             latency_s=latency,
-            plus_minus_s=margin_s,
-            tokens_per_s=float(row["global_batch"]) * float(row["seq_len"]) / latency,
+            plus_minus_s=None if margin_s is None else margin_s * latency,
+            tokens_per_s=tokens / latency,
             unit=words.unit_of(int(row["seq_len"])),
             slower=math.expm1(effects.means[case] - effects.means[order[0]]),
             launches=effects.n[case],
@@ -56,10 +59,10 @@ def candidates_of(
     return found
 
 
-def _estimate(effects: Effects, case: str, confidence: float) -> tuple[float, float | None]:
-    """A case's number, and its half-width in the same unit; None where there is none."""
-    number, margin = math.exp(effects.means[case]), effects.own_half_width(case, confidence)
-    return number, words.number_or_none(number * math.expm1(margin)) if math.isfinite(margin) else None
+def _margin(effects: Effects, case: str, confidence: float) -> float | None:
+    """The half-width of a case's number as a fraction of it; None where there is none."""
+    margin = effects.own_half_width(case, confidence)
+    return words.number_or_none(math.expm1(margin)) if math.isfinite(margin) else None
 
 
 def default_of(first: str, cases: pd.DataFrame, candidates: dict[str, Candidate]) -> Candidate | None:

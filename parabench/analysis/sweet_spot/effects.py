@@ -29,8 +29,8 @@ MOST_BLOCKS = 100
 COMMON_WEIGHT = 4.0
 # Differences below this are not worth another night of blocks: it is also what `compare` tolerates.
 SHARP_ENOUGH = 0.02
-# And a set that is wider than this names no winner: its first may be as slow as the others look.
-TOO_WIDE = 0.25
+# And a set of several that is not narrower than this names no winner: any other of it may be as much faster.
+TOO_WIDE = 0.05
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def headroom(launches: pd.DataFrame, cases: pd.DataFrame, best: str, confidence:
         case_id=case,
         label=str(cases.loc[case, "label"]),
         strategy=strategy,
-        latency_s=math.exp(effects.means[case]),
+        latency_s=cases["latency_s"].astype(float).to_dict()[case],
         share=-math.expm1(difference),
         low=-math.expm1(difference + width) if math.isfinite(width) else None,
         high=-math.expm1(difference - width) if math.isfinite(width) else None,

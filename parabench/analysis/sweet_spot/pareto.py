@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +30,9 @@ class Point:
     launch_ids: tuple[int, ...]
 
 
-def front(good: pd.DataFrame, labels: Mapping[str, str], confidence: float) -> tuple[Point, ...]:
-    """The front of launches that count, of one work, fastest first; empty where nothing can
-    be told apart.
+def front(good: pd.DataFrame, cases: pd.DataFrame, confidence: float) -> tuple[Point, ...]:
+    """The front of launches that count, of one work, whose case table by id is `cases`; fastest first, empty where
+    nothing can be told apart.
 
     One beats another when it can be told apart as better in one and cannot be told apart as worse in the other: what
     noise decides is no trade. Of those that are alike in both, the faster stands for all.
@@ -57,12 +56,13 @@ def front(good: pd.DataFrame, labels: Mapping[str, str], confidence: float) -> t
     kept = [time.cases[at] for at in chosen]
     first = kept[0]
     rows = known.groupby("case_id")
+    seconds = cases["latency_s"].astype(float).to_dict()
     return tuple(
         Point(
             case_id=case,
-            label=labels[case],
+            label=str(cases.loc[case, "label"]),
             strategy=str(rows.get_group(case)["strategy"].iloc[0]),
-            latency_s=math.exp(time.means[case]),
+            latency_s=seconds[case],
             peak_memory_bytes=math.exp(memory.means[case]),
             slower=math.expm1(time.means[case] - time.means[first]),
             less_memory=-math.expm1(memory.means[case] - memory.means[first]) + 0.0,  # the first's is no -0.0
