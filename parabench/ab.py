@@ -116,6 +116,9 @@ class Turns:
         run = self._request.run
         names = ("axes", "launches", "steps", "warmup", "instrumented", "seed", "deadline")
         asked = {name: getattr(run, name) for name in names} | {"out": os.path.abspath(run.out)}
+        # A side of before there were such options need not know them where they are not given.
+        times = {name: getattr(run, name) for name in ("warmup_seconds", "measure_seconds")}
+        asked |= {name: value for name, value in times.items() if value is not None}
         # A file that lies here is the question to both sides; what else there may be is found by each.
         mine = run.suite is not None and run.suite not in shipped() and os.path.isfile(run.suite)
         asked["suite"] = os.path.abspath(str(run.suite)) if mine else run.suite

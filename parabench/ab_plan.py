@@ -12,7 +12,7 @@ from parabench.errors import UsageError
 
 # How a user makes a part of the plan the same on both sides.
 OPTIONS = {name: f"--{name}" for name in ("launches", "steps", "warmup", "instrumented", "seed")}
-OPTIONS["deadline_s"] = "--deadline"
+OPTIONS |= {"warmup_s": "--warmup-seconds", "measure_s": "--measure-seconds", "deadline_s": "--deadline"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from parabench.errors import UsageError
 from parabench.family import OPTIONAL, STRATEGIES, data_ranks, entry_of
+from parabench.protocol import Protocol as Protocol
 
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -223,71 +224,6 @@ NAMED = (
     *MEANS,
     "split",
 )
-
-
-# A week: no launch is worth more, and a timer cannot wait for ever.
-LONGEST_DEADLINE_S = 7 * 86400.0
-
-# Of each kind; no launch takes more, and its deadline could not be told.
-MOST_STEPS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol:
-    """How each launch measures: unmeasured warm-up steps, measured ones that carry nothing, then instrumented ones.
-
-    `profile` adds a step with torch.profiler, `memory_snapshot` one whose allocations are written down. With `explain`
-    NCCL logs what it chooses: no launch that counts is measured so.
-
-    DDP rebuilds its buckets after the first step, so fewer than two warm-up steps are refused.
-    `deadline_s` is the wall time after which a launch counts as hung; None derives it from what is known.
-    """
-
-    warmup: int = 5
-    steps: int = 40
-    launches: int = 3
-    deadline_s: float | None = None
-    instrumented: int = 4
-    profile: bool = False
-    memory_snapshot: bool = False
-    explain: bool = False
-
-    @property
-    def all_steps(self) -> int:
-        """How many steps a launch takes."""
-        return self.timed + self.instrumented + self.traced
-
-    @property
-    def timed(self) -> int:
-        """How many carry nothing: the warm-up steps and the measured ones."""
-        return self.warmup + self.steps
-
-    @property
-    def traced(self) -> int:
-        """How many steps come last and are in no statistic: the profiled one, and the one of the memory snapshot."""
-        return self.profile + self.memory_snapshot
-
-    def __post_init__(self) -> None:
-        for name in ("warmup", "steps", "launches", "instrumented"):
-            if type(getattr(self, name)) is not int:
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a whole number")
-        for name in ("profile", "memory_snapshot", "explain"):
-            if type(getattr(self, name)) is not bool:
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be true or false")
-        for name, least, why in (
-            ("warmup", 2, " because DDP rebuilds its buckets after the first step"),
-            ("steps", 1, ""),
-            ("launches", 1, ""),
-            ("instrumented", 0, ""),
-        ):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be {least} or more{why}")
-            if getattr(self, name) > MOST_STEPS:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be {MOST_STEPS} or less")
-        if self.deadline_s is not None and not 0 < self.deadline_s <= LONGEST_DEADLINE_S:
-            raise UsageError(
-                f"deadline is {self.deadline_s} s; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"
-            )
 
 
 def ranks_in_words(world_size: int, nodes: int) -> str:

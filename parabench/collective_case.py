@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 from parabench.averaging import error_bound, most_that_shows
-from parabench.case import BACKENDS, DEVICES, LONGEST_DEADLINE_S, MOST_THREADS, NAME, ranks_in_words, slug
+from parabench.case import BACKENDS, DEVICES, MOST_THREADS, NAME, ranks_in_words, slug
 from parabench.errors import UsageError
 from parabench.nccl_names import is_nccls
+from parabench.protocol import LONGEST_DEADLINE_S
 from parabench.record import MIB, Phase
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")

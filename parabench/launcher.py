@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from parabench.part import Course, Part, take_part
 from parabench.probes import nccl_log
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.steps import MARKS, read_marks
+from parabench.protocol import Counts
 from parabench.record import Launch, utc_now
 from parabench.rows import collectives, phase_windows, phases_of, samples, spans, told
 from parabench.together import facts_of, on_one_clock
@@ -42,7 +44,11 @@ def trained(course: Course, protocol: Protocol, seen: Launch, parts: list[Part])
     results = [result for part in parts for result in part.results]
     marks = [each for part in parts for each in part.marks]
     seen.facts |= replicas_apart(results) | told(results)
-    phases = phases_of(protocol)
+    counts = protocol.least
+    if protocol.by_time:
+        counts = agreed(parts)
+        seen.facts["counts"] = asdict(counts)
+    phases = phases_of(protocol, counts)
     seen.facts["phases"] = phase_windows(marks, phases)
     for result, steps in zip(results, marks, strict=True):
         rank = result["rank"]
@@ -52,9 +58,18 @@ def trained(course: Course, protocol: Protocol, seen: Launch, parts: list[Part])
     return seen
 
 
+def agreed(parts: Sequence[Part]) -> Counts:
+    """How many steps the ranks of a launch that goes by time agreed to take; before they did all were warm-up."""
+    told_so = next((part.counts for part in parts if part.counts), None)
+    if told_so is None:
+        return Counts(warmup=max(len(each) for part in parts for each in part.marks), measured=0)
+    warmup, measured = told_so
+    return Counts(warmup=warmup, measured=measured)
+
+
 def training_course(case: Case, protocol: Protocol, traces: Path | None = None) -> Course:
     """What a launch of a training does."""
-    steps = protocol.all_steps
+    steps = None if protocol.by_time else protocol.all_steps
     stem = None
     if traces is not None and protocol.traced:
         traces.mkdir(exist_ok=True)

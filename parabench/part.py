@@ -22,6 +22,7 @@ from parabench.probes.host import Host
 from parabench.probes.nvml import used_devices
 from parabench.probes.pids import RankPids
 from parabench.probes.sampler import Sampler
+from parabench.probes.steps import told_counts
 from parabench.ranks import Ended, log_tail, run_ranks
 from parabench.record import AnyCase, DeviceSample, HostSample
 from parabench.scratch import launch_folder
@@ -58,6 +59,7 @@ class Course:
 class Part:
     """What one node saw of a launch, by its own clock, on which the launch began there at `began_s`.
 
+    `counts` is (warm-up steps, measured ones) where the ranks agreed on them themselves.
     `results` and `marks` are of its ranks, `first_rank` and those that follow. Of ranks that did not end well `tails`
     are the last lines they wrote, `stacked` those of them that could write down their stack,
     and `gone` those that had left without a word before another node had the others ended.
@@ -76,6 +78,7 @@ class Part:
     host_samples: list[HostSample]
     sampler: dict[str, Any]
     gone: list[int] = field(default_factory=list)
+    counts: tuple[int, int] | None = None
 
     @property
     def ranks(self) -> range:
@@ -98,6 +101,7 @@ class Part:
             | {
                 "ended": Ended(**values["ended"] | {"killed": tuple(values["ended"]["killed"])}),
                 "marks": [np.array(each, dtype=np.float64) for each in values["marks"]],
+                "counts": tuple(values["counts"]) if values.get("counts") else None,
                 "device_samples": [DeviceSample(*row) for row in values["device_samples"]],
                 "host_samples": [HostSample(*row) for row in values["host_samples"]],
             }
@@ -129,6 +133,7 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
         )
         results = [_result(folder, rank) for rank in ranks]
         marks = [course.marks(folder, rank) for rank in ranks]
+        counts = told_counts(folder, ranks)
         # Their logs are named by their number on this node.
         tails = [] if ended.ok else [log_tail(logs, at) for at in range(len(ranks))]
         stacked = [] if ended.ok else [r for r in ranks if STACK_HEAD in log_tail(logs, r - ranks.start, lines=1000)]
@@ -146,6 +151,7 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
         tails=tails,
         stacked=stacked,
         gone=gone if ended.told else [],
+        counts=counts,
         device_samples=[sample._replace(node=team.node) for sample in devices.samples],
         host_samples=[sample._replace(node=team.node) for sample in host.samples],
         sampler=sampler.facts(),

@@ -41,6 +41,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--parabench-out", default="parabench-results", metavar="DIR", help="for store and report")
     group.addoption("--parabench-launches", type=int, metavar="N", help="launches of every case")
     group.addoption("--parabench-steps", type=int, metavar="N", help="measured steps a launch")
+    group.addoption(
+        "--parabench-measure-seconds", type=float, metavar="S", help="instead: as many steps as fill this time"
+    )
+    group.addoption(
+        "--parabench-warmup-seconds", type=float, metavar="S", help="warm up for this time instead of some steps"
+    )
     group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
     group.addoption("--parabench-baseline", metavar="STORE[@SESSION]", help="fail the cases that are slower than there")
     group.addoption("--parabench-tolerance", metavar="SHARE", help="slower by less is no regression (default: 2%%)")
@@ -120,6 +126,8 @@ class SuiteFile(pytest.File):
             axes=tuple(config.getoption("--parabench-set")),
             launches=config.getoption("--parabench-launches"),
             steps=config.getoption("--parabench-steps"),
+            measure_seconds=config.getoption("--parabench-measure-seconds"),
+            warmup_seconds=config.getoption("--parabench-warmup-seconds"),
             out=Path(config.getoption("--parabench-out")),
         )
 

@@ -10,16 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from parabench.case import Protocol
+from parabench.protocol import Counts
 from parabench.record import WAIT, CollectiveSample, Phase, Sample, Span
 
 
-def phases_of(protocol: Protocol) -> list[Phase]:
-    """The phase of each step of a launch."""
-    counts = {
-        Phase.WARMUP: protocol.warmup, Phase.MEASURE: protocol.steps, Phase.INSTRUMENT: protocol.instrumented,
+def phases_of(protocol: Protocol, counts: Counts) -> list[Phase]:
+    """The phase of each step of a launch that takes so many warm-up and measured ones."""
+    each = {
+        Phase.WARMUP: counts.warmup, Phase.MEASURE: counts.measured, Phase.INSTRUMENT: protocol.instrumented,
         Phase.PROFILE: protocol.traced,
     }  # fmt: skip
-    return [phase for phase, count in counts.items() for _ in range(count)]
+    return [phase for phase, count in each.items() for _ in range(count)]
 
 
 def samples(rank: int, marks: Any, result: Mapping[str, Any], phases: Sequence[Phase]) -> Iterator[Sample]:
@@ -76,7 +77,8 @@ def phase_windows(marks: Sequence[Any], phases: Sequence[Phase]) -> dict[str, tu
     all processes of a host share. A phase that no rank finished a step of is left out."""
     windows: dict[str, tuple[float, float]] = {}
     for steps in marks:
-        for row, phase in zip(steps, phases, strict=True):
+        # A rank that ended amid a warm-up by time had not yet made room for the steps after it.
+        for row, phase in zip(steps, phases, strict=False):
             if not math.isnan(row[-1]):
                 begin, end = windows.get(phase, (math.inf, -math.inf))
                 windows[phase.value] = min(begin, float(row[0])), max(end, float(row[-1]))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from parabench.opened import (
 )  # fmt: skip
 from parabench.plan import TrainingPlan, make_plan
 from parabench.progress import outcome, say
+from parabench.protocol import BY_STEPS_OR_TIME
 from parabench.record import TRACES, Finding, Launch, check_label
 from parabench.session import LaunchFunction, Progress, Session
 from parabench.store import Store, load
@@ -57,6 +59,8 @@ class Request:
     launches: int | None = None
     steps: int | None = None
     warmup: int | None = None
+    warmup_seconds: float | None = None
+    measure_seconds: float | None = None
     instrumented: int | None = None
     deadline: float | None = None
     seed: int | None = None
@@ -73,6 +77,7 @@ class Request:
         """The options that decide what is measured, as they are typed: on several nodes all must have them alike."""
         given: dict[str, float | None] = {"--launches": self.launches, "--steps": self.steps}
         given |= {"--warmup": self.warmup}
+        given |= {"--warmup-seconds": self.warmup_seconds, "--measure-seconds": self.measure_seconds}
         given |= {"--instrumented": self.instrumented, "--deadline": self.deadline, "--seed": self.seed}
         words = [word for text in self.axes for word in ("--set", text)]
         words += [word for name, value in given.items() if value is not None for word in (name, f"{value:g}")]
@@ -161,6 +166,7 @@ def check_bare_resume(request: Request) -> None:
     given = {"--set": request.axes or None, "--deadline": request.deadline}
     given |= {"--seed": request.seed}
     given |= {"--launches": request.launches, "--steps": request.steps, "--warmup": request.warmup}
+    given |= {"--warmup-seconds": request.warmup_seconds, "--measure-seconds": request.measure_seconds}
     given |= {"--instrumented": request.instrumented}
     given |= {"--profile": request.profile or None, "--memory-snapshot": request.memory_snapshot or None}
     for option, value in given.items():
@@ -178,21 +184,32 @@ def plan_request(request: Request, suite: Suite, machine: Machine) -> TrainingPl
         if name in overrides:
             raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
         overrides[name] = parse_axis(name, values)
+    protocol = protocol_of(request, suite.protocol)
+    plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
+    if any(case.device == "cuda" for case in plan.cases):
+        return replace(plan, protocol=protocol.settled("cuda"))
+    # Without a CUDA device there is nothing to remember: `snapshotless` says so, and no step is taken for it.
+    return replace(plan, protocol=replace(protocol, memory_snapshot=False).settled("cpu"))
+
+
+def protocol_of(request: Request, suites: Protocol) -> Protocol:
+    """The suite's protocol with what the request asks for instead. Raises UsageError for steps and seconds at once."""
     given: dict[str, Any] = {
         "launches": request.launches,
         "steps": request.steps,
         "warmup": request.warmup,
+        "warmup_s": request.warmup_seconds,
+        "measure_s": request.measure_seconds,
         "instrumented": request.instrumented,
         "deadline_s": request.deadline,
         "profile": request.profile or None,
         "memory_snapshot": request.memory_snapshot or None,
     }
-    protocol: Protocol = replace(suite.protocol, **{k: v for k, v in given.items() if v is not None})
-    plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
-    if any(case.device == "cuda" for case in plan.cases):
-        return plan
-    # Without a CUDA device there is nothing to remember: `snapshotless` says so, and no step is taken for it.
-    return replace(plan, protocol=replace(protocol, memory_snapshot=False))
+    given = {name: value for name, value in given.items() if value is not None}
+    # Who asks for seconds does not want the suite's steps, and the reverse.
+    other = dict(chain(BY_STEPS_OR_TIME.items(), ((timed, name) for name, timed in BY_STEPS_OR_TIME.items())))
+    freed = {other[name]: None for name in given if name in other}
+    return replace(suites, **freed | given)
 
 
 def snapshotless(request: Request, suite: Suite, plan: TrainingPlan) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 from typing import Protocol as Interface
 
@@ -70,7 +70,8 @@ class Walk(Generic[C, P]):
     progress: Progress
     done: Collection[tuple[str, int]] = ()
     replan: Callable[[Plan[C, P]], None] | None = None
-    _wall_s: dict[str, float] = field(default_factory=dict)
+    # By (case id, whether it was launched as a reference, which may take another number of steps).
+    _wall_s: dict[tuple[str, bool], float] = field(default_factory=dict)
 
     def run(self) -> None:
         """Launch every turn that is left. Raises Interrupted when asked to stop; what is kept stays kept."""
@@ -99,13 +100,13 @@ class Walk(Generic[C, P]):
     def _judge(self, launch: Launch, case: C) -> None:
         """What the launch itself cannot know of its result."""
 
-    def _launch(self, case: C, block: int) -> Launch:
+    def _launch(self, case: C, block: int, protocol: P | None = None) -> Launch:
         self.progress.launching(case, block)
-        return self.launch(case, self.plan.protocol, deadline_s=self.deadline_s(case))
+        return self.launch(case, protocol or self.plan.protocol, deadline_s=self.deadline_s(case))
 
     def _finish(self, launch: Launch) -> None:
         if launch.status in (Status.OK, Status.WRONG):
-            self._wall_s[launch.case.id] = launch.wall_s
+            self._wall_s[launch.case.id, launch.block == REFERENCE_BLOCK] = launch.wall_s
         self.keep(launch)
         self.progress.launched(launch)
 
@@ -113,12 +114,21 @@ class Walk(Generic[C, P]):
         """What was asked for, or ten times the time that is expected of the case."""
         if self.plan.protocol.deadline_s is not None:
             return self.plan.protocol.deadline_s
-        expected = self._wall_s.get(case.id)
+        expected = self._wall_s.get((case.id, False))
         return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * (self._expected_s(case) if expected is None else expected))
 
     def _expected_s(self, case: C) -> float:
         """How long a case that was not launched yet must take at most."""
         raise NotImplementedError
+
+
+def reference_protocol(protocol: Protocol) -> Protocol:
+    """How the single-device reference of a session's launches is launched: where they go by time with a fixed number of
+    steps, so that how many losses are compared is no matter of speed. The tolerances were measured over so many
+    (docs/verification.md); nothing of a reference is ranked."""
+    if not protocol.by_time:
+        return protocol
+    return replace(protocol, warmup=None, steps=None, warmup_s=None, measure_s=None).settled("cpu")
 
 
 @dataclass
@@ -166,7 +176,7 @@ class Session(Walk[Case, Protocol]):
         # What failed once may have been an accident: one more try, not one before every launch.
         tries = self._failed_references.get(single.id, 0)
         if self.references.get(single.id) is None and tries < REFERENCE_TRIES:
-            launch = self._launch(single, REFERENCE_BLOCK)
+            launch = self._launch(single, REFERENCE_BLOCK, reference_protocol(self.plan.protocol))
             launch.block = REFERENCE_BLOCK
             self._finish(launch)
             if launch.status is Status.OK:
@@ -176,14 +186,15 @@ class Session(Walk[Case, Protocol]):
 
     def _expected_s(self, case: Case) -> float:
         """What its reference took, or what its arithmetic must take."""
-        compiling = COMPILE_S if case.compile else 0.0
-        known = self._wall_s.get(case.reference().id)
+        protocol = self.plan.protocol
+        more_s = (COMPILE_S if case.compile else 0.0) + protocol.seconds
+        known = self._wall_s.get((case.reference().id, True))
         if known is not None:
-            return known + compiling
+            return known + more_s
         parameters = entry_of_model(case).parameters or 0
-        steps = self.plan.protocol.all_steps
+        steps = reference_protocol(protocol).all_steps
         # 6 operations a parameter and token: Kaplan et al., "Scaling laws for neural language models", 2020.
-        return 6 * parameters * case.global_batch * case.seq_len * steps / SURE_FLOPS + compiling
+        return 6 * parameters * case.global_batch * case.seq_len * steps / SURE_FLOPS + more_s
 
 
 def _refused(case: Case, launch: Launch) -> Finding:

@@ -61,9 +61,16 @@ def reference_of(launch: Launch) -> Reference:
 
 def verify(launch: Launch, reference: Reference | None) -> None:
     """Turn an ok launch that breaks its strategy's rule into a `wrong` one, saying what and where; label one that keeps
-    it and is another training than one device's. Without a reference only what needs none is looked at."""
+    it and is another training than one device's. Without a reference only what needs none is looked at.
+
+    Launches that go by time take more steps than the reference, or fewer: the losses of the steps that both took are
+    compared, all others must be finite. Their fact `verified_steps` is how many losses were compared.
+    """
     if launch.status is not Status.OK:
         return
+    if reference is not None and "counts" in launch.facts:
+        reference = _as_far_as(launch, reference)
+        launch.facts["verified_steps"] = len(reference.loss)
     rule = entry_of(launch.case.strategy).rule
     message = _RULES[rule](launch, reference)
     if message is not None:
@@ -82,6 +89,14 @@ def verify(launch: Launch, reference: Reference | None) -> None:
         )
 
 
+def _as_far_as(launch: Launch, reference: Reference) -> Reference:
+    """The reference of those steps that the launch took too."""
+    counts, of_launch = launch.facts["counts"], [s.step for s in launch.samples if s.step is not None]
+    least = counts["warmup"] + counts["measured"]
+    taken = max([least - 1, *of_launch]) + 1
+    return Reference({step: loss for step, loss in reference.loss.items() if step < taken}, reference.grad_norm)
+
+
 # -- the rules: what breaks them, None where nothing does ------------------------------------------------------------
 
 
@@ -93,10 +108,17 @@ def _same_training(launch: Launch, reference: Reference | None) -> str | None:
 def _one_devices(launch: Launch, reference: Reference) -> str | None:
     tolerance = TOLERANCES[launch.case.dtype]
     norms, losses = _mean_over_ranks(launch, "grad_norm"), _mean_over_ranks(launch, "loss")
+    compared = _compared(launch, losses, reference)
     return (
         _difference("grad_norm", norms, reference.grad_norm, lambda _: tolerance.grad_norm)
-        or _difference("loss", losses, reference.loss, lambda step: _of_loss(tolerance, step))
+        or _difference("loss", compared, reference.loss, lambda step: _of_loss(tolerance, step))
+        or _unknown({step: loss for step, loss in losses.items() if step not in compared})
     )  # fmt: skip
+
+
+def _compared(launch: Launch, losses: dict[int, float | None], reference: Reference) -> dict[int, float | None]:
+    """The losses that a reference is to have too: all, or of a launch that goes by time those of its steps."""
+    return {step: loss for step, loss in losses.items() if step in reference.loss or "counts" not in launch.facts}
 
 
 def _replicas(launch: Launch) -> str | None:
@@ -124,6 +146,10 @@ def _same_start(launch: Launch, reference: Reference | None) -> str | None:
         message = _difference("loss", first, {0: reference.loss.get(0)}, lambda step: _of_loss(tolerance, step))
         if message is not None:
             return message
+    return _unknown(losses)
+
+
+def _unknown(losses: Values) -> str | None:
     unknown = [step for step, value in losses.items() if value is None]
     return f"loss at step {min(unknown)} is not finite, or not every rank recorded it" if unknown else None
 
@@ -167,7 +193,7 @@ def _not_falling(launch: Launch, reference: Reference) -> str | None:
     From the first step's, where parameters are untrained and the losses the same. Clearly: by more than the quarter's
     batches differ. A median: stale gradients make spikes of a few steps in a training that goes on.
     """
-    losses = _mean_over_ranks(launch, "loss")
+    losses = _compared(launch, _mean_over_ranks(launch, "loss"), reference)
     steps = sorted(losses)
     last = steps[-(len(steps) // 4) :]
     theirs = [value for step in (0, *last) if (value := reference.loss.get(step)) is not None]
@@ -190,6 +216,8 @@ def _loss_cost(launch: Launch, reference: Reference | None) -> Finding:
     """How stale gradients were, and the loss that it costs."""
     staleness = [late for _, _, late in launch.facts["applied"]]
     losses = _mean_over_ranks(launch, "loss")
+    if reference is not None:
+        losses = _compared(launch, losses, reference)
     last = sorted(losses)[-max(1, len(losses) // 4) :]
     # A spike is part of what it costs, so here the mean.
     cost = _over(fmean, losses, last) - (math.nan if reference is None else _over(fmean, reference.loss, last))

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
 
 from parabench.case import Case, Protocol
 from parabench.collectives import membership
@@ -19,6 +21,7 @@ from parabench.errors import UsageError
 from parabench.family import STRATEGIES, entry_of
 from parabench.models.build import attention_of, build_model, sizes
 from parabench.models.options import apply_options
+from parabench.pace import Agreement, warm_up
 from parabench.probes import nccl_inspector, nccl_log
 from parabench.probes.allocator import MemoryClock
 from parabench.probes.flops import count_flops
@@ -26,7 +29,7 @@ from parabench.probes.instruments import Instruments
 from parabench.probes.memory import forget_building, forget_peak, peak_memory
 from parabench.probes.profile import Traces
 from parabench.probes.replicas import fingerprints
-from parabench.probes.steps import StepClock
+from parabench.probes.steps import StepClock, tell_counts
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
 from parabench.record import METRICS
 from parabench.registry import load
@@ -82,16 +85,24 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     forget_building(place.device)
     protocol = job.protocol
     clock = StepClock(job.venue.folder / f"marks{place.rank}.f64", protocol.all_steps, place.device)
-    train(training, clock, range(protocol.warmup))
+    steps = StepsOf(training, clock, place.device)
+    counts = protocol.least
+    if protocol.by_time:
+        store = c10d._get_default_store() if dist.is_initialized() else None
+        counts = warm_up(protocol, steps, Agreement(store, place.rank, place.world_size if store else 1))
+        tell_counts(job.venue.folder, place.rank, counts)
+        clock.make_room(counts.timed + protocol.after)
+    else:
+        steps.take(counts.warmup)
     # The first step also carried what is read once, and buffers that later ones have already.
     forget_peak(place.device)
-    train(training, clock, range(protocol.warmup, protocol.timed))
+    steps.take(counts.measured)
     peaks = peak_memory(place.device)
     instruments = Instruments(job.case, parallel, place.device, clock.moments)
-    memory = MemoryClock(clock, place.device, protocol.timed)
+    memory = MemoryClock(clock, place.device, counts.timed)
     if protocol.instrumented:
         with instruments:
-            train(training, memory, range(protocol.timed, protocol.timed + protocol.instrumented))
+            train(training, memory, range(counts.timed, counts.timed + protocol.instrumented))
     traces = Traces(place, lambda: train(training, clock, range(clock.steps, clock.steps + 1)))
     if protocol.profile:
         traces.profiled()
@@ -118,6 +129,24 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
         "facts": {**known, **facts, **flops, "collectives": calls, **seen["facts"]},
         "fingerprints": fingerprints(parallel.parameters or {}, parallel.whole) if replicated else {},
     }
+
+
+class StepsOf:
+    """The steps of a training, one after the other, as `clock` marks them on `device`."""
+
+    def __init__(self, training: Training, clock: StepClock, device: torch.device) -> None:
+        self._training, self._clock, self._device = training, clock, device
+
+    def take(self, steps: int) -> None:
+        """Take so many more."""
+        begin = self._clock.steps
+        self._clock.make_room(begin + steps)
+        train(self._training, self._clock, range(begin, begin + steps))
+
+    def wait(self) -> None:
+        """Wait until the device has done all of them."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
 
 def check_numbers(case: Case, numbers: Mapping[str, Any]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import asdict
 
 from parabench.case import Case, Protocol
 from parabench.family import Rule, entry_of
 from parabench.interrupt import Interrupted
+from parabench.protocol import Counts
 from parabench.record import Failure, Launch, Phase, Sample, Status
 
 
@@ -26,12 +29,18 @@ class FakeLauncher:
             raise Interrupted(2)
         self.calls.append(case)
         self.deadlines.append(deadline_s)
-        steps = protocol.warmup + protocol.steps
+        counts = protocol.least
+        if protocol.by_time:
+            counts = Counts(
+                warmup=counts.warmup + math.ceil((protocol.warmup_s or 0.0) / self.step_s(case)),
+                measured=max(counts.measured, math.ceil((protocol.measure_s or 0.0) / self.step_s(case))),
+            )
+        steps = counts.timed
         status, failure = self.failing.get(case.strategy, (Status.OK, None))
         samples = []
         for rank in range(case.world_size):
             for step in range(steps):
-                phase = Phase.WARMUP if step < protocol.warmup else Phase.MEASURE
+                phase = Phase.WARMUP if step < counts.warmup else Phase.MEASURE
                 samples.append(Sample(rank, step, phase, "step_s", self.step_s(case) * (1 + rank / 100)))
                 samples.append(Sample(rank, step, phase, "loss", self.loss_of(case, step)))
             samples.append(Sample(rank, 0, Phase.WARMUP, "grad_norm", 2.0))
@@ -43,5 +52,6 @@ class FakeLauncher:
             wall_s=self.step_s(case) * steps + 0.1,
             failure=failure,
             samples=samples,
-            facts={"applied": applied} if entry_of(case.strategy).rule is Rule.APPLIED_ONCE else {},
+            facts=({"applied": applied} if entry_of(case.strategy).rule is Rule.APPLIED_ONCE else {})
+            | ({"counts": asdict(counts)} if protocol.by_time else {}),
         )

@@ -124,7 +124,7 @@ def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
             f"the last third of the steps was {'slower' if largest > 0 else 'faster'} than the first, "
             "by up to "
             f"{words.percent(abs(largest))}.",
-            advice="Warm up for longer (--warmup); if it gets slower, look at clocks and temperature.",
+            advice="Warm up for longer (--warmup-seconds); if it gets slower, look at clocks and temperature.",
             case_id=str(case_id),
         )
 

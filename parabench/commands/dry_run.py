@@ -210,6 +210,11 @@ def _apart(launches: Launches) -> str:
 
 
 def _steps(protocol: Protocol) -> str:
+    times = {"warm-up": protocol.warmup_s, "measured": protocol.measure_s}
+    by_time = [f"{seconds:g} s of {kind} steps" for kind, seconds in times.items() if seconds is not None]
     kinds = {"warm-up": protocol.warmup, "measured": protocol.steps, "instrumented": protocol.instrumented}
     kinds |= {"profiled": int(protocol.profile), "with a memory snapshot": int(protocol.memory_snapshot)}
-    return f"{protocol.all_steps:,} a launch: {', '.join(f'{n:,} {kind}' for kind, n in kinds.items() if n)}"
+    counted = [f"{n:,} {kind}" for kind, n in kinds.items() if n]
+    if not by_time:
+        return f"{protocol.all_steps:,} a launch: {', '.join(counted)}"
+    return f"a launch: {', '.join(by_time + counted)}; {protocol.all_steps:,} or more"

@@ -19,8 +19,8 @@ from parabench.models.known import entry_of_model
 from parabench.opened import Opened
 from parabench.peaks import DEVICES, peak_of
 from parabench.plan import KINDS, stored_protocol, unknown_fields
-from parabench.record import EXPLAIN_BLOCK, Status
-from parabench.session import EXPLAINING, SURE_FLOPS, turns_left
+from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Status
+from parabench.session import EXPLAINING, SURE_FLOPS, reference_protocol, turns_left
 from parabench.store import load
 
 # A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.
@@ -78,22 +78,25 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
             alike.append(number)
     launch = results.launch
     launch = launch[launch["session_id"].isin(alike) & launch["status"].isin([Status.OK, Status.WRONG])]
+    if isinstance(protocol, Protocol) and protocol.by_time:
+        launch = launch[launch["block"] != REFERENCE_BLOCK]  # it takes other steps than the same case where it counts
     took: dict[tuple[str, bool], list[float]] = defaultdict(list)
     for case_id, block, wall_s in zip(launch["case_id"], launch["block"], launch["wall_s"], strict=True):
         took[case_id, block == EXPLAIN_BLOCK].append(wall_s)
     return {key: statistics.median(seconds) for key, seconds in took.items()}
 
 
-def _amount(protocol: Protocol | CollectiveProtocol) -> tuple[int | None, ...]:
+def _amount(protocol: Protocol | CollectiveProtocol) -> tuple[float | None, ...]:
     """What of a protocol decides how long a launch takes."""
     if isinstance(protocol, Protocol):
-        return (protocol.all_steps,)
+        return protocol.all_steps, protocol.warmup_s, protocol.measure_s
     return protocol.warmup, protocol.iterations
 
 
 def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Known, store: Path) -> Iterator[str]:
     """How long it takes, in words, and how that is known; `store` is where what is `known` was found."""
-    each = [(case, False, protocol.all_steps) for case in launches.counted + launches.references]
+    each = [(case, False, protocol.after if protocol.by_time else protocol.all_steps) for case in launches.counted]
+    each += [(case, False, reference_protocol(protocol).all_steps) for case in launches.references]
     each += [(case, True, EXPLAINING.all_steps) for case in launches.explaining]
     seconds = [known.get((case.id, explains)) for case, explains, _ in each]
     seen = [value for value in seconds if value is not None]
@@ -102,6 +105,10 @@ def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Kn
     guessed = [(case, steps) for (case, _, steps), value in zip(each, seconds, strict=True) if value is None]
     if not guessed:
         return
+    timed = sum(value is None for value in seconds[: len(launches.counted)])
+    if protocol.by_time and timed:
+        said = f"warm-up and measured steps that go by time, of {words.count(timed, 'launch')}"
+        yield f"{said}: {duration(timed * protocol.seconds)} or more"
     least: dict[str, float] = defaultdict(float)
     unknown: dict[str, None] = {}
     for case, steps in guessed:
@@ -114,7 +121,8 @@ def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Kn
         operations = 6 * parameters * case.global_batch * case.seq_len * steps
         least[said] += operations / (rate * case.world_size)
     for said, value in least.items():
-        yield said.format(duration(value))
+        if value:
+            yield said.format(duration(value))
     if unknown:
         yield f"unknown for {words.joined(unknown)}: its parameters are not counted before it is built"
     compiling = "torch.compile, " if any(case.compile for case, _ in guessed) else ""

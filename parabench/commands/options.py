@@ -138,8 +138,20 @@ training = (
         "--set", "axes", multiple=True, metavar="AXIS=V1,V2", help="Values for an axis, instead of the suite's."
     ),
     click.option("--launches", type=int, help="Launches of every case: one a block."),
-    click.option("--steps", type=int, help="Measured steps a launch."),
-    click.option("--warmup", type=int, help="Steps before them that are kept apart."),
+    click.option("--steps", type=int, help="Measured steps a launch. [default: 40 on the CPU]"),
+    click.option("--warmup", type=int, help="Steps before them that are kept apart. [default: 5 on the CPU]"),
+    click.option(
+        "--measure-seconds",
+        type=float,
+        metavar="SECONDS",
+        help="Instead of --steps: as many as fill this time, the same number on all ranks. [default: 2 on CUDA]",
+    ),
+    click.option(
+        "--warmup-seconds",
+        type=float,
+        metavar="SECONDS",
+        help="Instead of --warmup: warm up for this time, after the first 5 steps. [default: 2 on CUDA]",
+    ),
     click.option("--instrumented", type=int, help="Steps after them that carry instruments; 0 for none. [default: 4]"),
     click.option(
         "--data", help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=..."

@@ -27,8 +27,8 @@ UNSET = {"bucket_mib": "default", "vocabulary": "bytes", **dict.fromkeys(MAYBE_I
 _FLAGS = ("--profile", "--memory-snapshot", "--until-decided", "--resume", "--links", "--dry-run")
 # The plan's protocol as options.
 _PROTOCOL = {
-    "launches": "--launches", "warmup": "--warmup", "steps": "--steps", "instrumented": "--instrumented",
-    "deadline_s": "--deadline",
+    "launches": "--launches", "warmup": "--warmup", "warmup_s": "--warmup-seconds", "steps": "--steps",
+    "measure_s": "--measure-seconds", "instrumented": "--instrumented", "deadline_s": "--deadline",
 }  # fmt: skip
 _TRACES = {"profile": "--profile", "memory_snapshot": "--memory-snapshot"}
 

@@ -6,6 +6,7 @@ a hang shows which rank stopped first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from parabench.probes.moments import Moments
+from parabench.protocol import Counts
 
 # A step is five marks; between them lie data, forward, backward, optimizer.
 MARKS = 5
@@ -27,14 +29,26 @@ class StepClock:
     """
 
     def __init__(self, path: Path, steps: int, device: torch.device) -> None:
-        self._marks = np.memmap(path, dtype=np.float64, mode="w+", shape=(steps * MARKS,))
-        self._marks[:] = np.nan
+        self._path = path
+        path.write_bytes(b"")
         self._at = 0
         self._cuda = device.type == "cuda"
         self.moments = Moments(device)
         self._events: list[torch.cuda.Event] = []
+        self._room = 0
+        self.make_room(steps)
+
+    def make_room(self, steps: int) -> None:
+        """Make room for so many steps in all, the first ones included; for less than there is, nothing is done."""
+        more = steps * MARKS - self._room
+        if more <= 0:
+            return
+        with self._path.open("ab") as file:
+            file.write(np.full(more, np.nan).tobytes())
+        self._room += more
+        self._marks = np.memmap(self._path, dtype=np.float64, mode="r+", shape=(self._room,))
         if self._cuda:
-            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(steps * MARKS)]
+            self._events += [torch.cuda.Event(enable_timing=True) for _ in range(more)]
 
     def mark(self) -> None:
         """The next of the five moments of a step is now."""
@@ -66,8 +80,31 @@ class StepClock:
         return [*marks[:, 0].tolist(), float(marks[-1, -1])]
 
 
-def read_marks(path: Path, steps: int, width: int = MARKS) -> npt.NDArray[np.float64]:
-    """A rank's marks, shape (steps, width), in seconds; NaN where the rank never came. All NaN when it never began."""
-    if not path.exists() or path.stat().st_size != steps * width * 8:
+def read_marks(path: Path, steps: int | None, width: int = MARKS) -> npt.NDArray[np.float64]:
+    """A rank's marks, shape (steps, width), in seconds; NaN where the rank never came. All NaN when it never began.
+
+    Where the rank itself found out how many steps it takes, `steps` is None: as many as it had made room for.
+    """
+    size = path.stat().st_size if path.exists() else 0
+    if steps is None:
+        steps = max(1, size // (width * 8))
+    if size != steps * width * 8:
         return np.full((steps, width), np.nan)
     return np.fromfile(path, dtype=np.float64).reshape(steps, width)
+
+
+def tell_counts(folder: Path, rank: int, counts: Counts) -> None:
+    """Leave in a launch's folder how many steps its ranks agreed to take, whatever becomes of the rank."""
+    part = folder / f"counts{rank}.part"
+    part.write_text(f"{counts.warmup} {counts.measured}")
+    part.replace(folder / f"counts{rank}")
+
+
+def told_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:
+    """(warm-up steps, measured ones) that any of these ranks left there; None where none was told to find them out, or
+    came so far."""
+    told = next((path for rank in ranks if (path := folder / f"counts{rank}").exists()), None)
+    if told is None:
+        return None
+    warmup, measured = told.read_text().split()
+    return int(warmup), int(measured)

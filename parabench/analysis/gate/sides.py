@@ -16,6 +16,7 @@ from parabench.analysis.nodes import cluster_said, several
 from parabench.analysis.session import Session, select_session
 from parabench.case import Case
 from parabench.errors import UsageError
+from parabench.protocol import BY_STEPS_OR_TIME
 from parabench.record import FIRST_BLOCK, Finding
 from parabench.store import Results, load, split
 
@@ -175,9 +176,15 @@ def session_facts(sessions: Sequence[Session], devices: set[str]) -> dict[str, t
     found["commit"] = [(environment.get("git") or {}).get("commit") for environment in environments], False
     for name in sorted({name for environment in environments for name in environment.get("env") or {}}):
         found[name] = [(environment.get("env") or {}).get(name, "not set") for environment in environments], False
-    for name in ("warmup", "steps"):
-        found[name] = [protocol.get(name) for protocol in protocols], False
+    for name, timed in BY_STEPS_OR_TIME.items():
+        found[name] = [_amount(protocol, name, timed) for protocol in protocols], False
     return found
+
+
+def _amount(protocol: dict[str, Any], name: str, timed: str) -> Any:
+    """A number of steps, or the time that they fill; None where neither was recorded."""
+    seconds = protocol.get(timed)
+    return protocol.get(name) if seconds is None else f"{seconds:g} s"
 
 
 def check_alike(found: list[Difference], changed: tuple[str, ...], option: str = "--changed") -> None:

@@ -148,7 +148,7 @@ def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
             "clocks_moved",
             f"{where} computed at {least / 1e6:,.0f} to {most / 1e6:,.0f} MHz during the timed steps of one launch, "
             f"a range of {words.percent(moved)}.",
-            "Warm up for longer (--warmup), or lock the clocks (nvidia-smi -lgc).",
+            "Warm up for longer (--warmup-seconds), or lock the clocks (nvidia-smi -lgc).",
         )
 
 

@@ -24,6 +24,7 @@ from parabench.cluster.inside.watch import Ask, Seen, Watch
 from parabench.cluster.order import Order
 from parabench.part import GROUP_GRACE_S, Course, Part
 from parabench.probes.nvml import Used
+from parabench.probes.steps import told_counts
 from parabench.rank import in_a_line, is_out_of_memory
 from parabench.ranks import Ended
 from parabench.scratch import launch_folder
@@ -117,6 +118,7 @@ class Attempt:
             device_samples=[sample._replace(node=node) for sample in self._seen.devices],
             host_samples=[sample._replace(node=node) for sample in self._seen.hosts],
             sampler=self._seen.facts,
+            counts=told_counts(self.folder, [rank]),
         )
 
     def _measure(self, venue: Venue) -> None:

@@ -55,6 +55,7 @@ def _node(parts: list[Part]) -> Part:
             for sample in part.device_samples
         ],
         sampler=_sampler([part.sampler for part in parts if part.sampler]),
+        counts=next((part.counts for part in parts if part.counts), None),
     )
 
 
