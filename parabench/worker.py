@@ -82,6 +82,8 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
 def train_case(job: Job, place: Place) -> dict[str, Any]:
     """Build, train and read what was seen."""
     training, parallel, known = build(job.case, place)
+    if torch.distributed.is_initialized():
+        membership.check_groups(place.device, job.case.backend, job.case.algorithm)
     forget_building(place.device)
     protocol = job.protocol
     clock = StepClock(job.venue.folder / f"marks{place.rank}.f64", protocol.all_steps, place.device)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks_helpers
 import torch
 import torch.distributed as dist
 
+from parabench.case import Case
 from parabench.collectives import membership
+from parabench.collectives.group import AlgorithmGroup
+from parabench.ranks import run_ranks
+from parabench.strategies import mesh
+from parabench.strategies.recipe import Place
 
 
 @pytest.mark.parametrize(
@@ -21,3 +30,110 @@ def test_nccls_barrier_is_told_its_device(backend, device, told, monkeypatch):
     monkeypatch.setattr(dist, "barrier", lambda **options: calls.append(options))
     membership.barrier(backend, torch.device(device))
     assert calls == [told]
+
+
+class Served:
+    """A process group, as far as it tells which backend serves a device."""
+
+    group_name, group_desc = "7", "mesh_dim_0"
+
+    def __init__(self, **backends: str) -> None:
+        self._backends = backends
+
+    def _get_backend(self, device: torch.device) -> Served:
+        if device.type not in self._backends:
+            raise RuntimeError(f"No backend type associated with device type {device.type}")
+        self.found = self._backends[device.type]
+        return self
+
+    def name(self) -> str:
+        return self.found
+
+
+class Own(Served, AlgorithmGroup):
+    """One that goes through an algorithm of ours."""
+
+    def __init__(self, **backends: str) -> None:
+        Served.__init__(self, **backends)
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, groups: list[Served], device: str, backend: str, algorithm: str) -> None:
+    monkeypatch.setattr(dist.distributed_c10d, "_pg_map", dict.fromkeys(groups))
+    monkeypatch.setattr(dist.distributed_c10d._world, "default_pg", groups[0])
+    membership.check_groups(torch.device(device), backend, algorithm)
+
+
+GLOO, NCCL, MIXED = {"cpu": "gloo", "cuda": "gloo"}, {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "device", "backend", "said"),
+    [
+        (GLOO, MIXED, "cuda:1", "gloo", r"7 \(mesh_dim_0\) of the strategy runs on nccl, and the case says gloo"),
+        (GLOO, NCCL, "cuda:0", "gloo", "runs on nccl, and the case says gloo"),
+        (GLOO, GLOO, "cuda:0", "nccl", "runs on gloo, and the case says nccl"),
+        (NCCL, {"cuda": "ucc"}, "cuda:0", "nccl", "runs on ucc, and the case says nccl"),
+    ],
+)
+def test_a_group_on_another_backend_than_the_cases_fails_the_launch(first, more, device, backend, said, monkeypatch):
+    with pytest.raises(RuntimeError, match=said):
+        checked(monkeypatch, [Served(**first), Served(**more)], device, backend, "native")
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "device", "backend"),
+    [
+        (GLOO, GLOO, "cuda:0", "gloo"),
+        (GLOO, MIXED, "cpu", "gloo"),  # a CPU case beside a device: nothing of it is on the device
+        (NCCL, MIXED, "cuda:0", "nccl"),
+        (NCCL, GLOO, "cuda:0", "nccl"),  # made by name, for what lies in host memory
+        (NCCL, {"cpu": "gloo"}, "cuda:0", "nccl"),
+    ],
+)
+def test_groups_on_the_cases_backend_pass(first, more, device, backend, monkeypatch):
+    checked(monkeypatch, [Served(**first), Served(**more)], device, backend, "native")
+
+
+def test_a_group_that_nccl_split_runs_no_algorithm_of_ours(monkeypatch):
+    with pytest.raises(RuntimeError, match="runs nccl's own algorithms, and the case says ring"):
+        checked(monkeypatch, [Own(**NCCL), Served(**NCCL)], "cuda:0", "nccl", "ring")
+    checked(monkeypatch, [Own(**NCCL), Own(**NCCL)], "cuda:0", "nccl", "ring")
+    checked(monkeypatch, [Served(**NCCL), Served(**NCCL)], "cuda:0", "nccl", "nccl:ring")
+
+
+def test_the_group_of_an_own_algorithm_is_bound_to_no_device(monkeypatch):
+    """A bound group lets meshes split NCCL's communicator into plain groups, past the algorithm."""
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(dist, "init_process_group", lambda *names, **options: told.append(options))
+    for algorithm in ("ring", "native"):
+        membership.join(
+            algorithm=algorithm, backend="gloo", rank=0, world_size=1, ranks_per_node=None, store=dist.HashStore(),
+            timeout_s=1,
+        )  # fmt: skip
+    assert [options.get("device_id") for options in told] == [None, None]
+
+
+def two_dimensions(rank: int, size: int) -> Iterator[str]:
+    """Lines and grids over this group are its kind of groups, and so are their parts."""
+    place = Place(rank, size, torch.device("cpu"))
+    whole, split, flat = mesh.line(place), mesh.grid(place, 2, ("outer", "inner")), mesh.grid(place, size, ("a", "b"))
+    if whole.get_group() is not dist.group.WORLD or flat.get_group("b") is not dist.group.WORLD:
+        yield "all ranks in one dimension are another group than the default one"
+    expected = {"outer": [rank % 2, rank % 2 + 2], "inner": [rank // 2 * 2, rank // 2 * 2 + 1]}
+    found = {name: dist.get_process_group_ranks(split.get_group(name)) for name in expected}
+    if found != expected or (split["inner"].get_local_rank(), split["outer"].size()) != (rank % 2, 2):
+        yield f"ranks are in {found}, not {expected}"
+    alike = {type(each) for each in (dist.group.WORLD, split.get_group("outer"), split.get_group("inner"))}
+    if alike != {AlgorithmGroup}:
+        yield f"kinds of groups: {alike}"
+    membership.check_groups(place.device, "gloo", "ring")
+
+
+@pytest.mark.alone
+def test_meshes_are_made_of_the_default_groups_kind(tmp_path: Path) -> None:
+    case = Case(algorithm="ring", world_size=4, device="cpu", backend="gloo")
+    ended = run_ranks(
+        ranks_helpers.in_group, (two_dimensions, case, tmp_path), size=4, deadline_s=120, logs=tmp_path / "logs"
+    )
+    told = {path.stem: json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))}
+    assert (ended.ok, told) == (True, {f"rank{rank}": [] for rank in range(4)})

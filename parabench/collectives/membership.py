@@ -71,6 +71,30 @@ def _nccl(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     return dist.ProcessGroupNCCL(store, rank, size, options)
 
 
+def check_groups(device: torch.device, backend: str, algorithm: str) -> None:
+    """Raise RuntimeError where a process group would not do on `device` what the case says: by `algorithm` over
+    `backend`.
+
+    A library may make groups of its own. Beside NCCL, gloo is let pass: it carries what lies in host memory, when a
+    strategy asks for it by name, and torch makes no such group by itself.
+    """
+    for group in dist.distributed_c10d._world.pg_map:
+        try:
+            found = group._get_backend(device).name()
+        except RuntimeError:  # it serves no tensor of that device
+            continue
+        if found != backend and (found != "gloo" or group is dist.group.WORLD):
+            raise RuntimeError(
+                f"process group {group.group_name} ({group.group_desc}) of the strategy runs on {found}, and the case "
+                f"says {backend}: make it with dist.new_group and no backend, and meshes with DeviceMesh.from_group"
+            )
+        if found == "nccl" and not is_backends(algorithm) and not isinstance(group, AlgorithmGroup):
+            raise RuntimeError(
+                f"process group {group.group_name} ({group.group_desc}) of the strategy runs {found}'s own algorithms, "
+                f"and the case says {algorithm}: make it with dist.new_group, and give init_process_group no device_id"
+            )
+
+
 def calls() -> dict[str, dict[str, Any]]:
     """What this process' groups did: {op: {"algorithm", "calls", "bytes"}}, with the algorithm that really ran."""
     total: dict[str, dict[str, Any]] = {}

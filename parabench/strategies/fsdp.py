@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from parabench.models.model import Model
 from parabench.record import MIB
+from parabench.strategies.mesh import line
 from parabench.strategies.recipe import Context, Parallel
 
 
 def fsdp(model: Model, context: Context) -> Parallel:
     """Shard over all ranks, and give a unit's parameters back after its forward."""
     place = context.place
-    mesh = init_device_mesh(place.device.type, (place.world_size,))
-    return sharded(model, context, mesh, place.rank, place.world_size)
+    return sharded(model, context, line(place), place.rank, place.world_size)
 
 
 def sharded(

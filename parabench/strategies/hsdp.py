@@ -4,10 +4,9 @@ Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel",
 stays on the fast links inside a node; only each rank's gradient shard is all-reduced across nodes.
 """
 
-from torch.distributed.device_mesh import init_device_mesh
-
 from parabench.models.model import Model
 from parabench.strategies.fsdp import sharded
+from parabench.strategies.mesh import grid
 from parabench.strategies.recipe import Context, Parallel
 
 
@@ -15,7 +14,4 @@ def hsdp(model: Model, context: Context) -> Parallel:
     """Shard over the `ranks_per_node` consecutive ranks of a node, and replicate over the nodes."""
     place = context.place
     inside = context.case.ranks_per_node or place.world_size
-    mesh = init_device_mesh(
-        place.device.type, (place.world_size // inside, inside), mesh_dim_names=("replicate", "shard")
-    )
-    return sharded(model, context, mesh, place.rank, place.world_size)
+    return sharded(model, context, grid(place, inside, ("replicate", "shard")), place.rank, place.world_size)

@@ -8,26 +8,26 @@ reduce-scatter after it carry together what the all-reduce did, and what the nor
 
 from __future__ import annotations
 
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ParallelStyle, RowwiseParallel, parallelize_module
 
 from parabench.case import Case
 from parabench.errors import UsageError
 from parabench.models.model import Model
+from parabench.strategies import mesh
 from parabench.strategies.recipe import Context, Parallel
 
 
 def tp(model: Model, context: Context) -> Parallel:
     """Split the layers over all ranks."""
-    place = context.place
-    split_layers(model, context, init_device_mesh(place.device.type, (place.world_size,)))
+    split_layers(model, context, mesh.line(context.place))
     return Parallel(module=model.module, data_rank=0, data_ranks=1)
 
 
-def split_layers(model: Model, context: Context, mesh: DeviceMesh) -> None:
-    """Apply the model's plan over `mesh`."""
-    parallelize_module(model.module, mesh, plan_of(model, context.case))
+def split_layers(model: Model, context: Context, among: DeviceMesh) -> None:
+    """Apply the model's plan over the mesh `among`."""
+    parallelize_module(model.module, among, plan_of(model, context.case))
 
 
 def plan_of(model: Model, case: Case) -> dict[str, ParallelStyle]:
@@ -53,4 +53,4 @@ def grid(context: Context) -> DeviceMesh:
     """Ranks in groups of `tp_size` consecutive ones that share layers ("tp"), and across those groups ("dp")."""
     place = context.place
     inside = context.case.tp_size or place.world_size
-    return init_device_mesh(place.device.type, (place.world_size // inside, inside), mesh_dim_names=("dp", "tp"))
+    return mesh.grid(place, inside, ("dp", "tp"))

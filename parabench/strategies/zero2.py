@@ -4,15 +4,13 @@ Between steps parameters are sharded too, so that the optimizer works on shards 
 all of them. Against `fsdp` one of two all-gathers is saved, and paid for in memory.
 """
 
-from torch.distributed.device_mesh import init_device_mesh
-
 from parabench.models.model import Model
 from parabench.strategies.fsdp import sharded
+from parabench.strategies.mesh import line
 from parabench.strategies.recipe import Context, Parallel
 
 
 def zero2(model: Model, context: Context) -> Parallel:
     """Shard over all ranks, and gather once a step."""
     place = context.place
-    mesh = init_device_mesh(place.device.type, (place.world_size,))
-    return sharded(model, context, mesh, place.rank, place.world_size, reshard=False)
+    return sharded(model, context, line(place), place.rank, place.world_size, reshard=False)
