@@ -26,7 +26,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from parabench.cluster import rendezvous
 from parabench.cluster.team import FAILED, HUNG, Team
 from parabench.interrupt import Interrupted, signals_restored, watched
-from parabench.scratch import remove_abandoned
+from parabench.scratch import remove_abandoned, sockets_in_own_folder
 
 PRELOAD = "parabench.preload"
 PR_SET_CHILD_SUBREAPER = 36
@@ -80,7 +80,7 @@ def start_server() -> None:
         # Every node of a launch has as many ranks: its agents need not ask one another how many.
         os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
         multiprocessing.set_forkserver_preload([PRELOAD])
-        with signals_restored():
+        with signals_restored(), sockets_in_own_folder():
             # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             multiprocessing.forkserver.ensure_running()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from parabench.errors import UsageError
+from parabench.scratch import still_there
 
 # How an SQLite file begins: a store must never be taken for an old page or trace.
 SQLITE = b"SQLite format 3"
@@ -31,18 +37,54 @@ def write_whole(path: Path, text: str, what: str, remedy: str) -> None:
         if _is_database(whole):
             raise UsageError(f"{path} is a database, not a {what}; {remedy}")
         whole.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=whole.parent, prefix=f".{whole.name}.", suffix=".part")
-        part = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            part.chmod(0o644)  # mkstemp's 0600 would keep a web server or a colleague out
-            part.replace(whole)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        with replacing(whole, 0o644) as part:  # 0600 would keep a web server or a colleague out
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
+
+
+@contextmanager
+def replacing(whole: Path, mode: int = 0o600) -> Iterator[Path]:
+    """A file to write to, which takes the place of `whole` at the end of the block; where an error ends it, nothing is
+    left. What processes left that were killed amid this goes too. Raises OSError."""
+    _remove_abandoned(whole)
+    part, handle = _held_part(whole)
+    try:
+        yield part
+        part.chmod(mode)
+        part.replace(whole)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _held_part(whole: Path) -> tuple[Path, int]:
+    """A new file beside `whole`, and the descriptor whose lock says that somebody writes it."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=whole.parent, prefix=f".{whole.name}.", suffix=".part")
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        # Before it was locked another process may have taken it for abandoned.
+        if still_there(Path(name), handle):
+            return Path(name), handle
+        os.close(handle)
+
+
+def _remove_abandoned(whole: Path) -> None:
+    """Remove what was to become `whole` and is written by nobody any more."""
+    named = re.compile(re.escape(f".{whole.name}.") + r"[a-z0-9_]{8}\.part")
+    for name in filter(named.fullmatch, os.listdir(whole.parent)):
+        part = whole.parent / name
+        with contextlib.suppress(OSError):  # it is another user's, it has just gone, or it is being written
+            handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(handle).st_uid == os.geteuid():
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    part.unlink()
+            finally:
+                os.close(handle)
 
 
 def _is_database(path: Path) -> bool:

@@ -7,12 +7,15 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psutil
 import pytest
+
+from parabench.scratch import own_folder, shared_memory_folder
 
 pytestmark = pytest.mark.alone
 
@@ -39,6 +42,8 @@ class Driver:
         self.pipe = folder / "pipe"
         os.mkfifo(self.pipe)
         (folder / "mine.py").write_text(SUITE)
+        # Elsewhere than the tests' own folders, whose paths are too long for a socket.
+        self.temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
     def start(self, *options: str) -> subprocess.Popen[str]:
         here = str(Path(__file__).parent)
@@ -51,6 +56,7 @@ class Driver:
                 "PYTHONPATH": path,
                 "PARABENCH_TEST_FOLDER": str(self.folder),
                 "CUDA_VISIBLE_DEVICES": "",
+                "TMPDIR": str(self.temporary),
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -69,6 +75,12 @@ class Driver:
         family = psutil.Process(process.pid).children(recursive=True)
         self._stack.callback(end_all, family)
         return process, family
+
+    def left_by(self, process: subprocess.Popen[str]) -> list[Path]:
+        """What there is of a driver's in memory and in the temporary folder, where torch keeps compiled code too."""
+        memory = Path(shared_memory_folder() or self.temporary)
+        compiled = self.temporary.glob("torchinductor_*")
+        return [*memory.glob(f"parabench-run-{process.pid}-*"), *set(self.temporary.iterdir()).difference(compiled)]
 
     def noted(self) -> list[str]:
         """The cases that were launched, in their order."""
@@ -176,6 +188,23 @@ def test_nothing_outlives_a_killed_driver(driver: Driver, stopped: bool) -> None
     process.wait(PATIENCE_S)
     assert left_of(family) == []
     assert [status for _, status in driver.stored()] == ["ok", "ok"]
+
+
+def test_what_a_killed_driver_leaves_the_next_run_removes_and_nothing_that_is_in_use(driver: Driver) -> None:
+    killed, family = driver.held_up()
+    listener, *_ = (each for left in driver.left_by(killed) for each in left.rglob("listener-*"))
+    mine = own_folder()  # the test's process is a driver that lives
+    killed.kill()
+    killed.wait(PATIENCE_S)
+    assert left_of(family) == []
+    assert listener.is_socket()
+    (driver.folder / "go").touch()
+    following = driver.start("--resume")
+    output = output_of(following)
+    assert following.returncode == 0, output
+    assert "Traceback" not in output
+    assert driver.left_by(killed) == driver.left_by(following) == []
+    assert mine.is_dir()
 
 
 def test_a_stopped_rank_does_not_keep_a_stop_waiting(driver: Driver) -> None:

@@ -15,12 +15,12 @@ import parabench
 ROOT = Path(parabench.__file__).parent
 EVERYONES = {
     "__init__", "averaging", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt",
-    "peaks", "whole_file", "nccl_names", "lifeline", "protocol",
+    "peaks", "whole_file", "scratch", "nccl_names", "lifeline", "protocol",
 }  # fmt: skip
 READING = {"store", "results", "digest", "schema", "analysis", "live", "pages", "report", "trace"}
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",
-    "preload", "rank", "collective_launcher", "scratch", "plan", "settle", "rules", "suite", "session", "verify",
+    "preload", "rank", "collective_launcher", "plan", "settle", "rules", "suite", "session", "verify",
     "machine", "hardware", "gpus", "provenance", "cluster", "part", "judgement", "together", "venue", "courses",
     "links", "spread", "nccl_pins", "nccl_version", "pace",
 }  # fmt: skip

@@ -31,6 +31,7 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
     from parabench.commands.worker_session import run_worker
     from parabench.progress import PatientConsole
     from parabench.run import Request
+    from parabench.scratch import release_own
 
     find_users_own()
     given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
@@ -47,5 +48,6 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
     if not sane:
         # A thread is stuck in a collective, or another rank is gone from one: leaving the group would wait for it.
         sys.stdout.flush()
+        release_own()
         os._exit(code)
     raise SystemExit(code)

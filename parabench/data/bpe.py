@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from parabench.data.corpus import path_of, readable, stamp
 from parabench.errors import UsageError
+from parabench.whole_file import replacing
 
 # Both from GPT-2's own source, github.com/openai/gpt-2/blob/master/src/encoder.py: where text may be cut before pairs
 # are merged; and the token between two documents, which comes after all others (50256 of 50257).
@@ -83,10 +83,8 @@ def encode(path: Path, vocabulary: str) -> np.ndarray[tuple[int], np.dtype[np.in
 def _keep(tokens: np.ndarray[tuple[int], np.dtype[np.int32]], kept: Path) -> None:
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        # Written apart and then renamed: nobody ever reads half of it.
-        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as part:
+        with replacing(kept) as part:
             tokens.tofile(part)
-        os.replace(part.name, kept)
     except OSError as error:
         raise UsageError(
             f"tokens cannot be kept in {str(kept.parent)!r}: {error.strerror or error}; set XDG_CACHE_HOME to a folder "

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from parabench.errors import UsageError
 from parabench.live.standing import Standing
+from parabench.scratch import launch_folder
 
 # While a run goes on, making pages may take one part in so many of the time of one core.
 SHARE = 10
@@ -97,8 +98,9 @@ class Child:
 
     def __call__(self, store: Path, session: str) -> str:
         """The page. Raises UsageError with the line that the report said."""
-        with tempfile.TemporaryDirectory(prefix="parabench-serve-") as folder:
-            page = Path(folder, "report.html")
+        # On a disk: it is large, and memory is the ranks'.
+        with launch_folder(tempfile.gettempdir()) as folder:
+            page = folder / "report.html"
             command = [sys.executable, "-m", "parabench", "report", str(store), "--session", session, "-o", str(page)]
             if self._template is not None:
                 command += ["--template", str(self._template)]
