@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 GIB = 2**30
-ULL = 3  # a field's value is an unsigned long long
+UINT, ULL = 1, 3  # types of a field's value: an unsigned int, an unsigned long long
 
 
 class Clock:
@@ -52,6 +52,7 @@ class Device:
     clock_mhz: Callable[[float], int] = lambda t_s: 1980
     reasons: Callable[[float], int] = lambda t_s: 0
     pcie_bytes_per_s: tuple[float, float] = (1e9, 2e9)
+    pcie_link: tuple[int, int] = (4, 16)
     nvlink_kib_per_s: tuple[float, float] = (1e6, 3e6)
     computing: list[tuple[int, int | None]] = field(default_factory=list)
     drawing: list[tuple[int, int | None]] = field(default_factory=list)
@@ -88,6 +89,8 @@ class FakeNvml:
             "MigMode": lambda d: [int(d.mig), int(d.mig)],
             "UUID": lambda d: d.uuid,
             "Name": lambda d: d.name,
+            "MaxPcieLinkGeneration": lambda d: d.pcie_link[0],
+            "MaxPcieLinkWidth": lambda d: d.pcie_link[1],
             "PciInfo": lambda d: SimpleNamespace(busId=self.address(d)),
         }
         for name, call in calls.items():
@@ -140,6 +143,9 @@ class FakeNvml:
             pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: device.nvlink_kib_per_s[0] * passed_s,
             pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: device.nvlink_kib_per_s[1] * passed_s,
         }[number]
+        if number in (pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES):
+            held = SimpleNamespace(uiVal=round(value) % 2**32)
+            return SimpleNamespace(nvmlReturn=0, valueType=UINT, value=held)
         return SimpleNamespace(nvmlReturn=0, valueType=ULL, value=SimpleNamespace(ullVal=round(value)))
 
     @staticmethod

@@ -36,10 +36,11 @@ def side(tmp_path, role, launches, **more):
 
 def burning(launch, watts, metric="energy_j"):
     """The launch, whose devices spend `watts` from a second before its measured steps to a second after."""
-    launch.facts |= {"clock": {"began_s": 100.0}, "phases": {"measure": [101.0, 102.0]}}
+    launch.facts |= {"clock": {"began_s": 100.0}, "phases": {"measure": [101.0, 103.0]}}
     for device in range(launch.case.world_size):
         launch.device_samples += [
-            DeviceSample(device, t, metric, watts * t if metric == "energy_j" else watts) for t in (0.0, 3.0)
+            DeviceSample(device, t, metric, watts * t if metric == "energy_j" else watts)
+            for t in np.arange(0.0, 4.1, 0.1)
         ]
     return launch
 
@@ -78,9 +79,9 @@ def test_ratios_of_a_known_truth(gpus):
     assert gpus.latency.ratio == pytest.approx(0.4, rel=0.01)
     assert gpus.latency.low < 0.4 < gpus.latency.high
     assert (gpus.latency.cases, gpus.latency.base_blocks, gpus.latency.candidate_blocks) == (3, 4, 4)
-    # Devices burn for one second of 20 steps, whatever those took: 8 x 64 tokens a step.
+    # Devices burn for two seconds of 20 steps, whatever those took: 8 x 64 tokens a step.
     for case in gpus.cases:
-        assert case.per_joule.base == pytest.approx(20 * 8 * 64 / (400 * 2))
+        assert case.per_joule.base == pytest.approx(20 * 8 * 64 / (400 * 2 * 2))
         assert case.per_joule.ratio == pytest.approx(4 / 3)
         assert case.per_gb.candidate == pytest.approx(8 * 64 / case.latency.candidate / (101 * MIB / 1e9))
         assert case.per_gb.ratio == pytest.approx(1 / case.latency.ratio)

@@ -131,7 +131,7 @@ def metered(case, readings, *, window=(1010.0, 1014.0), **facts):
 
 def counters(watts, device=0, begin=0.0, end=20.0):
     """A counter that was read before and after, not at the moments that count."""
-    return [(device, t, "energy_j", 1e6 + watts * t) for t in np.linspace(begin, end, 7)]
+    return [(device, t, "energy_j", 1e6 + watts * t) for t in np.linspace(begin, end, 207)]
 
 
 def test_joules_are_the_counters_growth_over_the_measured_steps_of_all_devices(tmp_path):
@@ -161,6 +161,16 @@ def test_launches_give_their_median_and_power_is_used_where_there_is_no_counter(
         (counters(400, end=12.0), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
         (counters(400, begin=11.0), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
         (counters(-400), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
+        (
+            counters(400),
+            (1010.0, 1011.9),
+            "the measured steps took 1.9 s, and the sensors need 2 s: measure longer",
+        ),
+        (
+            [(0, float(t), "energy_j", 400.0 * (t // 2)) for t in range(21)],
+            (1010.0, 1014.0),
+            "the energy counter moved 2 times in the measured steps, and 20 are needed: measure longer",
+        ),
         ([], (1010.0, 1014.0), "no energy of its devices was recorded"),
         (counters(400), (), "when the measured steps ran was not recorded"),
     ],

@@ -94,8 +94,10 @@ def test_a_power_limit_is_told_apart_and_only_when_it_lasts(tmp_path):
 
 
 def test_clocks_that_moved_but_for_idle_readings(tmp_path):
+    """Twenty busy readings between 1 and 3 s, in thirds of seven, seven and six."""
+
     def clock(t: float) -> float:
-        return {1.2: 1.5e9, 2.0: 0.3e9}.get(t, 1.98e9)
+        return 0.3e9 if t == 2.0 else 1.5e9 if t < 1.65 else 1.98e9
 
     finding = one(
         tmp_path,
@@ -103,7 +105,34 @@ def test_clocks_that_moved_but_for_idle_readings(tmp_path):
         launch(),
         launch(1, sm_clock_hz=clock, clock_event_reasons=lambda t: float(t == 2.0)),
     )
-    assert "computed at 1,500 to 1,980 MHz during the timed steps of one launch, a range of 24 %" in finding.message
+    assert finding.message.endswith(
+        "device 0 computed at 1,500 MHz in one third of the timed steps of a launch, and at 1,980 MHz in another, "
+        "means that differ by 24 %."
+    )
+
+
+def swings(t: float) -> float:
+    """A clock at the power limit: from reading to reading, about one mean."""
+    return 1.5e9 if round(10 * t) % 2 else 1.98e9
+
+
+def test_a_clock_that_swings_about_one_mean_has_not_moved(tmp_path):
+    assert found(tmp_path, launch(sm_clock_hz=swings)) == []
+
+
+def test_a_clock_that_its_power_limit_moved_is_said_once(tmp_path):
+    one(tmp_path, "power_capped", launch(sm_clock_hz=lambda t: 2e9 - 0.2e9 * t, clock_event_reasons=4.0))
+
+
+def test_a_clock_is_judged_by_the_reasons_read_just_before_it(tmp_path):
+    """Readings have their own moments; at 2.0 s the device was idle."""
+    samples = [
+        DeviceSample(s.device, s.t_s + 0.003 * (s.metric == "sm_clock_hz"), s.metric, s.value)
+        for s in device_samples(
+            sm_clock_hz=lambda t: 0.3e9 if 2 <= t < 2.7 else 1.98e9, clock_event_reasons=lambda t: float(2 <= t < 2.7)
+        )
+    ]
+    assert found(tmp_path, read(fake.launch(gpu_case()), samples)) == []
 
 
 def test_clocks_of_two_launches_are_not_one_range(tmp_path):

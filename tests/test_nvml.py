@@ -19,7 +19,7 @@ from fake_nvml import GIB, Clock, Device, FakeNvml
 from parabench.case import Case, Protocol
 from parabench.launcher import launch
 from parabench.probes import nvml
-from parabench.probes.devices import UNLISTED, UNTOLD, WRAPPED, Devices
+from parabench.probes.devices import ROUND, UNLISTED, UNTOLD, WRAPPED, Devices
 from parabench.probes.pids import RankPids, leave_pid
 from parabench.probes.sampler import PERIOD_S, Sampler
 from parabench.record import METRICS, NOT_SUPPORTED, DeviceSample, Status
@@ -166,6 +166,43 @@ def test_a_counter_that_begins_anew_gives_no_rate(monkeypatch, tmp_path):
     assert seen == [(None, WRAPPED), (pytest.approx(9950), None), *[(pytest.approx(10_000), None)] * 2]
 
 
+def pcie(monkeypatch, tmp_path, **device: Any) -> list[tuple[Any, str | None]]:
+    samples, _, _ = sampled(monkeypatch, tmp_path, Device(**device), end_s=1.0)
+    return [(s.value, s.reason) for s in of(samples, "pcie_rx_bytes_per_s")]
+
+
+def test_a_counter_of_32_bits_that_went_round_gives_its_rate(monkeypatch, tmp_path):
+    """30 GB/s go round in 143 ms, so in two of three readings."""
+    rates = pcie(monkeypatch, tmp_path, pcie_bytes_per_s=(1e9, 30e9))
+    assert rates == [(pytest.approx(30e9), None)] * 9
+
+
+@pytest.mark.parametrize(
+    "device", [{"pcie_link": (5, 16)}, {"faults": {"MaxPcieLinkGeneration": pynvml.NVML_ERROR_NOT_SUPPORTED}}]
+)
+def test_a_counter_that_may_have_gone_round_twice_gives_none(monkeypatch, tmp_path, device):
+    """PCIe 5 at its full width carries 6.3 GB between two readings; so may a link that tells no speed."""
+    assert pcie(monkeypatch, tmp_path, **device) == [(None, ROUND)]
+
+
+def test_each_reading_has_its_own_moment(monkeypatch, tmp_path):
+    """A call that takes 4 ms makes those after it later, and leaves rates what they are."""
+    clock = Clock(0.5)
+    FakeNvml(Device(), clock=clock).install(monkeypatch)
+
+    def slow(handle: Device) -> Any:
+        clock.now_s += 0.004
+        return fake_nvml.SimpleNamespace(used=1.0)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
+    Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
+    energy = of(source.samples, "energy_j")
+    assert [s.t_s for s in energy] == pytest.approx([0.1 * k + 0.004 for k in range(5)])
+    assert values(source.samples, "energy_j") == pytest.approx([5000 + 400 * s.t_s for s in energy], abs=1e-3)
+    assert values(source.samples, "pcie_rx_bytes_per_s") == pytest.approx([2e9] * 4)
+
+
 def test_a_device_that_is_split_says_so(monkeypatch, tmp_path):
     device = Device(mig=True, faults={"UtilizationRates": 3, "ComputeRunningProcesses": 4})
     samples, _, _ = sampled(monkeypatch, tmp_path, device)
@@ -181,24 +218,35 @@ def test_processes_are_counted_once_and_told_apart(monkeypatch, tmp_path):
         drawing=[(501, 3 * GIB), (777, GIB), (778, GIB // 2)],
     )
     other = Device(uuid="GPU-1", computing=[(502, 5 * GIB), (os.getpid(), GIB)])
-    samples, _, _ = sampled(monkeypatch, tmp_path, device, other)
-    assert values(samples, "used_bytes", 0, rank=0) == [3.0 * GIB] * 5
-    assert values(samples, "used_bytes", 1, rank=1) == [5.0 * GIB] * 5
+    samples, _, _ = sampled(monkeypatch, tmp_path, device, other, end_s=1.1)
+    assert values(samples, "used_bytes", 0, rank=0) == [3.0 * GIB] * 2  # once a second
+    assert values(samples, "used_bytes", 1, rank=1) == [5.0 * GIB] * 2
     assert values(samples, "used_bytes", 0, rank=1) == []
-    assert values(samples, "foreign_processes") == [2.0] * 5
-    assert values(samples, "foreign_bytes") == [1.5 * GIB] * 5
-    assert values(samples, "foreign_processes", 1) == [0.0] * 5  # the driver is none
+    assert values(samples, "foreign_processes") == [2.0] * 2
+    assert values(samples, "foreign_bytes") == [1.5 * GIB] * 2
+    assert values(samples, "foreign_processes", 1) == [0.0] * 2  # the driver is none
 
 
 def test_memory_that_is_not_told_is_unknown_and_a_process_on_several_instances_is_one(monkeypatch, tmp_path):
     device = Device(computing=[(501, None), (777, 4, 1), (777, 6, 2), (778, None)])
     samples, _, _ = sampled(monkeypatch, tmp_path, device)
     assert [(s.value, s.reason) for s in of(samples, "used_bytes", 0, rank=0)] == [(None, UNTOLD)]
-    assert values(samples, "foreign_processes") == [2.0] * 5
+    assert values(samples, "foreign_processes") == [2.0]
     assert [(s.value, s.reason) for s in of(samples, "foreign_bytes")] == [(None, UNTOLD)]
     device = Device(computing=[(501, 1), (777, 4, 1), (777, 6, 2)], drawing=[(777, 6, 2)])
     samples, _, _ = sampled(monkeypatch, tmp_path, device)
-    assert values(samples, "foreign_bytes") == [10.0] * 5
+    assert values(samples, "foreign_bytes") == [10.0]
+
+
+def test_the_server_of_mps_and_monitors_are_not_foreign(monkeypatch, tmp_path):
+    for pid, name in {777: "nvidia-cuda-mps", 778: "nv-hostengine", 779: "python"}.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
+    monkeypatch.setattr("parabench.probes.devices.PROC", tmp_path)
+    device = Device(computing=[(501, GIB), *((pid, GIB) for pid in (777, 778, 779))])
+    samples, _, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1", computing=[(502, GIB)]))
+    assert (values(samples, "foreign_processes"), values(samples, "foreign_bytes")) == ([1.0], [1.0 * GIB])
+    assert (values(samples, "mps_servers"), values(samples, "mps_servers", 1)) == ([1.0], [0.0])
 
 
 def test_nobody_is_foreign_while_nvml_lists_no_rank(monkeypatch, tmp_path):
@@ -282,6 +330,19 @@ def test_a_look_says_what_cannot_be_read_and_why(monkeypatch):
     )
     fake_nvml.absent(monkeypatch, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
     assert nvml.look() == ([], "NVML is not available: Driver Not Loaded")
+
+
+def test_a_value_of_an_unknown_type_is_unknown(monkeypatch):
+    """A driver may be newer than this table of types."""
+    fake = FakeNvml(Device()).install(monkeypatch)
+    known = fake._field
+
+    def newer(device: Device, name: Any) -> Any:
+        return fake_nvml.SimpleNamespace(**{**vars(known(device, name)), "valueType": 99})
+
+    monkeypatch.setattr(fake, "_field", newer)
+    (((_, unread),), _) = nvml.look()
+    assert unread["pcie_tx_bytes_per_s"] == "its value is of type 99, which is unknown here"
 
 
 def test_a_launch_on_gpus_is_read_from_its_begin_and_has_the_reason_where_it_cannot_be(monkeypatch):

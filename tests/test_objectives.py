@@ -134,7 +134,7 @@ def test_a_launch_without_a_number_is_named_and_not_ranked(tmp_path):
 
 def metered(case, watts, block, source="energy_j", seconds=0.2):
     """A launch of 20 steps within 4 s, and a counter or power readings of device 0 around them."""
-    moments = np.linspace(0.0, 20.0, 21)
+    moments = np.linspace(0.0, 20.0, 201)
     readings = [DeviceSample(0, t, source, watts * t if source == "energy_j" else watts) for t in moments]
     facts = {"clock": {"began_s": 1000.0}, "phases": {"measure": [1010.0, 1014.0]}}
     return fake.launch(case, seconds, block=block, facts=facts, device_samples=readings)

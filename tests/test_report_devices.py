@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fake_devices
 import fake_results as fake
+import numpy as np
 import pandas as pd
 import pytest
-from fake_devices import device_samples, gpu_case, host_samples, read
+from fake_devices import BEGAN_S, device_samples, gpu_case, host_samples, read
 from test_report import Page
 
 from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.instruments.device_time import device_table
+from parabench.analysis.instruments.device_time import device_table, too_short_said
 from parabench.analysis.instruments.memory_time import memory_timeline
 from parabench.analysis.session import select_session
 from parabench.pages import figures_devices, sections_devices
@@ -104,6 +105,19 @@ def test_energy_is_unknown_where_the_counter_was_not_read_around_the_timed_steps
     table = device_table(seen(tmp_path, [read(fake.launch(gpu_case()), late)]))
     assert table["energy_j"].isna().all()
     assert table["power_w"].tolist() == [500.0]
+
+
+def test_of_steps_that_are_too_short_for_the_sensors_power_energy_and_utilization_are_unknown(tmp_path):
+    short = read(fake.launch(gpu_case()), device_samples())
+    short.facts["phases"]["measure"] = [BEGAN_S + 1.0, BEGAN_S + 1.5]
+    known = seen(tmp_path, [short])
+    (row,) = device_table(known).to_dict("records")
+    assert all(np.isnan(row[name]) for name in ("power_w", "energy_j", "gpu_utilization", "memory_utilization"))
+    assert (row["sm_clock_low_hz"], row["pcie_tx_bytes_per_s"]) == (1.98e9, 1e9)
+    assert too_short_said(known) == (
+        "power, energy and utilization of a launch: the measured steps took 0.5 s, and the sensors need 2 s: measure "
+        "longer"
+    )
 
 
 def test_what_is_not_there_has_its_reason(tmp_path):

@@ -12,6 +12,7 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
+from parabench.analysis.instruments.windows import moves_too_few, too_short
 from parabench.analysis.nodes import node_of_rank, node_records
 from parabench.case import Case
 from parabench.peaks import peak_of
@@ -172,25 +173,32 @@ def _energy(device: str, n_steps: int, facts: Mapping[str, Any], own: pd.DataFra
     if not window or "began_s" not in clock:
         return np.nan, "when the measured steps ran was not recorded"
     begin, end = (float(each) - float(clock["began_s"]) for each in window)
+    if why := too_short(begin, end):
+        return np.nan, why
     devices = [group for _, group in own.groupby(["node", "device"])]
     for source, metric in ((COUNTER, "energy_j"), (POWER, "power_w")):
-        total = sum(_spent(group[group["metric"] == metric], begin, end, source) for group in devices)
-        if words.known(total):
-            return float(total) / n_steps, source
+        spent = [_spent(group[group["metric"] == metric], begin, end, source) for group in devices]
+        if all(words.known(joules) for joules, _ in spent):
+            return sum(joules for joules, _ in spent) / n_steps, source
+        if why := next((why for _, why in spent if why), ""):
+            return np.nan, why
     said = own["reason"].dropna()
     return np.nan, str(said.iloc[0]) if len(said) else "its devices were not read before and after the measured steps"
 
 
-def _spent(rows: pd.DataFrame, begin: float, end: float, source: str) -> float:
+def _spent(rows: pd.DataFrame, begin: float, end: float, source: str) -> tuple[float, str]:
     """Joules of one device between two moments, on straight lines between its readings; NaN where a reading before or
-    after is missing, or a counter ran backwards."""
+    after is missing, a counter ran backwards, or, with the reason, it moved too seldom."""
     rows = rows.assign(value=pd.to_numeric(rows["value"])).dropna(subset=["value"]).sort_values("t_s")
     t, value = rows["t_s"].to_numpy(float), rows["value"].to_numpy(float)
     if not len(t) or t[0] > begin or t[-1] < end:
-        return np.nan
+        return np.nan, ""
     if source == COUNTER:
+        if (np.diff(value) < 0).any():
+            return np.nan, ""
         first, last = np.interp([begin, end], t, value)
-        return float(last - first) if (np.diff(value) >= 0).all() else np.nan
+        why = moves_too_few(begin, end, t, value)
+        return (np.nan, why) if why else (float(last - first), "")
     inside = (t > begin) & (t < end)
     moments = np.concatenate(([begin], t[inside], [end]))
-    return float(np.trapezoid(np.interp(moments, t, value), moments))
+    return float(np.trapezoid(np.interp(moments, t, value), moments)), ""

@@ -17,6 +17,7 @@ from parabench.analysis.instruments.device_time import (
     host_table,
     node_table,
     throttled_at,
+    too_short_said,
     unread,
 )
 from parabench.analysis.instruments.health import findings
@@ -104,7 +105,7 @@ def _devices(seen: Evidence) -> Section:
                 marks = held_down if metric == "sm_clock_hz" else None
                 panel = device_panel(f"{title} · {label}", lines, phases, axis, unit, marks)
                 panels.append(replace(panel, case=case_id))
-    missing = unread(seen)
+    missing = [*unread(seen), *filter(None, [too_short_said(seen)])]
     lacking = f" Not read: {'; '.join(missing)}." if missing else ""
     return Section(
         "time-devices",

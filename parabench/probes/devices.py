@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,10 +18,17 @@ from parabench.record import DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")
 
+# By the kernel's name of a process, its first 15 characters: the server of CUDA's Multi-Process Service, through which
+# ranks on one device compute at the same time, and NVIDIA's Data Center GPU Manager. Neither takes part in computing.
+MPS = "nvidia-cuda-mps"
+MONITORS = ("nv-hostengine", "dcgm-exporter")
+PROC = Path("/proc")
+
 UNLISTED = "NVML lists none of this launch's ranks: they have not begun, or it counts processes of another namespace"
 UNTOLD = "NVML does not tell this process's memory"
 HIDDEN = "NVML shows this process no such device"
 WRAPPED = "the counter began anew"
+ROUND = "the counter has 32 bits, and may have gone round more than once between two readings"
 
 
 class Devices:
@@ -54,19 +63,21 @@ class Devices:
         """One reading of each device."""
         ranks = {pid: rank for rank, pid in self._pids.look().items()}
         for device in self._devices:
-            device.at(self._clock() - self._began_s)
             for reading in nvml.READINGS:
                 if self._ticks % reading.every == 0:
+                    device.at(self._clock() - self._began_s)
                     device.read(reading)
-            self._read_processes(device, ranks)
+            if self._ticks % nvml.SELDOM == 0:
+                device.at(self._clock() - self._began_s)
+                self._read_processes(device, ranks)
         self._ticks += 1
 
     def stop(self) -> None:
         """What is seldom read is read once more: a launch may be shorter than its period."""
         for device in self._devices:
-            device.at(self._clock() - self._began_s)
             for reading in nvml.READINGS:
                 if reading.every > 1:
+                    device.at(self._clock() - self._began_s)
                     device.read(reading)
         pynvml.nvmlShutdown()
 
@@ -82,13 +93,23 @@ class Devices:
             for metric in FOREIGN:
                 device.tell(metric, None, UNLISTED)
             return
-        others = [held for pid, held in there.items() if pid not in ranks and pid != os.getpid()]
+        strangers = {pid: _name(pid) for pid in there if pid not in ranks and pid != os.getpid()}
+        device.tell("mps_servers", float(sum(name == MPS for name in strangers.values())))
+        others = [there[pid] for pid, name in strangers.items() if name not in (MPS, *MONITORS)]
         known = [held for held in others if held is not None]
         device.tell("foreign_processes", float(len(others)))
         if len(known) == len(others):
             device.tell("foreign_bytes", sum(known))
         else:
             device.tell("foreign_bytes", None, UNTOLD)
+
+
+def _name(pid: int) -> str | None:
+    """The kernel's name of a process; None where it is gone, or of another namespace."""
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return None
 
 
 class _Device:
@@ -102,7 +123,7 @@ class _Device:
         self._t_s = 0.0
         self._asks: dict[tuple[str, ...], tuple[Callable[[Any], Any], ...]] = {}
         self._reasons = Reasons()
-        self._counted: dict[tuple[str, ...], tuple[float, nvml.Numbers]] = {}
+        self._counted: dict[tuple[str, ...], tuple[float, nvml.Counts]] = {}
 
     def at(self, t_s: float) -> None:
         """What is read now is of this moment."""
@@ -110,22 +131,27 @@ class _Device:
 
     def read(self, reading: nvml.Reading) -> None:
         """One reading, as rows."""
-        numbers = self.ask(reading.metrics, reading.asks)
-        if numbers is None:
+        seen = self.ask(reading.metrics, reading.asks)
+        if seen is None:
             self._counted.pop(reading.metrics, None)
-            return
-        if not reading.rate:
-            for metric, number in zip(reading.metrics, numbers, strict=True):
+        elif isinstance(seen, nvml.Counts):
+            self._read_rates(reading.metrics, seen)
+        else:
+            for metric, number in zip(reading.metrics, seen, strict=True):
                 self.tell(metric, number)
+
+    def _read_rates(self, metrics: tuple[str, ...], counts: nvml.Counts) -> None:
+        before_s, before = self._counted.get(metrics, (self._t_s, counts))
+        self._counted[metrics] = self._t_s, counts
+        passed_s = self._t_s - before_s
+        if passed_s <= 0:
             return
-        before_s, before = self._counted.get(reading.metrics, (self._t_s, numbers))
-        self._counted[reading.metrics] = self._t_s, numbers
-        if self._t_s > before_s:
-            for metric, first, last in zip(reading.metrics, before, numbers, strict=True):
-                if last < first:
-                    self.tell(metric, None, WRAPPED)
-                else:
-                    self.tell(metric, (last - first) / (self._t_s - before_s))
+        # A period that may have passed twice, or by a device of unknown speed, leaves nothing to tell.
+        lost = counts.period < math.inf and (counts.most is None or counts.most * passed_s >= counts.period)
+        for metric, first, last in zip(metrics, before.numbers, counts.numbers, strict=True):
+            grown = last - first if counts.period == math.inf else (last - first) % counts.period
+            reason = ROUND if lost else WRAPPED if grown < 0 else None
+            self.tell(metric, None if reason else grown / passed_s, reason)
 
     def ask(self, metrics: tuple[str, ...], asks: tuple[Callable[[Any], Any], ...]) -> Any:
         """What the first of `asks` says that this device supports; None, with the reason told, when none answers.

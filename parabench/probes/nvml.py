@@ -6,6 +6,7 @@ pynvml.NVMLError is raised then. Names of calls and fields follow NVIDIA's nvml.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import pynvml
 from parabench.record import NOT_SUPPORTED
 
 # How a field's value is held, by NVML's type of it.
-_HELD = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
+_HELD = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 # All links of a device together.
 _ALL_LINKS = 0xFFFFFFFF
 
@@ -28,19 +29,33 @@ _REASONS = {
 }
 
 Numbers = tuple[float, ...]
-Ask = Callable[[Any], Numbers]
+
+# The most that a direction of a device's links carries in a second: of PCIe by its generation, for each of its lanes
+# (PCI-SIG's rates in GT/s, less their line code), and NVLink 5's 900 GB/s.
+PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+NVLINK_MOST = 900e9
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Readings of counters. They begin anew after `period` (infinity: never), and grow by `most` a second at most, as
+    far as that is known."""
+
+    numbers: Numbers
+    period: float
+    most: float | None
 
 
 @dataclass(frozen=True)
 class Reading:
     """One call, and the metrics that it gives. `asks` are tried in order until the device supports one.
 
-    `rate`: the call counts up, and the metrics are what it grew by in a second. `every`: it is made at each so many
-    readings, because what it reads seldom changes.
+    `rate`: the calls give `Counts`, and the metrics are what they grew by in a second. `every`: it is made at each so
+    many readings, because what it reads seldom changes, or is slow to read.
     """
 
     metrics: tuple[str, ...]
-    asks: tuple[Ask, ...]
+    asks: tuple[Callable[[Any], Numbers | Counts], ...]
     rate: bool = False
     every: int = 1
 
@@ -88,14 +103,23 @@ def _clock_events_before(handle: Any) -> Numbers:
     return (float(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),)
 
 
-def _pcie(handle: Any) -> Numbers:
-    """Counters: nvmlDeviceGetPcieThroughput would stand still for 20 ms, in which it measures, for each direction."""
-    return _fields(handle, pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES)
+def _pcie(handle: Any) -> Counts:
+    """Counters: nvmlDeviceGetPcieThroughput would stand still for 20 ms, in which it measures, for each direction.
+    Many devices hold them in 32 bits: those of PCIe 5 may go round in 68 ms."""
+    names = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
+    values = _values(handle, *names)
+    try:
+        generation = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+        most = PCIE_LANE[generation] * pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
+    except (pynvml.NVMLError, KeyError):
+        most = None
+    return Counts(_numbers(values), _period(values), most)
 
 
-def _nvlink(handle: Any) -> Numbers:
+def _nvlink(handle: Any) -> Counts:
     sent, received = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
-    return tuple(kib * 1024 for kib in _fields(handle, (sent, _ALL_LINKS), (received, _ALL_LINKS)))
+    values = _values(handle, (sent, _ALL_LINKS), (received, _ALL_LINKS))
+    return Counts(tuple(kib * 1024 for kib in _numbers(values)), _period(values) * 1024, NVLINK_MOST)
 
 
 def _ecc(handle: Any) -> Numbers:
@@ -105,28 +129,46 @@ def _ecc(handle: Any) -> Numbers:
 
 def _fields(handle: Any, *names: Any) -> Numbers:
     """The values of NVML's fields, each a number or a pair with its scope."""
-    numbers = []
+    return _numbers(_values(handle, *names))
+
+
+def _values(handle: Any, *names: Any) -> list[Any]:
+    values = []
     for field in pynvml.nvmlDeviceGetFieldValues(handle, list(names)):
         if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # a field that this driver has never heard of
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         if field.nvmlReturn != pynvml.NVML_SUCCESS:
             raise pynvml.NVMLError(field.nvmlReturn)
-        numbers.append(float(getattr(field.value, _HELD[int(field.valueType)])))
-    return tuple(numbers)
+        values.append(field)
+    return values
 
+
+def _numbers(values: Iterable[Any]) -> Numbers:
+    return tuple(float(getattr(field.value, _HELD[int(field.valueType)])) for field in values)
+
+
+def _period(values: Iterable[Any]) -> float:
+    """After how many counts such values begin anew."""
+    return 2.0**32 if any(int(field.valueType) == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT for field in values) else math.inf
+
+
+# What is read every time is what has a figure over time, and what differences are taken of. Lists of processes, means
+# of the last second, and what moves slowly are read once a second: with all of eight devices, a reading has 100 ms.
+SELDOM = 10
 
 READINGS = (
     Reading(("used_bytes",), (_memory,)),
     Reading(("energy_j",), (_energy,)),
     Reading(("power_w",), (_power_now, _power)),
-    Reading(("sm_clock_hz",), (_sm_clock,)),
-    Reading(("memory_clock_hz",), (_memory_clock,)),
+    # A clock is judged by the reasons that were read just before it.
     Reading(("clock_event_reasons",), (_clock_events, _clock_events_before)),
-    Reading(("gpu_utilization", "memory_utilization"), (_utilization,)),
-    Reading(("temperature_c",), (_temperature,)),
+    Reading(("sm_clock_hz",), (_sm_clock,)),
+    Reading(("memory_clock_hz",), (_memory_clock,), every=SELDOM),
+    Reading(("gpu_utilization", "memory_utilization"), (_utilization,), every=SELDOM),
+    Reading(("temperature_c",), (_temperature,), every=SELDOM),
     Reading(("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"), (_pcie,), rate=True),
     Reading(("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), (_nvlink,), rate=True),
-    Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), every=10),
+    Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), every=SELDOM),
 )
 
 
@@ -248,6 +290,8 @@ def reason_of(error: Exception, *, mig: bool) -> str:
         said = _REASONS.get(error.value, str(error))
         refused = unsupported(error) or error.value == pynvml.NVML_ERROR_NO_PERMISSION
         return f"{said}, and MIG is enabled" if mig and refused else said
+    if isinstance(error, KeyError):
+        return f"its value is of type {error}, which is unknown here"
     return NOT_SUPPORTED if unsupported(error) else f"{type(error).__name__}: {error}"
 
 
@@ -278,7 +322,7 @@ def _unread(index: int) -> dict[str, str]:
         for ask in asks:
             try:
                 ask(handle)
-            except (pynvml.NVMLError, AttributeError) as error:
+            except (pynvml.NVMLError, AttributeError, KeyError) as error:
                 why = reason_of(error, mig=mig)
             else:
                 break

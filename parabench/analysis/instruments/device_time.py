@@ -8,13 +8,15 @@ import pandas as pd
 from parabench.analysis import nodes, words
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.health import THROTTLES, readings
-from parabench.analysis.instruments.windows import measured, windows
+from parabench.analysis.instruments.windows import measured, moves_too_few, too_short, windows
 from parabench.record import NOT_SUPPORTED
 
 MEANS = (
     "power_w", "gpu_utilization", "memory_utilization", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s",
     "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s",
 )  # fmt: skip
+# Of these a sensor's own mean is read: of a time shorter than it needs they are unknown.
+OF_SENSORS = ("power_w", "gpu_utilization", "memory_utilization")
 # More of them than this are a wall, not a figure.
 MOST_LAUNCHES = 3
 
@@ -58,10 +60,11 @@ def device_table(seen: Evidence) -> pd.DataFrame:
     """One row per case and device of what was read during the timed steps, over all launches that count.
 
     `case_id, label, node, device, place`, the means of MEANS, `sm_clock_low_hz`, `sm_clock_high_hz`, `temperature_c`
-    (the highest), and `energy_j` (mean over launches). Unknown is NaN.
+    (the highest), and `energy_j` (mean over launches). Unknown is NaN, as `too_short_said` says.
     """
     rows = readings(seen)
     rows = rows.reindex(columns=[*dict.fromkeys([*rows.columns, *MEANS, "temperature_c"])])
+    rows.loc[rows["launch_id"].isin(_too_short(seen)), list(OF_SENSORS)] = np.nan
     keys = ["case_id", "label", "node", "device"]
     groups = rows.groupby(keys, sort=False)
     table = groups[list(MEANS)].mean()
@@ -71,6 +74,23 @@ def device_table(seen: Evidence) -> pd.DataFrame:
     energy = _energy(seen).groupby(keys)["energy_j"].mean()
     table = table.join(energy).reset_index()
     return _fastest_first(seen, table.assign(place=_places(seen, table)))
+
+
+def _too_short(seen: Evidence) -> dict[int, str]:
+    """Why power, energy and utilization are unknown of launches whose timed steps were too short for the sensors."""
+    table = seen.once(windows)
+    whys = zip(table["launch_id"], map(too_short, table["begin_s"], table["end_s"]), strict=True)
+    return {int(at): why for at, why in whys if why}
+
+
+def too_short_said(seen: Evidence) -> str:
+    """What of launches is unknown because it was too short for the sensors, in words; empty where nothing is."""
+    short, read = _too_short(seen), set(seen.rows("device_sample")["launch_id"])
+    whys = [why for at, why in short.items() if at in read]
+    if not whys:
+        return ""
+    more = f" (and {words.count(len(whys) - 1, 'launch')} alike)" if len(whys) > 1 else ""
+    return f"power, energy and utilization of a launch: {whys[0]}{more}"
 
 
 def node_table(devices: pd.DataFrame) -> pd.DataFrame:
@@ -86,15 +106,19 @@ def node_table(devices: pd.DataFrame) -> pd.DataFrame:
 
 
 def _energy(seen: Evidence) -> pd.DataFrame:
-    """What each device drew from the first timed step to the last, from its counter; NaN unless it was read around."""
+    """What each device drew from the first timed step to the last, from its counter; NaN unless it was read around, for
+    as long as it needs."""
     rows = seen.rows("device_sample")
     rows = rows[(rows["metric"] == "energy_j") & rows["value"].notna()].merge(seen.once(windows), on="launch_id")
     found = []
     keys = ["case_id", "label", "node", "device"]
     for key, own in rows.groupby([*keys, "launch_id"], sort=False):
-        edges = own[["begin_s", "end_s"]].iloc[0]
-        at = np.interp(edges, own["t_s"], pd.to_numeric(own["value"]), left=np.nan, right=np.nan)
-        found.append((*key[:-1], at[1] - at[0]))
+        own = own.sort_values("t_s")
+        begin_s, end_s = (float(each) for each in own[["begin_s", "end_s"]].iloc[0])
+        t_s, counted = own["t_s"].to_numpy(float), pd.to_numeric(own["value"]).to_numpy(float)
+        at = np.interp([begin_s, end_s], t_s, counted, left=np.nan, right=np.nan)
+        known = not (too_short(begin_s, end_s) or moves_too_few(begin_s, end_s, t_s, counted))
+        found.append((*key[:-1], at[1] - at[0] if known else np.nan))
     return pd.DataFrame(found, columns=[*keys, "energy_j"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis import nodes, words
@@ -26,6 +27,7 @@ THROTTLES = {
 }
 # A dedicated GPU's clocks stay within about 1-2 % under a steady load.
 CLOCK_RANGE = 0.05
+THIRDS = 3
 # At its power limit now and then is what a device does under load; for longer, the limit decides how fast it is.
 CAPPED_SHARE = 0.05
 # Twice what drivers, monitors and daemons take on an idle host; each core that others use is one that ranks wait for.
@@ -128,7 +130,7 @@ def _throttled(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
             f"{where} held its clocks down in {words.percent(whole)} of the readings during the timed steps: {each}.",
             "Look at cooling, power supply and power limits; a device that throttles is no measure of its kind.",
         )
-    capped = float((masks & POWER_CAP).astype(bool).mean())
+    capped = _share(masks, POWER_CAP)
     if capped > CAPPED_SHARE:
         yield (
             "power_capped",
@@ -138,18 +140,32 @@ def _throttled(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
 
 
 def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
-    idle = (rows["clock_event_reasons"].fillna(0).astype(int) & IDLE).astype(bool)
-    busy = rows[~idle].dropna(subset=["sm_clock_hz"])
-    clocks = busy.groupby("launch_id")["sm_clock_hz"].agg(["min", "max"])
-    clocks = clocks.assign(moved=1 - clocks["min"] / clocks["max"]).dropna()
-    if len(clocks) and clocks["moved"].max() > CLOCK_RANGE:
-        least, most, moved = clocks.sort_values("moved").iloc[-1]
+    """At its power limit a clock swings by a tenth and more from one reading to the next: means of a third of the
+    timed steps are compared, and nothing is said where `power_capped` says why they differ."""
+    rows = rows.sort_values(["launch_id", "t_s"])
+    masks = rows.groupby("launch_id")["clock_event_reasons"].ffill().fillna(0).astype(int)
+    if _share(rows["clock_event_reasons"].dropna().astype(int), POWER_CAP) > CAPPED_SHARE:
+        return
+    busy = rows[(masks & IDLE) == 0].dropna(subset=["sm_clock_hz"])
+    worst, slowest, fastest = 0.0, 0.0, 0.0
+    for _, clocks in busy.groupby("launch_id")["sm_clock_hz"]:
+        if len(clocks) < THIRDS:
+            continue
+        means = [float(third.mean()) for third in np.array_split(clocks.to_numpy(float), THIRDS)]
+        if (moved := 1 - min(means) / max(means)) > worst:
+            worst, slowest, fastest = moved, min(means), max(means)
+    if worst > CLOCK_RANGE:
         yield (
             "clocks_moved",
-            f"{where} computed at {least / 1e6:,.0f} to {most / 1e6:,.0f} MHz during the timed steps of one launch, "
-            f"a range of {words.percent(moved)}.",
+            f"{where} computed at {slowest / 1e6:,.0f} MHz in one third of the timed steps of a launch, and at "
+            f"{fastest / 1e6:,.0f} MHz in another, means that differ by {words.percent(worst)}.",
             "Warm up for longer (--warmup-seconds), or lock the clocks (nvidia-smi -lgc).",
         )
+
+
+def _share(masks: pd.Series, bit: int) -> float:
+    """In which share of the readings a bit was set; 0 where there are none."""
+    return float((masks & bit).astype(bool).mean()) if len(masks) else 0.0
 
 
 def _unreadable(seen: Evidence) -> Iterator[Finding]:
