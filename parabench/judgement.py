@@ -12,6 +12,7 @@ from parabench.cluster.pulse import LOST_AFTER_S
 from parabench.cluster.team import LOST
 from parabench.part import Part
 from parabench.record import Failure, Status
+from parabench.stuck import in_words, missing
 
 
 def reached(marks: npt.NDArray[np.float64]) -> int:
@@ -76,22 +77,41 @@ def _on(part: Part, parts: Sequence[Part]) -> str:
 
 
 def _hang(parts: Sequence[Part], where: Callable[[int], str], deadline_s: float) -> Failure:
-    """Whoever came least far is what the others waited for; a rank that left its result came to the end."""
+    """Whoever came least far is what the others waited for; a rank that left its result came to the end.
+
+    On CUDA that is where the device came to, as far as it is known: the host may have enqueued all the rest. Where one
+    rank alone has not called a collective that others are in, that rank it is.
+    """
+    answers = {
+        rank: answer
+        for part in parts
+        for rank, answer in zip(part.ranks, part.answers or [{}] * len(part.results), strict=True)
+    }
     results = [result for part in parts for result in part.results]
     marks = [each for part in parts for each in part.marks]
     tails = [tail for part in parts for tail in part.tails or [""] * len(part.results)]
     stacked = {rank for part in parts for rank in part.stacked}
-    progress = [(reached(m), len(r) > 1) for m, r in zip(marks, results, strict=True)]
+    # Of devices that came equally far the one is behind whose host has enqueued least.
+    hosts = [answer.get("enqueued", 0) for answer in answers.values()]
+    progress = [(reached(m), host, len(r) > 1) for m, host, r in zip(marks, hosts, results, strict=True)]
     least = [rank for rank, at in enumerate(progress) if at == min(progress)]
     # Among equals, the one that could not write its stack down when it was asked to is stopped.
     silent = [rank for rank in least if rank not in stacked]
+    absent = next(iter(missing(answers)), None)
     if len(silent) == 1:
         least = silent
-    far = where(min(progress)[0])
+    elif absent and len(absent.absent) == 1:
+        least = list(absent.absent)
+    far = where(progress[least[0]][0])
     if len(least) == 1:
-        rank, message = least[0], f"it came least far, {far}"
+        rank = least[0]
+        message = f"it came {'least far, ' if progress[rank] == min(progress) else ''}{far}"
+        if (enqueued := answers[rank].get("enqueued")) is not None:
+            message += f" (its device; its host had enqueued {where(enqueued)})"
         message += next(_on(part, parts) for part in parts if rank in part.ranks)
     else:
         rank, message = None, f"{len(least)} ranks came equally far, {far}; their stacks say where each waits"
-    stacks = "\n".join(f"rank {r}:\n{tail}" for r, tail in enumerate(tails))
-    return Failure(f"no end after {deadline_s:g} s; {message}", rank=rank, traceback=stacks)
+    if absent:
+        message += f"; {absent}"
+    stacks = [f"rank {r}: {in_words(answers[r])}".rstrip(": ") + f":\n{tail}" for r, tail in enumerate(tails)]
+    return Failure(f"no end after {deadline_s:g} s; {message}", rank=rank, traceback="\n".join(stacks))

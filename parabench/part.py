@@ -18,6 +18,7 @@ import numpy.typing as npt
 from parabench.cluster.team import Team
 from parabench.nccl_names import nccl_environment
 from parabench.probes.devices import Devices
+from parabench.probes.hang import read_answer
 from parabench.probes.host import Host
 from parabench.probes.nvml import used_devices
 from parabench.probes.pids import RankPids
@@ -61,8 +62,9 @@ class Part:
 
     `counts` is (warm-up steps, measured ones) where the ranks agreed on them themselves.
     `results` and `marks` are of its ranks, `first_rank` and those that follow. Of ranks that did not end well `tails`
-    are the last lines they wrote, `stacked` those of them that could write down their stack,
-    and `gone` those that had left without a word before another node had the others ended.
+    are the last lines they wrote, `stacked` those of them that could write down their stack, and `gone` those that had
+    left without a word before another node had the others ended. `answers` is where ranks that hang said they stand, as
+    `probes.hang` has it, nothing of one that did not answer.
     """
 
     node: int
@@ -79,6 +81,7 @@ class Part:
     sampler: dict[str, Any]
     gone: list[int] = field(default_factory=list)
     counts: tuple[int, int] | None = None
+    answers: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def ranks(self) -> range:
@@ -135,6 +138,7 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
         marks = [course.marks(folder, rank) for rank in ranks]
         counts = told_counts(folder, ranks)
         # Their logs are named by their number on this node.
+        answers = [read_answer(folder, rank) for rank in ranks] if ended.hung else []
         tails = [] if ended.ok else [log_tail(logs, at) for at in range(len(ranks))]
         stacked = [] if ended.ok else [r for r in ranks if STACK_HEAD in log_tail(logs, r - ranks.start, lines=1000)]
     ids = pids.look()
@@ -152,6 +156,7 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
         stacked=stacked,
         gone=gone if ended.told else [],
         counts=counts,
+        answers=answers,
         device_samples=[sample._replace(node=team.node) for sample in devices.samples],
         host_samples=[sample._replace(node=team.node) for sample in host.samples],
         sampler=sampler.facts(),

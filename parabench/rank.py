@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import FileStore
 
 from parabench.collectives import membership
 from parabench.lifeline import die_with_parent
+from parabench.probes import hang
 from parabench.probes.pids import leave_pid
 from parabench.record import AnyCase
 from parabench.venue import Venue
@@ -44,6 +45,7 @@ def hand_over(job: AJob, measure: Callable[[AJob, int], dict[str, Any]]) -> None
     """
     rank = int(os.environ["RANK"])
     leave_pid(job.venue.folder, rank)
+    hang.listen(job.venue.folder, rank)
     # Ranks inherit what the fork server's environment was when it started; a launch's own travels with its job.
     os.environ.update(job.venue.environment)
     failed = False
@@ -51,6 +53,7 @@ def hand_over(job: AJob, measure: Callable[[AJob, int], dict[str, Any]]) -> None
         text = json.dumps({"rank": rank, **measure(job, rank)})
     except BaseException as error:
         failed = True
+        hang.settle()
         told = {
             "at": time.perf_counter(),
             "message": in_a_line(error),

@@ -26,6 +26,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from parabench.cluster import rendezvous
 from parabench.cluster.team import FAILED, HUNG, Team
 from parabench.interrupt import Interrupted, signals_restored, watched
+from parabench.probes.hang import REQUEST
 from parabench.scratch import remove_abandoned, sockets_in_own_folder
 
 PRELOAD = "parabench.preload"
@@ -37,8 +38,8 @@ MONITOR_INTERVAL_S = 0.01
 # Ranks that are told to stop do so at once; torch elastic would give a stopped one 30 s before it is killed.
 SHUTDOWN_TIMEOUT_S = 2
 
-# What a hanging rank gets to write down its stack before it is ended.
-STACK_GRACE_S = 0.5
+# What a hanging rank gets to write down its stack, and where it stands, before it is ended.
+STACK_GRACE_S = 1.0
 
 # Each sets its own level, so silencing a parent would not do.
 TALKATIVE = (
@@ -182,12 +183,13 @@ class _Deadline:
         self.end(HUNG)
 
     def end(self, why: str) -> None:
-        """End the ranks; of what hangs the stacks are asked for first."""
+        """End the ranks; those that hang are asked first where they stand, and for their stacks."""
         ranks = _ranks(self._others)
         self.killed = tuple(process.pid for process in ranks)
         if why == HUNG:
-            for process in ranks:
-                _kill(process, signal.SIGUSR1)
+            for number in (REQUEST, signal.SIGUSR1):
+                for process in ranks:
+                    _kill(process, number)
             psutil.wait_procs(ranks, timeout=STACK_GRACE_S)
         for process in ranks:
             _kill(process, signal.SIGKILL)

@@ -22,7 +22,7 @@ from parabench.family import STRATEGIES, entry_of
 from parabench.models.build import attention_of, build_model, sizes
 from parabench.models.options import apply_options
 from parabench.pace import Agreement, warm_up
-from parabench.probes import nccl_inspector, nccl_log
+from parabench.probes import hang, nccl_inspector, nccl_log
 from parabench.probes.allocator import MemoryClock
 from parabench.probes.flops import count_flops
 from parabench.probes.instruments import Instruments
@@ -87,6 +87,7 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     forget_building(place.device)
     protocol = job.protocol
     clock = StepClock(job.venue.folder / f"marks{place.rank}.f64", protocol.all_steps, place.device)
+    hang.watch(clock, place.device)
     steps = StepsOf(training, clock, place.device)
     counts = protocol.least
     if protocol.by_time:
@@ -125,8 +126,8 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     return {
         "loss": [float(loss) for loss in training.losses],
         "grad_norm": training.grad_norm,
-        "numbers": {**training.footprint, **peaks, **numbers},
-        "readings": memory.readings,
+        "numbers": {**training.footprint, **peaks, **numbers, **clock.moments.numbers()},
+        "readings": [*memory.readings, *clock.lags()],
         **seen,
         "facts": {**known, **facts, **flops, "collectives": calls, **seen["facts"]},
         "fingerprints": fingerprints(parallel.parameters or {}, parallel.whole) if replicated else {},

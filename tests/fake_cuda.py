@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -51,6 +52,9 @@ class Device:
             def elapsed_time(self, other: Any) -> float:
                 return float(1e3 * (other.time - self.time))
 
+            def synchronize(self) -> None:
+                device.busy = False
+
         self.compute, self.nccl, self.pool = Stream(), Stream(), Stream()
         self.current = self.compute
         self.stream_type = Stream
@@ -69,6 +73,62 @@ class Device:
         self.nccl.time = max(self.nccl.time, self.current.time) + seconds
         self.busy = True
         return NcclWork(self, self.nccl.time, seconds if timed else None, futured=futured)
+
+
+class Behind:
+    """A device whose one stream runs behind the host: both have a clock, and the device's counts `drift` too much.
+
+    The test says what the host spends and what kernels take. Events are CUDA's: they are over when the device came to
+    them, which asking does not wait for, and the time between two is a float32 of milliseconds.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, drift: float = 0.0, latency_s: Iterator[float]) -> None:
+        behind = self
+        # Readings of a host that has been up for a month.
+        self.host_s = self.device_s = 2.6e6
+        self.stuck = False
+        self.made = 0
+
+        class Event:
+            def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
+                self.at_s: float | None = None
+                behind.made += 1
+
+            def record(self, stream: Any = None) -> None:
+                behind.device_s = max(behind.device_s, behind.host_s)
+                self.at_s = float("inf") if behind.stuck else behind.device_s
+
+            def query(self) -> bool:
+                return self.at_s is None or self.at_s <= behind.host_s
+
+            def synchronize(self) -> None:
+                assert self.at_s is not None
+                assert self.at_s < float("inf"), "the test would wait for ever"
+                behind.host_s = max(behind.host_s, self.at_s) + next(latency_s)
+
+            def elapsed_time(self, other: Any) -> float:
+                assert self.query(), "cudaErrorNotReady"
+                assert other.query(), "cudaErrorNotReady"
+                return float(np.float32(1e3 * (other.at_s - self.at_s) * (1 + drift)))
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "synchronize", self.synchronize)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+        for module in ("moments", "steps"):
+            monkeypatch.setattr(f"parabench.probes.{module}.perf_counter", lambda: self.host_s)
+
+    def synchronize(self, device: Any = None) -> None:
+        """Wait for all kernels."""
+        assert not self.stuck, "the test would wait for ever"
+        self.host_s = max(self.host_s, self.device_s)
+
+    def computes(self, seconds: float) -> None:
+        """Kernels that the host enqueues now."""
+        self.device_s = max(self.device_s, self.host_s) + seconds
+
+    def host(self, seconds: float) -> None:
+        """What the host spends."""
+        self.host_s += seconds
 
 
 class NcclWork:

@@ -104,6 +104,14 @@ def all_vanishing(model: Model, context: Context) -> Parallel:
 exiting = _faulty(lambda: sys.exit("enough"))
 waiting = _faulty(_wait_forever)
 waiting_in_build = _faulty_build(_wait_forever)
+
+
+def all_waiting_in_build(model: Model, context: Context) -> Parallel:
+    """No rank comes to a collective."""
+    _wait_forever()
+    return ddp(model, context)
+
+
 stopping = _faulty(lambda: _signal(signal.SIGSTOP))
 stopping_in_backward = _faulty(lambda: _signal(signal.SIGSTOP), backward=True)
 stopping_in_build = _faulty_build(lambda: _signal(signal.SIGSTOP))

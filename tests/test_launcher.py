@@ -204,8 +204,20 @@ def test_a_hang_shows_where_each_rank_stands() -> None:
     assert "in backward" in seen.failure.traceback.partition("rank 1:")[0]
 
 
-def test_no_rank_is_blamed_for_a_hang_when_none_can_be_told_apart() -> None:
+def test_a_hang_names_the_collective_and_who_did_not_call_it() -> None:
+    """No rank has come to a step: c10d's flight recorder alone knows."""
     seen = launch(case("waiting_in_build"), PROTOCOL, deadline_s=HANG_DEADLINE_S)
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert seen.failure.rank == FAULTY_RANK
+    assert "rank 1 has not called" in seen.failure.message
+    assert "of the group of ranks 0, 1, in which rank 0 waits" in seen.failure.message
+    assert seen.failure.traceback is not None
+    assert "not over: " in seen.failure.traceback.partition("\n")[0]
+
+
+def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far() -> None:
+    seen = launch(case("all_waiting_in_build"), PROTOCOL, deadline_s=HANG_DEADLINE_S)
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert seen.failure.rank is None

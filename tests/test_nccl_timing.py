@@ -33,7 +33,7 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device = Device(monkeypatch)
         moments = Moments(CUDA)
-        self._begin = moments._begin
+        self._begin = moments.begin_s
         parallel = Parallel(module=torch.nn.Linear(1, 1), data_rank=0, data_ranks=1)
         self.instruments = Instruments(Case(device="cuda", backend="nccl"), parallel, CUDA, moments)
         self.recorder: Recorder = self.instruments._recorder

@@ -19,6 +19,7 @@ from parabench.data.source import check_count
 from parabench.data.split import Drawn, Rows, columns_of
 from parabench.lifeline import die_with_parent
 from parabench.models.model import Model
+from parabench.probes.hang import REQUEST
 
 
 def batches(
@@ -81,5 +82,6 @@ def _tie_to_rank(rank: int, worker: int) -> None:
     """DataLoader's own watch looks every 5 s whether the rank is still there, and a stopped worker can't look; one
     that was still starting when the rank was killed would watch the rank's heir. `rank` is the rank's process."""
     die_with_parent(rank)
-    # A hanging rank is asked for its stack; a worker's in the same file would be taken for it.
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    # A hanging rank is asked where it stands and for its stack; a worker's in the same file would be taken for it.
+    for number in (REQUEST, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)

@@ -6,6 +6,7 @@ a hang shows which rank stopped first.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
@@ -14,18 +15,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from parabench.probes.moments import Moments
+from parabench.probes.moments import Moments, between
 from parabench.protocol import Counts
 
 # A step is five marks; between them lie data, forward, backward, optimizer.
 MARKS = 5
 
+# On CUDA as many steps have events at a time, twice: those of the block before are read, between two steps, and used
+# again. So a launch of a million steps holds some thousand events, and a rank that is killed leaves what it measured.
+BLOCK = 128
+EVENTS = 2 * BLOCK * MARKS
+
 
 class StepClock:
     """Five marks a step. On the CPU a mark is one clock read; on CUDA it also records an event.
 
-    GPU work runs behind the host, so there the events are what counts: `finish` reads them, after the last step.
-    `moments` is the clock that it reads.
+    GPU work runs behind the host: there a mark is what the device's event says, once it is over, and what the host
+    read when it enqueued the event is kept apart. In a launch that does not finish, marks that the device did not come
+    to stay unknown. `moments` is the clock that events are read by.
     """
 
     def __init__(self, path: Path, steps: int, device: torch.device) -> None:
@@ -35,6 +42,12 @@ class StepClock:
         self._cuda = device.type == "cuda"
         self.moments = Moments(device)
         self._events: list[torch.cuda.Event] = []
+        # When the host had enqueued each mark; NaN where there is none.
+        self._enqueued: npt.NDArray[np.float64] = np.empty(0)
+        if self._cuda:
+            # How many marks are read, the last event of them, and its seconds by the device's clock.
+            self._read, self._last, self._last_s = 0, self.moments.first, 0.0
+            self._reading = threading.Lock()
         self._room = 0
         self.make_room(steps)
 
@@ -48,13 +61,19 @@ class StepClock:
         self._room += more
         self._marks = np.memmap(self._path, dtype=np.float64, mode="r+", shape=(self._room,))
         if self._cuda:
-            self._events += [torch.cuda.Event(enable_timing=True) for _ in range(more)]
+            self._enqueued = np.concatenate([self._enqueued, np.full(more, np.nan)])
+            lacking = min(self._room, EVENTS) - len(self._events)
+            self._events += [torch.cuda.Event(enable_timing=True) for _ in range(lacking)]
 
     def mark(self) -> None:
         """The next of the five moments of a step is now."""
         if self._cuda:
-            self._events[self._at].record()
-        self._marks[self._at] = perf_counter()
+            if self._at % (BLOCK * MARKS) == 0 and self._at >= EVENTS:
+                self._use_again()
+            self._events[self._at % EVENTS].record()
+            self._enqueued[self._at] = perf_counter()
+        else:
+            self._marks[self._at] = perf_counter()
         self._at += 1
 
     def skip(self) -> None:
@@ -62,17 +81,63 @@ class StepClock:
         self._at += 1
 
     def finish(self) -> None:
-        """On CUDA, replace host times by the device's, on the host's clock."""
-        if self._cuda:
-            self.moments.synchronize()
-            for i in range(self._at):
-                if not np.isnan(self._marks[i]):
-                    self._marks[i] = self.moments.seconds(self._events[i])
+        """On CUDA wait for the device and read every mark, placed between two comparisons of the clocks."""
+        if not self._cuda:
+            return
+        self.moments.synchronize()
+        self.read(keep=True)
+        self.moments.close()
+        self.moments.put_on_host(self._marks[: self._at])
+
+    def read(self, *, upto: int | None = None, keep: bool = False) -> None:
+        """On CUDA take over the marks that the device has come to, and wait for none; from any thread.
+
+        With `keep` their events are not used again: other moments are read against them.
+        """
+        if not self._cuda:
+            return
+        with self._reading:
+            for at in range(self._read, self._at if upto is None else upto):
+                if not np.isnan(self._enqueued[at]):
+                    slot = at % EVENTS
+                    event = self._events[slot]
+                    if not event.query():
+                        break
+                    self._last_s += between(self._last, event)
+                    self._last = event
+                    self._marks[at] = self.moments.begin_s + self._last_s
+                    if keep and at % MARKS == 0:
+                        self.moments.know(event, self._last_s)
+                self._read = at + 1
+
+    def _use_again(self) -> None:
+        """Read the block of steps whose events are to be used again. The device is at most a launch queue behind, so
+        this waits only where steps are that short, and then for steps that are long enqueued."""
+        upto = self._at - BLOCK * MARKS
+        slot = (upto - 1) % EVENTS
+        self._events[slot].synchronize()
+        self.read(upto=upto)
+        # The next mark is read against it.
+        self._events[slot] = torch.cuda.Event(enable_timing=True)
 
     @property
     def steps(self) -> int:
         """How many steps are over."""
         return self._at // MARKS
+
+    @property
+    def enqueued(self) -> int | None:
+        """How many moments the host has come to, where the device comes to them later; None where it is the host's."""
+        return self._at if self._cuda else None
+
+    def lags(self) -> list[tuple[int, str, float]]:
+        """On CUDA (step, metric, seconds) of how long after the host had enqueued a step the device ended it; after
+        `finish`."""
+        if not self._cuda:
+            return []
+        ends = slice(MARKS - 1, self.steps * MARKS, MARKS)
+        late = self._marks[ends] - self._enqueued[ends]
+        return [(step, "device_lag_s", float(seconds)) for step, seconds in enumerate(late)]
 
     def begins(self) -> list[float]:
         """The beginnings of all steps so far, and the end of the last, in seconds; after `finish`."""

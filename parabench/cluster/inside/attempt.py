@@ -23,6 +23,7 @@ from parabench.cluster.inside.grounds import Grounds
 from parabench.cluster.inside.watch import Ask, Seen, Watch
 from parabench.cluster.order import Order
 from parabench.part import GROUP_GRACE_S, Course, Part
+from parabench.probes import hang
 from parabench.probes.nvml import Used
 from parabench.probes.steps import told_counts
 from parabench.rank import in_a_line, is_out_of_memory
@@ -103,6 +104,7 @@ class Attempt:
         if not self.over.wait(GRACE_S) and hung:
             with stacks.open("w") as file:
                 faulthandler.dump_traceback(file)
+            hang.answer(self.folder, self._group.rank)
         self._look_no_more()
         rank, node, ok = self._group.rank, self._group.node, self.ok
         return Part(
@@ -115,6 +117,7 @@ class Attempt:
             marks=[self._course.marks(self.folder, rank)],
             tails=[] if ok else [stacks.read_text() if stacks.exists() else ""],
             stacked=[rank] if stacks.exists() else [],
+            answers=[] if ok else [hang.read_answer(self.folder, rank)],
             device_samples=[sample._replace(node=node) for sample in self._seen.devices],
             host_samples=[sample._replace(node=node) for sample in self._seen.hosts],
             sampler=self._seen.facts,
@@ -131,6 +134,7 @@ class Attempt:
                 result["numbers"].pop("peak_rss_bytes", None)
             self._result |= result
         except BaseException as error:
+            hang.settle()
             self._result["error"] = {
                 "at": time.perf_counter(),
                 "message": in_a_line(error),

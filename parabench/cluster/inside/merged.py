@@ -49,6 +49,7 @@ def _node(parts: list[Part]) -> Part:
         marks=[each for part in parts for each in part.marks],
         tails=[] if ok else [tail for part in parts for tail in part.tails or [""]],
         stacked=[rank for part in parts for rank in part.stacked],
+        answers=[answer for part in parts for answer in part.answers or [{}]],
         device_samples=[
             sample._replace(t_s=sample.t_s + part.began_s - first.began_s)
             for part in parts

@@ -1,0 +1,123 @@
+"""What a rank answers when it is asked, at the end of patience, where it stands: a launch that hangs is read from that.
+
+The asking is a signal. The thread that trains may be inside a call that never returns, where no Python handler runs;
+but the interpreter's own handler writes a byte to a file descriptor at once (`signal.set_wakeup_fd`), and a thread
+waits at its other end, which costs nothing until then.
+
+c10d keeps the last 2,000 collectives of a process in its flight recorder (FlightRecorder.hpp; TORCH_FR_BUFFER_SIZE).
+Those of NCCL are over when their events are, which reading the recorder looks up; those of gloo when they are retired.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+REQUEST = signal.SIGUSR2
+
+# Of one group; a pipeline may have any number of messages under way.
+MOST_PENDING = 8
+
+
+class Marked(Protocol):
+    """A clock of steps; `probes.steps.StepClock` is the real one."""
+
+    @property
+    def enqueued(self) -> int | None: ...  # noqa: D102
+    def read(self) -> None: ...  # noqa: D102
+
+
+_clocks: list[tuple[Marked, torch.device]] = []
+
+
+def watch(clock: Marked, device: torch.device) -> None:
+    """`clock` is that of the launch which this process takes part in from now."""
+    _clocks[:] = [(clock, device)]
+
+
+def settle() -> None:
+    """Take over the marks that the device has come to: nothing waits for the rest, for the launch has failed."""
+    for clock, device in _clocks:
+        # A device that failed says so again; what it came to before is not to be had then.
+        with contextlib.suppress(RuntimeError):
+            if device.type == "cuda":
+                torch.cuda.set_device(device)  # the current device is a thread's own
+            clock.read()
+
+
+def listen(folder: Path, rank: int) -> None:
+    """Answer, from a thread, when the driver sends REQUEST. To be called in the main thread."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    signal.signal(REQUEST, lambda *_: None)
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while REQUEST not in os.read(reads, 64):
+            pass
+        answer(folder, rank)
+
+    threading.Thread(target=wait, name="parabench hang", daemon=True).start()
+
+
+def answer(folder: Path, rank: int) -> None:
+    """Settle, and leave in `folder` where this rank stands: {"enqueued": moments, "groups": as `flight` tells}."""
+    settle()
+    told: dict[str, Any] = {}
+    for clock, _ in _clocks:
+        if clock.enqueued is not None:
+            told["enqueued"] = clock.enqueued
+    with contextlib.suppress(RuntimeError, ValueError, AttributeError, KeyError):  # another torch may write otherwise
+        told["groups"] = flight()
+    path = folder / f"standing{rank}.json"
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(told))
+    part.replace(path)
+
+
+def read_answer(folder: Path, rank: int) -> dict[str, Any]:
+    """What a rank answered; nothing where it did not."""
+    try:
+        told: dict[str, Any] = json.loads((folder / f"standing{rank}.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return told
+
+
+def flight() -> dict[str, Any]:
+    """{group: {"ranks", "last": number of its last collective, "pending": [[number, operation], ...]}} as c10d's flight
+    recorder has it; "messages" are the operations of sends and receives that are not over."""
+    ranks = ranks_by_name()
+    groups: dict[str, dict[str, Any]] = {}
+    for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
+        dump = getattr(torch._C._distributed_c10d, name, None)
+        if dump is None:
+            continue
+        for entry in json.loads(dump(includeCollectives=True, onlyActive=False)).get("entries", []):
+            group = entry["process_group"][0]
+            known = groups.setdefault(group, {"ranks": ranks.get(group, []), "last": 0, "pending": [], "messages": []})
+            operation = entry["profiling_name"].partition(":")[2] or entry["profiling_name"]
+            over = entry["retired"] or entry["state"] == "completed"
+            if entry["is_p2p"]:
+                if not over and len(known["messages"]) < MOST_PENDING:
+                    known["messages"].append(operation)
+                continue
+            number = entry["collective_seq_id"]
+            known["last"] = max(known["last"], number)
+            if not over and len(known["pending"]) < MOST_PENDING and [number, operation] not in known["pending"]:
+                known["pending"].append([number, operation])
+    return groups
+
+
+def ranks_by_name() -> dict[str, list[int]]:
+    """{name of a process group: its ranks} of this process."""
+    world = dist.distributed_c10d._world
+    return {name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()}

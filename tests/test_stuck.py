@@ -1,0 +1,108 @@
+"""What is told of a launch that hangs, from what its ranks answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parabench.judgement import judge
+from parabench.part import Part
+from parabench.ranks import Ended
+from parabench.record import Status
+from parabench.stuck import in_words, missing
+
+STEPS, MARKS = 4, 5
+
+
+def group(ranks: list[int], last: int, *pending: tuple[int, str], messages: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"ranks": ranks, "last": last, "pending": [list(each) for each in pending], "messages": list(messages)}
+
+
+def answer(**groups: Any) -> dict[str, Any]:
+    return {"enqueued": STEPS * MARKS, "groups": groups}
+
+
+EVERYBODY = [0, 1, 2, 3]
+WAITS = group(EVERYBODY, 58, (58, "all_reduce"))
+
+
+def hung(answers: list[dict[str, Any]], reached: list[int], stacked: list[int] | None = None) -> Part:
+    marks = [np.full((STEPS, MARKS), np.nan) for _ in answers]
+    for own, far in zip(marks, reached, strict=True):
+        own.reshape(-1)[:far] = np.arange(far)
+    return Part(
+        node=0, host="h", first_rank=0, began_s=0.0, ended=Ended(ok=False, hung=True),
+        results=[{"rank": rank} for rank in range(len(answers))], marks=marks, tails=["a stack"] * len(answers),
+        stacked=list(range(len(answers))) if stacked is None else stacked,
+        device_samples=[], host_samples=[], sampler={}, answers=answers,
+    )  # fmt: skip
+
+
+def told(part: Part) -> tuple[int | None, str, str]:
+    status, failure = judge([part], lambda moments: "to step {}, part {}".format(*divmod(moments, MARKS)), 20.0)
+    assert status is Status.HUNG
+    assert failure is not None
+    assert failure.traceback is not None
+    return failure.rank, failure.message, failure.traceback
+
+
+def test_the_collective_that_one_rank_did_not_call_is_named_and_so_is_the_rank() -> None:
+    """All devices came equally far, and all hosts have enqueued every step."""
+    answers = [answer(**{"0": group(EVERYBODY, 57) if rank == 2 else WAITS}) for rank in EVERYBODY]
+    rank, message, stacks = told(hung(answers, [7] * 4))
+    assert rank == 2
+    assert message == (
+        "no end after 20 s; it came least far, to step 1, part 2 (its device; its host had enqueued to step 4, part 0)"
+        "; rank 2 has not called all_reduce number 58 of the group of ranks 0, 1, 2, 3, in which ranks 0, 1, 3 wait"
+    )
+    assert stacks.startswith("rank 0: not over: all_reduce 58 of the group of ranks 0, 1, 2, 3:\na stack")
+    assert "rank 2:\na stack" in stacks
+
+
+def test_the_device_that_came_least_far_is_blamed_without_a_recorder() -> None:
+    rank, message, _ = told(hung([{"enqueued": 20}] * 4, [8, 8, 6, 8]))
+    assert (rank, "to step 1, part 1" in message) == (2, True)
+
+
+def test_of_devices_that_came_equally_far_the_host_that_enqueued_least_is_blamed() -> None:
+    rank, message, _ = told(hung([{"enqueued": 20}, {"enqueued": 8}], [7, 7]))
+    assert rank == 1
+    assert message.endswith("to step 1, part 2 (its device; its host had enqueued to step 1, part 3)")
+
+
+def test_a_rank_that_does_not_answer_is_absent_from_nothing_and_still_blamed() -> None:
+    """It is stopped: neither its stack nor its calls are known."""
+    answers = [answer(**{"0": WAITS}), {}, answer(**{"0": WAITS})]
+    assert missing(dict(enumerate(answers))) == []
+    rank, _, _ = told(hung(answers, [7, 5, 7], stacked=[0, 2]))
+    assert rank == 1
+
+
+def test_where_all_wait_in_the_same_collective_nothing_is_missing() -> None:
+    answers = [answer(**{"0": group([0, 1], 58, (58, "all_reduce"))}) for _ in range(2)]
+    rank, message, _ = told(hung(answers, [7, 7]))
+    assert rank is None
+    assert (
+        message == "no end after 20 s; 2 ranks came equally far, to step 1, part 2; their stacks say where each waits"
+    )
+
+
+@pytest.mark.parametrize("absent", [1, 3])
+def test_a_group_of_some_ranks_is_known_by_its_name_and_ranks(absent: int) -> None:
+    """A rank that never called the group's collectives has no record of it; another group may have the same name."""
+    pairs = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
+    answers = {
+        rank: answer(**({} if rank == absent else {"tp": group(ranks, 3, (3, "all_gather"))}))
+        for rank, ranks in pairs.items()
+    }
+    [found] = missing(answers)
+    assert (found.absent, found.waiting, found.group) == ((absent,), (absent - 1,), (absent - 1, absent))
+
+
+def test_messages_that_are_not_over_are_told() -> None:
+    assert in_words(answer(**{"0": group([0, 1], 4, messages=("recv 0<-1",))})) == (
+        "not over: recv 0<-1 of the group of ranks 0, 1"
+    )
+    assert in_words({}) == in_words(answer(**{"0": group([0, 1], 4)})) == ""
