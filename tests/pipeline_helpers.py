@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from rounding_helpers import wide, widened
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
-from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from parabench import worker
 from parabench.case import Case, Protocol
@@ -29,6 +29,7 @@ from parabench.venue import Venue
 
 STEPS = 5
 VOCABULARY = 64
+BLOCKS = 8
 GROUP_TIMEOUT_S = 60.0
 
 
@@ -43,7 +44,7 @@ def tokens(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def eight() -> Model:
     """A decoder of eight blocks; its head's weight is its token embedding."""
-    module = GPT(8, 2, 16, VOCABULARY, 16)
+    module = GPT(BLOCKS, 2, 16, VOCABULARY, 16)
     return Model(
         module=module,
         loss=next_token_loss,
@@ -93,7 +94,7 @@ def knot() -> Model:
     module = Knot()
     return Model(
         module=module,
-        loss=lambda logits, targets: F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()),
+        loss=next_token_loss,
         batch=tokens,
         vocabulary=VOCABULARY,
         blocks=list(module.layers),
@@ -159,6 +160,11 @@ def trained(cases: Sequence[Case], folder: Path) -> None:
 
 def train(case: Case, rank: int) -> dict[str, Any]:
     """A few steps with plain SGD: AdamW turns the rounding of a gradient that is zero into whole steps."""
+    with wide(case):
+        return _train(case, rank)
+
+
+def _train(case: Case, rank: int) -> dict[str, Any]:
     training, parallel, _ = worker.build(case, Place(rank, case.world_size, torch.device("cpu")))
     alive = {
         each.data_ptr(): each.nbytes for each in gc.get_objects() if type(each) is nn.Parameter and not each.is_meta
@@ -169,7 +175,7 @@ def train(case: Case, rank: int) -> dict[str, Any]:
     losses, gradients, norm = [], {}, None
     for step in range(STEPS):
         Noting.order.clear()
-        inputs, targets = next(training.batches)
+        inputs, targets = widened(next(training.batches))
         loss = training.compute(inputs, targets, clock if case.strategy != "single" else _Clock())
         if step == 0:
             gradients = {name: each.grad.clone() for name, each in held.items() if each.grad is not None}

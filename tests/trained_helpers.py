@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from ranks_helpers import GROUP_TIMEOUT_S
-from torch import Tensor
+from rounding_helpers import differences, wide, widened
 
 from parabench import worker
 from parabench.case import Case, Protocol
@@ -38,12 +38,13 @@ class DampedAdamW(torch.optim.AdamW):
 
 
 TRAINED_TOKENS = 16
+BLOCKS = 2
 
 
 def small_gpt() -> Model:
     """Our decoder, as small as it can be while four ranks can share its layers and blocks can be grouped: what is
     trained so often must be quick."""
-    return gpt(gpt_entry(layers=2, heads=4, width=64, vocabulary=256, summary=""), Case(seq_len=TRAINED_TOKENS))
+    return gpt(gpt_entry(layers=BLOCKS, heads=4, width=64, vocabulary=256, summary=""), Case(seq_len=TRAINED_TOKENS))
 
 
 def train_in_group(
@@ -75,7 +76,8 @@ def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] 
     if grouped:
         worker.join_group(worker.Job(cases[0], Protocol(), Venue(folder=folder, timeout_s=GROUP_TIMEOUT_S)), rank)
     for number, case in enumerate(cases):
-        outcome = train_visibly(case, rank)
+        with wide(case):
+            outcome = train_visibly(case, rank)
         if references is None:
             torch.save(outcome, folder / f"{case.id}.pt")
         else:
@@ -101,7 +103,7 @@ def train_visibly(case: Case, rank: int) -> dict[str, Any]:
     held = parallel.parameters
     losses, gradients = [], {}
     for step in range(TRAINED_STEPS):
-        inputs, targets = next(training.batches)
+        inputs, targets = widened(next(training.batches))
         loss = training.compute(inputs, targets, NoClock())
         if step == 0:
             gradients = {n: parallel.whole(p, p.grad).clone() for n, p in held.items() if p.grad is not None}
@@ -120,15 +122,3 @@ class NoClock:
     def mark(self) -> None: ...
 
     def skip(self) -> None: ...
-
-
-def differences(mine: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
-    """The largest difference of each tensor, in units of the expected one's largest element."""
-    if not mine.keys() <= expected.keys():
-        raise AssertionError(f"{sorted(mine)} are not among {sorted(expected)}")
-    largest = max(float(each.abs().max()) for each in expected.values())
-    # A tensor that is zero but for rounding is measured against the largest of all.
-    return {
-        name: float((each - expected[name]).abs().max()) / max(float(expected[name].abs().max()), 1e-3 * largest)
-        for name, each in mine.items()
-    }

@@ -22,7 +22,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from parabench.case import Case
 from parabench.models import GPTEntry
-from parabench.models.model import Model
+from parabench.models.model import Model, at_least_float32
 
 
 class Attention(nn.Module):
@@ -121,8 +121,8 @@ class GPT(nn.Module):
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats, in float32 whatever the logits' type."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+    """Mean cross-entropy in nats, in float32 or wider whatever the logits' type."""
+    return F.cross_entropy(at_least_float32(logits.flatten(0, 1)), targets.flatten())
 
 
 def gpt(entry: GPTEntry, case: Case) -> Model:

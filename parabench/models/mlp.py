@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from parabench.case import Case
 from parabench.models import MLP_CLASSES, MLP_HIDDEN, MLP_WIDTH, ModelEntry
-from parabench.models.model import Model
+from parabench.models.model import Model, at_least_float32
 
 
 class Pair(nn.Module):
@@ -56,8 +56,8 @@ LABEL_SMOOTHING = 0.1
 
 
 def class_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats with smoothed labels, in float32 whatever the logits' type."""
-    return F.cross_entropy(logits.float(), targets, label_smoothing=LABEL_SMOOTHING)
+    """Mean cross-entropy in nats with smoothed labels, in float32 or wider whatever the logits' type."""
+    return F.cross_entropy(at_least_float32(logits), targets, label_smoothing=LABEL_SMOOTHING)
 
 
 def mlp(entry: ModelEntry, case: Case) -> Model:

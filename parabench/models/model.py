@@ -13,6 +13,11 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 MakeBatch = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 
+def at_least_float32(values: Tensor) -> Tensor:
+    """`values` for a loss: float32 where they are narrower, because a mean of many needs the digits; float64 stays."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A module and how to train it.

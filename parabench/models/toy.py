@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from parabench.case import Case
 from parabench.models import ModelEntry
-from parabench.models.model import Model
+from parabench.models.model import Model, at_least_float32
 
 
 def toy(entry: ModelEntry, case: Case) -> Model:
@@ -25,8 +25,8 @@ def toy(entry: ModelEntry, case: Case) -> Model:
 
 
 def squared_error(output: Tensor, targets: Tensor) -> Tensor:
-    """Mean over the samples, in float32 whatever the output's type."""
-    return F.mse_loss(output.float(), targets)
+    """Mean over the samples, in float32 or wider whatever the output's type."""
+    return F.mse_loss(at_least_float32(output), targets)
 
 
 def means(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
