@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ranks_helpers import GROUP_TIMEOUT_S
+from rounding_helpers import FLOAT64_BOUND
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -86,15 +87,16 @@ def the_caller_goes_on(rank: int, size: int) -> Iterator[str]:
 
 
 WIDTH, LAYERS, STEPS = 64, 4, 3
-# Every layer is a bucket of its own, 16 KiB of weights.
+# Every layer is a bucket of its own, 32 KiB of weights.
 BUCKET_MIB = 0.01
 
 
 def backward_goes_on(rank: int, size: int) -> Iterator[str]:
     """The reduction of the last layer's bucket and the gradient of the first layer's output wait for each other."""
     torch.manual_seed(0)
-    layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
-    inputs = torch.randn(size, WIDTH)
+    # In float64, where rounding is far below what a wrong reduction does.
+    layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))).double()
+    inputs = torch.randn(size, WIDTH, dtype=torch.float64)
     alone = copy.deepcopy(layers)
     alone(inputs).square().mean().backward()
     module = DistributedDataParallel(layers, bucket_cap_mb=BUCKET_MIB)
@@ -117,5 +119,5 @@ def backward_goes_on(rank: int, size: int) -> Iterator[str]:
         for mine, expected in zip(layers.parameters(), alone.parameters(), strict=True):
             assert mine.grad is not None
             assert expected.grad is not None
-            if not torch.allclose(mine.grad, expected.grad, rtol=1e-4, atol=1e-7):
+            if not torch.allclose(mine.grad, expected.grad, rtol=FLOAT64_BOUND, atol=FLOAT64_BOUND):
                 yield f"step {step}: the gradient of a {tuple(mine.shape)} is not one device's"
