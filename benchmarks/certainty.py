@@ -7,17 +7,16 @@ prints the figures of docs/certainty.md; 1,000 gates each by default, some minut
 
 from __future__ import annotations
 
-import gc
 import itertools
 import sys
 from dataclasses import replace
-from math import expm1
 
 import numpy as np
 from scipy import stats
 
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise, launch_frame, launch_table
-from parabench.analysis.gate.compare import ALPHA, TOLERANCE, Outcome, speed
+from parabench.analysis.gate.outcome import Outcome
+from parabench.analysis.gate.rule import ALPHA, TOLERANCE, speed
 from parabench.analysis.gate.significance import MOST_LAUNCHES, Test, holm, judge
 from parabench.analysis.sweet_spot.best import answers
 from parabench.analysis.sweet_spot.effects import MOST_BLOCKS, fit
@@ -32,7 +31,7 @@ def gate(machine: Machine, sides: list[np.ndarray], *, paired: bool) -> dict[str
     """The tests of one comparison of simulated sides."""
     base, candidate = (np.log(machine.numbers(side)) for side in sides)
     cases = {f"{i:02d}": (base[i], candidate[i]) for i in range(len(base))}
-    return judge(cases, paired=paired, alpha=ALPHA)
+    return judge(cases, paired=paired)
 
 
 def regressed(tests: dict[str, Test]) -> set[str]:
@@ -151,16 +150,6 @@ def main(gates: int) -> None:
             share, asked = caught(KINDS[name], pilot, paired=paired, cases=cases, gates=max(1, gates // 5))
             how = "interleaved" if paired else "apart"
             print(f"{name:6} {cases:2} cases {how:12} {pilot}: {share:7.1%}  launches: {asked:.0f}", flush=True)
-    print("\nThe smallest slowdown that a gate says it would find, typical case (median)")
-    for name in ("quiet", "shared"):
-        machine = Machine(KINDS[name], 0)
-        truth = np.geomspace(0.02, 0.2, CASES)
-        for blocks in (3, 5, 10, 20):
-            tests = [
-                gate(machine, machine.pair(truth, blocks, interleaved=True), paired=True) for _ in range(gates // 20)
-            ]
-            typical = np.median([test.detectable for each in tests for test in each.values()])
-            print(f"{name:8} {blocks:3} launches a side: {expm1(typical):.1%}", flush=True)
     print("\nThe sweet-spot set of 12 configurations: holds the true best; holds all of a flat curve")
     for name, noise in KINDS.items():
         for blocks in (3, 5, 10):
@@ -175,5 +164,4 @@ def main(gates: int) -> None:
 
 
 if __name__ == "__main__":
-    gc.freeze()  # statsmodels' multipletests collects garbage at every call: let it find little
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)

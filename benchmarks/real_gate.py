@@ -9,7 +9,6 @@ Prints one line a comparison, and the totals for docs/certainty.md. Every store 
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 import subprocess
@@ -19,7 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from parabench.analysis.gate.compare import ALPHA, TOLERANCE, Comparison, Outcome, Verdict, compare, speed
+from parabench.analysis.gate.compare import Comparison, compare
+from parabench.analysis.gate.outcome import Outcome, Verdict
+from parabench.analysis.gate.rule import ALPHA, TOLERANCE, speed
 from parabench.analysis.gate.sides import read_side
 from parabench.analysis.gate.significance import judge
 
@@ -76,7 +77,7 @@ def again(folders: list[Path]) -> None:
                 case: (np.zeros(n), np.array([sign * blocks[at][case] for at, sign in zip(drawn, signs, strict=True)]))
                 for case in blocks[0]
             }
-            tests = judge(cases, paired=True, alpha=ALPHA)
+            tests = judge(cases, paired=True)
             failed += any(speed(test, TOLERANCE, ALPHA)[0] is Outcome.SLOWER for test in tests.values())
         print(f"{GATES} gates of {n} drawn blocks: {failed} false alarms", flush=True)
 
@@ -120,7 +121,6 @@ if __name__ == "__main__":
     if kind == "same":
         same(int(rest[0]) if rest else 30, Path(rest[1] if len(rest) > 1 else "parabench-results/same"))
     elif kind == "again":
-        gc.freeze()  # statsmodels' multipletests collects garbage at every call: let it find little
         again([Path(folder) for folder in rest])
     else:
         slowed([int(n) for n in rest] or [5, 10, 20], Path("parabench-results/slowed"))

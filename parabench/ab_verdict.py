@@ -25,7 +25,8 @@ def conclude(
     say: Callable[[str], None],
 ) -> Comparison:
     """Write the report of side b; say what each side was, how both compare and where all is."""
-    from parabench.analysis.gate.compare import ALPHA, TOLERANCE, compare
+    from parabench.analysis.gate.compare import compare
+    from parabench.analysis.gate.rule import ALPHA, TOLERANCE
     from parabench.analysis.gate.sides import differences, side_of
     from parabench.report import write_report
 

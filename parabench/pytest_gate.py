@@ -16,7 +16,11 @@ import pytest
 
 from parabench import __version__
 from parabench.analysis import words
-from parabench.analysis.gate.compare import ALPHA, REGRESSIONS, TOLERANCE, Comparison, Outcome, Row, Verdict, compare
+from parabench.analysis.gate.between import ALLOWANCE
+from parabench.analysis.gate.compare import Comparison, compare
+from parabench.analysis.gate.outcome import REGRESSIONS, Outcome, Verdict
+from parabench.analysis.gate.row import Row
+from parabench.analysis.gate.rule import ALPHA, TOLERANCE
 from parabench.analysis.gate.sides import Side, check_alike, session_differences, side_of
 from parabench.analysis.session import Session, select_session
 from parabench.case import Case
@@ -32,18 +36,22 @@ if TYPE_CHECKING:
 # Category, letter and word of a test's end, with the word's colour.
 TestStatus = tuple[str, str, tuple[str, dict[str, bool]]]
 
+# What `--parabench-NAME` takes, and what stands where it is not given.
+NUMBERS: dict[str, tuple[click.ParamType[float], float]] = {
+    "tolerance": (Fraction(), TOLERANCE),
+    "alpha": (ALPHAS, ALPHA),
+    "between-sessions": (Fraction(), ALLOWANCE),
+}
 COLOURS = {Verdict.NO_REGRESSION: "green", Verdict.INCONCLUSIVE: "yellow", Verdict.REGRESSION: "red"}
 
 
 def make_gate(config: pytest.Config) -> Gate:
     """The gate that the options ask for, with its baseline read. Raises pytest.UsageError."""
-    tolerance, alpha = (config.getoption(f"--parabench-{name}") for name in ("tolerance", "alpha"))
-    types = {"tolerance": Fraction(), "alpha": ALPHAS}
-    given = {"tolerance": tolerance or TOLERANCE, "alpha": alpha or ALPHA}
     numbers = {}
-    for name, value in given.items():
+    for name, (kind, default) in NUMBERS.items():
+        given = config.getoption(f"--parabench-{name}")
         try:
-            numbers[name] = float(types[name].convert(value, None, None))
+            numbers[name] = default if given is None else float(kind.convert(given, None, None))
         except click.BadParameter as error:
             raise pytest.UsageError(f"--parabench-{name}: {error.message}") from error
     try:
@@ -57,7 +65,9 @@ def make_gate(config: pytest.Config) -> Gate:
         named=session,
         changed=tuple(config.getoption("--parabench-changed") or ()),
         strict=config.getoption("--parabench-inconclusive") == "fail",
-        **numbers,
+        tolerance=numbers["tolerance"],
+        alpha=numbers["alpha"],
+        allowance=numbers["between-sessions"],
     )
 
 
@@ -81,7 +91,7 @@ class Judged:
 
     @property
     def blind(self) -> set[str]:
-        """The cases in which a slowdown of the tolerance could have been missed: their tests have not shown anything.
+        """The cases in which a slowdown of the tolerance is not ruled out: their tests have not shown anything.
 
         Where nothing was judged at all, or what the baseline has is gone from the suite, it is all that ran: no test
         of its own could say so.
@@ -91,7 +101,7 @@ class Judged:
         gone = any(row.unseen and row.outcome is Outcome.ONLY_BASE for row in rows)
         if not comparison.judged or gone:
             return {row.case_id for row in rows}
-        return {row.case_id for row in rows if row.unseen or (row.detectable or 0) > comparison.tolerance}
+        return {row.case_id for row in rows if row.unseen or row.outcome is Outcome.UNCLEAR}
 
     def lines(self) -> list[str]:
         """Everything but the verdict and the cases that stayed the same; several that were not selected are one."""
@@ -114,8 +124,9 @@ class Gate:
     """Compares suites with a baseline, and says at the end of pytest what came of it.
 
     `results` are the baseline's, read before anything is launched, so that a store which is also written to never
-    answers with this run's own session. `named` is the session that the user chose, if any. `strict`: a test that
-    could not have shown a slowdown of the tolerance fails.
+    answers with this run's own session. `named` is the session that the user chose, if any. `allowance` is what
+    sessions are taken to differ by where the baseline does not tell it. `strict`: a test that does not rule out a
+    slowdown of the tolerance fails.
     """
 
     def __init__(
@@ -125,6 +136,7 @@ class Gate:
         named: str | None,
         tolerance: float,
         alpha: float,
+        allowance: float,
         changed: tuple[str, ...],
         strict: bool,
     ) -> None:
@@ -132,6 +144,7 @@ class Gate:
         self.named = named
         self.tolerance = tolerance
         self.alpha = alpha
+        self.allowance = allowance
         self.changed = changed
         self.strict = strict
         self.judged: list[Judged] = []
@@ -185,7 +198,9 @@ class Gate:
     def judge(self, base: Side, candidate: Side, suites: int, unselected: Collection[Case]) -> Judged:
         """Compare a suite that ran. All `suites` of this run share the accepted rate of false alarms evenly."""
         left_out = frozenset(case.id for case in unselected)
-        comparison = compare(base, candidate, self.tolerance, self.alpha / suites, self.changed, left_out)
+        comparison = compare(
+            base, candidate, self.tolerance, self.alpha / suites, self.changed, left_out, self.allowance
+        )
         title = (
             f"{candidate.session.suite}: {candidate.session.name} against {base.session.name} of {base.results.path}"
         )

@@ -54,19 +54,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--parabench-alpha", metavar="RATE", help="accepted rate of false alarms of the whole run (default: 0.01)"
     )
     group.addoption(
+        "--parabench-between-sessions",
+        metavar="SHARE",
+        help="what sessions differ by themselves, where the baseline has fewer than 4 to tell it (default: 5%%)",
+    )
+    group.addoption(
         "--parabench-changed", action="append", metavar="NAME", help="what else differs, and is what you want to judge"
     )
     group.addoption(
         "--parabench-inconclusive",
         choices=("warn", "fail"),
-        help="what becomes of a test that could have missed a slowdown of the tolerance (default: warn)",
+        help="what becomes of a test that does not rule out a slowdown of the tolerance (default: warn)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the baseline, if there is one, before anything is collected. Raises pytest.UsageError."""
     if config.getoption("--parabench-baseline") is None:
-        for name in ("tolerance", "alpha", "changed", "inconclusive"):
+        for name in ("tolerance", "alpha", "between-sessions", "changed", "inconclusive"):
             if config.getoption(f"--parabench-{name}") is not None:
                 raise pytest.UsageError(f"--parabench-{name} means nothing without --parabench-baseline STORE")
         return

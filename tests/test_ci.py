@@ -154,7 +154,7 @@ def test_each_verdict_is_handled(shell, job, step):
     assert shell(judge, 2)[0] == 2
     code, said, summary = shell(judge, 3)
     assert (code, summary) == (0, "verdict\n")
-    assert said.startswith("::warning title=Inconclusive::A slowdown of 2% could have been missed")
+    assert said.startswith("::warning title=Inconclusive::A slowdown of 2% is not ruled out")
     assert shell(judge, 130)[0] == 130
 
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from benchmarks.change_points import alike, false_alarms, found, none, normal, outliers
 from parabench.analysis.frames import launch_table
-from parabench.analysis.over_time.change_points import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty
+from parabench.analysis.over_time.change_points import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
 from parabench.analysis.over_time.history import history
 from parabench.analysis.over_time.level_cost import LevelCost
 from parabench.analysis.over_time.visits import numbers_of, visits_of
@@ -382,3 +382,20 @@ def test_the_report_has_a_section_once_a_case_was_measured_twice(tmp_path):
     assert len(section.panels) == 1
     page = render_report(load(path))
     assert page.index('<section id="parts">') < page.index('<section id="history">') < page.index('id="machine">')
+
+
+@pytest.mark.parametrize(
+    ("values", "distance"),
+    [([1.0, 2.0, 3.0, 4.0, 5.0, 9.0], 2.0), ([0.0, 1.0], 1.0), ([5.0, 0.0, 1.0, 3.0], 2.0), ([2.0] * 4 + [50.0], 0.0)],
+)
+def test_qn_is_the_lower_quartile_of_distances(values, distance):
+    """By hand. Of six values the 6th smallest of 15 distances (1 1 1 1 2 2 ...), of four the 3rd of 6 (1 2 2 3 4 5)."""
+    assert qn_scale(np.array(values)) == pytest.approx(2.2191444659851 * distance)
+
+
+def test_qn_is_the_standard_deviation_of_normal_values_whatever_a_third_of_them_are():
+    random = np.random.default_rng(0)
+    values = 3 * random.standard_normal(1000)
+    assert qn_scale(values) == pytest.approx(3, rel=0.05)
+    values[:300] = 1e6 * random.standard_normal(300)
+    assert qn_scale(values) < 3 * 3

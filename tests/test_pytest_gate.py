@@ -72,6 +72,8 @@ class Run:
         lab.launcher.calls.clear()
         # hypothesis's plugin costs more than all the rest.
         plain = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--parabench-out=new")
+        if "--parabench-baseline" in arguments and not any("between-sessions" in word for word in arguments):
+            plain += ("--parabench-between-sessions=0",)
         result = pytester.runpytest_inprocess("suites", *plain, *arguments)
         self.code = int(result.ret)
         self.out = result.stdout.str() + result.stderr.str()
@@ -115,7 +117,7 @@ def test_the_case_that_got_slower_fails_with_the_sentence(lab, gate):
     slower = "slower: ddp ring, 2 ranks: 20.2 ms -> 22.2 ms, +10 % (95 %: +10 % to +10 %); "
     assert done.out.count(slower) == 2  # its test, and the summary
     assert "parabench mine: session 1 against mine-label of base/results.db" in done.out
-    assert "Regression: 1 case of 3 judged got slower, the most by 10 % (ddp ring, 2 ranks). The smallest" in done.out
+    assert "Regression: 1 case of 3 judged got slower, the most by 10 % (ddp ring, 2 ranks). Slowdowns" in done.out
     assert "doubt: The two sides were measured one after the other" in done.out
     assert "same: ddp" not in done.out
     # What got slower is in the JSON too, which stays pytest-benchmark's own.
@@ -138,7 +140,7 @@ def test_the_case_that_got_slower_fails_with_the_sentence(lab, gate):
 def test_no_regression_passes_and_nothing_is_dropped(lab, gate):
     done = gate("--parabench-set=algorithm=native,ring,halving_doubling")
     assert (done.code, done.counts) == (0, {"passed": 3})
-    assert "No regression: 2 of 4 cases judged: none of them got slower by more than 2.0 %. The smallest" in done.out
+    assert "No regression: 2 of 4 cases judged. Slowdowns above 2 % are ruled out in every case judged" in done.out
     assert "only in candidate: ddp halving_doubling, 2 ranks: not measured in mine-label" in done.out
     assert "only in base, because not selected in this run: ddp tree, 2 ranks" in done.out
 
@@ -179,14 +181,27 @@ def test_what_no_longer_ends_well_is_a_regression(lab, gate):
 def test_inconclusive_is_neither_a_pass_nor_a_failure_but_on_demand(lab, gate):
     lab.noise = 0.02
     done = gate()
-    assert (done.code, done.counts) == (0, {"inconclusive": 3})
-    assert "Inconclusive: no slowdown was found, but one of 2.0 % could have been missed in 3 cases of 3." in done.out
-    assert "same: ddp ring, 2 ranks: " in done.out
+    assert (done.code, done.counts) == (0, {"passed": 1, "inconclusive": 2})
+    assert "Inconclusive: slowdowns above 2 % are not ruled out in 2 of 3 cases (95 %; the largest upper" in done.out
+    assert "unclear: ddp ring, 2 ranks: " in done.out
     done = gate("--parabench-inconclusive=fail")
-    assert (done.code, done.counts) == (1, {"failed": 3})
-    assert "inconclusive: same: ddp ring, 2 ranks: 20." in done.out
-    # What can be seen is a matter of what is asked for.
+    assert (done.code, done.counts) == (1, {"failed": 2, "passed": 1})
+    assert "inconclusive: unclear: ddp ring, 2 ranks: " in done.out
+    # What is ruled out is a matter of what is asked for.
     assert gate("--parabench-tolerance=40%", "--parabench-alpha=0.05").counts == {"passed": 3}
+
+
+def test_a_baseline_of_one_session_passes_nothing_while_sessions_may_differ(lab, gate):
+    """Unless given, sessions are taken to differ by 5 %; with four in the baseline by what these do."""
+    done = gate("--parabench-between-sessions=5%")
+    assert (done.code, done.counts) == (0, {"inconclusive": 3})
+    assert (
+        "Sessions are taken to differ by 5 % (standard deviation, --between-sessions): there is 1 session" in done.out
+    )
+    lab.measure("mine", "mine", "mine")
+    done = gate("--parabench-between-sessions=5%")
+    assert (done.code, done.counts) == (0, {"passed": 3})
+    assert "in the bounds, from 4 sessions of base's environment in its store" in done.out
 
 
 def test_too_few_launches_are_inconclusive(lab, gate):
@@ -229,6 +244,7 @@ def test_only_new_cases_are_refused_before_anything_is_launched(lab, gate):
         ("suites/mine.py", (), "suites/mine.py is not a parabench store"),
         ("base@old", (), "session 'old' is not in base/results.db; it holds 1 (mine-label)"),
         ("base", ("--parabench-tolerance=two",), "--parabench-tolerance: 'two' is no share of 0 or more and below 1"),
+        ("base", ("--parabench-between-sessions=x",), "--parabench-between-sessions: 'x' is no share of 0 or more"),
         ("base", ("--parabench-alpha=0.7",), "--parabench-alpha: 0.7 is not in the range 0.0001<=x<=0.5"),
         ("base", ("--parabench-alpha=1e-300",), "--parabench-alpha: 1e-300 is not in the range 0.0001<=x<=0.5"),
         (None, ("--parabench-alpha=0.01",), "--parabench-alpha means nothing without --parabench-baseline STORE"),
@@ -249,10 +265,12 @@ def test_the_store_that_is_written_may_be_the_baseline(lab, gate):
     lab.measure()
     lab.alter("UPDATE session SET finished_utc = NULL WHERE id = 3")
     lab.step_s["ring"] *= 1.1
+    before = (lab.folder / "base" / "results.db").read_bytes()
     done = gate("--parabench-out=base")
     assert (done.code, done.counts) == (0, {"passed": 3})
     assert "mine: session 4 against mine-label of base/results.db" in done.out
     for named in ("base@1", "base@mine-label"):  # the newest of that label is the third
+        (lab.folder / "base" / "results.db").write_bytes(before)
         assert gate("--parabench-out=base", baseline=named).counts == {"failed": 1, "passed": 2}, named
 
 
@@ -269,7 +287,7 @@ def test_each_suite_is_compared_with_its_own_session(lab, gate):
     assert done.out.count(missing) == 3
     assert "mine: session 1 against mine-label of base/results.db" in done.out
     assert "other: session 2 against other-label of base/results.db" in done.out
-    assert done.out.count("No regression: none of 3 cases") == 2
+    assert done.out.count("No regression. Slowdowns above 2 % are ruled out (95 %; the largest") == 2
     assert "faster: ddp ring, 2 ranks: 22.2 ms -> 20.2 ms" in done.out
     # A session that is named is meant for every suite that it does not name better.
     assert gate("-k", "third", baseline="base@2").counts["passed"] == 3

@@ -112,13 +112,6 @@ def signed(fraction: float) -> str:
     return said.replace("more than ", f"more than {sign}") if said.startswith("more") else sign + said
 
 
-def detectable(fraction: float) -> str:
-    """The smallest slowdown that would have been found; beyond twice as long no figure says more."""
-    if fraction > 1:
-        return "not even twice as long would surely have been found"
-    return f"{percent(fraction)} would have been found"
-
-
 def mebibytes(count: float | None) -> str:
     """Memory: '1,024 MiB'."""
     return f"{digits(count / MIB)} MiB" if known(count) else UNKNOWN

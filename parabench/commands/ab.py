@@ -44,7 +44,8 @@ def ab(
     A side is told in words: NAME=VALUE sets an environment variable, a folder that holds bin/python is a virtual
     environment, and any other folder a checkout: the side runs in it and imports from it first.
 
-    Exits with 0 for no regression, 1 for a regression, and 3 when a slowdown of the tolerance could have been missed.
+    Exits with 0 where slowdowns beyond the tolerance are ruled out in every case, with 1 for a regression, and with 3
+    when neither was shown.
     When a file is -, it alone is on standard output, and all else on standard error.
     """
     from parabench.ab import AbRequest, run_ab

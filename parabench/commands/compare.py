@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from parabench.commands.options import gate, shared
+from parabench.commands.options import between_sessions, gate, shared
 from parabench.commands.outputs import FILE, Renders, check_apart, give, json_text
 from parabench.errors import UsageError
 
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from parabench.analysis.gate.compare import Comparison
 
 # What only a gate has.
-_GATES = {"tolerance": "--tolerance", "alpha": "--alpha", "changed": "--changed", "junit_file": "--junit"}
+_GATES = {
+    "tolerance": "--tolerance",
+    "alpha": "--alpha",
+    "between_sessions": "--between-sessions",
+    "changed": "--changed",
+    "junit_file": "--junit",
+}
 
 # The files that a comparison can be written to.
 OUTPUTS = (
@@ -30,7 +36,7 @@ OUTPUTS = (
 @click.command()
 @click.argument("base")
 @click.argument("candidate")
-@shared(*gate)
+@shared(*gate, between_sessions)
 @click.option("--changed", multiple=True, metavar="NAME", help="What else differs, and is what you want to judge.")
 @click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no pass and no fail.")
 @shared(*OUTPUTS)
@@ -41,6 +47,7 @@ def compare(
     candidate: str,
     tolerance: float,
     alpha: float,
+    between_sessions: float,
     changed: tuple[str, ...],
     across_hardware: bool,
     json_file: Path | None,
@@ -50,7 +57,8 @@ def compare(
 ) -> None:
     """Did CANDIDATE get slower than BASE? Each is a store, or STORE@SESSION by id or label.
 
-    Exits with 0 for no regression, 1 for a regression, and 3 when a slowdown of the tolerance could have been missed.
+    Exits with 0 where slowdowns beyond the tolerance are ruled out in every case, with 1 for a regression, and with 3
+    when neither was shown.
     With --across-hardware there is no verdict, and it exits with 0. The file - is standard output, and nothing else is
     printed then.
     """
@@ -73,7 +81,7 @@ def compare(
     else:
         from parabench.analysis.gate.compare import compare as compare_sides
 
-        outcome = judged = compare_sides(*sides, tolerance, alpha, changed)
+        outcome = judged = compare_sides(*sides, tolerance, alpha, changed, allowance=between_sessions)
         code, renders = judged.verdict.exit_code, gate_renders(judged)
     give(files, renders, (words.one_line(line) for line in outcome.lines()), "comparison")
     raise SystemExit(code)

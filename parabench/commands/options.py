@@ -34,7 +34,7 @@ class Fraction(click.ParamType[float]):
         return share
 
 
-# Below its least nobody can tell a rate of false alarms, and with many cases the arithmetic ends.
+# Below its least nobody can tell a rate of false alarms.
 ALPHAS = click.FloatRange(1e-4, 0.5)
 
 # What a gate is asked for.
@@ -53,6 +53,14 @@ gate = (
         show_default=True,
         help="Accepted rate of false alarms, over all cases together.",
     ),
+)
+# What a gate of sides that did not take turns is asked for besides.
+between_sessions = click.option(
+    "--between-sessions",
+    type=Fraction(),
+    default="5%",
+    show_default=True,
+    help="What sessions differ by themselves (standard deviation), where base's store has fewer than 4 to tell it.",
 )
 # torchrun's own flags, and the variables that it reads them from; then two of ours.
 cluster = (

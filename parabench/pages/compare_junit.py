@@ -13,7 +13,9 @@ from xml.etree import ElementTree
 
 from parabench.analysis import words
 from parabench.analysis.gate import compare_words
-from parabench.analysis.gate.compare import REGRESSIONS, Comparison, Outcome, Row
+from parabench.analysis.gate.compare import Comparison
+from parabench.analysis.gate.outcome import REGRESSIONS, Outcome
+from parabench.analysis.gate.row import Row
 
 # Nothing was judged of these, so they neither passed nor failed.
 _SKIPPED = (Outcome.NOT_JUDGED, Outcome.NOT_OK, Outcome.ONLY_BASE, Outcome.ONLY_CANDIDATE)
@@ -49,12 +51,12 @@ def render(of: Comparison) -> str:
 
 
 def _properties(of: Comparison) -> list[tuple[str, str]]:
-    detectable = words.UNKNOWN if of.detectable is None else repr(of.detectable)
+    upper = words.UNKNOWN if of.upper is None else repr(of.upper)
     return [
         ("verdict", str(of.verdict)),
         ("tolerance", repr(of.tolerance)),
         ("alpha", repr(of.alpha)),
-        ("detectable", detectable),
+        ("upper", upper),
         ("base", of.origins[0].at),
         ("candidate", of.origins[1].at),
         *((f"differs: {_clean(each.name)}", f"{each.base} in base, {each.candidate} in candidate")
@@ -72,8 +74,8 @@ def _test(suite: ElementTree.Element, classname: str, label: str, row: Row, of: 
     elif row.outcome in _SKIPPED:
         ElementTree.SubElement(test, "skipped", {"message": _clean(row.line())})
     said = [row.line(), _launches(row)]
-    if row.detectable is not None and row.detectable > of.tolerance:
-        said.append(f"inconclusive: a slowdown of {words.percent(of.tolerance)} could have been missed")
+    if row in of.not_ruled_out and row.outcome not in REGRESSIONS:
+        said.append(f"inconclusive: slowdowns above {compare_words.tolerated(of)} are not ruled out")
     ElementTree.SubElement(test, "system-out").text = _clean("\n".join(said))
 
 

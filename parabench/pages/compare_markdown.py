@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from parabench.analysis import words
 from parabench.analysis.gate import compare_words
-from parabench.analysis.gate.compare import Comparison, Outcome, Row, Verdict
+from parabench.analysis.gate.compare import Comparison
+from parabench.analysis.gate.outcome import Outcome, Verdict
+from parabench.analysis.gate.row import Row
 from parabench.pages.markdown import LIMIT, Rows, code, fitted, text
 from parabench.pages.markdown_sides import SENTENCE, differing, findings, sides
 
 _MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONCLUSIVE: "?"}
-_HEAD = ("case", "outcome", "base", "candidate", "change", "95 %", "would be found")
+_HEAD = ("case", "outcome", "base", "candidate", "change", "95 %", "upper bound")
 
 
 def render(of: Comparison, limit: int = LIMIT) -> str:
@@ -20,7 +22,13 @@ def render(of: Comparison, limit: int = LIMIT) -> str:
             f"## {_MARK[of.verdict]} {of.verdict.capitalize()}\n\n",
             f"{text(of.sentence(), SENTENCE)}\n\n",
             Rows(_HEAD, [_cells(row) for row in of.rows if row.outcome is not Outcome.SAME], "cases are", texts=(1,)),
-            Rows(_HEAD, same, "cases are", f"{words.count(len(same), 'case')} in which no change was found", (1,)),
+            Rows(
+                _HEAD,
+                same,
+                "cases are",
+                f"{words.count(len(same), 'case')} without slowdowns above {compare_words.tolerated(of)}",
+                (1,),
+            ),
             differing("What differs besides", of.differences),
             *findings(of.findings),
             Rows(
@@ -45,6 +53,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     label = f"{text(row.label)}: {text(row.note)}" if row.note else text(row.label)
     times = (words.milliseconds(seconds) if seconds is not None else "–" for seconds in (row.base_s, row.candidate_s))
     change = words.signed(row.ratio - 1) if row.ratio is not None else "–"
-    found = words.percent(row.detectable) if row.detectable is not None else "–"
+    upper = words.signed(row.upper - 1) if row.upper is not None else "–"
     outcome = f"**{row.outcome}**" if row.outcome in (Outcome.SLOWER, Outcome.BROKE) else str(row.outcome)
-    return label, outcome, *times, change, compare_words.interval(row) or "–", found
+    return label, outcome, *times, change, compare_words.interval(row) or "–", upper

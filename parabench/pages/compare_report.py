@@ -6,7 +6,8 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.gate import compare_words
-from parabench.analysis.gate.compare import REGRESSIONS, Comparison, Verdict
+from parabench.analysis.gate.compare import Comparison
+from parabench.analysis.gate.outcome import REGRESSIONS, Verdict
 from parabench.pages.columns import packed
 from parabench.pages.figures_compare import MOST_DOTS, change_panels
 from parabench.pages.page import fill
@@ -25,6 +26,7 @@ def render(of: Comparison) -> str:
         tone=_TONE[of.verdict],
         table="gate",
         data={"cases": packed(_rows(of))},
+        upper=words.UNKNOWN if of.upper is None else words.signed(of.upper - 1),
         launches_needed=_needed(of),
         differences=[difference_section("What differs besides", of.differences)],
         findings=finding_groups(of.findings),
@@ -43,9 +45,9 @@ def _changes(of: Comparison) -> Section:
         "changes",
         "How much each case changed",
         "Right of the line is slower. A dot is the candidate's step latency over the base's, its bar the 95 % interval "
-        "of that case alone; the shade is the tolerance. A grey tick is the smallest slowdown that would have been "
-        "found: where it lies right of the shade, a slowdown of the tolerance could have been missed. A bar or "
-        f"tick that leaves the figure has its numbers in the table.{some}",
+        "of that case alone; the shade is the tolerance. A grey tick is the one-sided 95 % upper bound: "
+        "slowdowns beyond it are ruled out, and where it lies right of the shade, one of the tolerance is not. A bar "
+        f"or tick that leaves the figure has its numbers in the table.{some}",
         panels,
         "No case has a number on both sides, so there is nothing to draw.",
     )
@@ -53,6 +55,7 @@ def _changes(of: Comparison) -> Section:
 
 def _rows(of: Comparison) -> pd.DataFrame:
     """The table as the page's script shows it: numbers to sort by, and what words say of them."""
+    not_ruled_out = of.not_ruled_out
     return pd.DataFrame(
         {
             "case_id": [row.case_id for row in of.rows],
@@ -67,8 +70,9 @@ def _rows(of: Comparison) -> pd.DataFrame:
             "low": [row.low for row in of.rows],
             "high": [row.high for row in of.rows],
             "interval": [compare_words.interval(row) for row in of.rows],
-            "detectable": [row.detectable for row in of.rows],
-            "blind": [row.detectable is not None and row.detectable > of.tolerance for row in of.rows],
+            "upper": [row.upper for row in of.rows],
+            "above": ["" if row.upper is None else words.signed(row.upper - 1) for row in of.rows],
+            "open": [row in not_ruled_out for row in of.rows],
             "n_base": [len(row.base_launches) for row in of.rows],
             "n_candidate": [len(row.candidate_launches) for row in of.rows],
         }
@@ -76,9 +80,7 @@ def _rows(of: Comparison) -> pd.DataFrame:
 
 
 def _needed(of: Comparison) -> str:
-    """How many launches a side would show the tolerance where it could have been missed; empty where it could not."""
-    needed = [row.launches_needed for row in of.judged if row.detectable is not None and row.detectable > of.tolerance]
-    known = [n for n in needed if n is not None]
-    if not needed:
+    """With how many launches a side two equal sides would pass; empty where every case has ruled the tolerance out."""
+    if not of.not_ruled_out:
         return ""
-    return str(max(known)) if len(known) == len(needed) else "too many"
+    return str(compare_words.needed(of) or "no number")

@@ -10,7 +10,9 @@ import plotly.graph_objects as go
 
 from parabench.analysis import words
 from parabench.analysis.gate import compare_words
-from parabench.analysis.gate.compare import Comparison, Outcome, Row
+from parabench.analysis.gate.compare import Comparison
+from parabench.analysis.gate.outcome import Outcome
+from parabench.analysis.gate.row import Row
 from parabench.pages.figures import Panel, lay_out, name_bars, plain
 
 # More dots than this are scrolled past; the table has every case.
@@ -30,7 +32,7 @@ _REACH = 2.5
 
 
 def change_panels(of: Comparison) -> list[Panel]:
-    """The change of every case that has numbers on both sides, in %, beside what the gate tolerates and could see."""
+    """The change of every case that has numbers on both sides, in %, with its upper bound and the tolerance."""
     drawn = [row for row in of.rows if row.ratio is not None and row.outcome in _OUTCOME][:MOST_DOTS]
     if not drawn:
         return []
@@ -41,15 +43,15 @@ def change_panels(of: Comparison) -> list[Panel]:
         if rows:
             figure.add_scatter(**_dots(rows), name=str(outcome), mode="markers",
                                marker={"color": colour, "symbol": symbol, "size": 9})  # fmt: skip
-    seen = [(place, row) for place, row in enumerate(drawn) if row.detectable is not None]
+    seen = [(place, row) for place, row in enumerate(drawn) if row.upper is not None]
     if seen:
         figure.add_scatter(
-            x=[100 * (row.detectable or 0) for _, row in seen],
+            x=[100 * ((row.upper or 1) - 1) for _, row in seen],
             y=[place for place, _ in seen],
             mode="markers",
-            name="would have been found",
+            name="upper bound",
             marker={"symbol": "line-ns-open", "size": 13, "color": _GREY, "line": {"width": 2}},
-            hovertemplate="a slowdown of %{x:.2~f} % would have been found<extra></extra>",
+            hovertemplate="slowdowns above %{x:.2~f} % are ruled out (95 %)<extra></extra>",
         )
     share = 100 * of.tolerance
     figure.add_shape(
@@ -94,7 +96,7 @@ def _range_of_changes(rows: Sequence[Row], tolerance: float) -> tuple[float, flo
     """The ends of the axis, in %."""
     points = [100 * ((row.ratio or 1) - 1) for row in rows] + [100 * tolerance, -100 * tolerance]
     # The noisiest case must not press all others flat, and beyond twice as long no place says more.
-    found = sorted(100 * row.detectable for row in rows if row.detectable is not None and row.detectable <= 1)
+    found = sorted(100 * (row.upper - 1) for row in rows if row.upper is not None and row.upper <= 2)
     points += found[: math.ceil(0.9 * len(found))]
     reach = [100 * (each - 1) for row in rows for each in (row.low, row.high) if each is not None]
     far = _REACH * max(map(abs, points))

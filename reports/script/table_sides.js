@@ -58,14 +58,14 @@ if (tableThere("gate")) {
       { name: "ratio", head: "Change", values: cases.ratio, cell: (row) => cases.change[row] || "–" },
       { name: "low", head: "95 % interval", values: cases.low, cell: (row) => cases.interval[row] || "–" },
       {
-        name: "detectable", head: "Would find", values: cases.detectable,
-        cell: (row) => marked(cases.blind[row], say.percent(cases.detectable[row])),
+        name: "upper", head: "Upper bound", values: cases.upper,
+        cell: (row) => marked(cases.open[row], cases.above[row] || "–"),
       },
       {
         name: "n_base", head: "Launches", values: cases.n_base,
         cell: (row) => `${say.whole(cases.n_base[row])}, ${say.whole(cases.n_candidate[row])}`,
       },
     ],
-    csv: () => Object.keys(cases).filter((name) => !["n", "change", "interval"].includes(name)).map((name) => [name, cases[name]]),
+    csv: () => Object.keys(cases).filter((name) => !["n", "change", "interval", "above"].includes(name)).map((name) => [name, cases[name]]),
   };
 }

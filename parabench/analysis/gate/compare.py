@@ -10,21 +10,20 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.gate import compare_words
+from parabench.analysis.gate.between import ALLOWANCE, BetweenSessions
 from parabench.analysis.gate.ends import End, judge_ends
 from parabench.analysis.gate.origin import Origin, origin_of
 from parabench.analysis.gate.outcome import REGRESSIONS, Outcome, Verdict
 from parabench.analysis.gate.row import Row
+from parabench.analysis.gate.rule import ALPHA, TOLERANCE, judge_sides, speed
 from parabench.analysis.gate.sides import Difference, Side, check_alike, differences, interleaved, unfinished
-from parabench.analysis.gate.significance import FEWEST_LAUNCHES, Test, factor, judge, logs_of
+from parabench.analysis.gate.significance import FEWEST_LAUNCHES, Test, factor, logs_of
 from parabench.analysis.gate.unpaired import unpaired_finding
 from parabench.errors import UsageError
 from parabench.record import Finding
 
-__all__ = ["ALPHA", "REGRESSIONS", "TOLERANCE", "Comparison", "Outcome", "Row", "Verdict", "compare", "speed"]
-
-TOLERANCE, ALPHA = 0.02, 0.01
 # Of the JSON (docs/compare.schema.json): higher where a field went or means something else, not where one was added.
-SCHEMA = 1
+SCHEMA = 2
 
 
 # Of base, and of candidate.
@@ -35,8 +34,9 @@ Launches = tuple[pd.DataFrame, pd.DataFrame]
 class Comparison:
     """All cases of both sides, regressions first.
 
-    `paired`: the launches of both sides took turns, and were compared block by block. `differences` are what else
-    differs, one sentence each; `findings` are doubts about the comparison itself.
+    `paired`: the launches of both sides took turns, and were compared block by block; where not, `between_sessions` is
+    how what sessions differ by themselves was taken into account. `differences` are what else differs, one sentence
+    each; `findings` are doubts about the comparison itself.
     """
 
     base: str
@@ -45,6 +45,7 @@ class Comparison:
     paired: bool
     tolerance: float
     alpha: float
+    between_sessions: BetweenSessions | None
     rows: tuple[Row, ...]
     differences: tuple[Difference, ...]
     findings: tuple[Finding, ...]
@@ -52,15 +53,13 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Regression; or inconclusive, where a slowdown of the tolerance could have been missed, in a case that was
-        judged or in one that was not and should have been; or none."""
+        """Regression; no regression where in every case a slowdown of the tolerance is ruled out; else inconclusive. A
+        case that should have been judged and was not rules out nothing."""
         if any(row.outcome in REGRESSIONS for row in self.rows):
             return Verdict.REGRESSION
-        unseen = any(row.unseen for row in self.rows)
-        detectable = self.detectable
-        if unseen or detectable is None or detectable > self.tolerance:
-            return Verdict.INCONCLUSIVE
-        return Verdict.NO_REGRESSION
+        if self.judged and not any(row.unseen or row.outcome is Outcome.UNCLEAR for row in self.rows):
+            return Verdict.NO_REGRESSION
+        return Verdict.INCONCLUSIVE
 
     @property
     def judged(self) -> list[Row]:
@@ -68,20 +67,33 @@ class Comparison:
         return [row for row in self.rows if row.p_slower is not None]
 
     @property
-    def detectable(self) -> float | None:
-        """The smallest slowdown that would have been found in every case; None where nothing was tested."""
-        return max((row.detectable for row in self.judged if row.detectable is not None), default=None)
+    def widest(self) -> Row | None:
+        """The judged case with the largest upper bound."""
+        return max(self.judged, key=lambda row: row.upper or 0.0, default=None)
+
+    @property
+    def not_ruled_out(self) -> list[Row]:
+        """The judged cases in which a slowdown of the tolerance is possible, those that regressed included."""
+        return [row for row in self.judged if row.upper is None or row.upper >= 1 + self.tolerance]
+
+    @property
+    def upper(self) -> float | None:
+        """The largest one-sided 95 % upper bound of candidate / base; None where nothing was tested."""
+        return None if self.widest is None else self.widest.upper
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it (docs/compare.schema.json): unknown is null."""
-        return {
+        fields = asdict(self)
+        derived = {
             "schema": SCHEMA,
             "kind": "gate",
             "verdict": self.verdict,
             "exit_code": self.verdict.exit_code,
-            "detectable": self.detectable,
+            "upper": self.upper,
             "sentence": self.sentence(),
-        } | asdict(self)
+        }
+        assert not derived.keys() & fields.keys()
+        return derived | fields
 
     def sentence(self) -> str:
         """The verdict as a person would say it."""
@@ -104,16 +116,21 @@ def compare(
     alpha: float = ALPHA,
     changed: tuple[str, ...] = (),
     left_out: Collection[str] = (),
+    allowance: float = ALLOWANCE,
 ) -> Comparison:
     """Compare the cases of two sides by their ids.
 
     A case regressed when its launches are slower in a one-sided t-test of log numbers, adjusted over cases by Holm, at
     level `alpha`, and slower by more than `tolerance` (a fraction); or when it ended well before and now does not, or
-    significantly less often. `left_out` are ids of cases that were left out of candidate on purpose.
-    Where both sides took turns in one run, launches are compared block by block, else side against side, and a finding
-    says what that costs. Every case of either side has a row. Raises UsageError when both sides are the same session;
-    when they have no case in common, because a gate that judges nothing must not pass; and when they differ in what
-    decides a latency and `changed` does not name it (of two that took turns, that is what is being compared).
+    significantly less often. The gate passes where in every case the one-sided 95 % upper bound of the slowdown lies
+    below the tolerance: all cases must show it, so each may at that level (R. L. Berger, "Multiparameter hypothesis
+    testing and acceptance sampling", Technometrics 24, 1982). `left_out` are ids of cases that were left out of
+    candidate on purpose.
+    Where both sides took turns in one run, launches are compared block by block, else side against side, and what
+    sessions differ by themselves belongs to the error: `allowance`, a standard deviation of a session's log time, where
+    base's store does not tell it. Every case of either side has a row. Raises UsageError when both sides are the same
+    session; when they have no case in common, because a gate that judges nothing must not pass; and when they differ in
+    what decides a latency and `changed` does not name it (of two that took turns, that is what is being compared).
     """
     check_two(base, candidate)
     cases = [*base.cases.index, *candidate.cases.index]
@@ -127,11 +144,13 @@ def compare(
     if not paired:
         check_alike(differing, changed)
     launches = {case: _launches(case, base, candidate, paired) for case in dict.fromkeys(cases)}
-    tests = judge(
+    judged = judge_sides(
         {case: (logs_of(sides[0]["number_s"]), logs_of(sides[1]["number_s"])) for case, sides in launches.items()},
-        paired=paired,
-        alpha=alpha,
+        base,
+        candidate,
+        allowance,
     )
+    tests = judged.tests
     ends = judge_ends([case for case in base.cases.index if case in candidate.cases.index], base, candidate, alpha)
     rows = []
     for case, sides in launches.items():
@@ -149,11 +168,12 @@ def compare(
         paired=paired,
         tolerance=tolerance,
         alpha=alpha,
+        between_sessions=judged.between,
         rows=tuple(sorted(rows, key=lambda row: (order.index(row.outcome), -(row.ratio or 0)))),
         differences=tuple(differing),
         findings=(
             *unfinished(base, candidate),
-            *(() if paired else unpaired_finding(base, candidate, tests, alpha)),
+            *(() if paired else unpaired_finding(base, candidate, tests)),
         ),
         changed=changed,
     )
@@ -197,8 +217,9 @@ def _row(
         ratio=math.exp(means[1] - means[0]) if means[0] is not None and means[1] is not None else None,
         low=factor(test.low) if test else None,
         high=factor(test.high) if test else None,
+        upper=factor(test.upper) if test else None,
         p_slower=test.p_slower if test else None,
-        detectable=factor(test.detectable) - 1 if test else None,
+        session_sd=test.between.sd if test and test.between else None,
         launches_needed=test.launches_for(tolerance) if test else None,
         base_launches=tuple(int(each) for each in launches[0]["launch_id"]),
         candidate_launches=tuple(int(each) for each in launches[1]["launch_id"]),
@@ -221,6 +242,8 @@ def _by_numbers(end: End, launches: Launches, test: Test | None, tolerance: floa
     """What the numbers say of a case that ended well on both sides; what its end had to say stays in the note."""
     if test is not None:
         outcome, note = speed(test, tolerance, alpha)
+        if note and test.launches_for(tolerance) is not None:
+            note += "; more launches would tell"
     else:
         outcome = Outcome.NOT_JUDGED
         what = "blocks with a good launch on both sides" if paired else "good launches a side"
@@ -229,16 +252,3 @@ def _by_numbers(end: End, launches: Launches, test: Test | None, tolerance: floa
     if end.fails_more and outcome in (Outcome.SAME, Outcome.FASTER):
         outcome = Outcome.UNCLEAR
     return replace(end, outcome=outcome, note="; ".join(each for each in (note, end.note) if each))
-
-
-def speed(test: Test, tolerance: float, alpha: float) -> tuple[Outcome, str]:
-    """What a test says of a case, and a note: slower or faster takes both, significance and more than the tolerance."""
-    beyond = math.log1p(tolerance)
-    if test.difference > beyond:
-        if test.p_slower <= alpha:
-            return Outcome.SLOWER, ""
-        would = "; more launches would tell" if test.launches_for(tolerance) is not None else ""
-        return Outcome.UNCLEAR, f"beyond the tolerance, but not beyond the noise{would}"
-    if test.difference < -beyond and test.p_faster <= alpha:
-        return Outcome.FASTER, ""
-    return Outcome.SAME, ""

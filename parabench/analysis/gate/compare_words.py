@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from statistics import median
 from typing import TYPE_CHECKING
 
 from parabench.analysis import words
+from parabench.analysis.gate.between import FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.gate.outcome import REGRESSIONS, Outcome, Verdict
-from parabench.analysis.gate.significance import MOST_LAUNCHES
+from parabench.analysis.gate.significance import CONFIDENCE, MOST_LAUNCHES, POWER
 
 if TYPE_CHECKING:
-    from parabench.analysis.gate.compare import Comparison, Row
+    from parabench.analysis.gate.compare import Comparison
+    from parabench.analysis.gate.row import Row
 
 
 def sentence(of: Comparison) -> str:
-    """The verdict, the smallest slowdown that would have been found, and what else became of cases."""
+    """The verdict, which slowdowns are ruled out, what that rests on, and what else became of cases."""
     said = {
         Verdict.REGRESSION: _regression,
         Verdict.INCONCLUSIVE: _inconclusive,
@@ -28,11 +31,11 @@ def sentence(of: Comparison) -> str:
         for outcome in Outcome
         if outcome not in (*REGRESSIONS, Outcome.SAME) and counts[outcome]
     ]
-    also = f" Also: {', '.join(rest)}." if rest else ""
-    return f"{said} {seen(of)}{also}"
+    also = f"Also: {', '.join(rest)}." if rest else ""
+    return " ".join(part for part in (*said, _measured(of), also) if part)
 
 
-def _regression(of: Comparison) -> str:
+def _regression(of: Comparison) -> Iterator[str]:
     said = []
     slower = [row for row in of.rows if row.outcome is Outcome.SLOWER]
     if slower:
@@ -47,24 +50,51 @@ def _regression(of: Comparison) -> str:
         if rows:
             which = words.listed((row.label for row in rows), most=3)
             said.append(f"{words.count(len(rows), 'case')} {end[len(rows) > 1]} {end[2]} ({which})")
-    return f"Regression: {' and '.join(said)}."
+    yield f"Regression: {' and '.join(said)}."
+    ruled_out = len(of.judged) - len(of.not_ruled_out)
+    if 0 < ruled_out < len(of.judged):
+        yield f"Slowdowns above {tolerated(of)} are ruled out in {ruled_out:,} of them ({words.percent(CONFIDENCE)})."
 
 
-def _inconclusive(of: Comparison) -> str:
+def _none(of: Comparison) -> Iterator[str]:
+    part = len(of.judged) < len(of.rows)
+    yield f"No regression: {_part(of)}." if part else "No regression."
+    yield f"Slowdowns above {tolerated(of)} are ruled out{' in every case judged' if part else ''} ({_bound(of)})."
+
+
+def _inconclusive(of: Comparison) -> Iterator[str]:
     unseen = [row for row in of.rows if row.unseen]
     if not of.judged:
-        head = "Inconclusive: no case has enough launches on both sides to be judged."
-        return f"{head} {_unseen(unseen)}." if len(unseen) < len(of.rows) and unseen else head
-    blind = [row for row in of.judged if (row.detectable or 0) > of.tolerance]
-    where = f"in {words.count(len(blind), 'case')} of {len(of.judged):,}" if len(of.judged) > 1 else "in it"
-    if len(of.judged) == 1 == len(of.rows):
-        where = "in the one case"
-    missed = f"no slowdown was found, but one of {words.percent(of.tolerance)} could have been missed {where}"
+        yield "Inconclusive: no case has enough launches on both sides to be judged."
+        if len(unseen) < len(of.rows) and unseen:
+            yield f"{_unseen(unseen)}."
+        return
+    open_, many = len(of.not_ruled_out), len(of.judged)
+    if open_:
+        where = "" if many == 1 == len(of.rows) else f" in {open_:,} of {words.count(many, 'case')}"
+        bounds = f"slowdowns above {tolerated(of)} are not ruled out{where} ({_bound(of)})."
+    else:
+        bounds = f"slowdowns above {tolerated(of)} are ruled out in every case judged ({_bound(of)})."
     if not unseen:
-        return f"Inconclusive: {missed}.{_advice(blind)}"
-    part = f"Inconclusive: {_part(of)}: {_unseen(unseen)}"
-    advice = " Measure these too, or take a base without them."
-    return f"{part}.{advice}" + (f" {missed.capitalize()}.{_advice(blind)}" if blind else "")
+        yield f"Inconclusive: {bounds}"
+    else:
+        yield f"Inconclusive: {_part(of)}: {_unseen(unseen)}. Measure these too, or take a base without them."
+        yield bounds[0].upper() + bounds[1:]
+    yield _advice(of)
+
+
+def tolerated(of: Comparison) -> str:
+    """The tolerance, as it was given: '2 %'."""
+    return f"{100 * of.tolerance:.6g} %"
+
+
+def _bound(of: Comparison) -> str:
+    """'95 %; the largest upper bound is +1.1 %, ddp ring 25 MiB, 2 ranks'."""
+    row = of.widest
+    assert row is not None
+    assert row.upper is not None
+    which = "the largest upper bound" if len(of.judged) > 1 else "the upper bound"
+    return f"{words.percent(CONFIDENCE)}; {which} is {words.signed(row.upper - 1)}, {row.label}"
 
 
 def _part(of: Comparison) -> str:
@@ -92,13 +122,27 @@ def _unseen(rows: list[Row]) -> str:
     return ", ".join(said)
 
 
-def _advice(blind: list[Row]) -> str:
-    if not blind:
+def needed(of: Comparison) -> int | None:
+    """With how many launches a side two equal sides would pass, of the cases that stand in the way; None where there is
+    no such number, or no such case."""
+    known = [row.launches_needed for row in of.not_ruled_out]
+    return None if None in known else max((each for each in known if each is not None), default=None)
+
+
+def _advice(of: Comparison) -> str:
+    if not of.not_ruled_out:
         return ""
-    if any(row.launches_needed is None for row in blind):
-        return f" More than {MOST_LAUNCHES} launches a side would be needed: too noisy for this tolerance."
-    most = max(blind, key=lambda row: row.launches_needed or 0)
-    return f" About {most.launches_needed} launches a side would show it{_short(most)}."
+    launches = needed(of)
+    if launches is not None:
+        most = max(of.not_ruled_out, key=lambda row: row.launches_needed or 0)
+        equal = f"Two equal sides would pass with about {launches} launches a side ({words.percent(POWER)})"
+        return f"{equal}{_short(most)}."
+    if any(row.session_sd for row in of.not_ruled_out if row.launches_needed is None):
+        return (
+            f"No number of launches up to {MOST_LAUNCHES} shows it where sessions differ: measure both sides in turns "
+            "with `parabench ab`."
+        )
+    return f"More than {MOST_LAUNCHES} launches a side would be needed: too noisy for this tolerance."
 
 
 def _short(row: Row) -> str:
@@ -110,32 +154,36 @@ def _short(row: Row) -> str:
     return f"; {short} has {words.count(there[short], 'launch')} where {long} has {there[long]:,}"
 
 
-def _none(of: Comparison) -> str:
-    judged, most = len(of.judged), words.percent(of.tolerance)
-    if judged < len(of.rows):
-        which = f"{_part(of)}: " + ("none of them" if judged > 1 else "it did not")
-    else:
-        which = f"none of {words.count(judged, 'case')}" if judged > 1 else "the case did not"
-    return f"No regression: {which} {'got' if judged > 1 else 'get'} slower by more than {most}."
-
-
-def seen(of: Comparison) -> str:
-    """What the gate could have seen at all."""
-    if of.detectable is None:
-        return "No slowdown of any size could have been found."
-    how = "interleaved" if of.paired else "one side after the other"
+def _measured(of: Comparison) -> str:
+    """What the bounds rest on: launches, and of sides that were measured apart what sessions are taken to differ by."""
+    if not of.judged:
+        return ""
     launches = [min(len(row.base_launches), len(row.candidate_launches)) for row in of.judged]
     many = f"{min(launches)} to {max(launches)}" if min(launches) < max(launches) else str(max(launches))
-    every = "every case" if len(of.judged) == len(of.rows) else "every case judged"
-    which = f"The smallest slowdown that would have been found in {every}"
-    size = words.percent(of.detectable) if of.detectable <= 1 else "more than twice as long"
-    return f"{which}: {size} ({many} launches a side, {how})."
+    if of.between_sessions is None:
+        return f"{many} launches a side, interleaved."
+    return f"{many} launches a side, one side after the other. {_sessions(of, of.between_sessions)}"
+
+
+def _sessions(of: Comparison, between: BetweenSessions) -> str:
+    there = f"{words.count(between.sessions, 'session')} of base's environment in its store"
+    if not between.allowed:
+        typical = words.percent(median(row.session_sd for row in of.judged if row.session_sd is not None))
+        return f"What sessions differ is in the bounds, from {there}: {typical} (standard deviation, typical case)."
+    share = f"{100 * between.allowance:.6g} % (standard deviation, --between-sessions)"
+    if between.measured:
+        which = f"{between.allowed:,} of {words.count(len(of.judged), 'case')}"
+        return f"Sessions are taken to differ by {share} for {which}, and by what {there} tell for the others."
+    is_ = "is" if between.sessions == 1 else "are"
+    return f"Sessions are taken to differ by {share}: there {is_} {there}, and {FEWEST_SESSIONS} would tell."
 
 
 def command(of: Comparison) -> str:
     """What makes this comparison again."""
     changed = [word for name in of.changed for word in ("--changed", name)]
     options = ["--tolerance", repr(of.tolerance), "--alpha", repr(of.alpha), *changed]
+    if of.between_sessions is not None:
+        options += ["--between-sessions", repr(of.between_sessions.allowance)]
     return shlex.join(["parabench", "compare", *(origin.at for origin in of.origins), *options])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.gate.across_numbers import Known
-from parabench.analysis.gate.compare import ALPHA
 from parabench.analysis.gate.geometric import Mean, geometric_mean
 from parabench.analysis.gate.significance import FEWEST_LAUNCHES, Numbers, Test, factor, judge, logs_of
 
@@ -60,22 +58,19 @@ def ratios(
     compared block by block. `names` are what the reasons call the sides."""
     sides = launches_of(pairs, base, candidate, paired)
     logs = {pair: (logs_of(own[0]["value"]), logs_of(own[1]["value"])) for pair, own in sides.items()}
-    # The level has no part in an interval.
-    named = {json.dumps(pair): pair for pair in pairs}
-    tests = judge({name: logs[pair] for name, pair in named.items()}, paired=paired, alpha=ALPHA)
-    by_pair = {named[name]: test for name, test in tests.items()}
+    tests = judge(logs, paired=paired)
     found = {
         pair: _ratio(
             logs[pair],
             (base.cases.get(pair[0]), candidate.cases.get(pair[1])),
-            by_pair.get(pair),
+            tests.get(pair),
             _reason(pair, base, candidate, names),
             own,
         )
         for pair, own in sides.items()
     }
     reasons = [ratio.reason for ratio in found.values() if ratio.ratio is None]
-    return Ratios(found, mean_ratio(sides, paired, words.listed(dict.fromkeys(reasons), most=2)), by_pair)
+    return Ratios(found, mean_ratio(sides, paired, words.listed(dict.fromkeys(reasons), most=2)), tests)
 
 
 def launches_of(pairs: Sequence[Pair], base: Known, candidate: Known, paired: bool) -> dict[Pair, Launches]:

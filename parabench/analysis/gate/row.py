@@ -14,9 +14,10 @@ class Row:
 
     `base_s` and `candidate_s` are the step times that the case has in its two sessions. `ratio` is candidate / base of
     the launches that are compared, so that a launch without a partner does not move it; `low` to `high` its 95 %
-    interval; `p_slower` is one-sided and adjusted by Holm.
-    `detectable` is the smallest slowdown, as a fraction, that would have been found with 95 % probability, and
-    `launches_needed` how many launches a side would find one of the tolerance (None: too many to count).
+    interval and `upper` its one-sided 95 % upper bound; `p_slower` is one-sided and adjusted by Holm. `session_sd` is
+    the standard deviation of a session's log time that is in them, None where both sides took turns. `launches_needed`
+    is with how many launches a side a gate of two equal sides would pass (`Test.launches_for`; None: no number up to
+    500).
     `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers were made of. `excused`:
     only in base, because the candidate skipped it with a reason or this comparison left it out on purpose; or it never
     ended well in base either. `fails_more`: more often than in base, though not beyond chance.
@@ -30,8 +31,9 @@ class Row:
     ratio: float | None
     low: float | None
     high: float | None
+    upper: float | None
     p_slower: float | None
-    detectable: float | None
+    session_sd: float | None
     launches_needed: int | None
     base_launches: tuple[int, ...]
     candidate_launches: tuple[int, ...]
@@ -53,13 +55,13 @@ class Row:
         return f"{self.outcome}: {self.label}: {self.change()}"
 
     def change(self) -> str:
-        """What became of it: '41.2 ms -> 45.0 ms, +9.2 % (95 %: +8.1 % to +10 %)'."""
+        """What became of it: '41.2 ms -> 45.0 ms, +9.2 % (95 %: +8.1 % to +10 %); upper bound +9.9 %'."""
         if self.ratio is None:
             return self.note
         change = f"{words.milliseconds(self.base_s)} -> {words.milliseconds(self.candidate_s)}"
         change += f", {words.signed(self.ratio - 1)}"
         if self.low is not None and self.high is not None:
             change += f" (95 %: {words.signed(self.low - 1)} to {words.signed(self.high - 1)})"
-        if self.detectable is not None:
-            change += f"; {words.detectable(self.detectable)}"
+        if self.upper is not None:
+            change += f"; upper bound {words.signed(self.upper - 1)}"
         return f"{change}{'; ' + self.note if self.note else ''}"

@@ -1,4 +1,4 @@
-"""Is a difference between launches more than their noise, and how small a one could have been seen?
+"""Is a difference between launches more than their noise, and how large a one can be ruled out?
 
 Everything here is about the logarithms of launches' numbers, one number a launch: steps of one launch share its fate,
 and counted as independent they raised false alarms to 22-42 % (docs/certainty.md).
@@ -7,21 +7,21 @@ and counted as independent they raised false alarms to 22-42 % (docs/certainty.m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 from scipy import stats
-from scipy.special import digamma, nctdtrinc
+from scipy.special import nctdtr
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Case = TypeVar("Case")
 
 CONFIDENCE = 0.95
-# The smallest detectable slowdown is one that is found with this probability.
-POWER = 0.95
+# Launches are planned so that two equal sides pass with this probability, in all cases at once.
+POWER = 0.9
 # Below two launches a side there is no spread to judge a difference against.
 FEWEST_LAUNCHES = 2
 # Few launches may show less spread than there is: plans are made with the upper 80 % bound of the variance, as R. H.
@@ -29,15 +29,28 @@ FEWEST_LAUNCHES = 2
 SURE_ENOUGH = 0.8
 # A plan with more launches than this is not a plan; the answer is then "more than".
 MOST_LAUNCHES = 500
-# Further out in the tail of a t distribution scipy's nctdtrinc searches without an end (at 1e-12 with 2 degrees of
-# freedom; 1e-9 takes it 20 ms).
-LEAST_LEVEL = 1e-9
 # Standard deviations of log times below this are a clock's resolution, not agreement.
 LEAST_SD = 1e-6
-# How many launches the variance that all cases have in common is worth beside a case's own. In simulated comparisons
-# of one machine with itself, with every kind of noise that was tried, 1 kept the false alarms below the level asked for
-# at 3 and 5 launches; 2 did not where cases differ tenfold in noise.
-COMMON_WEIGHT = 1.0
+
+
+@dataclass(frozen=True)
+class Between:
+    """What two sessions of one case differ by themselves, where they did not take turns.
+
+    `variance` is of the log of a session's mean, with `df` degrees of freedom. Of it `launches` is what the noise of a
+    session's launches accounts for, where it was read from `sessions` sessions. An allowance (`sessions` is 0) is
+    known, so its `df` is infinite, and holds nothing of the launches.
+    """
+
+    variance: float
+    df: float
+    launches: float
+    sessions: int
+
+    @property
+    def sd(self) -> float:
+        """The standard deviation of a session's log time."""
+        return math.sqrt(self.variance)
 
 
 @dataclass(frozen=True)
@@ -45,11 +58,9 @@ class Test:
     """One case. `difference` is log(candidate / base), with its standard error and degrees of freedom.
 
     `p_slower` and `p_faster` are one-sided; `judge` adjusts them over all cases by Holm's method. `low` to `high` is
-    the two-sided 95 % interval of the difference, for this case alone. `detectable` is the smallest slowdown, on the
-    log scale, that would have been significant with probability POWER, if the spread is as measured. `variances` are of
-    one launch of each side (of the differences where launches are paired), to be planned with: SURE_ENOUGH that they
-    are not larger. `level` is what a single case has to pass, `counts` are the
-    launches of each side (the pairs of them).
+    the two-sided 95 % interval of the difference, and `upper` its one-sided 95 % upper bound, for this case alone.
+    `variances` are of one launch of each side (of the differences where launches are paired), and `counts` the launches
+    of each (the pairs of them). `among` is how many cases were judged.
     """
 
     difference: float
@@ -59,32 +70,39 @@ class Test:
     p_faster: float
     low: float
     high: float
-    detectable: float
+    upper: float
     variances: tuple[float, ...]
-    level: float
     counts: tuple[int, ...]
+    between: Between | None
+    among: int
 
     def launches_for(self, tolerance: float) -> int | None:
-        """How many launches a side would make a slowdown of `tolerance`, a fraction, detectable; None beyond
-        MOST_LAUNCHES. Where it is not detectable with the launches that there are, the shorter side needs more."""
-        needed = launches_for(math.log1p(tolerance), self.variances, self.level)
-        if needed is not None and self.detectable > math.log1p(tolerance):
+        """With how many launches a side `upper` would lie below `tolerance`, a fraction, if both sides were equal:
+        with probability POWER in all cases at once (Bonferroni). None beyond MOST_LAUNCHES, and where sessions differ
+        so much by themselves that no number does. Planned with SURE_ENOUGH that the spread is not larger. Where the
+        bound is not there with the launches that there are, the shorter side needs more."""
+        df = [count - 1.0 for count in self.counts]
+        planned = [v * own / float(stats.chi2.isf(SURE_ENOUGH, own)) for v, own in zip(self.variances, df, strict=True)]
+        power = 1 - (1 - POWER) / self.among
+        needed = launches_for(math.log1p(tolerance), planned, power, self.between)
+        if needed is not None and self.upper >= math.log1p(tolerance):
             needed = max(needed, min(self.counts) + 1)
         return needed if needed is None or needed <= MOST_LAUNCHES else None
 
 
 def judge(
-    cases: Mapping[str, tuple[Sequence[float] | Numbers, Sequence[float] | Numbers]],
+    cases: Mapping[Case, tuple[Sequence[float] | Numbers, Sequence[float] | Numbers]],
     *,
     paired: bool,
-    alpha: float,
-) -> dict[str, Test]:
+    between: Mapping[Case, Between] | None = None,
+) -> dict[Case, Test]:
     """Test each case's logs of base and candidate, one number a launch; cases with too few launches are left out.
 
     Paired: both sides hold the same blocks in the same order, and the test is a t-test of their differences. Unpaired:
-    Welch's t-test with Satterthwaite's degrees of freedom. The variance of a few launches is hardly known, so each is
-    moderated by what all cases have in common, as G. K. Smyth does it in "Linear models and empirical Bayes methods",
-    Statistical Applications in Genetics and Molecular Biology 3 (2004), with a small fixed weight, COMMON_WEIGHT.
+    the variances of both means, and of what sessions differ (`between`, for each case), add up, with Satterthwaite's
+    degrees of freedom; without `between` that is Welch's t-test. A case is judged by its own variance alone: one
+    that leans on other cases is too small where it is the noisiest of them, and neither the rate of false
+    alarms nor the bound would hold there (docs/certainty.md).
     """
     logs = {
         case: tuple(np.asarray(side, dtype=float) for side in sides)
@@ -95,31 +113,31 @@ def judge(
         return {}
     if paired:
         logs = {case: (candidate - base,) for case, (base, candidate) in logs.items()}
-    variances = _moderated([side for sides in logs.values() for side in sides])
-    level = alpha / len(logs)  # of the first of Holm's steps, which a single slow case has to pass
-    tests = {}
-    for case, sides in logs.items():
-        own = [next(variances) for _ in sides]
-        error, df = map(float, _standard_error(own, [len(side) for side in sides]))
-        difference = float(sides[-1].mean()) if paired else float(sides[1].mean() - sides[0].mean())
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, df)) * error
-        tests[case] = Test(
-            difference=difference,
-            error=error,
-            df=df,
-            p_slower=float(stats.t.sf(difference / error, df)),
-            p_faster=float(stats.t.cdf(difference / error, df)),
-            low=difference - half,
-            high=difference + half,
-            detectable=float(detectable(error, df, level)),
-            variances=tuple(variance * df / float(stats.chi2.isf(SURE_ENOUGH, df)) for variance, df in own),
-            level=level,
-            counts=tuple(len(side) for side in sides),
-        )
-    slower, faster = holm([test.p_slower for test in tests.values()]), holm([test.p_faster for test in tests.values()])
+    own = {case: tuple(max(float(side.var(ddof=1)), LEAST_SD**2) for side in sides) for case, sides in logs.items()}
+    counts = {case: tuple(len(side) for side in sides) for case, sides in logs.items()}
+    beside = {case: None if between is None or paired else between.get(case) for case in logs}
+    errors = [_standard_error(own[case], counts[case], beside[case]) for case in logs]
+    error, df = (np.array([float(each[i]) for each in errors]) for i in range(2))
+    difference = np.array([sides[-1].mean() - (0.0 if paired else sides[0].mean()) for sides in logs.values()])
+    slower, faster = stats.t.sf(difference / error, df), stats.t.cdf(difference / error, df)
+    half, above = (stats.t.ppf(share, df) * error for share in ((1 + CONFIDENCE) / 2, CONFIDENCE))
+    p_slower, p_faster = holm(slower), holm(faster)
     return {
-        case: replace(test, p_slower=p, p_faster=q)
-        for (case, test), p, q in zip(tests.items(), slower, faster, strict=True)
+        case: Test(
+            difference=float(difference[i]),
+            error=float(error[i]),
+            df=float(df[i]),
+            p_slower=p_slower[i],
+            p_faster=p_faster[i],
+            low=float(difference[i] - half[i]),
+            high=float(difference[i] + half[i]),
+            upper=float(difference[i] + above[i]),
+            variances=own[case],
+            counts=counts[case],
+            between=beside[case],
+            among=len(logs),
+        )
+        for i, case in enumerate(logs)
     }
 
 
@@ -134,51 +152,48 @@ def factor(difference: float) -> float:
     return math.exp(max(-50.0, min(50.0, difference)))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment; keeps the family-wise error without assuming independence."""
-    from statsmodels.stats.multitest import multipletests
+def holm(p_values: Sequence[float] | Numbers) -> list[float]:
+    """Holm's step-down adjustment: the smallest of m p-values times m, the next times m - 1, never below one before it.
 
-    return [float(p) for p in multipletests(p_values, method="holm")[1]] if len(p_values) else []
-
-
-def detectable(error: ArrayLike, df: ArrayLike, level: float, power: float = POWER) -> Numbers:
-    """The smallest difference that a one-sided t-test at `level` finds with probability `power`.
-
-    `error` is the standard error of the difference, `df` its degrees of freedom; both may be arrays. The noncentral t
-    distribution, solved for its noncentrality: what statsmodels' `ttest_power` gives, turned around. Raises ValueError
-    for a level below LEAST_LEVEL, with which it would not return; a larger one in its place would promise too much.
+    It keeps the family-wise error without assuming independence (S. Holm, "A simple sequentially rejective multiple
+    test procedure", Scandinavian Journal of Statistics 6, 1979).
     """
-    if level < LEAST_LEVEL:
-        raise ValueError(f"level {level:g} is below {LEAST_LEVEL:g}; ask for a larger alpha, or compare fewer cases")
-    noncentrality: Numbers = nctdtrinc(df, 1 - power, stats.t.isf(level, df))
-    return np.asarray(error) * noncentrality
+    p = np.asarray(p_values, dtype=float)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
+    found: list[float] = adjusted.tolist()
+    return found
 
 
-def launches_for(difference: float, variances: Sequence[float], level: float, power: float = POWER) -> int | None:
-    """The fewest launches a side with which `difference` is detectable; None beyond MOST_LAUNCHES.
+def launches_for(
+    difference: float, variances: Sequence[float], power: float, between: Between | None = None
+) -> int | None:
+    """The fewest launches a side with which the one-sided 95 % upper bound of two equal sides lies below `difference`
+    with probability `power`; None beyond MOST_LAUNCHES.
 
-    `variances` are of one launch, of each side; of one when launches are paired, and then of the differences.
+    `variances` are of one launch, of each side; of one when launches are paired, and then of the differences. The
+    probability is that of a noncentral t beyond the t quantile of the bound.
     """
     n = np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1, dtype=float)
-    error, df = _standard_error([(variance, n - 1 + COMMON_WEIGHT) for variance in variances], [n] * len(variances))
-    enough = detectable(error, df, level, power) <= difference
+    error, df = _standard_error(variances, [n] * len(variances), between)
+    passes = 1 - nctdtr(df, difference / error, stats.t.ppf(CONFIDENCE, df))
+    enough = passes >= power
     return int(n[enough.argmax()]) if enough.any() else None
 
 
-def _moderated(sides: Sequence[Numbers]) -> Iterator[tuple[float, float]]:
-    """(variance, degrees of freedom) of each side, in order."""
-    own = np.maximum([side.var(ddof=1) for side in sides], LEAST_SD**2)
-    df = np.array([len(side) - 1.0 for side in sides])
-    # The mean of log variances, corrected for the bias of a logarithm (Smyth 2004, section 6.2).
-    common = float(np.exp((np.log(own) - digamma(df / 2) + np.log(df / 2)).mean()))
-    moderated = (COMMON_WEIGHT * common + df * own) / (COMMON_WEIGHT + df)
-    return iter(zip(moderated.tolist(), (df + COMMON_WEIGHT).tolist(), strict=True))
-
-
 def _standard_error(
-    variances: Sequence[tuple[float, float | Numbers]], counts: Sequence[int | Numbers]
+    variances: Sequence[float], counts: Sequence[int] | Sequence[Numbers], between: Between | None
 ) -> tuple[Numbers, Numbers]:
-    """(standard error, degrees of freedom by Satterthwaite) of a sum of means with (variance, df) each."""
-    parts = [(variance / np.asarray(n, dtype=float), df) for (variance, df), n in zip(variances, counts, strict=True)]
+    """(standard error, degrees of freedom by Satterthwaite) of a sum of means over launches, of each side, and of what
+    sessions differ, twice. A variance between sessions' means that was read from sessions holds the noise of as many
+    launches as these had: of the launches only what goes beyond that is added."""
+    n = [np.asarray(each, dtype=float) for each in counts]
+    parts = [(variance / each, each - 1) for variance, each in zip(variances, n, strict=True)]
+    if between is not None and between.sessions:
+        launches = np.maximum(0.0, np.sum([part for part, _ in parts], axis=0) - 2 * between.launches)
+        parts = [(launches, np.min(n, axis=0) - 1)]
+    if between is not None:
+        parts.append((np.full_like(n[0], 2 * between.variance), np.full_like(n[0], between.df)))
     total = np.sum([part for part, _ in parts], axis=0)
     return np.sqrt(total), total**2 / np.sum([part**2 / df for part, df in parts], axis=0)

@@ -7,25 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 import pandas as pd
+from scipy import stats
 
 from parabench.analysis import words
 from parabench.analysis.gate.sides import Side
-from parabench.analysis.gate.significance import (
-    COMMON_WEIGHT,
-    CONFIDENCE,
-    LEAST_SD,
-    Test,
-    detectable,
-    factor,
-    logs_of,
-)
+from parabench.analysis.gate.significance import CONFIDENCE, LEAST_SD, Test, logs_of
 from parabench.analysis.sweet_spot.effects import Effects, fit
 from parabench.analysis.sweet_spot.studentized import studentized_range
 from parabench.record import Finding
 
 
-def unpaired_finding(base: Side, candidate: Side, tests: Mapping[str, Test], alpha: float) -> Iterator[Finding]:
-    """The finding that no launch of one side has a partner in the other, and what partners would have shown.
+def unpaired_finding(base: Side, candidate: Side, tests: Mapping[str, Test]) -> Iterator[Finding]:
+    """The finding that no launch of one side has a partner in the other, and what partners would have ruled out.
 
     A difference of partners has the noise that is left when what a block's launches share is taken away, twice: it is
     read from the residuals of case + block in each side.
@@ -38,17 +31,16 @@ def unpaired_finding(base: Side, candidate: Side, tests: Mapping[str, Test], alp
     moved = max(_moved(side, tests, fitted) for side, fitted in zip((base, candidate), effects, strict=True))
     if moved > 0:
         message += f" Within one of these sessions all cases together moved by {words.percent(math.expm1(moved))}."
-    advice = "Measure both interleaved with `parabench ab`."
-    interleaved = _interleaved(base, candidate, tests, effects, alpha)
+    interleaved = _interleaved(base, candidate, tests, effects)
     if interleaved is not None and interleaved <= 1:
-        now = factor(median(test.detectable for test in tests.values())) - 1
+        now = math.expm1(min(50.0, median(test.upper - test.difference for test in tests.values())))
         if interleaved < now:
-            show = f"show {words.percent(now)}" if now <= 1 else "not even show twice as long"
             message += (
-                f" It also costs sharpness: a typical case would {show}; interleaved, as many launches of this spread "
-                f"would show {words.percent(interleaved)}."
+                f" It also costs sharpness: in a typical case the upper bound lies {words.percent(now)} above the "
+                f"estimate; interleaved, as many launches of this spread would put it {words.percent(interleaved)} "
+                "above."
             )
-    yield Finding("unpaired", message, advice)
+    yield Finding("unpaired", message, "Measure both interleaved with `parabench ab`.")
 
 
 def _effects(side: Side, tests: Mapping[str, Test]) -> Effects | None:
@@ -76,13 +68,13 @@ def _moved(side: Side, tests: Mapping[str, Test], effects: Effects | None) -> fl
 
 
 def _interleaved(
-    base: Side, candidate: Side, tests: Mapping[str, Test], effects: Sequence[Effects | None], alpha: float
+    base: Side, candidate: Side, tests: Mapping[str, Test], effects: Sequence[Effects | None]
 ) -> float | None:
-    """The slowdown that partners would show in a typical case; None where the spread within blocks is unknown."""
+    """How far above the estimate partners would put the upper bound in a typical case; None where the spread within
+    blocks is unknown."""
     variances = [max(each.residual**2, LEAST_SD**2) for each in effects if each is not None]
     if len(variances) < 2:
         return None
     counts = [side.good["case_id"].value_counts() for side in (base, candidate)]
     n = int(median(min(int(count.get(case, 0)) for count in counts) for case in tests))
-    error = math.sqrt(sum(variances) / n)
-    return factor(float(detectable(error, n - 1 + COMMON_WEIGHT, alpha / len(tests)))) - 1
+    return math.expm1(min(50.0, float(stats.t.ppf(CONFIDENCE, n - 1)) * math.sqrt(sum(variances) / n)))

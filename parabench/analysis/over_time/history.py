@@ -16,13 +16,16 @@ from scipy.special import ndtri, stdtrit
 
 from parabench.analysis import words
 from parabench.analysis.frames import counted, status_counts
-from parabench.analysis.gate.significance import COMMON_WEIGHT, CONFIDENCE, FEWEST_LAUNCHES
+from parabench.analysis.gate.significance import CONFIDENCE, FEWEST_LAUNCHES
 from parabench.analysis.over_time.change_points import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.over_time.series import History, Point, Series, Shift
 from parabench.analysis.over_time.visits import Visit, changes, numbers_of, visits_of
 from parabench.case import Case
 from parabench.errors import UsageError
 from parabench.store import Results
+
+# How many launches the variance that all sessions of a series have in common is worth beside a session's own.
+SERIES_WEIGHT = 1.0
 
 
 def history(
@@ -145,14 +148,15 @@ def _shift(before: Level, after: Level, visits: Sequence[Visit], judged: list[in
 
 def _interval(logs: Numbers | None, launch_sd: float | None) -> tuple[float | None, float | None, float | None]:
     """(mean, low, high) of a session's launches in seconds, with a t interval. The variance of a few launches is
-    moderated by that of the series, as `significance.judge` does it by that of all cases."""
+    moderated by that of the series, which counts like SERIES_WEIGHT launches more (G. K. Smyth, "Linear models and
+    empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004)."""
     if logs is None:
         return None, None, None
     mean, n = float(logs.mean()), len(logs)
     if n < FEWEST_LAUNCHES or launch_sd is None:
         return math.exp(mean), None, None
-    df = n - 1 + COMMON_WEIGHT
-    variance = (COMMON_WEIGHT * launch_sd**2 + (n - 1) * float(logs.var(ddof=1))) / df
+    df = n - 1 + SERIES_WEIGHT
+    variance = (SERIES_WEIGHT * launch_sd**2 + (n - 1) * float(logs.var(ddof=1))) / df
     half = _t(df) * math.sqrt(variance / n)
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 

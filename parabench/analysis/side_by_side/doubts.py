@@ -8,7 +8,6 @@ from parabench.analysis import words
 from parabench.analysis.checks import check_evidence
 from parabench.analysis.gate.across_facts import doubts
 from parabench.analysis.gate.across_numbers import sources
-from parabench.analysis.gate.compare import ALPHA
 from parabench.analysis.gate.sides import differences, unfinished
 from parabench.analysis.gate.unpaired import unpaired_finding
 from parabench.analysis.side_by_side.overall import lost_on
@@ -75,4 +74,4 @@ def _of_pair(of: Several, against: Against) -> Iterator[Finding]:
         yield from (finding for finding in found if finding.code != "unfinished")
         return
     tests = {pair[0]: test for pair, test in against.latency.tests.items() if pair[0] == pair[1]}
-    yield from unpaired_finding(of.first, against.side, tests, ALPHA)
+    yield from unpaired_finding(of.first, against.side, tests)
