@@ -11,6 +11,18 @@ from typing import Any, ClassVar, NamedTuple
 
 from parabench.averaging import error_bound, most_that_shows
 from parabench.case import BACKENDS, DEVICES, MOST_THREADS, NAME, ranks_in_words, slug
+from parabench.collective_modes import (
+    FEWEST_CALLS,
+    FIRST_RUN_IN_S,
+    GRAPH,
+    LATENCY,
+    MODES,
+    RUN_IN_S,
+    THROUGHPUT,
+    WARMUP_BATCHES,
+    calls_in,
+    in_whole_graphs,
+)
 from parabench.errors import UsageError
 from parabench.nccl_names import is_nccls
 from parabench.protocol import LONGEST_DEADLINE_S
@@ -81,7 +93,8 @@ def size_text(count: int) -> str:
 
 
 class Slot(NamedTuple):
-    """One timed call: the size of the whole buffer in bytes, the form, the phase, and its number within them."""
+    """What a clock is read around, a call or a batch of them: the size of the whole buffer in bytes, the form, the
+    phase, and its number within them."""
 
     bytes: int
     in_place: bool
@@ -91,50 +104,95 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveProtocol:
-    """How each launch measures: per size and form `warmup` calls that are kept apart, then timed ones.
+    """How each launch measures, per size and form. `deadline_s` as in `case.Protocol`.
 
-    `iterations` None chooses them by size alone, so that all ranks agree without a word: as many as carry
-    MOST_MOVED_BYTES, within FEWEST and MOST. `deadline_s` as in `case.Protocol`.
+    Throughput: `batches` of calls back to back, with a clock reading between batches. A batch has `iterations` calls;
+    None makes them so many that all batches take `measure_s` seconds, at least FEWEST_CALLS in all, the same number on
+    all ranks. `graph` replays them from CUDA graphs.
+
+    Latency: `iterations` calls, each after a barrier. None chooses them by size alone: as many as carry
+    MOST_MOVED_BYTES, within FEWEST and MOST.
+
+    Either comes after `warmup` calls, which are kept apart.
     """
 
     FEWEST: ClassVar[int] = 20
     MOST: ClassVar[int] = 200
     MOST_MOVED_BYTES: ClassVar[int] = 256 * MIB
 
+    mode: str = THROUGHPUT
     launches: int = 3
     warmup: int = 5
     iterations: int | None = None
+    batches: int = 10
+    measure_s: float = 0.25
+    graph: bool = False
     deadline_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("launches", "warmup", "iterations"):
+        if self.mode not in MODES:
+            raise UsageError(f"mode {self.mode!r} is unknown; use one of {', '.join(MODES)}")
+        for name in ("launches", "warmup", "iterations", "batches"):
             value = getattr(self, name)
             if value is None and name == "iterations":
                 continue
             if type(value) is not int or not 1 <= value <= 100_000:
                 raise UsageError(f"{name} is {value!r}; give a whole number from 1 to 100000")
+        if not 0 < self.measure_s <= LONGEST_DEADLINE_S:
+            raise UsageError(
+                f"measure-seconds is {self.measure_s}; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"
+            )
+        if self.graph and self.mode == LATENCY:
+            raise UsageError("graph replays calls back to back, and mode latency times isolated ones; drop one of them")
         if self.deadline_s is not None and not 0 < self.deadline_s <= LONGEST_DEADLINE_S:
             raise UsageError(
                 f"deadline is {self.deadline_s} s; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"
             )
 
+    @property
+    def timing(self) -> str:
+        """What its numbers are: THROUGHPUT, LATENCY or GRAPH. Numbers of different ones are not compared."""
+        return GRAPH if self.graph else self.mode
+
     def iterations_at(self, size: int) -> int:
-        """Timed calls at `size` bytes."""
+        """Timed calls at `size` bytes in latency mode."""
         if self.iterations is not None:
             return self.iterations
         return max(self.FEWEST, min(self.MOST, self.MOST_MOVED_BYTES // size))
 
+    def calls_in_a_batch(self, call_s: float) -> int:
+        """Calls between two readings in throughput mode, where one takes `call_s` seconds."""
+        if self.iterations is not None:
+            return in_whole_graphs(self.iterations, self.graph)
+        calls = max(calls_in(self.measure_s / self.batches, call_s), -(-FEWEST_CALLS // self.batches))
+        return in_whole_graphs(calls, self.graph)
+
     def slots(self, case: CollectiveCase, size: int, in_place: bool) -> list[Slot]:
-        """The calls of one size and form, in their order; the same on every rank."""
+        """The readings of one size and form, in their order; the same on every rank."""
+        counts = (WARMUP_BATCHES, self.batches)
+        if self.mode == LATENCY:
+            counts = (self.warmup, self.iterations_at(size))
         return [
             Slot(size, in_place, phase, iteration)
-            for phase, count in ((Phase.WARMUP, self.warmup), (Phase.MEASURE, self.iterations_at(size)))
+            for phase, count in zip((Phase.WARMUP, Phase.MEASURE), counts, strict=True)
             for iteration in range(count)
         ]
 
     def schedule(self, case: CollectiveCase) -> list[Slot]:
-        """Every call of a launch, in its order: what a rank's n-th mark is the time of."""
+        """Every reading of a launch, in its order: what a rank's n-th mark is of."""
         return [slot for size, in_place in case.turns() for slot in self.slots(case, size, in_place)]
+
+    def expected_s(self, case: CollectiveCase, bytes_per_s: float) -> float:
+        """How long a launch takes at most, in seconds, where the calls' buffers travel at `bytes_per_s`."""
+        if self.mode == LATENCY:
+            return sum(slot.bytes for slot in self.schedule(case)) / bytes_per_s
+        seconds = 0.0
+        for size, _ in case.turns():
+            call_s = size / bytes_per_s
+            seconds += (WARMUP_BATCHES * self.warmup + self.batches * self.calls_in_a_batch(call_s)) * call_s
+            # Where calls are quicker than that, there are as many more.
+            seconds += (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
+        return seconds + FIRST_RUN_IN_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,9 @@ import numpy.typing as npt
 from parabench.cluster.crew import Crew
 from parabench.cluster.order import Order
 from parabench.collective_case import CollectiveCase, CollectiveProtocol, Slot, size_text
-from parabench.collectives.bench import MARKS, BenchJob, marks_path, run
+from parabench.collective_modes import LATENCY
+from parabench.collectives.bench import BenchJob, marks_path, run
+from parabench.collectives.timing import MARKS
 from parabench.launcher import observe
 from parabench.part import Course, Part
 from parabench.probes.steps import read_marks
@@ -54,7 +56,8 @@ def collective_course(case: CollectiveCase, protocol: CollectiveProtocol) -> Cou
 
     def where(reached: int) -> str:
         at = reached // MARKS
-        return f"to {_named(schedule[at])}" if at < len(schedule) else "to the end of its calls"
+        what = "call" if protocol.mode == LATENCY else "batch of calls"
+        return f"to {_named(schedule[at], what)}" if at < len(schedule) else "to the end of its calls"
 
     def job(venue: Venue) -> BenchJob:
         return BenchJob(case, protocol, venue)
@@ -78,9 +81,9 @@ def _samples(
     result: Mapping[str, Any],
     ran: str,
 ) -> Iterator[CollectiveSample]:
-    """One rank's calls, as far as it came."""
+    """One rank's rows, as far as it came."""
     wrong = {(size, in_place): count for size, in_place, count in result.get("wrong", [])}
-    for seq, (slot, (start, duration)) in enumerate(zip(schedule, marks, strict=True)):
+    for seq, (slot, (start, duration, calls)) in enumerate(zip(schedule, marks, strict=True)):
         if math.isnan(duration):
             break
         yield CollectiveSample(
@@ -92,10 +95,11 @@ def _samples(
             group_size=case.world_size,
             bytes=slot.bytes,
             start_s=float(start),
-            duration_s=float(duration),
+            duration_s=float(duration / calls),
             phase=slot.phase,
             in_place=slot.in_place,
             n_wrong=wrong.get((slot.bytes, slot.in_place)),
+            calls=int(calls),
         )
 
 
@@ -120,5 +124,5 @@ def _form(in_place: bool) -> str:
     return "in place" if in_place else "out of place"
 
 
-def _named(slot: Slot) -> str:
-    return f"{size_text(slot.bytes)} {_form(slot.in_place)}, {slot.phase} call {slot.iteration}"
+def _named(slot: Slot, what: str) -> str:
+    return f"{size_text(slot.bytes)} {_form(slot.in_place)}, {slot.phase} {what} {slot.iteration}"

@@ -28,6 +28,7 @@ from parabench.collective_case import (
     parse_size,
     size_text,
 )
+from parabench.collective_options import OPTIONS, check_captured, protocol_of
 from parabench.collectives import ALGORITHMS, canonical, levels_of
 from parabench.errors import UsageError
 from parabench.interrupt import STOPPED
@@ -47,7 +48,7 @@ from parabench.opened import (
 )
 from parabench.plan import Plan, Skipped
 from parabench.progress import outcome, say
-from parabench.record import Launch, check_label
+from parabench.record import MIB, Launch, check_label
 from parabench.rules import check_algorithm, check_backend, check_nodes, refusal
 from parabench.session import CollectiveWalk, LaunchOf, Progress
 from parabench.settle import nodes_of, settle_device
@@ -61,6 +62,9 @@ if TYPE_CHECKING:  # it brings torch
 NAME = "collectives"
 QUESTION = "Which algorithm moves data fastest here, at which size?"
 OWN = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level")
+
+# The largest size unless one is given: NVLink carries its most from 512 MiB on.
+MOST = {"cpu": 64 * MIB, "cuda": 1024 * MIB}
 
 # Every line that is no result begins so: what reads nccl-tests' output passes over it.
 COMMENT = "# "
@@ -88,8 +92,12 @@ class CollectivesRequest:
     device: str | None = None
     backend: str | None = None
     threads: int | None = None
+    mode: str | None = None
+    graph: bool | None = None
     launches: int | None = None
     iterations: int | None = None
+    batches: int | None = None
+    measure_s: float | None = None
     warmup: int | None = None
     deadline: float | None = None
     seed: int | None = None
@@ -183,13 +191,9 @@ def _lead(
 def plan_collectives(request: CollectivesRequest, machine: Machine) -> CollectivePlan:
     """Expand, check and sort out. Raises UsageError for what is wrong anywhere, for what this machine lacks, and when
     nothing is left to run."""
-    protocol = CollectiveProtocol(
-        **_given(
-            launches=request.launches,
-            iterations=request.iterations,
-            warmup=request.warmup,
-            deadline_s=request.deadline,
-        )
+    protocol = protocol_of(
+        **{name: value for name in OPTIONS if (value := getattr(request, name)) is not None},
+        deadline_s=request.deadline,
     )
     cases: dict[CollectiveCase, None] = {}
     skipped: dict[Skipped[CollectiveCase], None] = {}
@@ -200,6 +204,8 @@ def plan_collectives(request: CollectivesRequest, machine: Machine) -> Collectiv
         reason = refusal(case, machine)
         if reason is not None:
             raise UsageError(reason)
+        if protocol.graph:
+            check_captured(case)
         reason = unpinned(case, machine.nccl)
         if reason is None:
             cases[case] = None
@@ -222,7 +228,7 @@ def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[Collective
         raise UsageError(f"ranks_per_node is {request.ranks_per_node}; give 1 or more, a divisor of the world size")
     common = device | _given(
         min_bytes=parse_size(request.min_size) if request.min_size is not None else None,
-        max_bytes=parse_size(request.max_size) if request.max_size is not None else None,
+        max_bytes=parse_size(request.max_size) if request.max_size is not None else MOST[device["device"]],
         factor=request.factor,
         dtype=request.dtype,
         threads=request.threads,
@@ -249,9 +255,11 @@ def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[Collective
 
 
 def _algorithms(request: CollectivesRequest, world_size: int) -> list[str]:
-    """Those that were asked for, or all of ours; two_level only where there can be nodes."""
+    """Those that were asked for, or all of ours; two_level only where there can be nodes. In graphs NCCL's alone."""
     if request.algorithm is not None:
         return list(dict.fromkeys(canonical(name) for name in _values(request.algorithm, "algorithm")))
+    if request.graph:
+        return ["native"]
     nodes = request.ranks_per_node is not None or nodes_of(world_size) > 1
     return [name for name in OWN if name != "two_level" or nodes]
 

@@ -12,6 +12,7 @@ from typing import Protocol as Interface
 from parabench.axes import BATCH_PER_RANK
 from parabench.case import DEFAULTS, Case, Protocol
 from parabench.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.collective_modes import LATENCY
 from parabench.collectives import levels_of
 from parabench.data import SYNTHETIC
 from parabench.errors import UsageError
@@ -39,7 +40,7 @@ C = TypeVar("C", bound=AnyCase)
 P = TypeVar("P", bound=AnyProtocol)
 
 # What a stored protocol of before there was such a field meant.
-BEFORE: dict[str, dict[str, Any]] = {"training": {"instrumented": 0}}
+BEFORE: dict[str, dict[str, Any]] = {"training": {"instrumented": 0}, "collectives": {"mode": LATENCY}}
 
 # What a session can measure: its kind of case, and of protocol.
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {

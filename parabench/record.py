@@ -158,9 +158,11 @@ class Sample(NamedTuple):
 class CollectiveSample(NamedTuple):
     """One call of a collective operation on one rank.
 
-    `step` is the training step; of a microbenchmark it counts the calls of one size, form and phase. `seq` counts all
-    calls of the rank. `algorithm` is the one that really ran. `bytes` is the whole buffer. `made_s`, when it was
-    called, and `start_s`, when it began to run, are on the clock that all processes of a host share; None is unknown.
+    `step` is the training step; of a microbenchmark it counts the rows of one size, form and phase. `seq` counts all
+    rows of the rank. A row may stand for several `calls` that a microbenchmark made back to back: `duration_s` then is
+    what one of them took, their time divided by their number. `algorithm` is the one that really ran. `bytes` is the
+    whole buffer. `made_s`, when it was called, and `start_s`, when it began to run, are on the clock that all processes
+    of a host share; None is unknown.
     `ranks` are those that take part, as in `0-3` or `0,2`. `bucket` is the index of DDP's bucket that it reduced,
     and `ready_s` when the bucket's last gradient was there.
     `n_wrong` counts the elements that this rank found wrong at this size and form; None when it came to no check.
@@ -183,6 +185,7 @@ class CollectiveSample(NamedTuple):
     made_s: float | None = None
     bucket: int | None = None
     ready_s: float | None = None
+    calls: int = 1
 
 
 class Span(NamedTuple):

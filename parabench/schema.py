@@ -28,7 +28,7 @@ CREATE TABLE collective(
     launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, step INTEGER, seq INTEGER,
     op TEXT NOT NULL, algorithm TEXT NOT NULL, group_size INTEGER NOT NULL, bytes INTEGER NOT NULL,
     start_s REAL, duration_s REAL, phase TEXT, in_place INTEGER, n_wrong INTEGER,
-    ranks TEXT, dtype TEXT, made_s REAL, bucket INTEGER, ready_s REAL);
+    ranks TEXT, dtype TEXT, made_s REAL, bucket INTEGER, ready_s REAL, calls INTEGER NOT NULL DEFAULT 1);
 CREATE INDEX collective_by_launch ON collective(launch_id);
 CREATE TABLE device_sample(
     launch_id INTEGER NOT NULL REFERENCES launch(id), device INTEGER NOT NULL, t_s REAL NOT NULL,
@@ -110,6 +110,7 @@ MISSING: dict[int, tuple[Column, ...]] = {
     ),
     3: (Column("session", "interleaved", "TEXT"),),
     5: (Column("device_sample", "node", "INTEGER", "0"), Column("host_sample", "node", "INTEGER", "0")),
+    6: (Column("collective", "calls", "INTEGER", "1"),),
 }  # fmt: skip
 NEW_TABLES = {2: INSTRUMENTS, 4: DIGEST, 5: LINKS, 6: LINK_MESSAGES}
 

@@ -214,5 +214,4 @@ class CollectiveWalk(Walk[CollectiveCase, CollectiveProtocol]):
 
     def _expected_s(self, case: CollectiveCase) -> float:
         """What its bytes must take when one rank's link carries those of all."""
-        moved = sum(slot.bytes for slot in self.plan.protocol.schedule(case))
-        return moved * case.world_size / SURE_BYTES_PER_S
+        return self.plan.protocol.expected_s(case, SURE_BYTES_PER_S / case.world_size)

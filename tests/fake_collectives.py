@@ -16,7 +16,8 @@ from parabench.plan import Plan, Skipped
 from parabench.record import CollectiveSample, Failure, Finding, Launch, Status
 from parabench.store import Results, Store, load
 
-PROTOCOL = CollectiveProtocol(launches=3, warmup=1, iterations=4)
+PROTOCOL = CollectiveProtocol(mode="latency", launches=3, warmup=1, iterations=4)
+THROUGHPUT = CollectiveProtocol(launches=3, warmup=1, iterations=8, batches=4)
 
 
 def case(op: str = "all_reduce", algorithm: str = "native", **fields: Any) -> CollectiveCase:
@@ -27,16 +28,17 @@ def case(op: str = "all_reduce", algorithm: str = "native", **fields: Any) -> Co
 
 
 def calls(of: CollectiveCase, seconds: Callable[[int], float], **more: Any) -> list[CollectiveSample]:
-    """All calls of a launch. The last rank is the slowest, by the given time; warm-up is ten times as long."""
-    wrong = more.get("wrong", 0)
+    """All rows of a launch. The last rank is the slowest, by the given time; warm-up is ten times as long."""
+    wrong, protocol = more.get("wrong", 0), more.get("protocol", PROTOCOL)
     return [
         CollectiveSample(
             rank, slot.iteration, seq, of.op, more.get("ran", of.algorithm), of.world_size, slot.bytes, 0.1 * seq,
             seconds(slot.bytes) * (10 if slot.phase == "warmup" else 1) * (1 if rank == of.world_size - 1 else 0.5),
-            slot.phase, slot.in_place, wrong if rank == 0 else 0,
+            slot.phase, slot.in_place, wrong if rank == 0 else 0, calls=protocol.calls_in_a_batch(seconds(slot.bytes))
+            if protocol.mode == "throughput" else 1,
         )
         for rank in range(of.world_size)
-        for seq, slot in enumerate(more.get("protocol", PROTOCOL).schedule(of))
+        for seq, slot in enumerate(protocol.schedule(of))
     ]  # fmt: skip
 
 
@@ -60,13 +62,16 @@ def sweep(
     *,
     blocks: int = 3,
     noise: float = 0.0,
+    protocol: CollectiveProtocol = PROTOCOL,
 ) -> list[Launch]:
     """Every case once per block; log-normal noise per launch and size, not per call."""
     random = np.random.default_rng(0)
     launches = []
     for block, one in itertools.product(range(blocks), list(cases)):
         factors = {size: float(np.exp(noise * random.standard_normal())) for size in one.sizes}
-        launches.append(launch(one, lambda size, one=one, f=factors: truth(one, size) * f[size], block=block))
+        launches.append(
+            launch(one, lambda size, one=one, f=factors: truth(one, size) * f[size], block=block, protocol=protocol)
+        )
     return launches
 
 
@@ -81,6 +86,7 @@ def write(
     question: str = "Which algorithm moves data fastest here, at which size?",
     argv: list[str] | None = None,
     environment: dict[str, Any] | None = None,
+    protocol: CollectiveProtocol = PROTOCOL,
 ) -> Results:
     """Append a session to the store at `path` and load it."""
     launches = list(launches)
@@ -88,7 +94,7 @@ def write(
     plan: Plan[Any, Any] = Plan(
         cases=tuple(cases.values()),
         skipped=tuple(Skipped(one, reason) for one, reason in skipped),
-        protocol=PROTOCOL,
+        protocol=protocol,
         seed=1,
     )
     with Store.open_or_create(path) as store:

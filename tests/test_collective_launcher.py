@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections import Counter
@@ -29,14 +30,22 @@ from parabench.record import Launch, Phase, Status
 
 pytestmark = pytest.mark.alone
 
-PROTOCOL = CollectiveProtocol(launches=1, warmup=1, iterations=2)
+PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
+THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)
 DEADLINE_S = 120.0
 HANG_DEADLINE_S = 5.0
 
 
-def run(op: str, algorithm: str, *, deadline_s: float = DEADLINE_S, **fields: Any) -> Launch:
+def run(
+    op: str,
+    algorithm: str,
+    *,
+    deadline_s: float = DEADLINE_S,
+    protocol: CollectiveProtocol = PROTOCOL,
+    **fields: Any,
+) -> Launch:
     small = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
-    return launch_collective(case(op, algorithm, **(small | fields)), PROTOCOL, deadline_s=deadline_s)
+    return launch_collective(case(op, algorithm, **(small | fields)), protocol, deadline_s=deadline_s)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -53,6 +62,37 @@ def test_every_call_of_every_rank_is_kept_and_right(op, algorithm):
     assert Counter(call.phase for call in seen.collectives if call.rank == 0)[Phase.WARMUP] == 2 * len(forms)
     assert [call.seq for call in seen.collectives if call.rank == 1] == list(range(6 * len(forms)))
     assert seen.facts["piece_bytes"] > 0
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("algorithm", ["native", "tree"])
+def test_calls_back_to_back_are_kept_in_batches_of_as_many_on_all_ranks(op, algorithm):
+    seen = run(op, algorithm, world_size=3, min_bytes=3072, max_bytes=12288, protocol=THROUGHPUT)
+    assert (seen.status, seen.failure) == (Status.OK, None)
+    forms = len(seen.case.forms)
+    by_rank = [[call for call in seen.collectives if call.rank == rank] for rank in range(3)]
+    for own in by_rank:
+        assert [call.seq for call in own] == list(range(2 * forms * (2 + 3)))
+        assert [call.calls for call in own] == [call.calls for call in by_rank[0]]
+        for at in range(0, len(own), 5):
+            first, run_in, *timed = own[at : at + 5]
+            assert (first.phase, first.calls) == (run_in.phase, run_in.calls) == (Phase.WARMUP, 2)
+            assert {call.phase for call in timed} == {Phase.MEASURE}
+            # At least 20 calls in three batches, all of the same size.
+            assert {call.calls for call in timed} == {timed[0].calls}
+            assert timed[0].calls >= 7
+            # Nothing lies between the batches: each begins when the one before has ended.
+            for before, after in itertools.pairwise([run_in, *timed]):
+                assert after.start_s == pytest.approx(before.start_s + before.duration_s * before.calls, abs=1e-9)
+    assert {call.n_wrong for call in seen.collectives} == {0}
+
+
+def test_a_hang_among_calls_back_to_back_is_found():
+    seen = run("all_reduce", "test_collective_launcher:STOPPED", deadline_s=HANG_DEADLINE_S, protocol=THROUGHPUT)
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert "to 4 KiB in place, warmup batch of calls 0" in seen.failure.message
+    assert {call.bytes for call in seen.collectives} == {1024}
 
 
 @pytest.mark.parametrize(("dtype", "redop"), [("bfloat16", "sum"), ("float64", "avg"), ("float16", "max")])
@@ -163,7 +203,7 @@ def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(los
     calls = len(PROTOCOL.schedule(of))
     there = [node for node in range(3) if node != lost]
     parts = [
-        silent_part(node, [np.array([[node, 0.5 + rank]] * calls) for rank in (2 * node, 2 * node + 1)])
+        silent_part(node, [np.array([[node, 0.5 + rank, 1]] * calls) for rank in (2 * node, 2 * node + 1)])
         for node in there
     ]
     why = f"node {lost} (h), which ran ranks {2 * lost} to {2 * lost + 1}, was lost"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,8 +68,69 @@ def test_a_run_ends_in_lines_a_store_a_report_and_an_answer(tmp_path):
     assert list(results.launch["strategy"].unique()) == ["collectives"]
     assert list(results.launch["model"].unique()) == [""]
     assert list(results.launch["block"]) == [0, 0, 1, 1]
-    assert len(results.collective) == 4 * 2 * 3 * (5 + 4)
+    # Launches, ranks and sizes; two batches of warm-up and ten of four calls.
+    assert len(results.collective) == 4 * 2 * 3 * (2 + 10)
+    timed = results.collective[results.collective["phase"] == "measure"]
+    assert (len(timed), set(timed["calls"])) == (4 * 2 * 3 * 10, {4})
+    assert "# timed: calls back to back, as nccl-tests does; 4 between two readings of the clock" in said
+    assert "# time: of a call, mean over a launch, by its slowest rank; mean over launches" in said
+    assert "# p50, p95, p99: over a launch's batches of calls" in said
     assert json.loads((tmp_path / "deep" / "r.json").read_text())["results"][0]["op"] == "all_reduce"
+
+
+def test_isolated_calls_are_another_mode_and_say_so(tmp_path):
+    file = tmp_path / "r.json"
+    code, said = run(request(tmp_path, mode="latency", json_file=file), fake.FakeCollectiveLauncher())
+    assert code == 0
+    assert "# timed: isolated calls, each after a barrier\n" in said
+    assert "# time: of a call, 10th percentile over a launch, by its slowest rank; mean over launches" in said
+    assert "# p50, p95, p99: over a launch's calls" in said
+    results = load(tmp_path / "out" / "results.db")
+    assert set(results.collective["calls"]) == {1}
+    assert len(results.collective) == 4 * 2 * 3 * (5 + 4)
+    told = json.loads(file.read_text())
+    assert (told["config"]["blocking_collectives"], told["results"][0]["timing"]) == ("true", "latency")
+    assert (told["results"][0]["actual_iterations"], told["results"][0]["in_place_launches"]["calls"]) == (4, 8)
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        run(request(tmp_path, resume=True, mode="throughput"), fake.FakeCollectiveLauncher())
+    # A bare --resume follows the plan.
+    assert run(CollectivesRequest(argv=[], out=tmp_path / "out", resume=True), fake.FakeCollectiveLauncher())[0] == 0
+
+
+def test_a_plan_of_before_there_were_modes_is_of_isolated_calls(tmp_path):
+    run(request(tmp_path, mode="latency"), fake.FakeCollectiveLauncher())
+    store = tmp_path / "out" / "results.db"
+    with closing(sqlite3.connect(store)) as db, db:
+        db.execute("UPDATE session SET plan = json_remove(plan, '$.protocol.mode', '$.protocol.batches')")
+    assert select_session(load(store)).timing == "latency"
+    again = request(tmp_path, mode="latency", resume=True)
+    assert run(again, fake.FakeCollectiveLauncher())[0] == 0
+
+
+def test_captured_calls_are_nccls_own(tmp_path):
+    def asked(**more):
+        return plan_collectives(CollectivesRequest(argv=[], out=tmp_path, graph=True, **more), GPUS)
+
+    plan = asked()
+    assert {case.algorithm for case in plan.cases} == {"native"}
+    assert plan.protocol.timing == "throughput, CUDA graph"
+    # Whole graphs of 20 calls, however few are asked for.
+    assert [asked(iterations=n).protocol.calls_in_a_batch(1.0) for n in (1, 20, 21)] == [20, 20, 40]
+    assert [case.algorithm for case in asked(op="all_reduce", algorithm="native,nccl:ring").cases] == [
+        "native", "nccl:ring",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="--graph captures NCCL's own calls, and ring is made of many"):
+        asked(algorithm="ring")
+    with pytest.raises(UsageError, match="--graph captures NCCL's kernels, and the backend here is gloo"):
+        asked(backend="gloo")
+
+
+def test_devices_have_sizes_that_load_their_links(tmp_path, machine):
+    def largest(machine, **more):
+        return plan_collectives(CollectivesRequest(argv=[], out=tmp_path, **more), machine).cases[0].max_bytes
+
+    assert (largest(machine), largest(GPUS)) == (64 << 20, 1 << 30)
+    assert largest(GPUS, max_size="1MiB") == 1 << 20
 
 
 def test_blocks_are_interleaved_in_seeded_order(tmp_path):
@@ -167,6 +230,15 @@ def test_a_first_deadline_knows_the_bytes_and_a_later_one_the_time(tmp_path):
         (["--redop", "prod"], "redop 'prod' is unknown"),
         (["--launches", "0"], "launches is 0"),
         (["--iterations", "0"], "iterations is 0"),
+        (["--mode", "fast"], "mode 'fast' is unknown; use one of throughput, latency"),
+        (["--graph"], "--graph captures NCCL's kernels, and the backend here is gloo; leave --graph out"),
+        (["--graph", "--mode", "latency"], "graph replays calls back to back, and mode latency times isolated ones"),
+        (["--batches", "0"], "batches is 0"),
+        (["--measure-seconds", "0"], "measure-seconds is 0.0; it must be above 0"),
+        (["--measure-seconds", "nan"], "measure-seconds is nan; it must be above 0"),
+        (["--mode", "latency", "--batches", "5"], "--batches 5 is for mode throughput"),
+        (["--mode", "latency", "--measure-seconds", "0.5"], "--measure-seconds 0.5 is for mode throughput"),
+        (["--iterations", "5", "--measure-seconds", "1"], "--iterations 5 and --measure-seconds 1 both say"),
         (["--label", "../x"], "label '../x'"),
         (["--ranks-per-node", "0"], "ranks_per_node is 0; give 1 or more"),
         (["--ranks-per-node", "-2", "--algorithm", "ring"], "ranks_per_node is -2; give 1 or more"),
@@ -344,7 +416,7 @@ def test_launches_that_failed_are_in_the_json_and_wrong_ones_in_no_average(tmp_p
     assert told["average_bus_bandwidth"]["bandwidth"] == pytest.approx(sum(native) / len(native))
     assert said.count("# Avg bus bandwidth    : N/A") == 1
     assert told["nccl_version"] is None
-    assert told["config"]["blocking_collectives"] == "true"
+    assert (told["config"]["blocking_collectives"], told["config"]["graph"]) == ("false", 0)
 
 
 def test_a_seed_is_no_more_ignored_by_a_resume_than_anything_else(tmp_path):

@@ -22,6 +22,7 @@ from parabench.axes import parse_axis
 from parabench.case import Case, Protocol
 from parabench.cli import main
 from parabench.cluster.site import Flags, site_of
+from parabench.collective_modes import FIRST_RUN_IN_S, RUN_IN_S
 from parabench.collectives_run import CollectivesRequest, run_collectives
 from parabench.commands.dry_collectives import dry_collectives
 from parabench.commands.dry_run import dry_run, planned_for
@@ -311,10 +312,18 @@ def test_collectives_are_planned_too(tmp_path):
     assert told["cases"] == "2, each once a block, in 3 blocks"
     assert told["buffers"] == "1 MiB to 4 MiB"
     assert told["launches"] == "6"
-    assert told["calls"] == "24 a launch"  # two sizes, all_reduce in place
+    assert told["timed"] == "calls back to back, as nccl-tests does; of each size and form 10 batches of 10 calls"
     assert told["largest"] == "800 ranks on 100 nodes; ranks per node: 8"
-    # 6 launches of 12 calls of 1 and as many of 4 MiB.
-    assert told["expected"].startswith(f"buffers: {6 * 12 * 5 * 2**20 / 100e6:.1f} s, at 100 MB/s (any link")
+    # 6 launches, each of twice 2 and 10 times 10 calls of 1 and as many of 4 MiB, and a second for the clocks.
+    least = 6 * (104 * 5 * 2**20 / 100e6 + 2 * RUN_IN_S + FIRST_RUN_IN_S)
+    assert told["expected"].startswith(f"calls: {least:.0f} s at most, at 100 MB/s (any link")
+    alone = facts(
+        CliRunner()
+        .invoke(main, ["collectives", *asked, "--mode", "latency", "--dry-run", "--out", str(tmp_path / "out")])
+        .output.replace("# ", "")
+    )
+    assert alone["timed"] == "isolated calls, each after a barrier; 24 a launch"  # two sizes, all_reduce in place
+    assert alone["expected"].startswith(f"calls: {6 * 12 * 5 * 2**20 / 100e6:.1f} s at most, at 100 MB/s (any link")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -328,7 +337,7 @@ def test_collectives_of_many_ranks_begin_at_a_size_that_they_can_split(tmp_path)
     assert done.exit_code == 0, done.output
     told = facts(done.output.replace("# ", ""))
     # 16 bytes for each of 10,000 ranks are 156.25 KiB: the first step of 64, 256, ... KiB that has them.
-    assert told["buffers"] == "64 KiB to 64 MiB; 256 KiB to 64 MiB"
+    assert told["buffers"] == "64 KiB to 1 GiB; 256 KiB to 1 GiB"
     assert told["links"].startswith("measured first, between 10,000 ranks in ")
     whole = collectives(*many, "--op", "all_gather", "--max", "200000")
     assert facts(whole.output.replace("# ", ""))["buffers"] == "200000 B to 200000 B"

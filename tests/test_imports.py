@@ -14,15 +14,15 @@ import parabench
 
 ROOT = Path(parabench.__file__).parent
 EVERYONES = {
-    "__init__", "averaging", "axes", "case", "collective_case", "family", "record", "registry", "errors", "interrupt",
-    "peaks", "whole_file", "scratch", "nccl_names", "lifeline", "protocol",
+    "__init__", "averaging", "axes", "case", "collective_case", "collective_modes", "family", "record", "registry",
+    "errors", "interrupt", "peaks", "whole_file", "scratch", "nccl_names", "lifeline", "protocol",
 }  # fmt: skip
 READING = {"store", "results", "digest", "schema", "analysis", "live", "pages", "report", "trace"}
 MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",
-    "preload", "rank", "collective_launcher", "plan", "settle", "rules", "suite", "session", "verify",
-    "machine", "hardware", "gpus", "provenance", "cluster", "part", "judgement", "together", "venue", "courses",
-    "links", "spread", "nccl_pins", "nccl_version", "pace", "stuck",
+    "preload", "rank", "collective_launcher", "collective_options", "plan", "settle", "rules", "suite", "session",
+    "verify", "machine", "hardware", "gpus", "provenance", "cluster", "part", "judgement", "together", "venue",
+    "courses", "links", "spread", "nccl_pins", "nccl_version", "pace", "stuck",
 }  # fmt: skip
 SEE_BOTH = {
     "cli",

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from parabench.collective_modes import timing_of
 from parabench.errors import UsageError
 from parabench.store import Results
 
@@ -37,6 +38,11 @@ class Session:
     def kind(self) -> str:
         """What was measured: 'training' or 'collectives'."""
         return str(self.plan.get("kind", "training"))
+
+    @property
+    def timing(self) -> str:
+        """How a session of collectives timed its calls, as `collective_modes.timing_of` has it."""
+        return timing_of(self.plan.get("protocol") or {})
 
     @property
     def launches_planned(self) -> int:

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,10 @@ from parabench.collective_case import ROOT, CollectiveCase, CollectiveProtocol
 from parabench.collectives import is_backends, membership
 from parabench.collectives.algorithm import make
 from parabench.collectives.exact import Truth, count_wrong
+from parabench.collectives.timing import MARKS, Bench
 from parabench.collectives.wire import PIECE_BYTES
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
 from parabench.venue import Venue
-
-# A call is two marks: when it began, and how long it took.
-MARKS = 2
 
 # c10d's reductions by our names.
 _REDOPS = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -89,15 +86,16 @@ def measure(job: BenchJob, rank: int) -> dict[str, Any]:
 
 
 def time_all(job: BenchJob, rank: int, device: torch.device, marks: npt.NDArray[np.float64]) -> dict[str, Any]:
-    """Every size and form in turn; `marks` gets a row a call."""
+    """Every size and form in turn; `marks` gets a row for each slot of the schedule."""
     case, at, wrong = job.case, 0, []
+    bench = Bench(job.protocol, case.backend, device, rank)
     for size, in_place in case.turns():
         here = buffers(case, size, in_place, rank, device)
         found = here.wrong()
         rows = marks[at : at + len(job.protocol.slots(case, size, in_place))]
         # From call to call a reduction in place goes on with its own result, as in nccl-tests: the values grow, and
         # the time does not depend on them.
-        _time(here.call, rows, case.backend, device)
+        bench.time(here.call, rows)
         at += len(rows)
         # The worse of the two checks: what is wrong always is not counted twice.
         wrong.append([size, in_place, max(found, here.wrong())])
@@ -146,26 +144,3 @@ def marks_path(folder: Path, rank: int) -> Path:
 
 def _calls(job: BenchJob) -> int:
     return len(job.protocol.schedule(job.case))
-
-
-def _time(call: Callable[[], object], rows: npt.NDArray[np.float64], backend: str, device: torch.device) -> None:
-    """Make the call once a row, after a barrier: ranks start together, and nobody's delay is counted as another's.
-
-    On CUDA work runs behind the host, so there events on the stream tell the duration.
-    """
-    cuda = device.type == "cuda"
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if cuda else (None, None)
-    for row in rows:
-        membership.barrier(backend, device)
-        if cuda:
-            torch.cuda.synchronize()
-        start = perf_counter()
-        if begin is not None and end is not None:
-            begin.record()
-            call()
-            end.record()
-            torch.cuda.synchronize()
-            row[:] = start, begin.elapsed_time(end) / 1e3
-        else:
-            call()
-            row[:] = start, perf_counter() - start

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from parabench.analysis import words
 from parabench.collective_case import CollectiveCase, CollectiveProtocol, size_text
+from parabench.collective_modes import IN_WORDS, LATENCY
 from parabench.collectives_run import COMMENT, NAME, QUESTION, CollectivesRequest, plan_collectives
 from parabench.commands.dry_run import (
     SCREENFUL,
@@ -28,6 +29,7 @@ from parabench.linking import expected_links
 from parabench.live.said import duration
 from parabench.machine import this_machine
 from parabench.opened import STORE_NAME, Opened
+from parabench.plan import Plan
 from parabench.progress import say
 from parabench.record import check_label
 from parabench.session import SURE_BYTES_PER_S, turns_left
@@ -56,8 +58,6 @@ def _lines(
 ) -> Iterator[str]:
     plan = opened.plan
     left = [turn.case for turn in turns_left(plan, opened.done)]
-    calls = {case: plan.protocol.schedule(case) for case in plan.cases}
-    counts = sorted(map(len, calls.values()))
     yield from case_lines(plan, most)
     yield f"cases:     {len(plan.cases):,}, each once a block, in {words.count(plan.blocks, 'block')}"
     yield f"sizes:     {words.listed(sizes(plan.cases), 8)}"
@@ -65,16 +65,25 @@ def _lines(
     yield f"buffers:   {words.listed(ranges)}"
     yield f"launches:  {left_words(opened, len(left))}"
     yield from links_lines(links, len(left))
-    yield f"calls:     {' to '.join(dict.fromkeys(f'{n:,}' for n in (counts[0], counts[-1])))} a launch"
+    yield f"timed:     {IN_WORDS[plan.protocol.timing]}; {_calls(plan)}"
     yield f"largest:   {largest(plan.cases)}"
     known = known_seconds(store, plan.protocol)
     seen = [known[case.id, False] for case in left if (case.id, False) in known]
     guessed = [case for case in left if (case.id, False) not in known]
     lines = [taken(seen, store)] if seen else []
     if guessed:
-        moved = {case: sum(slot.bytes for slot in slots) for case, slots in calls.items()}
-        seconds = sum(moved[case] for case in guessed) / SURE_BYTES_PER_S
+        seconds = sum(plan.protocol.expected_s(case, SURE_BYTES_PER_S) for case in guessed)
         rate = f"{SURE_BYTES_PER_S / 1e6:g} MB/s"
-        lines.append(f"buffers: {duration(seconds)}, at {rate} (any link surely carries that)")
+        lines.append(f"calls: {duration(seconds)} at most, at {rate} (any link surely carries that)")
         lines.append(f"on top of it what a link carries more than once, and {start(len(guessed))}")
     yield from expected_lines(lines)
+
+
+def _calls(plan: Plan[CollectiveCase, CollectiveProtocol]) -> str:
+    """How many calls a launch times, in words."""
+    protocol = plan.protocol
+    if protocol.mode == LATENCY:
+        counts = sorted(len(protocol.schedule(case)) for case in plan.cases)
+        return f"{' to '.join(dict.fromkeys(f'{n:,}' for n in (counts[0], counts[-1])))} a launch"
+    each = f"{protocol.iterations:,} calls" if protocol.iterations else f"calls for {protocol.measure_s:g} s in all"
+    return f"of each size and form {words.count(protocol.batches, 'batch')} of {each}"

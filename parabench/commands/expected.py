@@ -86,11 +86,11 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
     return {key: statistics.median(seconds) for key, seconds in took.items()}
 
 
-def _amount(protocol: Protocol | CollectiveProtocol) -> tuple[float | None, ...]:
+def _amount(protocol: Protocol | CollectiveProtocol) -> tuple[object, ...]:
     """What of a protocol decides how long a launch takes."""
     if isinstance(protocol, Protocol):
         return protocol.all_steps, protocol.warmup_s, protocol.measure_s
-    return protocol.warmup, protocol.iterations
+    return protocol.timing, protocol.warmup, protocol.iterations, protocol.batches, protocol.measure_s
 
 
 def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Known, store: Path) -> Iterator[str]:

@@ -15,6 +15,7 @@ import pandas as pd
 from parabench.analysis.launch_number import STATISTIC, launch_number
 from parabench.analysis.session import Session
 from parabench.collective_case import OPS, CollectiveCase
+from parabench.collective_modes import LATENCY
 from parabench.record import Phase, Status
 from parabench.store import Results
 
@@ -25,9 +26,11 @@ _OF_CASE = (
     "op", "algorithm", "world_size", "nodes", "ranks_per_node", "dtype", "redop", "device", "backend", "threads",
 )  # fmt: skip
 LAUNCH_COLUMNS = (
-    "launch_id", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place", "calls",
-    "statistic", "number_s", *QUANTILES, "n_wrong", "piece_bytes",
+    "launch_id", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place", "timing",
+    "calls", "batches", "statistic", "number_s", *QUANTILES, "n_wrong", "piece_bytes",
 )  # fmt: skip
+# The number of a launch whose calls were timed back to back.
+MEAN = "mean"
 KEY = ["case_id", "bytes", "in_place"]
 
 
@@ -52,36 +55,45 @@ def session_launches(results: Results, session: Session) -> pd.DataFrame:
 
 
 def call_times(collective: pd.DataFrame) -> pd.DataFrame:
-    """Columns `launch_id, bytes, in_place, seq, seconds`: a call takes as long as its slowest rank.
+    """Columns `launch_id, bytes, in_place, seq, seconds, calls`: a call takes as long as its slowest rank; of a batch
+    of `calls` back to back that is the time of one.
 
-    Only calls that all ranks came through.
+    Only those that all ranks came through.
     """
     rows = collective[collective["phase"] == Phase.MEASURE]
     keys = ["launch_id", "bytes", "in_place", "seq"]
     calls = rows.groupby(keys, as_index=False).agg(
-        seconds=("duration_s", "max"), ranks=("duration_s", "count"), group=("group_size", "first")
+        seconds=("duration_s", "max"),
+        calls=("calls", "first"),
+        ranks=("duration_s", "count"),
+        group=("group_size", "first"),
     )
-    return calls[calls["ranks"] == calls["group"]][[*keys, "seconds"]]
+    return calls[calls["ranks"] == calls["group"]][[*keys, "seconds", "calls"]]
 
 
 def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
     """One row per launch, size and form, with LAUNCH_COLUMNS.
 
-    `number_s` is the launch's one number, `statistic` says which (as for steps, see `launch_number`). p50_s, p95_s
-    and p99_s are quantiles over the launch's calls, `ran` is the algorithm that really ran, `n_wrong`
-    counts wrong elements over all ranks, NaN when a rank came to no check; `piece_bytes` is what messages were cut to.
+    `number_s` is the launch's one number, seconds of a call; `statistic` says which, `timing` how calls were timed
+    (`collective_modes.IN_WORDS`). Of isolated calls it is a quantile of them, as for steps (`launch_number`); of
+    calls back to back MEAN, all their time by their number, as nccl-tests has it (src/common.cu, BenchTime). p50_s,
+    p95_s and p99_s are quantiles over the launch's calls, or over its `batches` of calls. `ran` is the algorithm that
+    really ran, `n_wrong` counts wrong elements over all ranks, NaN when a rank came to no check; `piece_bytes` is what
+    messages were cut to.
     """
     launches = session_launches(results, session)
     collective = results.collective[results.collective["launch_id"].isin(launches["launch_id"])]
-    calls = call_times(collective).groupby(["launch_id", "bytes", "in_place"])["seconds"]
+    timed = call_times(collective).groupby(["launch_id", "bytes", "in_place"])
     checked = collective.drop_duplicates(["launch_id", "bytes", "in_place", "rank"])
     wrong = checked.groupby(["launch_id", "bytes", "in_place"])["n_wrong"].agg(
         lambda found: float(found.sum()) if found.notna().all() else np.nan
     )
     ran = collective.groupby("launch_id")["algorithm"].first()
     by_id = {row["launch_id"]: row for row in launches.to_dict("records")}
+    isolated = session.timing == LATENCY
     rows: list[dict[str, Any]] = []
-    for key, seconds in calls:
+    for key, group in timed:
+        seconds, calls = group["seconds"], group["calls"]
         launch_id, size, in_place = cast(tuple[int, int, int], key)
         launch = by_id[launch_id]
         case = CollectiveCase.from_dict(json.loads(launch["case_json"]))
@@ -94,9 +106,13 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
                 "bytes": int(size),
                 "count": case.count(int(size)),
                 "in_place": bool(in_place),
-                "calls": len(seconds),
-                "statistic": STATISTIC[case.device],
-                "number_s": launch_number(seconds, case.device),
+                "timing": session.timing,
+                "calls": int(calls.sum()),
+                "batches": len(calls),
+                "statistic": STATISTIC[case.device] if isolated else MEAN,
+                "number_s": launch_number(seconds, case.device)
+                if isolated
+                else float(np.average(seconds, weights=calls)),
                 "n_wrong": wrong[launch_id, size, in_place],
                 "piece_bytes": json.loads(launch["facts"]).get("piece_bytes", np.nan),
             }
@@ -123,10 +139,12 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
             {name: first[name] for name in ("case_id", "label", *_OF_CASE, "ran", "bytes", "count", "in_place")}
             | {name: _log_mean(counted[name]) for name in QUANTILES}
             | {
+                "timing": first["timing"],
                 "statistic": first["statistic"],
                 "good": len(good),
                 "launches": len(group),
                 "calls": int(counted["calls"].sum()),
+                "batches": int(counted["batches"].sum()),
                 "time_s": time_s,
                 "low_s": counted["number_s"].min(),
                 "high_s": counted["number_s"].max(),
@@ -137,8 +155,8 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
             }
         )
     columns = (
-        "case_id", "label", *_OF_CASE, "ran", "bytes", "count", "in_place", "statistic", "good", "launches", "calls",
-        "time_s", *QUANTILES, "low_s", "high_s", "spread", "n_wrong", "algbw", "busbw",
+        "case_id", "label", *_OF_CASE, "ran", "bytes", "count", "in_place", "timing", "statistic", "good", "launches",
+        "calls", "batches", "time_s", *QUANTILES, "low_s", "high_s", "spread", "n_wrong", "algbw", "busbw",
     )  # fmt: skip
     table = pd.DataFrame(rows, columns=list(columns))
     order = table.assign(op=[OPS.index(op) for op in table["op"]])

@@ -16,7 +16,8 @@ from parabench.analysis import words
 from parabench.analysis.collectives.bus import QUANTILES, bus_table, launch_sizes, session_launches
 from parabench.analysis.nodes import crowded, several
 from parabench.analysis.session import Session
-from parabench.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY, CollectiveProtocol
+from parabench.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
+from parabench.collective_modes import GRAPH, IN_WORDS, LATENCY
 from parabench.record import Status
 from parabench.store import Results
 
@@ -33,7 +34,10 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         rows = table[table["case_id"] == case_id]
         first = rows.iloc[0]
         yield f"# {first['label']}, {first['backend']} on {first['device']}"
-        yield f"# time: {first['statistic']} of a launch's calls, each as long as its slowest rank; mean over launches"
+        yield f"# timed: {IN_WORDS[first['timing']]}{_batches(rows)}"
+        what = "calls" if first["timing"] == LATENCY else "batches of calls"
+        yield f"# time: of a call, {first['statistic']} over a launch, by its slowest rank; mean over launches"
+        yield f"# p50, p95, p99: over a launch's {what}"
         if first["ran"] != first["algorithm"]:
             yield f"# {first['algorithm']} has no {first['op']} of its own: {first['ran']} ran"
         short = crowded(session.environment, *(int(first[name]) for name in ("world_size", "threads", "nodes")))
@@ -52,6 +56,15 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         yield "#"
 
 
+def _batches(rows: pd.DataFrame) -> str:
+    """How many calls were between two readings of the clock, where it were several."""
+    if rows["timing"].iloc[0] == LATENCY:
+        return ""
+    each = rows["calls"] / rows["batches"]
+    least, most = (f"{value:,.0f}" for value in (each.min(), each.max()))
+    return f"; {least if least == most else f'{least} to {most}'} between two readings of the clock"
+
+
 def results_json(results: Results, session: Session) -> dict[str, Any]:
     """nccl-tests' document: its keys with its types and units (us, GB/s), and ours beside them.
 
@@ -64,7 +77,7 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
     found = []
     for case_id in table["case_id"].unique():
         rows = table[table["case_id"] == case_id]
-        found += [_result(rows[rows["bytes"] == size], protocol) for size in rows["bytes"].unique()]
+        found += [_result(rows[rows["bytes"] == size]) for size in rows["bytes"].unique()]
     wrong = float(table["n_wrong"].sum())
     launches = session_launches(results, session)
     failed = [
@@ -92,8 +105,9 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
             "iterations": protocol.get("iterations"),
             "aggregated_iterations": 1,
             "validation": 1,
-            "graph": 0,
-            "blocking_collectives": "true",
+            # How often a graph of the captured calls is launched differs from size to size.
+            "graph": int(session.timing == GRAPH),
+            "blocking_collectives": "true" if session.timing == LATENCY else "false",
             "per_iter_timing": "false",
             "parallel_init": "false",
         },
@@ -153,7 +167,7 @@ def _line(rows: pd.DataFrame) -> str:
     return line
 
 
-def _result(rows: pd.DataFrame, protocol: dict[str, Any]) -> dict[str, Any]:
+def _result(rows: pd.DataFrame) -> dict[str, Any]:
     first = rows.iloc[0]
     result: dict[str, Any] = {
         "size": int(first["bytes"]),
@@ -182,10 +196,10 @@ def _result(rows: pd.DataFrame, protocol: dict[str, Any]) -> dict[str, Any]:
             "max_us": _number(row["high_s"] * US),
             "spread": _number(row["spread"]),
             "calls": int(row["calls"]),
+            "batches": int(row["batches"]),
             "launches": int(row["good"]),
         }
-    timing = CollectiveProtocol(**protocol) if protocol else CollectiveProtocol()
-    result["actual_iterations"] = timing.iterations_at(int(first["bytes"]))
+    result["actual_iterations"] = round(rows["calls"].max() / (first["good"] or first["launches"]))
     result["experiment_name"] = first["label"]
     return result | {
         "op": first["op"],
@@ -194,6 +208,7 @@ def _result(rows: pd.DataFrame, protocol: dict[str, Any]) -> dict[str, Any]:
         "world_size": int(first["world_size"]),
         "ranks_per_node": int(first["ranks_per_node"]) if words.known(first["ranks_per_node"]) else None,
         "case_id": first["case_id"],
+        "timing": first["timing"],
         **ours,
     }
 
