@@ -1,7 +1,8 @@
 """A launch's samples in brief, kept beside them: reading a large store then costs a hundredth of its rows.
 
 Nothing is decided here that an analysis could want otherwise: a digest holds each step on its slowest rank, each rank's
-median of every part of a step, and all that belongs to no step, as it was told. Numbers that are unknown are NaN.
+median of every part of a step and of how far its device lagged, and all that belongs to no step, as it was told.
+Numbers that are unknown are NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from parabench.record import STEP_PARTS, Phase
 # The kinds of digests: of timed steps `slowest`, by step, and `median`, by rank; `whole`, by rank, is of no step.
 SLOWEST, MEDIAN, WHOLE = "slowest", "median", "whole"
 
-_TIMED = ("step_s", *STEP_PARTS)
+_TIMED = ("step_s", *STEP_PARTS, "device_lag_s")
 _UNKNOWN = float("nan")
 # What of a store's samples goes into digests, as SQL.
 _OF_STEPS = f"phase = '{Phase.MEASURE}' AND metric IN ({', '.join(repr(name) for name in _TIMED)})"

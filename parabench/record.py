@@ -86,7 +86,7 @@ METRICS: dict[str, Metric] = {
     "backward_s": Metric("s", "backward pass, with the communication that it waits for"),
     "forward_backward_s": Metric("s", "forward and backward where they take turns: micro-batches, accumulation"),
     "optimizer_s": Metric("s", "optimizer step and clearing of gradients"),
-    "device_lag_s": Metric("s", "from when the host had enqueued a step's work to when the CUDA device ended it"),
+    "device_lag_s": Metric("s", "how far the CUDA device was behind its host, at most, at the marks of a step"),
     "device_clock_error_s": Metric("s", "by how much a moment of the CUDA device may be wrong on the host's clock"),
     "device_clock_drift": Metric("1", "what the CUDA device's clock gained on the host's, per second"),
     "loss": Metric("1", "mean loss of this rank's part of the batch; of next tokens in nats"),

@@ -8,7 +8,7 @@ import pandas as pd
 
 from parabench.analysis import link_checks, words
 from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.instruments import anatomy, ddp_log, health, node_checks, stragglers
+from parabench.analysis.instruments import anatomy, ddp_log, health, launch_bound, node_checks, stragglers
 from parabench.analysis.instruments.node_checks import LOCAL_FORWARD
 from parabench.analysis.nodes import crowded, rank_said, several
 from parabench.analysis.session import select_session
@@ -31,6 +31,7 @@ INSTRUMENTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
     anatomy.findings,
     stragglers.findings,
     health.findings,
+    launch_bound.findings,
     ddp_log.findings,
     link_checks.findings,
 )

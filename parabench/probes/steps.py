@@ -131,12 +131,12 @@ class StepClock:
         return self._at if self._cuda else None
 
     def lags(self) -> list[tuple[int, str, float]]:
-        """On CUDA (step, metric, seconds) of how long after the host had enqueued a step the device ended it; after
-        `finish`."""
+        """On CUDA (step, metric, seconds) of how long after the host had enqueued a mark the device came to it, the
+        longest of each step; after `finish`."""
         if not self._cuda:
             return []
-        ends = slice(MARKS - 1, self.steps * MARKS, MARKS)
-        late = self._marks[ends] - self._enqueued[ends]
+        whole = slice(0, self.steps * MARKS)
+        late = np.nanmax((self._marks[whole] - self._enqueued[whole]).reshape(-1, MARKS), axis=1)
         return [(step, "device_lag_s", float(seconds)) for step, seconds in enumerate(late)]
 
     def begins(self) -> list[float]:
