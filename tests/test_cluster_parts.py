@@ -359,9 +359,9 @@ def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said:
         (
             addresses.Way("10.0.0.1", "eth0", restricted=True),
             {"GLOO_SOCKET_IFNAME": "ib0"},
-            {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"},
+            {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"},
         ),
-        (addresses.Way("127.0.0.1", "lo"), {}, {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}),
+        (addresses.Way("127.0.0.1", "lo"), {}, {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}),
         (addresses.Way("0.0.0.0", None), {}, {}),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from fake_cuda import Device, Group, works_that_are_none
 from ranks_helpers import in_group
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ProcessGroup
 
 from parabench.case import Case
@@ -18,13 +20,15 @@ from parabench.probes.calls import Recorder
 from parabench.probes.coalesced import CoalescedCalls
 from parabench.probes.instruments import Instruments
 from parabench.probes.moments import Moments
-from parabench.probes.nccl_timing import enable_timing
+from parabench.probes.native import NativeCalls
+from parabench.probes.nccl_timing import enable_timing, is_nccl
 from parabench.probes.stalls import Stalls
 from parabench.ranks import run_ranks
 from parabench.strategies.recipe import Parallel
 
 CUDA = torch.device("cuda", 0)
 GROUP: Any = Group()
+DATA: Any = SimpleNamespace(nbytes=1024, dtype=torch.float32, device=CUDA)
 
 
 class Bench:
@@ -40,7 +44,7 @@ class Bench:
         self.recorder._ranks["fake"] = (0, 1)
 
     def call(self, work: Any, op: str = "all_reduce", *, waits: bool = False) -> Any:
-        return self.recorder.follow(op, GROUP, [torch.zeros(256)], work, waits=waits)
+        return self.recorder.follow(op, GROUP, [DATA], work, waits=waits)
 
     def read(self) -> tuple[list[tuple[Any, ...]], list[tuple[float, float]]]:
         """([(op, made, begin, duration)], [(begin, end) of standing still])."""
@@ -187,3 +191,32 @@ def test_nccls_timing_is_switched_on_for_its_groups_alone(monkeypatch: pytest.Mo
     assert group.timed == 0
     enable_timing(CUDA)
     assert group.timed == 1
+
+
+def test_a_call_is_watched_on_the_device_of_its_tensors(bench: Bench) -> None:
+    """A group may serve both: what lies in host memory goes by gloo, whatever the case's device."""
+    begun = bench.recorder.called
+    told: list[bool] = []
+    bench.recorder.called = lambda *a, on_stream, **k: told.append(on_stream) or begun(*a, on_stream=on_stream, **k)
+    bench.recorder.follow("all_reduce", GROUP, [torch.zeros(4)], lambda: None)
+    bench.recorder.follow("all_reduce", GROUP, [DATA], lambda: None)
+    bench.recorder.follow("barrier", GROUP, [], lambda: None)
+    assert told == [False, True, True]
+
+
+def test_a_group_without_a_backend_for_the_device_is_not_nccls() -> None:
+    class HostOnly(Group):
+        def _get_backend(self, device: torch.device) -> Group:
+            raise RuntimeError(f"No backend type associated with device type {device.type}")
+
+    assert not is_nccl(HostOnly(), CUDA)
+    assert is_nccl(GROUP, CUDA)
+
+
+def test_an_operator_is_called_by_the_key_of_its_tensors_device() -> None:
+    observer: Any = None
+    watching = NativeCalls(observer, "cuda")
+    with FakeTensorMode():
+        on_device = torch.empty(1, device="cuda")
+    keys = [watching._key(arguments) for arguments in (([torch.zeros(1)], 3), ([[on_device]],), (7,))]
+    assert keys == [torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CUDA]

@@ -32,7 +32,7 @@ class Way:
             told["GLOO_SOCKET_IFNAME"] = self.interface
             # NCCL finds better ways than the rendezvous has; on loopback there is no other.
             if self.restricted or self.interface == LOOPBACK:
-                told["NCCL_SOCKET_IFNAME"] = self.interface
+                told["NCCL_SOCKET_IFNAME"] = f"={self.interface}"  # without the sign eth1 would mean eth10 too
         return told if self.restricted else {name: environ.get(name, value) for name, value in told.items()}
 
 

@@ -14,8 +14,8 @@ from torch._C._distributed_c10d import HashStore
 from parabench.cluster.line import Line
 from parabench.cluster.meeting import Meeting
 
-# All traffic of ranks of one node stays on loopback.
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+# All traffic of ranks of one node stays on loopback. NCCL takes a bare name for the beginning of one.
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 
 # Why the ranks of a launch are ended before their time.
 FAILED, HUNG, STOP, LOST = "failed", "hung", "stop", "lost"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ from torch.distributed import ProcessGroup, Work
 from torch.utils._pytree import tree_leaves
 
 from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.lane import StreamLane, ThreadLane
+from parabench.collectives.lane import ThreadLane, arrive
 from parabench.collectives.observer import Observer
 from parabench.collectives.reduction import Reduction, reduction
+from parabench.collectives.stream_lane import StreamLane
 from parabench.collectives.wire import StreamWire, Wire, split
 
 BACKEND = "parabench"
@@ -65,12 +67,19 @@ class AlgorithmGroup(ProcessGroup):
         self.calls: dict[str, dict[str, Any]] = {}
         self._names = {op: f"{algorithm.name} {op} on rank {rank} of {size}" for op in OPERATIONS}
         self._inner = inner
+        self._together = 0
         self._is_nccl = backend_type == ProcessGroup.BackendType.NCCL
         for device in ("cuda",) if self._is_nccl else ("cpu", "cuda"):
             self._register_backend(torch.device(device), backend_type, inner)
         self._set_default_backend(backend_type)
-        self._wire = (StreamWire if self._is_nccl else Wire)(inner, range(size), rank)
-        self._lane = StreamLane() if self._is_nccl else ThreadLane(f"parabench {algorithm.name}")
+        self._wire: Wire
+        self._lane: StreamLane | ThreadLane
+        if self._is_nccl:
+            self._lane = lane = StreamLane()
+            self._wire = StreamWire(inner, range(size), rank, empty=lane.empty)
+        else:
+            self._lane = ThreadLane(f"parabench {algorithm.name}")
+            self._wire = Wire(inner, range(size), rank)
         groups.append(self)
 
     # -- what the algorithm does ---------------------------------------------------------------------------------
@@ -119,10 +128,10 @@ class AlgorithmGroup(ProcessGroup):
         def job() -> None:
             for outputs, part in zip(output_lists, inputs, strict=True):
                 mine = self._carried(part, "host part")
-                flat = self._wire.scratch("lists", mine, mine.numel() * self.size())
+                flat = self._wire.scratch("lists", mine, mine.numel() * self.size(), pinned=self._by_host(part))
                 self.algorithm.all_gather(self._wire, flat, mine)
                 for output, each in zip(outputs, split(flat, self.size()), strict=True):
-                    output.copy_(each.view_as(output))
+                    output.copy_(each.view_as(output), non_blocking=self._by_host(part))
 
         results = [tensor for outputs in output_lists for tensor in outputs]
         return self._run("all_gather", job, results, inputs, opts)
@@ -207,17 +216,27 @@ class AlgorithmGroup(ProcessGroup):
         """`tensor`, flat, where the wire can carry it and as `dtype`. gloo sends from host memory only, so CUDA tensors
         get a host buffer for `purpose`, with their content if it is to be `filled`."""
         flat = tensor.view(-1)
-        if dtype is None and (self._is_nccl or not tensor.is_cuda):
+        to_host = self._by_host(tensor)
+        if dtype is None and not to_host:
             return flat
-        device = tensor.device if self._is_nccl else torch.device("cpu")
+        device = torch.device("cpu") if to_host else tensor.device
         like = torch.empty(0, dtype=dtype or tensor.dtype, device=device)
-        carried = self._wire.scratch(purpose, like, flat.numel())
-        return carried.copy_(flat) if filled else carried
+        carried = self._wire.scratch(purpose, like, flat.numel(), pinned=to_host)
+        if filled:
+            carried.copy_(flat, non_blocking=to_host)
+            if to_host:
+                arrive()
+        return carried
+
+    def _by_host(self, tensor: Tensor) -> bool:
+        """Whether it travels through host memory."""
+        return tensor.is_cuda and not self._is_nccl
 
     def _deliver(self, flat: Tensor, tensor: Tensor) -> None:
         """Bring the outcome to where the caller looks for it."""
         if flat.dtype != tensor.dtype or flat.device != tensor.device:
-            tensor.view(-1).copy_(flat)
+            # What comes from pinned memory is there before the job is over.
+            tensor.view(-1).copy_(flat, non_blocking=self._by_host(tensor))
 
     def _check(self, op: str, which: str, tensor: Tensor, numel: int, dtype: torch.dtype) -> None:
         """A call that cannot be right is refused before anything is sent: later the peers would wait for it."""
@@ -240,8 +259,18 @@ class AlgorithmGroup(ProcessGroup):
                     f"{self.algorithm.name} {op} needs contiguous tensors, got one of shape {tuple(tensor.shape)} "
                     f"with strides {tensor.stride()}; call .contiguous() first"
                 )
-        self._count(op, results)
-        return self._hand_over(op, self.algorithm.of(op), job, results, self._names[op], opts)
+        count = self._count(op, results)
+        if not self._is_nccl:
+            return self._hand_over(op, self.algorithm.of(op), job, results, self._names[op], opts)
+        if self._together:
+            raise RuntimeError(
+                f"{self.algorithm.name} {op} cannot be one of the calls that NCCL makes together: it sends messages in "
+                "groups of its own; make it outside of batch_isend_irecv and of a coalescing manager"
+            )
+        began = perf_counter()
+        work = self._hand_over(op, self.algorithm.of(op), job, results, self._names[op], opts)
+        count["enqueue_s"] = count.get("enqueue_s", 0.0) + perf_counter() - began
+        return work
 
     def _hand_over(
         self, op: str, algorithm: str, job: Callable[[], None], results: list[Tensor], what: str, opts: Any
@@ -256,12 +285,23 @@ class AlgorithmGroup(ProcessGroup):
         work.watch = watch
         return work
 
-    def _count(self, op: str, results: list[Tensor]) -> None:
+    def _count(self, op: str, results: list[Tensor]) -> dict[str, Any]:
         count = self.calls.get(op)
         if count is None:
             count = self.calls[op] = {"algorithm": self.algorithm.of(op), "calls": 0, "bytes": 0}
         count["calls"] += 1
         count["bytes"] += sum([tensor.nbytes for tensor in results])
+        return count
+
+    # c10d begins and ends with these what it makes together.
+
+    def _start_coalescing(self, *arguments: Any) -> None:
+        self._together += 1
+        super()._start_coalescing(*arguments)
+
+    def _end_coalescing(self, *arguments: Any) -> Work:
+        self._together -= 1
+        return super()._end_coalescing(*arguments)
 
     # -- everything else, by the backend -------------------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""Where a group's collectives run: beside the training, so that they overlap with backward."""
+"""Where a group's collectives run: on a thread beside the training, so that they overlap with backward.
+
+Where messages are kernels they run on a stream, `stream_lane`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +30,7 @@ class FutureWork(Work):
         self._end: Future[Any] = Future(devices=[] if device.type == "cpu" else [device])
         # Future.set_exception stores a value that only Python takes for an error; DDP, in C++, crashes on it. What a
         # callback raises is an error to both.
-        self._outcome = self._end.then(_value_or_raise)
+        self._outcome = self._end.then(value_or_raise)
         self._help = help
         self.watch: Watch | None = None
 
@@ -80,14 +84,15 @@ class FutureWork(Work):
         return self._outcome
 
 
-def _value_or_raise(end: Future[Any]) -> Any:
+def value_or_raise(end: Future[Any]) -> Any:
+    """What a future ended with: its value, or an exception that stands for a failure, raised."""
     value = end.value()
     if isinstance(value, Exception):
         raise value
     return value
 
 
-Job = tuple[Callable[[], None], FutureWork, list[Tensor], str]
+Job = tuple[Callable[[], None], FutureWork, list[Tensor], str, torch.device]
 
 
 class Line:
@@ -97,8 +102,9 @@ class Line:
     def __init__(self) -> None:
         self.failure: RuntimeError | None = None
 
-    def perform(self, job: Callable[[], None], work: FutureWork, tensors: list[Tensor], what: str) -> None:
-        """Run `job` and finish `work` with `tensors`, or with the failure that names `what`."""
+    def perform(self, job: Callable[[], None], what: str) -> BaseException | None:
+        """Run `job`; a failure names `what`. Returns what is to be raised when all is tidied up: Ctrl-C in the middle
+        of a caller's own job."""
         interrupt = None
         if self.failure is None:
             try:
@@ -110,9 +116,7 @@ class Line:
                 self.failure = RuntimeError(f"{what}: {said}")
                 self.failure.__cause__ = error
                 interrupt = None if isinstance(error, Exception) else error
-        work.finish(tensors if self.failure is None else self.failure)
-        if interrupt is not None:  # Ctrl-C in the middle of a caller's own job
-            raise interrupt
+        return interrupt
 
 
 class ThreadLane:
@@ -121,6 +125,9 @@ class ThreadLane:
     `run` returns an unfinished Work at once: that is what lets DDP go on with backward. A caller that has nothing else
     to do than to wait does the job itself, unless the thread is at it: handing over costs two wake-ups. What is called
     from a job's callback is done there and then, for the callback may wait for it.
+
+    Of tensors on a CUDA device the job's copies run on a stream of the lane's own, behind what the caller's stream had
+    been given: on the caller's they would wait for all of backward that is enqueued by then.
     """
 
     def __init__(self, name: str) -> None:
@@ -128,6 +135,7 @@ class ThreadLane:
         self._jobs: deque[Job] = deque()
         self._running = threading.RLock()  # held by whoever runs jobs: the thread, or a caller that waits
         self._runner: int | None = None
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
@@ -138,7 +146,7 @@ class ThreadLane:
         work = FutureWork(device, self._help)
         if device.type != "cpu":
             job = _after_current_stream(job, device)
-        self._jobs.append((job, work, list(tensors), what))
+        self._jobs.append((job, work, list(tensors), what, device))
         if waits or self._runner == threading.get_ident():
             with self._running:
                 self._run_jobs()
@@ -162,9 +170,24 @@ class ThreadLane:
         before, self._runner = self._runner, threading.get_ident()
         try:
             while self._jobs:
-                self._line.perform(*self._jobs.popleft())
+                job, work, tensors, what, device = self._jobs.popleft()
+                # The future notes the stream that it is finished on.
+                with nullcontext() if device.type == "cpu" else self._beside(device):
+                    interrupt = self._line.perform(job, what)
+                    work.finish(tensors if self._line.failure is None else self._line.failure)
+                if interrupt is not None:
+                    raise interrupt
         finally:
             self._runner = before
+
+    def _beside(self, device: torch.device) -> AbstractContextManager[None]:
+        """The lane's stream of `device`, made the current one. Of high priority: what waits for messages is short."""
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device, priority=-1)
+        if threading.current_thread() is self._thread:
+            # Every thread begins on device 0, and would make a context there.
+            torch.cuda.set_device(device)
+        return torch.cuda.stream(self._streams[device])
 
     def _loop(self) -> None:
         goes_on = True
@@ -174,41 +197,23 @@ class ThreadLane:
                 self._run_jobs()
 
 
-class StreamLane:
-    """The same for a backend whose messages are kernels (NCCL): a side stream of the device, no thread."""
-
-    def __init__(self) -> None:
-        self._line = Line()
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
-
-    def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> FutureWork:
-        """Enqueue `job` on the side stream behind the caller's work; a failure names `what`. A caller that waits
-        makes its stream wait, as always with kernels."""
-        device = tensors[0].device
-        stream = self._streams.get(device)
-        if stream is None:
-            stream = self._streams[device] = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        work = FutureWork(device)
-        with torch.cuda.stream(stream):
-            for tensor in tensors:
-                tensor.record_stream(stream)
-            # The future notes the stream that it is finished on: waiting for it is waiting for the job's kernels.
-            self._line.perform(job, work, list(tensors), what)
-        return work
-
-    def stop(self) -> None:
-        """Nothing to end: the streams go with the process."""
-
-
 def _after_current_stream(job: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """`job`, to be run by another thread once the caller's stream has got this far."""
+    """`job`, to be run on another stream, once the caller's stream has got this far. When it returns the device has
+    done all of it: only then may the tensors that it holds go."""
     ready = torch.cuda.Event()
     ready.record(torch.cuda.current_stream(device))
 
     def run() -> None:
-        ready.synchronize()
+        torch.cuda.current_stream(device).wait_event(ready)
         job()
-        torch.cuda.current_stream(device).synchronize()
+        arrive()
 
     return run
+
+
+def arrive() -> None:
+    """Return when the current stream has done what it was given; the core is free meanwhile, for the ranks that need
+    it."""
+    done = torch.cuda.Event(blocking=True)
+    done.record()
+    done.synchronize()

@@ -140,7 +140,7 @@ class Simulation:
     def __init__(self, size: int, order: Sequence[int] | None = None) -> None:
         self.size = size
         self._order = order
-        self.scratch: list[dict[tuple[str, torch.dtype, torch.device], Tensor]] = [{} for _ in range(size)]
+        self.scratch: list[dict[tuple[str, torch.dtype, torch.device, bool], Tensor]] = [{} for _ in range(size)]
 
     def run(self, work: Callable[[Wire], T]) -> Record[T]:
         """Run `work(wire)` on every rank. Raises SimulationError for a deadlock, a message that nobody receives or

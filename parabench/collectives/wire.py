@@ -44,7 +44,7 @@ class Wire:
     """This rank's place in a group of `size` ranks, with `send` to and `recv` from any of them.
 
     `ranks` maps this wire's ranks to the backend's, so that an algorithm for n ranks runs unchanged among some.
-    The backend keeps the group's timeout.
+    The backend keeps the group's timeout. `empty` makes buffers, as torch.empty does.
     """
 
     def __init__(
@@ -53,14 +53,15 @@ class Wire:
         ranks: Sequence[int],
         rank: int,
         *,
-        scratch: dict[tuple[str, torch.dtype, torch.device], Tensor] | None = None,
+        scratch: dict[tuple[str, torch.dtype, torch.device, bool], Tensor] | None = None,
+        empty: Callable[..., Tensor] = torch.empty,
     ) -> None:
         self.rank = rank
         self.size = len(ranks)
         self._backend = backend
         self._ranks = tuple(ranks)
         self._scratch = {} if scratch is None else scratch
-
+        self._empty = empty
         self._subsets: dict[tuple[int, ...], Wire] = {}
 
     # Whether messages travel from when they are posted. Where they don't, pieces gain nothing, and there are no
@@ -72,7 +73,9 @@ class Wire:
         key = tuple(ranks)
         if key not in self._subsets:
             peers = [self._ranks[rank] for rank in key]
-            self._subsets[key] = type(self)(self._backend, peers, key.index(self.rank), scratch=self._scratch)
+            self._subsets[key] = type(self)(
+                self._backend, peers, key.index(self.rank), scratch=self._scratch, empty=self._empty
+            )
         return self._subsets[key]
 
     def send(self, tensor: Tensor, peer: int, channel: int = 0) -> Message:
@@ -94,12 +97,13 @@ class Wire:
         message: Message = self._backend.recv([tensor], self._ranks[peer], _TAG + channel)
         return message
 
-    def scratch(self, purpose: str, like: Tensor, numel: int) -> Tensor:
-        """A flat buffer of `numel` elements of `like`'s type, kept between calls. Its content is undefined."""
-        key = (purpose, like.dtype, like.device)
+    def scratch(self, purpose: str, like: Tensor, numel: int, *, pinned: bool = False) -> Tensor:
+        """A flat buffer of `numel` elements of `like`'s type, kept between calls; `pinned` in host memory that a device
+        copies to and from by itself. Its content is undefined."""
+        key = (purpose, like.dtype, like.device, pinned)
         buffer = self._scratch.get(key)
         if buffer is None or buffer.numel() < numel:
-            buffer = self._scratch[key] = torch.empty(numel, dtype=like.dtype, device=like.device)
+            buffer = self._scratch[key] = self._empty(numel, dtype=like.dtype, device=like.device, pin_memory=pinned)
         return buffer[:numel]
 
 

@@ -145,7 +145,9 @@ class Recorder:
         """Make a call that the backend does, and return its work, watched. NCCL returns none for what it makes
         together with others, nor where the caller `waits`: then it runs on the caller's stream."""
         self.let_go()
-        watched = self.called(op, group, results, on_stream=is_nccl(group, self._device))
+        tensors = list(results)
+        device = tensors[0].device if tensors else self._device
+        watched = self.called(op, group, tensors, on_stream=is_nccl(group, device))
         watched.begin = watched.made
         with watched.handing(waits=waits and watched.on_stream):
             work = call()

@@ -10,7 +10,7 @@ threads free tensors, for which they want that lock, while they hold the one tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,11 +48,12 @@ ABOVE = "BackendSelect"
 
 
 class NativeCalls:
-    """While its block runs, `observer` follows every call of an operator above on tensors of `device_type`."""
+    """While its block runs, `observer` follows every call of an operator above; a call without a tensor is one on
+    `device_type`."""
 
     def __init__(self, observer: Observer, device_type: str) -> None:
         self._observer = observer
-        self._device = getattr(torch._C.DispatchKey, device_type.upper())
+        self._device_type = device_type
 
     def __enter__(self) -> NativeCalls:
         self._library = torch.library.Library("c10d", "IMPL")
@@ -62,6 +63,11 @@ class NativeCalls:
 
     def __exit__(self, *exc: object) -> None:
         self._library._destroy()
+
+    def _key(self, arguments: Sequence[Any]) -> Any:
+        """Of the kernel that c10d would have called: that of the tensors' device. A group may serve several."""
+        types = (each.device.type for each in tree_leaves(arguments) if isinstance(each, torch.Tensor))
+        return getattr(torch._C.DispatchKey, next(types, self._device_type).upper())
 
     def _watched(self, name: str) -> Callable[..., Any]:
         op, buffer = OPERATORS[name]
@@ -75,7 +81,7 @@ class NativeCalls:
 
             def call() -> Any:
                 nonlocal returned
-                returned = operator._op_dk(self._device, *arguments)
+                returned = operator._op_dk(self._key(arguments), *arguments)
                 work = returned[-1] if isinstance(returned, tuple) else returned
                 return Work.unbox(work)
 

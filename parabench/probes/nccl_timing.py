@@ -10,7 +10,12 @@ import torch.distributed as dist
 
 def is_nccl(group: Any, device: torch.device) -> bool:
     """Whether NCCL carries what `group` sends from `device`."""
-    return device.type == "cuda" and "nccl" in group._get_backend(device).name().lower()
+    if device.type != "cuda":
+        return False
+    try:
+        return "nccl" in group._get_backend(device).name().lower()
+    except RuntimeError:  # the group has no backend for that device
+        return False
 
 
 def enable_timing(device: torch.device) -> None:
