@@ -10,11 +10,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from typing import Protocol as Interface
 
 from parabench.axes import BATCH_PER_RANK
-from parabench.case import DEFAULTS, Case, Protocol
+from parabench.case import DEFAULTS, DEVICES, Case, Protocol
 from parabench.collective_case import CollectiveCase, CollectiveProtocol
 from parabench.collective_modes import LATENCY
 from parabench.collectives import levels_of
 from parabench.data import SYNTHETIC
+from parabench.defaults import unchosen
 from parabench.errors import UsageError
 from parabench.family import OPTIONAL, STRATEGIES, entry_of
 from parabench.machine import Machine
@@ -290,6 +291,18 @@ def _found(chosen: Mapping[str, Any], world_size: int, machine: Machine, automat
         return Found(_case(rest, world_size, machine), automatic, str(error))
 
 
+def _suited(case: Case, chosen: Mapping[str, Any], machine: Machine) -> Case:
+    """The case with the data and the length that its model can take, where nobody chose them."""
+    # A user's model may depend on the case, and should see a device that there is.
+    model = entry_of_model(replace(case, **settle_device(case.device, case.backend, machine)))
+    if "data" not in chosen:
+        reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
+        case = replace(case, data=SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"])
+    if "seq_len" not in chosen and model.context is not None:
+        case = replace(case, seq_len=min(case.seq_len, model.context))
+    return case
+
+
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     """One case, settled. An axis that its strategy lacks is dropped before its value can be found wrong."""
     entry = entry_of(str(chosen.get("strategy", DEFAULTS["strategy"])))
@@ -305,12 +318,12 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
         if type(per_rank) is not int or per_rank < 1:
             raise UsageError(f"batch_per_rank is {per_rank!r}; it must be a whole number of 1 or more")
         fields["global_batch"] = per_rank * world_size
+    device = settle_device(fields.get("device", "auto"), "auto", machine)["device"]
+    if device in DEVICES:  # what is none the case refuses
+        fields = unchosen(device, machine, chosen) | fields
     case = Case(**fields, world_size=world_size)
-    if "data" not in fields:
-        # A user's model may depend on the case, and should see a device that there is.
-        model = entry_of_model(replace(case, **settle_device(case.device, case.backend, machine)))
-        if not (model.reads_bytes or (model.vocabulary and case.vocabulary)):
-            case = replace(case, data=SYNTHETIC)  # nobody chose text for a model that cannot read it
+    if not {"data", "seq_len"} <= chosen.keys():
+        case = _suited(case, chosen, machine)
     if levels_of(case.algorithm) is not None and chosen.get("ranks_per_node") is not None:
         case = replace(case, ranks_per_node=chosen["ranks_per_node"])
     return settle(case, machine)

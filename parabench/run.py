@@ -39,8 +39,9 @@ from parabench.progress import outcome, say
 from parabench.protocol import BY_STEPS_OR_TIME
 from parabench.record import TRACES, Finding, Launch, check_label
 from parabench.session import LaunchFunction, Progress, Session
+from parabench.settle import settle_device
 from parabench.store import Store, load
-from parabench.suite import Suite, load_suite
+from parabench.suite import CPU, GPUS, ONE_GPU, Suite, load_suite
 from parabench.until import Until
 from parabench.walking import concluding, walk_session
 
@@ -184,12 +185,21 @@ def plan_request(request: Request, suite: Suite, machine: Machine) -> TrainingPl
         if name in overrides:
             raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
         overrides[name] = parse_axis(name, values)
+    suite = suite.on(kind_of(machine, overrides))
     protocol = protocol_of(request, suite.protocol)
     plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
     if any(case.device == "cuda" for case in plan.cases):
         return replace(plan, protocol=protocol.settled("cuda"))
     # Without a CUDA device there is nothing to remember: `snapshotless` says so, and no step is taken for it.
     return replace(plan, protocol=replace(protocol, memory_snapshot=False).settled("cpu"))
+
+
+def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
+    """Which of a suite's machines this one is, for the devices that were asked for."""
+    devices = {settle_device(each, "auto", machine)["device"] for each in overrides.get("device", ("auto",))}
+    if "cuda" not in devices:
+        return CPU
+    return GPUS if machine.ranks("cuda") * machine.nodes > 1 else ONE_GPU
 
 
 def protocol_of(request: Request, suites: Protocol) -> Protocol:

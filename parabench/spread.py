@@ -10,7 +10,9 @@ from typing import Any
 from parabench.axes import BATCH_PER_RANK
 from parabench.case import DEFAULTS
 from parabench.data import SYNTHETIC, corpus
+from parabench.defaults import defaults_on
 from parabench.machine import Machine
+from parabench.settle import settle_device
 from parabench.suite import BATCHES, Suite, Sweep
 
 
@@ -30,6 +32,7 @@ def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Mach
     sweeps = []
     for each in suite.sweeps:
         axes = dict(each.axes)
+        usual = defaults_on(_device(each, overrides, machine), machine, math.lcm(*sharing))
         sizes = axes.get("world_size", ())
         if len(sizes) > 1:
             every = machine.world_sizes("cuda" if machine.gpus else "cpu")
@@ -37,27 +40,34 @@ def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Mach
         elif sizes and sizes != ("auto",):
             axes["world_size"] = (ranks,)
         if not set(BATCHES) & {*overrides, *axes}:
-            axes["global_batch"] = (DEFAULTS["global_batch"],)
+            axes["global_batch"] = (usual["global_batch"],)
         if "global_batch" in axes:
             axes["global_batch"] = tuple(math.lcm(n, *sharing) if is_count(n) else n for n in axes["global_batch"])
         if machine.nodes > 1:
             axes.pop("ranks_per_node", None)
         sweeps.append(Sweep(axes))
     spread_out = replace(suite, sweeps=tuple(sweeps))
-    if not _outgrown(spread_out.override(overrides), max(sharing)):
+    if not _outgrown(spread_out.override(overrides), max(sharing), machine):
         return spread_out
     return replace(suite, sweeps=tuple(Sweep({"data": (SYNTHETIC,), **each.axes}) for each in sweeps))
 
 
-def _outgrown(suite: Suite, ranks: int) -> bool:
+def _device(sweep: Sweep, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str:
+    """The device of a sweep's cases; where they have both, that of which more is asked."""
+    asked = overrides.get("device") or sweep.axes.get("device", ("auto",))
+    return "cuda" if "cuda" in {settle_device(each, "auto", machine)["device"] for each in asked} else "cpu"
+
+
+def _outgrown(suite: Suite, ranks: int, machine: Machine) -> bool:
     """Whether the text that is taken where nobody chose data is shorter than a global batch of the suite's."""
     needed = 0
     for each in suite.sweeps:
-        if {"data", "vocabulary"} & each.axes.keys():
+        usual = defaults_on(_device(each, {}, machine), machine)
+        if {"data", "vocabulary"} & each.axes.keys() or usual["data"] != DEFAULTS["data"]:
             continue
         batches = [n for n in each.axes.get("global_batch", ()) if is_count(n)]
         batches += [n * ranks for n in each.axes.get(BATCH_PER_RANK, ()) if is_count(n)]
-        lengths = [n for n in each.axes.get("seq_len", (DEFAULTS["seq_len"],)) if is_count(n)]
+        lengths = [n for n in each.axes.get("seq_len", (usual["seq_len"],)) if is_count(n)]
         needed = max([needed, *(batch * length for batch in batches for length in lengths)])
     return needed >= corpus.size(DEFAULTS["data"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,11 @@ from parabench.case import Protocol, is_text
 from parabench.errors import UsageError
 
 BATCHES = ("global_batch", BATCH_PER_RANK)
+
+# The machines for which a suite may declare CASES and PROTOCOL apart: what is asked on CPUs, on one CUDA device, where
+# nothing needs a second one, and on several.
+CPU, ONE_GPU, GPUS = "cpu", "one_gpu", "gpus"
+MACHINES = (CPU, ONE_GPU, GPUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,19 @@ def sweep(**axes: Any) -> Sweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A question and the sweeps that answer it."""
+    """A question and the sweeps that answer it; on a machine of `others` it is these sweeps, and that protocol."""
 
     name: str
     path: Path
     question: str
     sweeps: tuple[Sweep, ...]
     protocol: Protocol
+    others: Mapping[str, tuple[tuple[Sweep, ...], Protocol]] = field(default_factory=dict)
+
+    def on(self, machine: str) -> Suite:
+        """What it is on one of MACHINES."""
+        sweeps, protocol = self.others.get(machine, (self.sweeps, self.protocol))
+        return replace(self, sweeps=sweeps, protocol=protocol, others={})
 
     def override(self, axes: Mapping[str, tuple[Any, ...]]) -> Suite:
         """Every sweep with these axes instead of its own; of the ways to give a batch, the one given here counts."""
@@ -74,14 +85,41 @@ def load_suite(name: str) -> Suite:
 
 
 def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
-    cases = content.get("CASES")
-    sweeps = (cases,) if isinstance(cases, Sweep) else tuple(cases) if isinstance(cases, Iterable) else ()
-    if not sweeps or not all(isinstance(each, Sweep) for each in sweeps):
-        raise UsageError("it declares no CASES; give CASES = [sweep(strategy=..., ...), ...]")
+    each = {machine: (_sweeps(content, machine), _protocol(content, machine)) for machine in MACHINES}
     question = content.get("__doc__")
     if not is_text(question) or not str(question).strip():
         raise UsageError("it has no docstring; begin it with the question that it answers")
-    protocol = content.get("PROTOCOL", Protocol())
+    sweeps, protocol = each.pop(CPU)
+    return Suite(
+        name=path.stem, path=path, question=str(question).strip(), sweeps=sweeps, protocol=protocol, others=each
+    )
+
+
+def _sweeps(content: Mapping[str, Any], machine: str) -> tuple[Sweep, ...]:
+    cases = content.get("CASES")
+    if isinstance(cases, Mapping):
+        _check_machines("CASES", cases)
+        cases = cases.get(machine)
+    sweeps = (cases,) if isinstance(cases, Sweep) else tuple(cases) if isinstance(cases, Iterable) else ()
+    if not sweeps or not all(isinstance(each, Sweep) for each in sweeps):
+        raise UsageError(
+            "it declares no CASES; give CASES = [sweep(strategy=..., ...), ...], or such a list for each of "
+            f"{', '.join(MACHINES)}"
+        )
+    return sweeps
+
+
+def _protocol(content: Mapping[str, Any], machine: str) -> Protocol:
+    protocol = content.get("PROTOCOL", {})
+    if isinstance(protocol, Mapping):
+        _check_machines("PROTOCOL", protocol)
+        protocol = protocol.get(machine, Protocol())
     if not isinstance(protocol, Protocol):
         raise UsageError("PROTOCOL must be a Protocol(warmup=..., steps=..., launches=...)")
-    return Suite(name=path.stem, path=path, question=str(question).strip(), sweeps=sweeps, protocol=protocol)
+    return protocol
+
+
+def _check_machines(name: str, values: Mapping[Any, Any]) -> None:
+    unknown = [machine for machine in values if machine not in MACHINES]
+    if unknown:
+        raise UsageError(f"{name} has {unknown[0]!r}; give it for {', '.join(MACHINES)}")

@@ -10,7 +10,9 @@ import pytest
 from parabench.analysis.memory import FORMULAS
 from parabench.axes import AXES, BATCH_PER_RANK, parse_axis
 from parabench.case import DEFAULTS
+from parabench.defaults import defaults_on
 from parabench.family import STRATEGIES
+from parabench.machine import Machine
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,7 +54,13 @@ def test_the_page_of_axes_names_every_axis_and_its_default():
         if line.startswith("| `"):
             defaults[cells[0].strip("`")] = cells[1]
     assert set(defaults) == set(AXES)
-    for name, said in defaults.items():
+    for name, both in defaults.items():
+        said, _, on_cuda = both.partition("; on CUDA ")
+        cuda = defaults_on("cuda", Machine(cores=2)).get(name)
+        if name == "global_batch":
+            assert on_cuda == "by the devices"
+        else:
+            assert on_cuda.strip("`") == ("" if cuda is None else str(cuda))
         if name == BATCH_PER_RANK:
             assert said == ""
         elif said.startswith("`"):  # a text, or the name that None has on the command line

@@ -68,11 +68,12 @@ def test_a_single_rank_is_all_there_is():
 
 
 @pytest.mark.parametrize(("asked", "spread"), [(4, (4, 1)), (6, (6, 1)), (12, (12, 2)), (16, (16, 2))])
-def test_a_size_that_is_asked_for_need_fill_no_node(asked, spread):
-    made = plan(cluster(2, 8), sweep(world_size=2), world_size=(asked,))
+@pytest.mark.parametrize("gpus", [False, True])
+def test_a_size_that_is_asked_for_need_fill_no_node(asked, spread, gpus):
+    made = plan(cluster(2, 8, gpus), sweep(world_size=2), world_size=(asked,))
     assert sizes(made) == [spread]
     # The batch that nobody asked for divides among those ranks, and no others.
-    assert made.cases[0].global_batch == {4: 8, 6: 24, 12: 24, 16: 16}[asked]
+    assert made.cases[0].global_batch == (8 * asked if gpus else {4: 8, 6: 24, 12: 24, 16: 16}[asked])
 
 
 @pytest.mark.parametrize("asked", [9, 17, 24])
@@ -136,11 +137,12 @@ def test_a_shape_that_is_asked_for_with_its_size_is_refused():
 
 
 def test_sizes_that_nobody_asked_for_need_not_fit_the_model():
-    made = plan(cluster(2, 8), sweep(strategy=("ddp", "tp"), world_size=2))
-    assert [case.strategy for case in made.cases] == ["ddp"]
-    assert "does not divide the 4 heads of gpt-nano" in made.skipped[0].reason
-    with pytest.raises(UsageError, match="does not divide the 4 heads of gpt-nano"):
-        plan(cluster(2, 8), sweep(), strategy=("ddp", "tp"), world_size=(16,))
+    for gpus, said in ((False, "the 4 heads of gpt-nano"), (True, "the 12 heads of gpt2")):
+        made = plan(cluster(2, 8, gpus), sweep(strategy=("ddp", "tp"), world_size=2))
+        assert [case.strategy for case in made.cases] == ["ddp"]
+        assert f"does not divide {said}" in made.skipped[0].reason
+        with pytest.raises(UsageError, match=f"does not divide {said}"):
+            plan(cluster(2, 8, gpus), sweep(), strategy=("ddp", "tp"), world_size=(16,))
 
 
 def test_real_nodes_take_the_place_of_those_that_a_suite_makes_up():
@@ -167,17 +169,19 @@ def test_a_batch_that_is_none_is_told_what_it_is(axis, wrong):
         plan(cluster(2, 8), sweep(world_size=2), **{axis: (wrong,)})
 
 
-def test_all_cases_do_the_same_work():
-    made = plan(cluster(3, 5), sweep(strategy="single"), sweep(world_size=2), sweep(world_size=(2, 4), global_batch=8))
+@pytest.mark.parametrize("gpus", [False, True])
+def test_all_cases_do_the_same_work(gpus):
+    sweeps = (sweep(strategy="single"), sweep(world_size=2), sweep(world_size=(2, 4), global_batch=8))
+    made = plan(cluster(3, 5, gpus), *sweeps)
     assert {case.global_batch for case in made.cases} == {120}
 
 
 def test_a_batch_that_outgrows_our_text_is_made_of_synthetic_data_in_all_cases():
     sweeps = (sweep(strategy="single"), sweep(world_size=2, seq_len=(8, 64)))
-    assert {case.data for case in plan(cluster(16, 8), *sweeps).cases} == {"text"}
-    assert {case.data for case in plan(cluster(32, 8), *sweeps).cases} == {"synthetic"}
-    assert {case.data for case in plan(cluster(32, 8), *sweeps, seq_len=(8,)).cases} == {"text"}
-    weak = plan(cluster(32, 8), sweep(world_size="auto", batch_per_rank=1))
+    assert {case.data for case in plan(cluster(16, 8, False), *sweeps).cases} == {"text"}
+    assert {case.data for case in plan(cluster(32, 8, False), *sweeps).cases} == {"synthetic"}
+    assert {case.data for case in plan(cluster(32, 8, False), *sweeps, seq_len=(8,)).cases} == {"text"}
+    weak = plan(cluster(32, 8, False), sweep(world_size="auto", batch_per_rank=1))
     assert {case.data for case in weak.cases} == {"synthetic"}
 
 

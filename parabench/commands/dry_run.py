@@ -31,7 +31,7 @@ from parabench.results import check_version
 from parabench.run import Request, check_bare_resume, plan_request, snapshotless
 from parabench.schema import SCHEMA_VERSION
 from parabench.store import Store
-from parabench.suite import Suite, load_suite
+from parabench.suite import MACHINES, Suite, load_suite
 from parabench.until import Until
 from parabench.walking import grouped
 
@@ -69,7 +69,8 @@ def wants_cuda(request: Request, suite: Suite | None) -> bool:
     asked = [values for name, _, values in (text.partition("=") for text in request.axes) if name == "device"]
     if asked:
         return "cuda" in split_values(asked[0])
-    return suite is not None and any("cuda" in each.axes.get("device", ()) for each in suite.sweeps)
+    kinds = [suite.on(machine) for machine in MACHINES] if suite is not None else []
+    return any("cuda" in each.axes.get("device", ()) for kind in kinds for each in kind.sweeps)
 
 
 def planned_for(flags: Flags, environ: Mapping[str, str], here: Machine, wants_cuda: bool) -> tuple[Machine, list[str]]:
