@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,14 @@ LEVELS = {
 }
 ITSELF = "X"
 
+# NVLinks of unknown number.
+NVLINK = "NV?"
+
 # What NVLinks lead to when it is no device.
 SWITCH = "switch"
+
+# The oldest compute capability of CUDA 13.
+TURING = 7, 5
 
 # NVML counts clocks in MHz and power in mW.
 MEGA, MILLI = 10**6, 1e-3
@@ -89,11 +95,37 @@ def look(indices: Sequence[int], root: Path = ROOT) -> dict[str, Any]:
         pynvml.nvmlShutdown()
 
 
+def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], torch_cuda: str | None) -> str | None:
+    """Why a torch that is built for `torch_cuda` cannot compute here, of a record of driver and devices; None where
+    nothing is known against it.
+
+    A driver runs what was built for CUDA of its own major version or an older one ("CUDA Compatibility", minor version
+    compatibility), and CUDA 13 has no code for devices before Turing (its release notes, "Deprecated Architectures").
+    """
+    if torch_cuda is None:
+        return None
+    major, newest = int(torch_cuda.partition(".")[0]), driver.get("cuda")
+    if newest is not None and int(newest.partition(".")[0]) < major:
+        return (
+            f"its driver {driver.get('version') or 'of an unknown version'} runs CUDA {newest} at most, and this torch "
+            f"is built for CUDA {torch_cuda}; install a newer driver, or a torch that is built for CUDA {newest}"
+        )
+    for gpu in gpus:
+        capability = gpu.get("compute_capability")
+        if major >= 13 and capability is not None and tuple(map(int, capability.split("."))) < TURING:
+            return (
+                f"{gpu['name']} has compute capability {capability}, and CUDA {torch_cuda}, for which this torch is "
+                f"built, begins at {TURING[0]}.{TURING[1]}; install a torch that is built for CUDA 12"
+            )
+    return None
+
+
 def links(handles: Sequence[Handle]) -> dict[str, Any]:
     """{"matrix": rows, "nvlinks_to_switches": counts, "reasons"}: what lies between each two devices, written as
     `nvidia-smi topo -m` writes it.
 
-    `NV4` is four active NVLinks, to the peer itself or, by way of switches, to all; None is unknown.
+    `NV4` is four active NVLinks, to the peer itself or, by way of switches, to all, `NV?` an unknown number of them;
+    None is unknown.
     """
     buses = [_asked(lambda h: _bus(pynvml.nvmlDeviceGetPciInfo(h)), handle)[0] for handle in handles]
     seen = [_asked(_nvlinks, handle) for handle in handles]
@@ -106,6 +138,9 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
             count = direct or min(to_peers[a][SWITCH], to_peers[b][SWITCH])
             if count:
                 cell: str | None = f"NV{count}"
+            elif _asked(_over_nvlink, (handles[a], handles[b]))[0]:
+                # A virtual machine may hide what NVLinks lead to, but not that they do.
+                cell = NVLINK
             elif str(a) in reasons or str(b) in reasons:
                 cell = None
             else:
@@ -132,6 +167,11 @@ def _nvlinks(handle: Handle) -> Counter[str | None]:
         else:
             found[_bus(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))] += 1
     return found
+
+
+def _over_nvlink(pair: tuple[Handle, Handle]) -> bool:
+    """Whether one device reaches the other's memory over NVLinks, however many."""
+    return bool(pynvml.nvmlDeviceGetP2PStatus(*pair, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) == pynvml.NVML_P2P_STATUS_OK)
 
 
 def _level(pair: tuple[Handle, Handle]) -> str:

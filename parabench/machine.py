@@ -23,16 +23,35 @@ RANKS_PER_CORE = 4
 # Only these are recorded: what changes how training runs, and nothing that could be a secret.
 ENVIRONMENT_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
-    "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
-    "KMP_BLOCKTIME", "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_CROSS_NIC", "NCCL_CUMEM_ENABLE",
-    "NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_IB_HCA", "NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_NET", "NCCL_NET_GDR_LEVEL", "NCCL_NTHREADS", "NCCL_NVLS_ENABLE",
-    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROTO", "NCCL_SHM_DISABLE", "NCCL_SOCKET_IFNAME",
-    "NCCL_SOCKET_NTHREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND",
-    "OPENBLAS_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "CUDA_MODULE_LOADING", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_VISIBLE_DEVICES", "ENABLE_INTRA_NODE_COMM",
+    "FI_EFA_FORK_SAFE", "FI_EFA_USE_DEVICE_RDMA", "FI_PROVIDER", "GLOO_SOCKET_IFNAME", "GOMP_CPU_AFFINITY",
+    "IBV_FORK_SAFE", "KMP_AFFINITY", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_BUFFSIZE",
+    "NCCL_CROSS_NIC", "NCCL_CTA_POLICY", "NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_DMABUF_ENABLE",
+    "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_IB_HCA",
+    "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_SL", "NCCL_IB_TC", "NCCL_IB_TIMEOUT",
+    "NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MNNVL_ENABLE",
+    "NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NET", "NCCL_NET_GDR_LEVEL", "NCCL_NTHREADS", "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_NVL_CHUNKSIZE", "NCCL_PROTO", "NCCL_PXN_DISABLE",
+    "NCCL_SHM_DISABLE", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_NTHREADS", "NCCL_WIN_ENABLE", "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND", "OPENBLAS_NUM_THREADS", "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF", "RDMAV_FORK_SAFE", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CUDAGRAPHS",
+    "TORCHINDUCTOR_FREEZING", "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_DISTRIBUTED_USE_TORCHCOMMS", "TORCH_FR_BUFFER_SIZE", "TORCH_FR_CPP_STACK",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_BLOCKING_WAIT",
-    "TORCH_NCCL_HIGH_PRIORITY",
+    "TORCH_NCCL_CUDA_EVENT_CACHE", "TORCH_NCCL_ENABLE_MONITORING", "TORCH_NCCL_ENABLE_TIMING",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "TORCH_NCCL_HIGH_PRIORITY", "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_NCCL_USE_COMM_NONBLOCKING", "UCX_NET_DEVICES", "UCX_TLS",
 )  # fmt: skip
+
+# What these name is a path, or may be one: only that they are set is recorded.
+PATH_VARIABLES = (
+    "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD", "NCCL_CONF_FILE", "NCCL_GRAPH_FILE",
+    "NCCL_NET_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN", "TORCHINDUCTOR_CACHE_DIR",
+)  # fmt: skip
+SET = "set"
+
+# What NCCL reads besides its variables (src/misc/param.cc).
+NCCL_FILES = {"/etc/nccl.conf": Path("/etc/nccl.conf"), "~/.nccl.conf": Path("~/.nccl.conf")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +69,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the planner needs. `gpus_reason` says why `gpus` is empty.
+    """What the planner needs. `gpus_reason` says why `gpus` is empty, `cuda_fault` why this torch cannot use them.
 
     Of a session on several nodes each is like this one, and runs up to `ranks_per_node` ranks. None: nobody said how
     many a node is to run.
@@ -62,6 +81,7 @@ class Machine:
     nodes: int = 1
     ranks_per_node: int | None = None
     nccl: Nccl = field(default_factory=Nccl)
+    cuda_fault: str | None = None
 
     def ranks(self, device: str) -> int:
         """How many ranks a node may run on `device` ("cpu" or "cuda")."""
@@ -89,7 +109,8 @@ def this_machine() -> Machine:
     from parabench.probes.nvml import visible_devices
 
     found, reason = _gpus(visible_devices)
-    return Machine(cores=cores(), gpus=found, gpus_reason=reason, nccl=this_nccl())
+    fault = _cuda_fault(found) if found else None
+    return Machine(cores=cores(), gpus=found, gpus_reason=reason, nccl=this_nccl(), cuda_fault=fault)
 
 
 def readable_gpus() -> tuple[Gpu, ...]:
@@ -139,6 +160,18 @@ def _gpu(index: int) -> Gpu:
     return Gpu(name if isinstance(name, str) else name.decode(), memory, index, address)
 
 
+def _cuda_fault(found: Sequence[Gpu]) -> str | None:
+    """Why the driver or a device is none for this torch, read without it; None where nothing is known against it."""
+    import pynvml
+
+    from parabench import gpus
+
+    with suppress(pynvml.NVMLError):
+        seen = gpus.look([gpu.index for gpu in found])
+        return gpus.cuda_fault(seen["driver"], seen["gpus"], provenance.torch_cuda()[0])
+    return None
+
+
 def environment(machine: Machine) -> dict[str, Any]:
     """What is recorded of `machine`, this one, with a session; JSON-able. Unknown is None with a reason beside it.
 
@@ -161,7 +194,9 @@ def environment(machine: Machine) -> dict[str, Any]:
         "versions": versions,
         "unknown_versions": unknown_versions,
         "git": provenance.git(Path.cwd()),
-        "env": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ},
+        "env": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ}
+        | {name: SET for name in PATH_VARIABLES if os.environ.get(name)},
+        "nccl_files": [name for name, path in NCCL_FILES.items() if path.expanduser().is_file()],
     }
 
 

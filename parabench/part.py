@@ -20,7 +20,7 @@ from parabench.nccl_names import nccl_environment
 from parabench.probes.devices import Devices
 from parabench.probes.hang import read_answer
 from parabench.probes.host import Host
-from parabench.probes.nvml import used_devices
+from parabench.probes.nvml import keep_nvml, used_devices
 from parabench.probes.pids import RankPids
 from parabench.probes.sampler import Sampler
 from parabench.probes.steps import told_counts
@@ -119,6 +119,8 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
     case = course.case
     with ExitStack() as stack:
         folder = stack.enter_context(launch_folder())
+        if case.device == "cuda":
+            keep_nvml()
         pids = RankPids(folder, ranks)
         # One process may drive several devices.
         driven = max(len(ranks), case.world_size // case.nodes)

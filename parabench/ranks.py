@@ -80,6 +80,8 @@ def start_server() -> None:
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
         # Every node of a launch has as many ranks: its agents need not ask one another how many.
         os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
+        # torch elastic asks for devices before each launch: through NVML that takes no context on any of them.
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         multiprocessing.set_forkserver_preload([PRELOAD])
         with signals_restored(), sockets_in_own_folder():
             # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.

@@ -180,6 +180,8 @@ def refusal(case: AnyCase, machine: Machine) -> str | None:
     """Why this machine cannot run the case, or None when it can."""
     if case.device == "cuda" and not machine.gpus:
         return f"device cuda is not here: {machine.gpus_reason}; use device cpu"
+    if case.device == "cuda" and machine.cuda_fault is not None:
+        return f"device cuda cannot be used: {machine.cuda_fault}; or use device cpu"
     if case.nodes > machine.nodes:
         here = f"this session has {machine.nodes}" if machine.ranks_per_node else "this is one machine; see --nnodes"
         return f"nodes is {case.nodes}, and {here}"

@@ -112,7 +112,8 @@ def test_kinds_of_containers(tmp_path, file, environ, kind):
 class Nvml:
     """Devices by number. `nvlinks` are each one's (peer, or "switch"); `levels` what lies between two without any."""
 
-    def __init__(self, count=2, nvlinks=None, levels=None, mig=(), refused=()):
+    def __init__(self, count=2, nvlinks=None, levels=None, mig=(), refused=(), peers=()):
+        self.peers = peers
         self.count, self.nvlinks, self.levels, self.mig = count, nvlinks or {}, levels or {}, mig
         self.refused = refused
 
@@ -147,6 +148,11 @@ class Nvml:
             ),
             "nvmlDeviceGetNvLinkRemotePciInfo": lambda h, link: SimpleNamespace(busId=self.bus(self.nvlinks[h][link])),
             "nvmlDeviceGetTopologyCommonAncestor": lambda a, b: self.levels[a, b],
+            "nvmlDeviceGetP2PStatus": lambda a, b, over: (
+                pynvml.NVML_P2P_STATUS_OK
+                if (a, b, over) in [(*pair, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) for pair in self.peers]
+                else pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
+            ),
         }
         for name, answer in answers.items():
             monkeypatch.setattr(pynvml, name, self.refuse if name in self.refused else answer)
@@ -211,6 +217,39 @@ def test_switches_join_all_devices_with_the_links_of_the_one_that_has_fewest(mon
     found = gpus.links(range(3))
     assert found["matrix"] == [["X", "NV18", "NV17"], ["NV18", "X", "NV17"], ["NV17", "NV17", "X"]]
     assert found["nvlinks_to_switches"] == [18, 18, 17]
+
+
+def test_nvlinks_whose_other_side_is_hidden_are_nvlinks_of_unknown_number(monkeypatch):
+    """In a virtual machine of an HGX board the topology shows host bridges."""
+    levels = {(0, 1): pynvml.NVML_TOPOLOGY_HOSTBRIDGE, (0, 2): pynvml.NVML_TOPOLOGY_SYSTEM, (1, 2): 50}
+    Nvml(count=3, levels=levels, peers=[(0, 1)]).install(monkeypatch)
+    assert gpus.links(range(3))["matrix"] == [["X", "NV?", "SYS"], ["NV?", "X", "SYS"], ["SYS", "SYS", "X"]]
+
+
+def card(name, capability):
+    return {"name": name, "compute_capability": capability}
+
+
+@pytest.mark.parametrize(
+    ("driver", "device", "torch_cuda", "why"),
+    [
+        (
+            "12.2",
+            card("NVIDIA H100 80GB HBM3", "9.0"),
+            "13.0",
+            "its driver 535.1 runs CUDA 12.2 at most, and this torch",
+        ),
+        ("13.0", card("Tesla V100-SXM2-16GB", "7.0"), "13.0", "Tesla V100-SXM2-16GB has compute capability 7.0"),
+        ("12.2", card("Tesla V100-SXM2-16GB", "7.0"), "12.8", None),
+        ("13.1", card("Tesla T4", "7.5"), "13.0", None),
+        ("13.0", card("NVIDIA B200", "10.0"), "13.0", None),
+        (None, card("unknown", None), "13.0", None),
+        ("12.2", card("NVIDIA H100 80GB HBM3", "9.0"), None, None),
+    ],
+)
+def test_a_driver_or_a_device_that_is_none_for_this_torch(driver, device, torch_cuda, why):
+    fault = gpus.cuda_fault({"version": "535.1", "cuda": driver}, [device], torch_cuda)
+    assert fault is None if why is None else fault is not None and fault.startswith(why)
 
 
 def test_a_link_that_may_not_be_looked_at_is_unknown_and_not_taken_for_pcie(monkeypatch):

@@ -11,6 +11,8 @@ import pynvml
 import pytest
 
 from parabench import machine
+from parabench.case import Case
+from parabench.rules import refusal
 
 GIB = 2**30
 
@@ -103,3 +105,31 @@ def test_devices_that_nvml_forgot_keep_what_was_seen_of_them(monkeypatch):
     assert seen["gpus"] == [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "index": 0}]
     assert seen["links"]["matrix"] is None
     assert seen["driver"]["reasons"]["all"].startswith("NVML: ")
+
+
+def test_what_this_torch_cannot_use_is_refused_before_a_launch(two_devices, monkeypatch):
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "535.1")
+    monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: 12020)
+    monkeypatch.setattr(machine.provenance, "torch_cuda", lambda: ("13.0", None))
+    why = refusal(Case(strategy="ddp", device="cuda", backend="nccl", world_size=2), machine.this_machine())
+    assert why == (
+        "device cuda cannot be used: its driver 535.1 runs CUDA 12.2 at most, and this torch is built for CUDA 13.0; "
+        "install a newer driver, or a torch that is built for CUDA 12.2; or use device cpu"
+    )
+    monkeypatch.setattr(machine.provenance, "torch_cuda", lambda: ("12.8", None))
+    assert machine.this_machine().cuda_fault is None
+
+
+def test_of_variables_that_name_files_only_that_they_are_set_is_recorded(monkeypatch, tmp_path):
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("NCCL_DEBUG=WARN")
+    monkeypatch.setattr(machine, "NCCL_FILES", {"/etc/nccl.conf": conf, "~/.nccl.conf": tmp_path / "none"})
+    monkeypatch.setenv("NCCL_TOPO_FILE", str(tmp_path / "topo.xml"))
+    monkeypatch.setenv("NCCL_TUNER_PLUGIN", "")
+    monkeypatch.setenv("NCCL_MNNVL_ENABLE", "0")
+    seen = machine.environment(machine.Machine(cores=1))
+    assert seen["env"]["NCCL_TOPO_FILE"] == "set"
+    assert "NCCL_TUNER_PLUGIN" not in seen["env"]
+    assert seen["env"]["NCCL_MNNVL_ENABLE"] == "0"
+    assert seen["nccl_files"] == ["/etc/nccl.conf"]
+    assert str(tmp_path) not in json.dumps(seen)

@@ -372,6 +372,17 @@ def test_a_process_that_drives_several_devices_has_all_of_them_read(monkeypatch)
     assert {s.device for s in seen.device_samples} == {0, 1}
 
 
+def test_nvml_is_begun_once_for_all_launches_of_a_session(monkeypatch):
+    nvml._begin_once.cache_clear()
+    fake_nvml.absent(monkeypatch)
+    nvml.keep_nvml()
+    fake = FakeNvml(Device()).install(monkeypatch)
+    nvml.keep_nvml()
+    nvml.keep_nvml()
+    assert fake.begun == 1
+    nvml._begin_once.cache_clear()
+
+
 def test_ranks_are_known_when_they_have_said_who_they_are(tmp_path):
     pids = RankPids(tmp_path, range(2))
     assert pids.look() == {}

@@ -6,9 +6,11 @@ pynvml.NVMLError is raised then. Names of calls and fields follow NVIDIA's nvml.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,6 +201,18 @@ def mig_is_on(handle: Any) -> bool:
         return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError:
         return False
+
+
+def keep_nvml() -> None:
+    """Begin with NVML for as long as this process lives: without persistence mode a driver whose last user has gone
+    unloads itself, and each launch would wait until it is back. Where there is none, nothing happens."""
+    with suppress(pynvml.NVMLError):
+        _begin_once()
+
+
+@functools.cache
+def _begin_once() -> None:
+    pynvml.nvmlInit()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ MACHINE = (
 
 # What lies between two devices, as `nvidia-smi topo -m` writes it.
 LEGEND = {
-    "NV": "NV# is that many NVLinks, directly or by way of switches",
+    "NV": "NV# is that many NVLinks, directly or by way of switches, NV? an unknown number",
     "PSB": "PSB a PCIe switch on the same board",
     "PIX": "PIX at most one PCIe bridge",
     "PXB": "PXB several PCIe bridges, but not the CPU's own",

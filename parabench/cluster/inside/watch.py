@@ -18,7 +18,7 @@ from typing import Any
 from parabench.lifeline import die_with_parent
 from parabench.probes.devices import Devices
 from parabench.probes.host import Host
-from parabench.probes.nvml import Used
+from parabench.probes.nvml import Used, keep_nvml
 from parabench.probes.pids import RankPids
 from parabench.probes.sampler import PATIENCE_S, PERIOD_S, Sampler, Source
 from parabench.record import DeviceSample, HostSample
@@ -103,6 +103,7 @@ def _look(ask: Ask, pipe: Connection) -> Seen:
     host, devices = Host(ask.began_s, known), Devices(ask.began_s, known, lambda: ask.devices)
     sources: list[Source] = [host] * ask.host
     if ask.devices:
+        keep_nvml()
         sources.append(devices)
     with Sampler(ask.began_s, sources) as sampler:
         pipe.recv()
