@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# A machine with a GPU may have its torch outside of .venv.
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install demo test slow lint format bench soak clean
+.PHONY: help install demo test slow lint format bench soak gpu clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -14,6 +16,7 @@ help:
 	@echo "make format  let ruff reformat the source"
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, each verified"
+	@echo "make gpu     check the GPU path on this machine's GPU: a table, and parabench-results/gpu.json"
 	@echo "make clean   remove the virtual environment and caches"
 
 install: $(STAMP)
@@ -52,6 +55,10 @@ bench: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak
+
+gpu:
+	@mkdir -p parabench-results
+	@$(GPU_PYTHON) -m benchmarks.gpu --json parabench-results/gpu.json
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks

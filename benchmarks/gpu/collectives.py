@@ -1,0 +1,151 @@
+"""Own algorithms' streams, and the whole NCCL path with several ranks on one GPU (NCCL 2.30 or newer)."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+
+from benchmarks.gpu.check import Check, Seen
+from benchmarks.gpu.trainings import all_verified, case
+from parabench.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.collective_launcher import launch_collective
+from parabench.collectives.stream_lane import StreamLane
+from parabench.nccl_version import SHARED_GPU, SHARED_GPU_SINCE
+from parabench.record import MIB, Status
+
+SLEEP_S = 0.05
+CYCLES_PER_S = 1_500_000_000
+CALLS = 1000
+# (operation, algorithm, reduction)
+OPERATIONS = (
+    ("all_reduce", "native", "sum"),
+    ("all_reduce", "native", "avg"),
+    ("all_reduce", "ring", "sum"),
+    ("reduce_scatter", "native", "avg"),
+    ("reduce_scatter", "ring", "sum"),
+    ("all_gather", "native", "none"),
+    ("all_gather", "ring", "none"),
+    ("broadcast", "native", "none"),
+)
+QUICK = CollectiveProtocol(warmup=2, iterations=5)
+
+
+def stream_lane(device: torch.device) -> Seen:
+    """A job of kernels beside the caller's stream: who waits, in which order, what a call costs, what fails."""
+    torch.cuda.set_device(device)
+    torch.cuda._sleep(1000)
+    torch.cuda.synchronize(device)
+    lane = StreamLane()
+    values = torch.zeros(1 << 20, device=device)
+
+    def job() -> None:
+        torch.cuda._sleep(int(SLEEP_S * CYCLES_PER_S))
+        values.add_(1)
+
+    lane.run(lambda: None, [values], "first").wait()
+    torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    work = lane.run(job, [values], "sleep")
+    run_s = time.perf_counter() - begin
+    begin = time.perf_counter()
+    work.wait()
+    wait_s = time.perf_counter() - begin
+    behind = values.clone()  # on the caller's stream, so behind the job
+    right = bool((behind == 1).all())
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        lane.run(lambda: None, [values], "empty").wait()
+    torch.cuda.synchronize(device)
+    call_s = (time.perf_counter() - begin) / CALLS
+    failed = ""
+    try:
+        lane.run(_fail, [values], "failing").wait()
+    except RuntimeError as error:
+        failed = str(error)
+    said = (
+        f"run {run_s * 1e3:.2f} ms, wait {wait_s * 1e3:.2f} ms, then {'the job' if right else 'NOT the job'}'s result"
+    )
+    return Seen.judged(
+        f"{said}; {call_s * 1e6:.0f} us a call; a failing job says {failed!r}",
+        run_s < SLEEP_S / 2 and wait_s < SLEEP_S / 2 and right and "no such kernel" in failed,
+        run_s=run_s,
+        wait_s=wait_s,
+        call_s=call_s,
+    )
+
+
+def _fail() -> None:
+    raise ValueError("no such kernel")
+
+
+def lacking() -> str | None:
+    """Why this library cannot run several ranks on one GPU."""
+    version = torch.cuda.nccl.version()
+    if version < SHARED_GPU_SINCE:
+        return (
+            f"NCCL {'.'.join(map(str, version))} runs one rank a GPU; 2.30 runs several: put a newer libnccl.so.2 "
+            "before torch's with LD_PRELOAD"
+        )
+    os.environ |= {SHARED_GPU: "1", "NCCL_MAX_CTAS": "4"}
+    return None
+
+
+def nccl_trainings(device: torch.device) -> Seen:
+    if why := lacking():
+        return Seen.not_run(why)
+    names = ("ddp", "zero1", "fsdp", "zero2", "tp", "pp", "parameter_server")
+    return all_verified([case(device, backend="nccl", strategy=name, world_size=2) for name in names])
+
+
+def nccl_algorithms(device: torch.device) -> Seen:
+    if why := lacking():
+        return Seen.not_run(why)
+    return all_verified(
+        [
+            case(device, backend="nccl", strategy=strategy, algorithm=algorithm, world_size=2)
+            for strategy in ("ddp", "fsdp", "tp")
+            for algorithm in ("ring", "tree", "halving_doubling")
+        ]
+    )
+
+
+def nccl_collectives(device: torch.device) -> Seen:
+    """Single operations with exact results, average too."""
+    if why := lacking():
+        return Seen.not_run(why)
+    return _collectives(device, "nccl")
+
+
+def gloo_collectives(device: torch.device) -> Seen:
+    return _collectives(device, "gloo")
+
+
+def _collectives(device: torch.device, backend: str) -> Seen:
+    bad = []
+    for op, algorithm, redop in OPERATIONS:
+        each = CollectiveCase(
+            op=op,
+            algorithm=algorithm,
+            redop=redop,
+            world_size=2,
+            max_bytes=4 * MIB,
+            device=device.type,
+            backend=backend,
+        )
+        seen = launch_collective(each, QUICK, deadline_s=120.0)
+        if seen.status is not Status.OK:
+            bad.append(f"{op} {redop} {algorithm}: {seen.status}: {seen.failure}")
+    said = "; ".join(bad)[:1500] if bad else f"{len(OPERATIONS)} operations, every element right"
+    return Seen.judged(said, not bad)
+
+
+SHARED = "on one GPU shared by 2 ranks: "
+CHECKS = (
+    Check("stream-lane", "run and wait return before the job is over; order kept; failures raise", 60, stream_lane),
+    Check("gloo-collectives", "every operation right, gloo on CUDA", 200, gloo_collectives, rehearsed=True),
+    Check("nccl-trainings", SHARED + "every strategy verified", 300, nccl_trainings),
+    Check("nccl-algorithms", SHARED + "own algorithms verified", 300, nccl_algorithms),
+    Check("nccl-collectives", SHARED + "every operation right", 200, nccl_collectives),
+)
