@@ -74,8 +74,8 @@ def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
     ranks = machine.ranks_per_node or max(
         len(machine.gpus) if largest.device == "cuda" else 0, largest.world_size // largest.nodes
     )
-    # NCCL takes one rank a device.
-    ranks = min(ranks, len(machine.gpus)) if largest.backend == "nccl" else ranks
+    # NCCL takes one rank a device, unless its user lets it take more.
+    ranks = min(ranks, len(machine.gpus)) if largest.backend == "nccl" and not machine.nccl.may_share else ranks
     return Case(
         world_size=machine.nodes * ranks, nodes=machine.nodes, device=largest.device, backend=largest.backend
     )  # fmt: skip

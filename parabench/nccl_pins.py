@@ -8,11 +8,13 @@ fails with ncclInvalidUsage ("no algorithm/protocol available"). The rules are t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parabench.case import Case
 from parabench.collective_case import CollectiveCase
+from parabench.collectives import is_backends
 from parabench.nccl_names import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
 from parabench.nccl_version import Nccl
 from parabench.record import AnyCase
@@ -25,6 +27,8 @@ SUMS_ONLY = ("nvls", "nvlstree", "pat")
 
 # CollNet joins no fewer nodes unless NCCL_COLLNET_NODE_THRESHOLD says so.
 COLLNET = ("collnetdirect", "collnetchain")
+
+LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 
 # What is called, and whether it averages. FSDP2 averages in float32 and bfloat16; DDP divides before it sums
 # (torch.distributed.fsdp._fully_shard._fsdp_collectives._get_gradient_divide_factors; c10d's reducer).
@@ -81,6 +85,20 @@ def _lacking(own: str, among: Communicator) -> str | None:
             "use nccl:ring, or leave the choice to NCCL (native)"
         )
     return None
+
+
+def launch_order(case: AnyCase, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What keeps an own algorithm of several groups over NCCL from a deadlock, in a rank's environment; {} for others.
+
+    It sends many short kernels in each. Two communicators of one device may wait for each other when ranks begin their
+    kernels in different orders; this has NCCL, from 2.26 on, begin them as the host enqueued them, which is alike on
+    all ranks ("Environment variables", NCCL_LAUNCH_ORDER_IMPLICIT). What the user has set stays.
+    """
+    if case.backend != "nccl" or is_backends(case.algorithm) or LAUNCH_ORDER in environ:
+        return {}
+    among = communicators(case)
+    several = among is None or sum(each.size > 1 for each in among) > 1
+    return {LAUNCH_ORDER: "1"} if several else {}
 
 
 def communicators(case: AnyCase) -> list[Communicator] | None:

@@ -21,6 +21,11 @@ class Nccl:
     version: tuple[int, ...] | None = None
     shares_gpu: bool = False
 
+    @property
+    def may_share(self) -> bool:
+        """Whether several ranks may share a GPU, as far as is known before they try."""
+        return self.shares_gpu and (self.version is None or self.version >= SHARED_GPU_SINCE)
+
     def __str__(self) -> str:
         return "NCCL of unknown version" if self.version is None else f"NCCL {'.'.join(map(str, self.version))}"
 

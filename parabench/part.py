@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from parabench.cluster.team import Team
 from parabench.nccl_names import nccl_environment
+from parabench.nccl_pins import launch_order
 from parabench.probes.devices import Devices
 from parabench.probes.hang import read_answer
 from parabench.probes.host import Host
@@ -129,7 +130,7 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
         venue = Venue(
             folder=folder,
             timeout_s=deadline_s + GROUP_GRACE_S,
-            environment={**team.environment, **nccl_environment(case.algorithm)},
+            environment={**team.environment, **nccl_environment(case.algorithm), **launch_order(case)},
             meeting=team.meeting,
         )
         logs = folder / "logs"

@@ -15,6 +15,7 @@ from parabench.machine import RANKS_PER_CORE, Machine
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
 from parabench.models.known import entry_of_model
 from parabench.nccl_names import is_nccls
+from parabench.nccl_version import SHARED_GPU
 from parabench.record import AnyCase
 from parabench.registry import Entry, find, load
 from parabench.strategies import bubble
@@ -197,8 +198,18 @@ def refusal(case: AnyCase, machine: Machine) -> str | None:
     if case.world_size // case.nodes <= most:
         return None
     if case.device == "cuda":
-        return f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer"
+        return _one_rank_a_gpu(case, machine, most)
     return (
         f"world_size {case.world_size} is larger than {most}, {RANKS_PER_CORE} ranks on each of the "
         f"{machine.cores} core(s) here; use {most} or fewer"
     )
+
+
+def _one_rank_a_gpu(case: AnyCase, machine: Machine, most: int) -> str | None:
+    """Why NCCL does not run the case's ranks on the fewer devices that a node has; None where its user lets it."""
+    if machine.nccl.may_share:
+        return None
+    said = f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer"
+    if machine.nccl.shares_gpu:
+        return f"{said} ({SHARED_GPU} needs NCCL 2.30 or later, and here is {machine.nccl})"
+    return said

@@ -8,22 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fake_results as fake
 import pytest
 from click.testing import CliRunner
 from fake_launch import FakeLauncher
 from rich.console import Console
 
 from parabench import run as run_module
+from parabench.analysis.checks import check
 from parabench.case import Case, Protocol
 from parabench.cli import main
 from parabench.collective_case import CollectiveCase
 from parabench.family import STRATEGIES
+from parabench.linking import case_of
 from parabench.machine import Gpu, Machine
 from parabench.nccl_names import NCCL_ALGORITHMS
-from parabench.nccl_pins import communicators, unpinned
+from parabench.nccl_pins import communicators, launch_order, unpinned
 from parabench.nccl_version import Nccl, this_nccl
 from parabench.plan import Plan, make_plan
-from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
+from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Launch, Status
+from parabench.rules import lacking, refusal
 from parabench.run import Request, run_suite
 from parabench.store import load
 from parabench.suite import Suite, sweep
@@ -217,3 +221,73 @@ def test_plans_of_one_request_are_known_to_be() -> None:
     assert [turn.case for turn in replace(plan, extra=((cases[0].id, cases[1].id),)).without(cases[0], "").turns()] == [
         cases[1]
     ] * 4
+
+
+# -- several ranks on one GPU, several communicators on one --------------------------------------------------------
+
+
+def one_gpu(version: tuple[int, ...] | None, shares: bool) -> Machine:
+    return replace(GPUS, gpus=GPUS.gpus[:1], nccl=Nccl(version, shares))
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        (one_gpu(None, shares=False), "world_size 2 is larger than the 1 device(s) here; use 1 or fewer"),
+        (one_gpu((2, 30, 7), shares=False), "world_size 2 is larger than the 1 device(s) here; use 1 or fewer"),
+        (
+            one_gpu((2, 28, 9), shares=True),
+            "NCCL_MULTI_RANK_GPU_ENABLE needs NCCL 2.30 or later, and here is NCCL 2.28.9",
+        ),
+        (one_gpu((2, 30, 7), shares=True), None),
+        (one_gpu(None, shares=True), None),
+    ],
+)
+def test_nccls_ranks_share_a_gpu_where_their_user_and_its_version_let_them(machine: Machine, said: str | None) -> None:
+    asked = Case(strategy="ddp", world_size=2, device="cuda", backend="nccl")
+    why = refusal(asked, machine)
+    assert why is None if said is None else said in str(why)
+    assert case_of((asked,), machine).world_size == (1 if said else 2)
+    # One process for all devices has nothing to share.
+    assert "drives 2 or more" in str(lacking(replace(asked, strategy="dp"), machine))
+
+
+def shared(launches: list[Launch], path: Path, gpus: int) -> list[Finding]:
+    environment = dict(fake.ENVIRONMENT, gpus=[{"name": "NVIDIA H100"}] * gpus)
+    found = check(fake.write(path, launches, environment=environment))
+    return [each for each in found if each.code == "shared_gpu_nccl"]
+
+
+def test_times_of_ranks_that_share_a_gpu_are_doubted(tmp_path: Path) -> None:
+    on = {"world_size": 4, "device": "cuda", "backend": "nccl"}
+    launches = [fake.launch(fake.case(**on), block=block) for block in range(3)]
+    (finding,) = shared(launches, tmp_path / "a.db", gpus=2)
+    assert "Up to 4 ranks over NCCL on 2 devices of a node" in finding.message
+    assert "for correctness only" in finding.message
+    assert shared(launches, tmp_path / "b.db", gpus=4) == []
+    assert shared(launches, tmp_path / "c.db", gpus=0) == [], "unknown devices"
+    gloo = [fake.launch(fake.case(**{**on, "backend": "gloo"}), block=block) for block in range(3)]
+    assert shared(gloo, tmp_path / "d.db", gpus=1) == []
+
+
+def own(strategy: str, algorithm: str = "ring", **fields: Any) -> Case:
+    named = {"device": "cuda", "backend": "nccl", "world_size": 4, **fields}
+    return Case(strategy=strategy, algorithm=algorithm, **named)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ordered"),
+    [
+        (own("tp_ddp", tp_size=2), True),
+        (own("hsdp", ranks_per_node=2), True),
+        (own("somebody:own"), True),
+        (own("ddp"), False),
+        (own("tp_fsdp", tp_size=4), False),  # the second dimension is of one rank
+        (own("tp_ddp", "native", tp_size=2), False),
+        (own("tp_ddp", "nccl:ring", tp_size=2), False),
+        (own("tp_ddp", tp_size=2, backend="gloo"), False),
+    ],
+)
+def test_kernels_of_several_communicators_of_ours_begin_in_the_hosts_order(asked: Case, ordered: bool) -> None:
+    assert launch_order(asked, {}) == ({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"} if ordered else {})
+    assert launch_order(asked, {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}) == {}, "what the user has set stays"

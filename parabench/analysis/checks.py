@@ -12,6 +12,7 @@ from parabench.analysis.instruments import anatomy, ddp_log, health, launch_boun
 from parabench.analysis.instruments.node_checks import LOCAL_FORWARD
 from parabench.analysis.nodes import crowded, rank_said, several
 from parabench.analysis.session import select_session
+from parabench.analysis.shared_gpu import shared_gpu
 from parabench.record import Finding
 from parabench.store import Results
 
@@ -51,6 +52,7 @@ def check_evidence(seen: Evidence) -> list[Finding]:
         *few_launches(list(cases["label"]), list(cases["n_ok"])),
         *_failing(cases),
         *_oversubscribed(seen),
+        *shared_gpu(cases, seen.session.environment),
         *_noisy(cases),
         *_drifting(seen.good),
         *_slow_ranks(seen),

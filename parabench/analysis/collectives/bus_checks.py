@@ -13,6 +13,7 @@ from parabench.analysis.collectives.cost_model import Fit
 from parabench.analysis.instruments.node_checks import nodes_differ
 from parabench.analysis.nodes import crowded, several
 from parabench.analysis.session import Session
+from parabench.analysis.shared_gpu import shared_gpu
 from parabench.collective_case import size_text
 from parabench.record import Finding, Status
 
@@ -29,6 +30,7 @@ def check_collectives(
         *few_launches([str(label) for label in good.index], list(good)),
         *_failing(launches),
         *_oversubscribed(table, session),
+        *shared_gpu(table, session.environment),
         *nodes_differ(session),
         *_other_algorithm(table),
         *_noisy(table),
