@@ -248,8 +248,8 @@ class LinkSample(NamedTuple):
 
 class LinkMessage(NamedTuple):
     """One timed message between two ranks of a session, from when `from_rank` began to send until it had the answer: of
-    8 bytes a round trip, of more a transfer. The phase is `measure` where a LinkSample follows from it, else `warmup`:
-    the first round trips, and transfers of sizes that were too quick."""
+    8 bytes a round trip (over NCCL the mean of several), of more a transfer. The phase is `measure` where a LinkSample
+    follows from it, else `warmup`: the first round trips, and transfers of sizes that were too quick."""
 
     from_rank: int
     to_rank: int

@@ -23,10 +23,9 @@ from parabench.case import Case, Protocol
 from parabench.cluster.order import Order
 from parabench.collective_case import CollectiveCase
 from parabench.interrupt import STOPPED, Interrupted
-from parabench.links.bench import rate
 from parabench.links.measure import rows
 from parabench.links.pairs import all_pairs, neighbours, schedule
-from parabench.links.protocol import TOO_QUICK, LinkProtocol
+from parabench.links.protocol import TOO_QUICK, LinkProtocol, rate
 from parabench.machine import Gpu, Machine
 from parabench.record import MIB, LinkMessage, LinkSample, Phase
 from parabench.report import render

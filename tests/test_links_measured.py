@@ -10,9 +10,9 @@ import pytest
 from cluster_helpers import cluster
 
 from parabench.case import Case
-from parabench.links.bench import MARKS, QUANTILE, rate
+from parabench.links.bench import MARKS
 from parabench.links.measure import link_course, measure
-from parabench.links.protocol import LinkProtocol
+from parabench.links.protocol import QUANTILE, LinkProtocol, rate
 from parabench.record import MIB, Phase
 from parabench.results import load
 

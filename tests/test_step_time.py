@@ -25,7 +25,7 @@ from parabench.analysis.sweet_spot.best import answers
 from parabench.analysis.sweet_spot.objectives import OBJECTIVES
 from parabench.analysis.words import milliseconds
 from parabench.cli import main
-from parabench.links import bench as links_bench
+from parabench.links import protocol as links
 from parabench.pages.case_data import page_data
 from parabench.pages.several_data import several_data
 from parabench.progress import outcome
@@ -149,7 +149,7 @@ def test_a_launch_without_a_step_of_known_length_has_no_number():
 
 
 def test_links_are_summarised_as_steps_are():
-    assert links_bench.QUANTILE == QUANTILE
+    assert links.QUANTILE == QUANTILE
 
 
 def test_how_far_launches_are_from_their_case_is_told_to_the_page(tmp_path):

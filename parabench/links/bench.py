@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +16,14 @@ from torch import Tensor
 
 from parabench.case import Case
 from parabench.collectives import membership
+from parabench.links.nccl import NcclWire
 from parabench.links.pairs import schedule
-from parabench.links.protocol import LinkProtocol
+from parabench.links.protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
 from parabench.venue import Venue
 
 # Of a round a rank marks when it began, and of what it sent the latency and the bytes a second.
 MARKS = 3
-
-# What makes one latency of many, by the kind of device: the median, or the 10th percentile where ranks share cores with
-# others. There the scheduler's turns (2 ms) came into the median of most runs and seldom into the 10th percentile.
-QUANTILE = {"cpu": 0.1, "cuda": 0.5}
-
-# The smallest message, and what tells a partner how many bytes come next.
-WORD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +56,7 @@ def measure(job: LinkJob, rank: int) -> dict[str, Any]:
         n: (b if rank == a else a, rank == a) for n, each in enumerate(rounds) for a, b in each if rank in (a, b)
     }
     # gloo sends no CUDA tensors: what it moves between devices goes through the host's memory, and so does this.
-    wire = Wire(device if case.backend == "nccl" else torch.device("cpu"), job.protocol)
+    wire = NcclWire(device, job.protocol) if case.backend == "nccl" else Wire(job.protocol)
     for number, row in enumerate(marks):
         membership.barrier(case.backend, device)
         row[0] = perf_counter()
@@ -87,12 +79,12 @@ def device_name(device: torch.device) -> str:
 
 
 class Wire:
-    """This rank's end of its links, with buffers on `device`."""
+    """This rank's end of its links, with buffers in the host's memory."""
 
-    def __init__(self, device: torch.device, protocol: LinkProtocol) -> None:
-        self._device, self._protocol = device, protocol
-        self._word = torch.zeros(WORD_BYTES // 8, dtype=torch.int64, device=device)
-        self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
+    def __init__(self, protocol: LinkProtocol) -> None:
+        self._protocol = protocol
+        self._word = torch.zeros(WORD_BYTES // 8, dtype=torch.int64)
+        self._buffer = torch.empty(0, dtype=torch.uint8)
         # (to rank, bytes, whether it counts, seconds) of every round trip and transfer.
         self.timed: list[tuple[int, int, bool, float]] = []
 
@@ -101,7 +93,7 @@ class Wire:
         trips = [self._round_trip(partner) for _ in range(self._protocol.warmup + self._protocol.round_trips)]
         counted = trips[self._protocol.warmup :]
         self._keep(partner, WORD_BYTES, trips, len(counted))
-        return float(np.quantile(counted, QUANTILE[self._device.type])) / 2
+        return float(np.quantile(counted, QUANTILE["cpu"])) / 2
 
     def bandwidth(self, partner: int, latency_s: float) -> float:
         """Bytes a second of one transfer at a time, without what a message costs however small it is: a transfer takes
@@ -153,34 +145,16 @@ class Wire:
     def _say(self, partner: int, number: int) -> None:
         self._word.fill_(number)
         dist.send(self._word, partner)
-        self._settle()
 
     def _hear(self, partner: int) -> int:
         dist.recv(self._word, partner)
-        # On CUDA the number is waited for, and with it everything that the stream was given before.
         return int(self._word.item())
-
-    def _settle(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
     def _bytes(self, size: int) -> Tensor:
         # Written to: untouched memory would be one page that all of it shares, and come from the cache.
         if self._buffer.numel() < size:
-            self._buffer = torch.ones(size, dtype=torch.uint8, device=self._device)
+            self._buffer = torch.ones(size, dtype=torch.uint8)
         return self._buffer[:size]
-
-
-def rate(size: int, took: Sequence[float], latency_s: float) -> float:
-    """Bytes a second of a link over which transfers of `size` bytes took so many seconds: the median of the best third;
-    NaN where a round trip is more than half of it, so that what is left says little.
-
-    What disturbs a transfer (another process, other traffic) only makes it longer, so the best ones tell of the link;
-    not the very best alone, because a shaped link lets some bytes through at once after a pause.
-    """
-    best = sorted(took)[: max(1, len(took) // 3)]
-    typical = statistics.median(best)
-    return size / (typical - 2 * latency_s) if 2 * latency_s < typical / 2 else math.nan
 
 
 def marks_path(folder: Path, rank: int) -> Path:
