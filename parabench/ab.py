@@ -15,13 +15,13 @@ from parabench.ab_plan import check_turns, key, pairs, shared
 from parabench.ab_verdict import conclude
 from parabench.errors import UsageError
 from parabench.interrupt import STOPPED, Interrupted, stop_signals
-from parabench.opened import SIDES, STORE_NAME, ab_command, check_label_of, half_an_ab, store_in
+from parabench.opened import SIDES, ab_command, check_label_of, half_an_ab, store_in
 from parabench.progress import RunProgress, make_progress, say
 from parabench.record import check_label
 from parabench.run import Request, check_bare_resume
 from parabench.setting import Setting, read_setting
 from parabench.side_process import SideProcess, ended, running
-from parabench.store import Store
+from parabench.store import STORE_NAME, Store
 from parabench.suite import shipped
 
 if TYPE_CHECKING:

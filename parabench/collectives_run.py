@@ -37,7 +37,6 @@ from parabench.machine import Machine, this_machine
 from parabench.nccl_pins import unpinned
 from parabench.opened import (
     REPORT_NAME,
-    STORE_NAME,
     Opened,
     begin_session,
     check_nodes_of,
@@ -52,7 +51,7 @@ from parabench.record import MIB, Launch, check_label
 from parabench.rules import check_algorithm, check_backend, check_nodes, refusal
 from parabench.session import CollectiveWalk, LaunchOf, Progress
 from parabench.settle import nodes_of, settle_device
-from parabench.store import load
+from parabench.store import STORE_NAME, load
 from parabench.walking import concluding, walk_session
 from parabench.whole_file import is_special, write_whole
 

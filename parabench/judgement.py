@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from parabench.cluster.pulse import LOST_AFTER_S
 from parabench.cluster.team import LOST
-from parabench.part import Part
+from parabench.part import Part, handed_over
 from parabench.record import Failure, Status
 from parabench.stuck import in_words, missing
 
@@ -93,7 +93,7 @@ def _hang(parts: Sequence[Part], where: Callable[[int], str], deadline_s: float)
     stacked = {rank for part in parts for rank in part.stacked}
     # Of devices that came equally far the one is behind whose host has enqueued least.
     hosts = [answer.get("enqueued", 0) for answer in answers.values()]
-    progress = [(reached(m), host, len(r) > 1) for m, host, r in zip(marks, hosts, results, strict=True)]
+    progress = [(reached(m), host, handed_over(r)) for m, host, r in zip(marks, hosts, results, strict=True)]
     least = [rank for rank, at in enumerate(progress) if at == min(progress)]
     # Among equals, the one that could not write its stack down when it was asked to is stopped.
     silent = [rank for rank in least if rank not in stacked]

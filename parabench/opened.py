@@ -19,10 +19,10 @@ from parabench.errors import UsageError
 from parabench.machine import Machine, environment
 from parabench.plan import C, P, Plan
 from parabench.record import SHARED_PROCESSES, TRACES, Finding
-from parabench.store import SessionRow, Store
+from parabench.store import STORE_NAME, SessionRow, Store
 from parabench.verify import Reference
 
-STORE_NAME, REPORT_NAME = "results.db", "report.html"
+REPORT_NAME = "report.html"
 
 # Of an ab.
 SIDES = {"a", "b"}

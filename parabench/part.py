@@ -146,7 +146,7 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
         stacked = [] if ended.ok else [r for r in ranks if STACK_HEAD in log_tail(logs, r - ranks.start, lines=1000)]
     ids = pids.look()
     left = {rank for rank, pid in ids.items() if pid not in ended.killed}
-    gone = [each["rank"] for each in results if len(each) == 1 and each["rank"] in left]
+    gone = [each["rank"] for each in results if not handed_over(each) and each["rank"] in left]
     return Part(
         node=team.node,
         host=socket.gethostname(),
@@ -164,6 +164,11 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
         host_samples=[sample._replace(node=team.node) for sample in host.samples],
         sampler=sampler.facts(),
     )
+
+
+def handed_over(result: Mapping[str, Any]) -> bool:
+    """Whether a rank left what it saw, or why it could not: of one that did not there is its number alone."""
+    return result.keys() > {"rank"}
 
 
 def _result(folder: Path, rank: int) -> dict[str, Any]:

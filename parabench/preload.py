@@ -7,6 +7,7 @@ named here because each rank would otherwise pay for it again.
 import gc
 
 import torch._dynamo
+import torch.autograd.profiler
 import torch.distributed._composable.replicate
 import torch.distributed.elastic.multiprocessing.api
 import torch.distributed.fsdp
@@ -29,6 +30,7 @@ import parabench.models.mnist
 import parabench.models.options
 import parabench.models.toy
 import parabench.strategies.ddp
+import parabench.strategies.dp
 import parabench.strategies.fsdp
 import parabench.strategies.hsdp
 import parabench.strategies.layer_split
@@ -45,6 +47,10 @@ import parabench.strategies.zero2
 import parabench.worker
 
 __all__ = ["parabench", "torch"]
+
+# The first range imports more (torch 2.13), and every step of an optimizer is one.
+with torch.autograd.profiler.record_function("preload"):
+    pass
 
 # Collected and frozen here, these objects are never visited by a rank's collector, and their pages stay shared.
 gc.collect()

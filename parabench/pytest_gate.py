@@ -33,9 +33,6 @@ from parabench.store import Results, load, split
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-# Category, letter and word of a test's end, with the word's colour.
-TestStatus = tuple[str, str, tuple[str, dict[str, bool]]]
-
 # What `--parabench-NAME` takes, and what stands where it is not given.
 NUMBERS: dict[str, tuple[click.ParamType[float], float]] = {
     "tolerance": (Fraction(), TOLERANCE),

@@ -54,18 +54,22 @@ def hand_over(job: AJob, measure: Callable[[AJob, int], dict[str, Any]]) -> None
     except BaseException as error:
         failed = True
         hang.settle()
-        told = {
-            "at": time.perf_counter(),
-            "message": in_a_line(error),
-            "traceback": traceback.format_exc(),
-            "oom": is_out_of_memory(error),
-        }
-        text = json.dumps({"rank": rank, "error": told})
+        text = json.dumps({"rank": rank, "error": told_of(error)})
     _write(job.venue.folder / f"rank{rank}.json", text)
     if failed:
         # When a rank dies, its peers fail a moment later: let the driver see the first cause first.
         time.sleep(0.25)
         sys.exit(1)
+
+
+def told_of(error: BaseException) -> dict[str, Any]:
+    """What a rank hands over of the error that it is handling, as JSON can hold it; `at` is on this process' clock."""
+    return {
+        "at": time.perf_counter(),
+        "message": in_a_line(error),
+        "traceback": traceback.format_exc(),
+        "oom": is_out_of_memory(error),
+    }
 
 
 def in_a_line(error: BaseException) -> str:

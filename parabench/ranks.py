@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,27 +70,28 @@ def start_launching() -> None:
     start_server()
 
 
+@cache
 def start_server() -> None:
     """Start the fork server, once per driver, and wait until it has imported: no launch's time includes that."""
-    if rendezvous.register():
-        # Their messages are for people who run torchrun; what they say of a failure is in our record.
-        for name in TALKATIVE:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        # What a rank starts and leaves behind becomes the driver's child, and is ended with the launch.
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
-        # Every node of a launch has as many ranks: its agents need not ask one another how many.
-        os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
-        # torch elastic asks for devices before each launch: through NVML that takes no context on any of them.
-        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-        multiprocessing.set_forkserver_preload([PRELOAD])
-        with signals_restored(), sockets_in_own_folder():
-            # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            multiprocessing.forkserver.ensure_running()
-        first = multiprocessing.get_context("forkserver").Process(target=_nothing)
-        first.start()
-        first.join()
+    rendezvous.register()
+    # Their messages are for people who run torchrun; what they say of a failure is in our record.
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # What a rank starts and leaves behind becomes the driver's child, and is ended with the launch.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
+    # Every node of a launch has as many ranks: its agents need not ask one another how many.
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
+    # torch elastic asks for devices before each launch: through NVML that takes no context on any of them.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    multiprocessing.set_forkserver_preload([PRELOAD])
+    with signals_restored(), sockets_in_own_folder():
+        # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        multiprocessing.forkserver.ensure_running()
+    first = multiprocessing.get_context("forkserver").Process(target=_nothing)
+    first.start()
+    first.join()
 
 
 def _nothing() -> None:

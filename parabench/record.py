@@ -202,6 +202,32 @@ class Span(NamedTuple):
     end_s: float
 
 
+class SeenCall(NamedTuple):
+    """A collective's call in an instrumented step as its rank hands it over, `ranks` those that take part. Moments are
+    seconds on the clock of its node."""
+
+    step: int
+    seq: int
+    op: str
+    algorithm: str
+    ranks: list[int]
+    dtype: str | None
+    bytes: int
+    made_s: float
+    start_s: float | None
+    duration_s: float | None
+    bucket: int | None
+    ready_s: float | None
+
+    def later(self, by_s: float) -> SeenCall:
+        """The same call on a clock that is ahead by so much."""
+        return self._replace(
+            made_s=self.made_s + by_s,
+            start_s=None if self.start_s is None else self.start_s + by_s,
+            ready_s=None if self.ready_s is None else self.ready_s + by_s,
+        )
+
+
 class DeviceSample(NamedTuple):
     """One NVML reading of a device, `t_s` seconds after the launch began. `rank` is whose process it is about, None for
     the whole device. A value that could not be read is None, with the reason. Devices are counted from 0 on each

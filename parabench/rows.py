@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from parabench.case import Protocol
 from parabench.protocol import Counts
-from parabench.record import WAIT, CollectiveSample, Phase, Sample, Span
+from parabench.record import WAIT, CollectiveSample, Phase, Sample, SeenCall, Span
 
 
 def phases_of(protocol: Protocol, counts: Counts) -> list[Phase]:
@@ -54,12 +54,12 @@ def spans(rank: int, marks: Any, result: Mapping[str, Any], phases: Sequence[Pha
 
 def collectives(rank: int, result: Mapping[str, Any], phases: Sequence[Phase]) -> Iterator[CollectiveSample]:
     """One rank's calls of collectives in the instrumented steps."""
-    for step, seq, op, algorithm, ranks, dtype, size, made, begin, duration, bucket, ready in result.get(
-        "collectives", []
-    ):
+    for each in result.get("collectives", []):
+        call = SeenCall(*each)
         yield CollectiveSample(
-            rank, step, seq, op, algorithm, len(ranks), size, begin, duration, phases[step], None, None,
-            ranks_word(ranks), dtype, made, bucket, ready,
+            rank, call.step, call.seq, call.op, call.algorithm, len(call.ranks), call.bytes, call.start_s,
+            call.duration_s, phases[call.step], None, None, ranks_word(call.ranks), call.dtype, call.made_s,
+            call.bucket, call.ready_s,
         )  # fmt: skip
 
 

@@ -25,7 +25,6 @@ from parabench.machine import Machine, this_machine
 from parabench.models import MODELS
 from parabench.opened import (
     REPORT_NAME,
-    STORE_NAME,
     Opened,
     begin_session,
     check_nodes_of,
@@ -40,7 +39,7 @@ from parabench.protocol import BY_STEPS_OR_TIME
 from parabench.record import TRACES, Finding, Launch, check_label
 from parabench.session import LaunchFunction, Progress, Session
 from parabench.settle import settle_device
-from parabench.store import Store, load
+from parabench.store import STORE_NAME, Store, load
 from parabench.suite import CPU, GPUS, ONE_GPU, Suite, load_suite
 from parabench.until import Until
 from parabench.walking import concluding, walk_session

@@ -122,6 +122,12 @@ class Walk(Generic[C, P]):
         raise NotImplementedError
 
 
+def training_operations(parameters: int, case: Case, steps: int) -> int:
+    """Floating-point operations of so many steps over all ranks: 6 a parameter and token (Kaplan et al., "Scaling laws
+    for neural language models", 2020)."""
+    return 6 * parameters * case.global_batch * case.seq_len * steps
+
+
 def reference_protocol(protocol: Protocol) -> Protocol:
     """How the single-device reference of a session's launches is launched: where they go by time with a fixed number of
     steps, so that how many losses are compared is no matter of speed. The tolerances were measured over so many
@@ -141,7 +147,8 @@ class Session(Walk[Case, Protocol]):
     def _judge(self, launch: Launch, case: Case) -> None:
         reference = self.references.get(case.reference().id)
         verify(launch, reference)
-        if reference is None:
+        # One that failed has no losses that anybody would compare.
+        if reference is None and launch.status is Status.OK:
             launch.findings.append(
                 Finding(
                     UNVERIFIED,
@@ -193,8 +200,7 @@ class Session(Walk[Case, Protocol]):
             return known + more_s
         parameters = entry_of_model(case).parameters or 0
         steps = reference_protocol(protocol).all_steps
-        # 6 operations a parameter and token: Kaplan et al., "Scaling laws for neural language models", 2020.
-        return 6 * parameters * case.global_batch * case.seq_len * steps / SURE_FLOPS + more_s
+        return training_operations(parameters, case, steps) / SURE_FLOPS + more_s
 
 
 def _refused(case: Case, launch: Launch) -> Finding:

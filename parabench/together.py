@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from parabench.part import Course, Part
-
-# Which of a collective's call, as a rank hands it over, are moments: when it was made, began, and its data was ready.
-CALL_MOMENTS = (7, 8, 11)
+from parabench.record import SeenCall
 
 
 def on_one_clock(course: Course, parts: Sequence[Part]) -> list[Part]:
@@ -67,8 +65,5 @@ def _result(result: dict[str, Any], by: float) -> dict[str, Any]:
     if "waits" in result:
         shifted["waits"] = [[step, begin + by, end + by] for step, begin, end in result["waits"]]
     if "collectives" in result:
-        shifted["collectives"] = [
-            [value + by if at in CALL_MOMENTS and value is not None else value for at, value in enumerate(call)]
-            for call in result["collectives"]
-        ]
+        shifted["collectives"] = [SeenCall(*call).later(by) for call in result["collectives"]]
     return shifted

@@ -178,7 +178,7 @@ def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
     assert first.marks[0][0, 0] == 0.0
     assert second.marks[1].tolist() == [[1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
     assert second.results[0]["waits"] == [[0, 2.0, 3.0]]
-    assert second.results[0]["collectives"][0][7:] == [2.0, 2.5, 0.25, 1, None]
+    assert second.results[0]["collectives"][0][7:] == (2.0, 2.5, 0.25, 1, None)
     # It began at 100 on its own clock, 1 on node 0's, which began at 0: its readings were 1 s later than they say.
     assert [second.device_samples[0].t_s, second.host_samples[0].t_s] == [2.0, 2.0]
     assert [each["clock"] for each in facts_of([first, second])["nodes"]] == [None, results[0]["clock"]]

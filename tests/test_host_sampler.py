@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from parabench.case import Case, Protocol
 from parabench.launcher import launch
 from parabench.probes import host
 from parabench.probes.host import ENDED, UNCOUNTED, Host
-from parabench.probes.pids import RankPids
+from parabench.probes.pids import RankPids, leave_pid
 from parabench.probes.sampler import PERIOD_S, Sampler
 from parabench.record import METRICS, MIB, HostSample, Phase, Status
 
@@ -185,3 +186,13 @@ def test_neighbouring_rises_are_one_allocation_and_what_shrinks_is_none():
     assert allocations(line, 50) == [first, last]
     assert [one.bytes for one in allocations(line, 5)] == [80.0, 220.5]
     assert [one.bytes for one in allocations(line, 5, pause_s=0.05)] == [30.0, 50.0, 5.0, 215.5]
+
+
+def test_what_is_known_of_ranks_belongs_to_whoever_asked(tmp_path: Path) -> None:
+    """A sampler that was left behind may still go through its own while another thread asks."""
+    leave_pid(tmp_path, 0)
+    pids = RankPids(tmp_path, range(2))
+    before = pids.look()
+    leave_pid(tmp_path, 1)
+    assert pids.look() == {0: os.getpid(), 1: os.getpid()}
+    assert before == {0: os.getpid()}

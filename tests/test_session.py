@@ -303,6 +303,18 @@ def test_what_is_not_finite_or_not_there_is_wrong():
     assert "on one device None" in str(launch.failure)
 
 
+def test_what_failed_is_not_doubted_for_its_reference_too():
+    """It has no losses that anybody would compare; that its reference failed is said of those that ran."""
+    case = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")
+    plan = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=20, launches=1), seed=0)
+    kept = []
+    fake = FakeLauncher()
+    fake.failing = {name: (Status.CRASHED, Failure("ended by SIGKILL")) for name in ("single", "ddp")}
+    Session(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
+    assert [each.status for each in kept] == [Status.CRASHED] * 3  # its reference twice
+    assert [each.findings for each in kept] == [[], [], []]
+
+
 def test_a_reference_of_zero_is_compared_too():
     launch = launch_with(a=[1.0], b=[1.0])
     verify(launch, reference_of(launch_with(a=[0.0], b=[0.0])))

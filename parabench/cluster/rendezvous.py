@@ -50,9 +50,6 @@ class Agreed(RendezvousHandler):
         return True
 
 
-def register() -> bool:
-    """Make it known to torch elastic; False when it is already."""
-    if BACKEND in rendezvous_handler_registry._registry:
-        return False
+def register() -> None:
+    """Make it known to torch elastic; to do so again changes nothing."""
     rendezvous_handler_registry.register(BACKEND, Agreed)
-    return True

@@ -8,6 +8,7 @@ tree of trees (the levels of NCCL's CollNet and of Horovod's hierarchical all-re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -16,6 +17,8 @@ from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.reduction import Reduction
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire, split
+
+Broadcast = Callable[[Wire, Tensor, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +75,30 @@ def two_level(ranks_per_node: int | None, inner: Algorithm = RING, outer: Algori
         inner.all_gather(at.inner, by_place, shard)
         output.view(shape).copy_(by_place.view(shape[1], shape[0], shape[2]).transpose(0, 1))
 
-    def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
-        at = of(wire)
-        node, place = divmod(root, at.inner.size)
-        # Across nodes first, between the ranks of the root's place; then inside every node.
-        if at.inner.rank == place and outer.broadcast is not None:
-            outer.broadcast(at.outer, flat, node)
-        if inner.broadcast is not None:
-            inner.broadcast(at.inner, flat, place)
-
     parts = (inner.name, outer.name)
     name = "two_level" if parts == (RING.name, RING.name) else f"two_level({parts[0]},{parts[1]})"
     return Algorithm(
-        name=name, all_reduce=all_reduce, reduce_scatter=reduce_scatter, all_gather=all_gather, broadcast=broadcast
+        name=name,
+        all_reduce=all_reduce,
+        reduce_scatter=reduce_scatter,
+        all_gather=all_gather,
+        broadcast=_broadcast(of, inner.broadcast, outer.broadcast),
     )
+
+
+def _broadcast(
+    levels_of: Callable[[Wire], Levels], inside: Broadcast | None, across: Broadcast | None
+) -> Broadcast | None:
+    """That of both levels; None, which leaves it to the backend, where one of them has none."""
+    if inside is None or across is None:
+        return None
+
+    def broadcast(wire: Wire, flat: Tensor, root: int) -> None:
+        at = levels_of(wire)
+        node, place = divmod(root, at.inner.size)
+        # Across nodes first, between the ranks of the root's place; then inside every node.
+        if at.inner.rank == place:
+            across(at.outer, flat, node)
+        inside(at.inner, flat, place)
+
+    return broadcast

@@ -28,11 +28,12 @@ from parabench.commands.expected import known_seconds, start, taken
 from parabench.linking import expected_links
 from parabench.live.said import duration
 from parabench.machine import this_machine
-from parabench.opened import STORE_NAME, Opened
+from parabench.opened import Opened
 from parabench.plan import Plan
 from parabench.progress import say
 from parabench.record import check_label
 from parabench.session import SURE_BYTES_PER_S, turns_left
+from parabench.store import STORE_NAME
 
 
 def dry_collectives(request: CollectivesRequest, console: Console) -> int:

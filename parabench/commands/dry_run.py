@@ -23,14 +23,14 @@ from parabench.errors import UsageError
 from parabench.family import entry_of
 from parabench.linking import expected_links
 from parabench.machine import RANKS_PER_CORE, Gpu, Machine, this_machine
-from parabench.opened import STORE_NAME, Opened, resume
+from parabench.opened import Opened, resume
 from parabench.plan import Plan
 from parabench.progress import say
 from parabench.record import AnyCase, check_label
 from parabench.results import check_version
 from parabench.run import Request, check_bare_resume, plan_request, snapshotless
 from parabench.schema import SCHEMA_VERSION
-from parabench.store import Store
+from parabench.store import STORE_NAME, Store
 from parabench.suite import MACHINES, Suite, load_suite
 from parabench.until import Until
 from parabench.walking import grouped

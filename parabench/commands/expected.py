@@ -20,7 +20,7 @@ from parabench.opened import Opened
 from parabench.peaks import DEVICES, peak_of
 from parabench.plan import KINDS, stored_protocol, unknown_fields
 from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Status
-from parabench.session import EXPLAINING, SURE_FLOPS, reference_protocol, turns_left
+from parabench.session import EXPLAINING, SURE_FLOPS, reference_protocol, training_operations, turns_left
 from parabench.store import load
 
 # A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.
@@ -117,9 +117,7 @@ def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Kn
             unknown[case.model] = None
             continue
         rate, said = _rate(case, machine)
-        # 6 operations a parameter and token: Kaplan et al., "Scaling laws for neural language models", 2020.
-        operations = 6 * parameters * case.global_batch * case.seq_len * steps
-        least[said] += operations / (rate * case.world_size)
+        least[said] += training_operations(parameters, case, steps) / (rate * case.world_size)
     for said, value in least.items():
         if value:
             yield said.format(duration(value))

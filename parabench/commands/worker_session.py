@@ -27,14 +27,14 @@ from parabench.family import entry_of
 from parabench.interrupt import STOPPED, Interrupted
 from parabench.machine import Machine, this_machine
 from parabench.nccl_names import is_nccls
-from parabench.opened import STORE_NAME, check_traces, resume, shares_processes, store_in
+from parabench.opened import check_traces, resume, shares_processes, store_in
 from parabench.plan import Skipped, TrainingPlan
 from parabench.progress import say
 from parabench.record import TRACES, Launch, Status, check_label
 from parabench.run import Request, TrainingOpened, begin, conclude, own_code, plan_request
 from parabench.scratch import remove_abandoned
 from parabench.session import Progress, Session
-from parabench.store import Store
+from parabench.store import STORE_NAME, Store
 from parabench.suite import Suite, load_suite
 from parabench.walking import NOT_OK, walk_session
 
@@ -81,7 +81,7 @@ def _lead(
     suite: Suite,
     machine: Machine,
     console: Console,
-    say: Callable[[str], None],
+    tell: Callable[[str], None],
 ) -> int:
     said, group = lead.assemble(), grounds.group
     check_asked(request.axes, group)
@@ -102,7 +102,7 @@ def _lead(
             opened = begin(store, request, suite, plan, here, nodes=nodes_of(hosts), about=about)
         if not shares_processes(store, opened.session_id):
             store.add_finding(opened.session_id, SHARED)
-        say(f"{words.count(group.size, 'process')}: {SHARED.message}")
+        tell(f"{words.count(group.size, 'process')}: {SHARED.message}")
         code = _walk(store, opened, console, lead)
     if code != STOPPED:
         conclude(path, opened.session_id, console)

@@ -21,6 +21,7 @@ from parabench.probes.moments import Moments, step_of
 from parabench.probes.native import NativeCalls
 from parabench.probes.nccl_timing import enable_timing
 from parabench.probes.stalls import Stalls
+from parabench.record import SeenCall
 from parabench.strategies.recipe import Parallel
 
 
@@ -66,8 +67,8 @@ class Instruments:
         """What a rank hands over: {"collectives": rows, "waits": rows, "facts": ..., "told": ...}, seconds on the
         shared clock. "told" is what DDP told of itself.
 
-        `begins` are the beginnings of all steps, and the end of the last. A row of "collectives" is step, seq, op,
-        algorithm, ranks, dtype, bytes, made, begin, duration, bucket, ready; one of "waits" step, begin, end.
+        `begins` are the beginnings of all steps, and the end of the last. A row of "collectives" is a SeenCall, one of
+        "waits" step, begin, end.
         """
         self._moments.synchronize()
         self._recorder.let_go()
@@ -84,7 +85,7 @@ class Instruments:
             begin, end = self._span(call)
             index = bucket.get(id(call))
             rows.append(
-                (
+                SeenCall(
                     step, seq, call.op, call.algorithm, list(call.ranks), call.dtype, call.bytes, made, begin,
                     None if begin is None or end is None else end - begin, index, last_before(ready, index, made),
                 )

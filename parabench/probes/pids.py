@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,19 +16,21 @@ def leave_pid(folder: Path, rank: int) -> None:
 
 
 class RankPids:
-    """The process id of each of `ranks`, as far as they have said it."""
+    """The process id of each of `ranks`, as far as they have said it; several threads may ask."""
 
     def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
         self._folder = folder
         self._missing = list(ranks)
         self._known: dict[int, int] = {}
+        self._lock = threading.Lock()
 
     def look(self) -> dict[int, int]:
         """{rank: process id} of those that have begun."""
-        for rank in list(self._missing):
-            try:
-                self._known[rank] = int((self._folder / f"pid{rank}").read_text())
-            except FileNotFoundError:
-                continue
-            self._missing.remove(rank)
-        return self._known
+        with self._lock:
+            for rank in list(self._missing):
+                try:
+                    self._known[rank] = int((self._folder / f"pid{rank}").read_text())
+                except FileNotFoundError:
+                    continue
+                self._missing.remove(rank)
+            return dict(self._known)

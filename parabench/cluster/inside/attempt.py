@@ -12,7 +12,6 @@ import os
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -26,7 +25,7 @@ from parabench.part import GROUP_GRACE_S, Course, Part
 from parabench.probes import hang
 from parabench.probes.nvml import Used
 from parabench.probes.steps import told_counts
-from parabench.rank import in_a_line, is_out_of_memory
+from parabench.rank import told_of
 from parabench.ranks import Ended
 from parabench.scratch import launch_folder
 from parabench.venue import Venue
@@ -135,10 +134,5 @@ class Attempt:
             self._result |= result
         except BaseException as error:
             hang.settle()
-            self._result["error"] = {
-                "at": time.perf_counter(),
-                "message": in_a_line(error),
-                "traceback": traceback.format_exc(),
-                "oom": is_out_of_memory(error),
-            }
+            self._result["error"] = told_of(error)
         self.over.set()
