@@ -5,15 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from parabench.probes.footprint import Footprint
 from parabench.strategies.recipe import Clock, Compute, Steps
 
 
+class Losses:
+    """One scalar a step, kept on its device without waiting for it: in blocks, for a tensor of its own would take 512
+    bytes of a CUDA device."""
+
+    BLOCK = 1024
+
+    def __init__(self) -> None:
+        self._blocks: list[Tensor] = []
+        self._count = 0
+
+    def append(self, loss: Tensor) -> None:
+        """The next step's."""
+        at = self._count % self.BLOCK
+        if at == 0:
+            self._blocks.append(torch.empty(self.BLOCK, dtype=loss.dtype, device=loss.device))
+        self._blocks[-1][at] = loss
+        self._count += 1
+
+    def read(self) -> list[float]:
+        """All of them; waits for the device."""
+        values = [value for block in self._blocks for value in block.double().tolist()]
+        return values[: self._count]
+
+
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """What a loop needs; `losses` (one scalar a step, on the device), `grad_norm` and `footprint` are its results.
+    """What a loop needs; `losses`, `grad_norm` and `footprint` are its results.
 
     A rank that sees no loss leaves `losses` empty, one that cannot know the gradient's norm leaves it None; `footprint`
     stays empty where `counted` is False.
@@ -25,7 +50,7 @@ class Training:
     batches: Iterator[tuple[Tensor, Tensor]]
     gradient_norm: Callable[[], float | None]
     counted: bool = True
-    losses: list[Tensor] = field(default_factory=list)
+    losses: Losses = field(default_factory=Losses)
     grad_norm: float | None = None
     footprint: dict[str, int] = field(default_factory=dict)
 

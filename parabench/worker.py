@@ -16,10 +16,11 @@ from torch.distributed import distributed_c10d as c10d
 
 from parabench.case import Case, Protocol
 from parabench.collectives import membership
-from parabench.data.loader import batches
+from parabench.data.loader import Loading
 from parabench.errors import UsageError
 from parabench.family import STRATEGIES, entry_of
 from parabench.models.build import attention_of, build_model, sizes
+from parabench.models.model import Model
 from parabench.models.options import apply_options
 from parabench.pace import Agreement, warm_up
 from parabench.probes import hang, nccl_inspector, nccl_log
@@ -29,7 +30,7 @@ from parabench.probes.instruments import Instruments
 from parabench.probes.memory import forget_building, forget_peak, peak_memory
 from parabench.probes.profile import Traces
 from parabench.probes.replicas import fingerprints
-from parabench.probes.steps import StepClock, tell_counts
+from parabench.probes.steps import Awaited, StepClock, tell_counts
 from parabench.rank import device_of, hand_over, join_group, tie_to_driver
 from parabench.record import METRICS
 from parabench.registry import load
@@ -68,8 +69,10 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     place = Place(rank, case.world_size, device_of(case))
     entry = entry_of(case.strategy)
     grouped = not entry.one_rank_only and not entry.one_process
+    # Workers are forked before NCCL has memory registered that a fork could take away from it.
+    material = prepare(case, place)
     clock = join_group(job, rank) if grouped else {}
-    result = train_case(job, place)
+    result = train_case(job, place, material)
     # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
     # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
     gc.collect()
@@ -79,9 +82,9 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     return result | clock | {"told": result["told"] | told}
 
 
-def train_case(job: Job, place: Place) -> dict[str, Any]:
+def train_case(job: Job, place: Place, material: Material | None = None) -> dict[str, Any]:
     """Build, train and read what was seen."""
-    training, parallel, known = build(job.case, place)
+    training, parallel, known = build(job.case, place, material)
     if torch.distributed.is_initialized():
         membership.check_groups(place.device, job.case.backend, job.case.algorithm)
     forget_building(place.device)
@@ -103,9 +106,11 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     peaks = peak_memory(place.device)
     instruments = Instruments(job.case, parallel, place.device, clock.moments)
     memory = MemoryClock(clock, place.device, counts.timed)
+    # gloo's calls are on the host's clock, steps on the device's: they are brought together where each step ends.
+    watched = Awaited(memory, clock.moments) if job.case.backend == "gloo" and dist.is_initialized() else memory
     if protocol.instrumented:
         with instruments:
-            train(training, memory, range(counts.timed, counts.timed + protocol.instrumented))
+            train(training, watched, range(counts.timed, counts.timed + protocol.instrumented))
     traces = Traces(place, lambda: train(training, clock, range(clock.steps, clock.steps + 1)))
     if protocol.profile:
         traces.profiled()
@@ -124,7 +129,7 @@ def train_case(job: Job, place: Place) -> dict[str, Any]:
     # Only pure data parallel promises equal replicas to the last bit.
     replicated = parallel.data_ranks == place.world_size > 1 and parallel.parameters is not None
     return {
-        "loss": [float(loss) for loss in training.losses],
+        "loss": training.losses.read(),
         "grad_norm": training.grad_norm,
         "numbers": {**training.footprint, **peaks, **numbers, **clock.moments.numbers()},
         "readings": [*memory.readings, *clock.lags()],
@@ -148,8 +153,7 @@ class StepsOf:
 
     def wait(self) -> None:
         """Wait until the device has done all of them."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        self._clock.moments.synchronize()
 
 
 def check_numbers(case: Case, numbers: Mapping[str, Any]) -> None:
@@ -161,14 +165,31 @@ def check_numbers(case: Case, numbers: Mapping[str, Any]) -> None:
             )
 
 
-def build(case: Case, place: Place) -> tuple[Training, Parallel, dict[str, Any]]:
-    """The case's model made parallel, with its optimizer and data; and what is known of the model before it is split.
+class Material:
+    """What needs no other rank: the model, and what its batches are loaded from."""
 
-    The same seed on every rank: one same model.
-    """
+    def __init__(self, model: Model, loading: Loading) -> None:
+        self._held = [(model, loading)]
+
+    def take(self) -> tuple[Model, Loading]:
+        """Both, which it holds no longer: what a strategy gives back of a model must be held by nobody."""
+        return self._held.pop()
+
+
+def prepare(case: Case, place: Place) -> Material:
+    """The case's model, and its data with workers that run already. The same seed on every rank: one same model."""
     torch.manual_seed(case.seed)
     with place.device:
         model = build_model(case)
+    return Material(model, Loading(case, model))
+
+
+def build(case: Case, place: Place, material: Material | None = None) -> tuple[Training, Parallel, dict[str, Any]]:
+    """The case's model made parallel, with its optimizer and data; and what is known of the model before it is split.
+
+    `material` is the case's, where it was prepared before the group was joined.
+    """
+    model, loading = (material or prepare(case, place)).take()
     known = {"model": sizes(model) | attention_of(case)}
     apply_options(model, case)
     context = Context(case, place)
@@ -182,9 +203,7 @@ def build(case: Case, place: Place) -> tuple[Training, Parallel, dict[str, Any]]
             module=parallel.module, loss=model.loss, context=context, last_reduces=parallel.last_reduces
         ),
         optimizer=parallel.optimizer or adamw(parameters.values(), fused=case.fused),
-        batches=batches(
-            case,
-            model,
+        batches=loading.batches(
             parallel.data_rank,
             parallel.data_ranks,
             place.device,

@@ -43,7 +43,7 @@ class Device:
                 return event
 
         class Event:
-            def __init__(self, enable_timing: bool = False) -> None:
+            def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
                 self.time = -1.0
 
             def record(self, stream: Any = None) -> None:

@@ -22,6 +22,68 @@ from parabench.models.model import Model
 from parabench.probes.hang import REQUEST
 
 
+class Loading:
+    """A case's data and the workers that load it, which are forked here and now.
+
+    Which part of it a rank takes is known only when the strategy is built, in a group of ranks; a process that has
+    joined one over InfiniBand should not fork any more (RDMAV_FORK_SAFE), and Python 3.12 warns where threads run.
+
+    Raises UsageError for data that does not fill one global batch: there would never be a first one.
+    """
+
+    def __init__(self, case: Case, model: Model) -> None:
+        self._case = case
+        dataset = dataset_of(case, model)
+        self._samples = count_of(dataset)
+        check_count(case, self._samples)
+        self._own = Own()
+        self._loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
+            dataset,
+            batch_sampler=self._own,
+            collate_fn=_as_it_is if isinstance(dataset, Whole) else None,
+            num_workers=case.workers,
+            pin_memory=case.pin_memory,
+            persistent_workers=case.workers > 0,
+            # Forked from the rank, a worker has the dataset and torch already.
+            multiprocessing_context="fork" if case.workers else None,
+            worker_init_fn=partial(_tie_to_rank, os.getpid()),
+            # Workers' seeds come from it: a user's Dataset may draw numbers.
+            generator=torch.Generator().manual_seed(case.seed),
+        )
+        if case.workers:
+            # An epoch of nothing starts the workers, and leaves them waiting for the next one.
+            assert not list(self._loader)
+
+    def batches(
+        self, data_rank: int, data_ranks: int, device: torch.device, *, columns: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Endless (inputs, targets) of this rank's samples, `global_batch / data_ranks` of them, on `device`.
+
+        What a step reads over all ranks depends on the step alone, never on strategy or world size. `columns` is which
+        of how many equal parts of each sample's features, the last dimension, is this rank's; its targets are whole.
+        """
+        case, samples = self._case, self._samples
+        if case.split == "sample":
+            sampler: Rows | Drawn = Drawn(samples, case.global_batch, data_rank, data_ranks, case.seed)
+        else:
+            sampler = Rows(samples, case.global_batch, data_rank, data_ranks)
+        self._own.sampler = sampler
+        return _endless(self._loader, sampler, columns, device)
+
+
+class Own:
+    """The samples of each batch, as `sampler` has them; none before there is one."""
+
+    def __init__(self) -> None:
+        self.sampler: Rows | Drawn | None = None
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.sampler or ())
+
+    def __len__(self) -> int:
+        return 0 if self.sampler is None else len(self.sampler)
+
+
 def batches(
     case: Case,
     model: Model,
@@ -31,35 +93,8 @@ def batches(
     *,
     columns: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless (inputs, targets) of this rank's samples, `global_batch / data_ranks` of them, on `device`.
-
-    What a step reads over all ranks depends on the step alone, never on strategy or world size. `columns` is which of
-    how many equal parts of each sample's features, the last dimension, is this rank's; its targets are whole.
-
-    Raises UsageError for data that does not fill one global batch: there would never be a first one.
-    """
-    dataset = dataset_of(case, model)
-    samples = count_of(dataset)
-    check_count(case, samples)
-    sampler: Rows | Drawn
-    if case.split == "sample":
-        sampler = Drawn(samples, case.global_batch, data_rank, data_ranks, case.seed)
-    else:
-        sampler = Rows(samples, case.global_batch, data_rank, data_ranks)
-    loader = DataLoader(
-        dataset,
-        batch_sampler=sampler,
-        collate_fn=_as_it_is if isinstance(dataset, Whole) else None,
-        num_workers=case.workers,
-        pin_memory=case.pin_memory,
-        persistent_workers=case.workers > 0,
-        # Forked from the rank, a worker has the dataset and torch already.
-        multiprocessing_context="fork" if case.workers else None,
-        worker_init_fn=partial(_tie_to_rank, os.getpid()),
-        # Workers' seeds come from it: a user's Dataset may draw numbers.
-        generator=torch.Generator().manual_seed(case.seed),
-    )
-    return _endless(loader, sampler, columns, device)
+    """`Loading.batches` of a case's data, where nothing has to happen in between."""
+    return Loading(case, model).batches(data_rank, data_ranks, device, columns=columns)
 
 
 def _endless(

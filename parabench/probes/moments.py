@@ -64,6 +64,10 @@ class Moments:
     def synchronize(self) -> None:
         """Wait until every moment that was taken is over."""
         if self._first is not None:
+            # Asleep: where several ranks share a device or cores, one that spins takes time from those that compute.
+            asleep = torch.cuda.Event(blocking=True)
+            asleep.record()
+            asleep.synchronize()
             torch.cuda.synchronize(self._device)
 
     def know(self, event: torch.cuda.Event, device_s: float) -> None:

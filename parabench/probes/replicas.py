@@ -6,23 +6,42 @@ was left out, of one layer or in one late step, sets them apart at once, however
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+# Elements that are weighted at once: on a device whole models fill, a parameter has no room for copies of 64 bits.
+PIECE = 2**20
+# Of each size of element the integer that has its bits.
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+# Odd, and its multiples are spread over 64 bits: 2^64 over the golden ratio (Knuth, TAOCP 3, 6.4), as a signed integer.
+SPREAD = 0x9E3779B97F4A7C15 - 2**64
+
 
 def fingerprints(
     parameters: Mapping[str, nn.Parameter], whole: Callable[[nn.Parameter, Tensor], Tensor]
 ) -> dict[str, int]:
-    """{name: CRC-32 of the whole parameter's bytes}; `whole` gathers what is sharded, so all ranks must call this."""
-    return {name: _crc(whole(parameter, parameter.detach())) for name, parameter in parameters.items()}
+    """{name: checksum of the whole parameter}; `whole` gathers what is sharded, so all ranks must call this."""
+    sums = [checksum(whole(parameter, parameter.detach())) for parameter in parameters.values()]
+    return dict(zip(parameters, torch.stack(sums).tolist(), strict=True)) if sums else {}
 
 
-def _crc(tensor: Tensor) -> int:
-    return zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes())
+def checksum(tensor: Tensor) -> Tensor:
+    """A 64-bit number of a tensor's bits, on its device: the sum of its elements' bits, each times a weight of its own.
+
+    It wraps around. Weights are odd, which has an inverse modulo 2^64, so one element that differs always shows. They
+    are scattered, so that several do not cancel but by chance; elements that change places have others.
+    """
+    bits = tensor.contiguous().view(-1).view(INTEGERS.get(tensor.element_size(), torch.int64))
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for start in range(0, bits.numel(), PIECE):
+        piece = bits[start : start + PIECE].to(torch.int64)
+        weights = torch.arange(start, start + piece.numel(), device=tensor.device).mul_(SPREAD)
+        weights = weights.bitwise_xor_(weights >> 32).mul_(SPREAD).bitwise_or_(1)
+        total += weights.mul_(piece).sum()
+    return total
 
 
 def replicas_apart(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -31,8 +50,8 @@ def replicas_apart(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first: Mapping[str, int] = results[0].get("fingerprints", {}) if results else {}
     apart = {
         name: ranks
-        for name, crc in first.items()
-        if (ranks := [rank for rank, each in enumerate(results) if each.get("fingerprints", {}).get(name, crc) != crc])
+        for name, own in first.items()
+        if (ranks := [rank for rank, each in enumerate(results) if each.get("fingerprints", {}).get(name, own) != own])
     }
     if not apart:
         return {}

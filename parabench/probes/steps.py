@@ -17,6 +17,7 @@ import torch
 
 from parabench.probes.moments import Moments, between
 from parabench.protocol import Counts
+from parabench.strategies.recipe import Clock
 
 # A step is five marks; between them lie data, forward, backward, optimizer.
 MARKS = 5
@@ -63,7 +64,7 @@ class StepClock:
         if self._cuda:
             self._enqueued = np.concatenate([self._enqueued, np.full(more, np.nan)])
             lacking = min(self._room, EVENTS) - len(self._events)
-            self._events += [torch.cuda.Event(enable_timing=True) for _ in range(lacking)]
+            self._events += [_event() for _ in range(lacking)]
 
     def mark(self) -> None:
         """The next of the five moments of a step is now."""
@@ -118,7 +119,7 @@ class StepClock:
         self._events[slot].synchronize()
         self.read(upto=upto)
         # The next mark is read against it.
-        self._events[slot] = torch.cuda.Event(enable_timing=True)
+        self._events[slot] = _event()
 
     @property
     def steps(self) -> int:
@@ -143,6 +144,33 @@ class StepClock:
         """The beginnings of all steps so far, and the end of the last, in seconds; after `finish`."""
         marks = self._marks[: self._at].reshape(-1, MARKS)
         return [*marks[:, 0].tolist(), float(marks[-1, -1])]
+
+
+class Awaited:
+    """Marks what `clock` marks, and lets the host wait for the device where a step ends: of instrumented steps only."""
+
+    def __init__(self, clock: Clock, moments: Moments) -> None:
+        self._clock, self._moments, self._at = clock, moments, 0
+
+    def mark(self) -> None:
+        """The next of the five moments of a step is now."""
+        self._clock.mark()
+        self._next()
+
+    def skip(self) -> None:
+        """The next of the five moments does not exist."""
+        self._clock.skip()
+        self._next()
+
+    def _next(self) -> None:
+        self._at = (self._at + 1) % MARKS
+        if self._at == 0:
+            self._moments.synchronize()
+
+
+def _event() -> torch.cuda.Event:
+    """One that whoever waits for it sleeps until, instead of spinning."""
+    return torch.cuda.Event(enable_timing=True, blocking=True)
 
 
 def read_marks(path: Path, steps: int | None, width: int = MARKS) -> npt.NDArray[np.float64]:
