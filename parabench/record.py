@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from parabench.errors import UsageError
 
 MIB = 2**20
+GB = 1e9
 
 # Names of runs end in file names, addresses and HTML.
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

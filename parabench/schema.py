@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from parabench.record import EXPLAIN_BLOCK, Status
+
 SCHEMA_VERSION = 7
+# Conditions on rows of `launch`: what ended by itself and need not be run again, and what of it did not end well. A
+# launch in which NCCL explains itself decides nothing.
+DONE = f"status != '{Status.INTERRUPTED}'"
+NOT_WELL = f"{DONE} AND status != '{Status.OK}' AND block != {EXPLAIN_BLOCK}"
 DIGESTED = 5  # the version since which there are digests
 APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
 

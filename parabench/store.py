@@ -15,7 +15,6 @@ from parabench import __version__
 from parabench.digest import Digest, digests, stored_digests
 from parabench.errors import UsageError
 from parabench.record import (
-    EXPLAIN_BLOCK,
     REFERENCE_BLOCK,
     CollectiveSample,
     DeviceSample,
@@ -30,7 +29,7 @@ from parabench.record import (
     utc_now,
 )  # fmt: skip
 from parabench.results import Results, check_version, load
-from parabench.schema import APPLICATION_ID, DIGESTED, SCHEMA_VERSION, TABLES, new_columns, new_tables
+from parabench.schema import APPLICATION_ID, DIGESTED, DONE, NOT_WELL, SCHEMA_VERSION, TABLES, new_columns, new_tables
 
 __all__ = ["STORE_NAME", "Results", "SessionRow", "Store", "load", "split"]
 
@@ -143,8 +142,7 @@ class Store:
     def all_ok(self, session_id: int) -> bool:
         """Whether every launch of a session that ended by itself ended well; one that only explains does not count."""
         bad = self._db.execute(
-            "SELECT count(*) FROM launch WHERE session_id = ? AND block != ? AND status NOT IN (?, ?)",
-            (session_id, EXPLAIN_BLOCK, Status.OK, Status.INTERRUPTED),
+            f"SELECT count(*) FROM launch WHERE session_id = ? AND {NOT_WELL}", (session_id,)
         ).fetchone()[0]
         return bool(bad == 0)
 
@@ -169,10 +167,7 @@ class Store:
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
-        rows = self._db.execute(
-            "SELECT case_id, block FROM launch WHERE session_id = ? AND status != ?",
-            (session_id, Status.INTERRUPTED),
-        )
+        rows = self._db.execute(f"SELECT case_id, block FROM launch WHERE session_id = ? AND {DONE}", (session_id,))
         return {(case_id, block) for case_id, block in rows}
 
     def reference_values(self, session_id: int) -> dict[str, dict[str, dict[int, float | None]]]:

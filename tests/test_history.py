@@ -20,12 +20,13 @@ from parabench.analysis.frames import launch_table
 from parabench.analysis.over_time.change_points import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
 from parabench.analysis.over_time.history import history
 from parabench.analysis.over_time.level_cost import LevelCost
+from parabench.analysis.over_time.series import History
 from parabench.analysis.over_time.visits import numbers_of, visits_of
 from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.pages.history_report import render
 from parabench.pages.section import Section
-from parabench.pages.sections_history import sections
+from parabench.pages.sections_history import _sessions, sections
 from parabench.record import Status
 from parabench.report import render as render_report
 from parabench.store import load
@@ -399,3 +400,27 @@ def test_qn_is_the_standard_deviation_of_normal_values_whatever_a_third_of_them_
     assert qn_scale(values) == pytest.approx(3, rel=0.05)
     values[:300] = 1e6 * random.standard_normal(300)
     assert qn_scale(values) < 3 * 3
+
+
+def test_a_history_without_sessions_of_its_own_has_no_row(stepped):
+    """Every row has the columns of the head, whatever there is; none is no mistake."""
+    none = _sessions(History((), ()))
+    assert (none.head, none.rows) == (
+        ("Session", "Changed since the one before", "Began", "Host", "torch", "Commit"), [],
+    )  # fmt: skip
+    table = _sessions(history([stepped]))
+    assert (len(table.head), table.texts) == (6, 2)
+    assert {len(row) for row in table.rows} == {6}
+    first = dict(zip(table.head, table.rows[0], strict=True))
+    assert (first["Session"], first["Commit"]) == ("nightly-11", f"b{0:011x}")
+
+
+def test_the_table_of_sessions_names_suites_where_there_are_several(tmp_path):
+    path = tmp_path / "results.db"
+    nightly(path, [{A: 0.04}] * 2)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE session SET suite = 'mine' WHERE id = 2")
+    db.close()
+    table = _sessions(history([load(path)]))
+    assert (table.head[1], table.texts) == ("Suite", 3)
+    assert [row[1] for row in table.rows] == ["mine", "quick"]

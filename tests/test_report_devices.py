@@ -201,3 +201,18 @@ def test_reasons_are_escaped_in_the_page(tmp_path):
     page = render(fake.write(tmp_path / "r.db", [one]))
     assert "Devices were not read: &lt;img src=x" in page
     assert "<img src=x" not in page
+
+
+def test_devices_keep_their_order_in_figures_that_draw_them_all(tmp_path):
+    """Of the first case more devices than a figure draws: those that were held down come first, of it alone."""
+    n = figures_devices.MOST_LINES + 1
+    many = [each for device in range(n) for each in device_samples(device, **(HOT if device == n - 1 else {}))]
+    few = [*device_samples(0), *device_samples(1, **HOT)]
+    launches = [
+        read(fake.launch(gpu_case(bucket_mib=1.0), 0.04), many),
+        read(fake.launch(gpu_case(bucket_mib=25.0), 0.05), few),
+    ]
+    panels = sections(tmp_path, launches)["time-devices"].panels
+    names = [[trace.name for trace in panel.figure.data if str(trace.name).startswith("device ")] for panel in panels]
+    assert [each[0] for each in names[:3]] == [f"device {n - 1}"] * 3
+    assert names[3:] == [["device 0", "device 1"]] * 3

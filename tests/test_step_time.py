@@ -15,9 +15,10 @@ from click.testing import CliRunner
 from page_helpers import unpacked
 
 from parabench.analysis.evidence import evidence
-from parabench.analysis.frames import case_table, launch_table
+from parabench.analysis.frames import case_table, launch_table, mean_peaks
 from parabench.analysis.launch_number import QUANTILE, launch_number
 from parabench.analysis.over_time.visits import numbers_of, visits_of
+from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import select_session
 from parabench.analysis.side_by_side.several import several
 from parabench.analysis.side_by_side.sides import read_several
@@ -180,3 +181,35 @@ def test_what_a_configuration_reaches_is_told_with_its_one_step_time(tmp_path):
     for each in answer.candidates:
         assert each.latency_s == cases[each.case_id]
         assert each.value == pytest.approx(each.tokens_per_s, rel=1e-12)
+
+
+def test_mean_peaks_are_those_that_the_front_compares(tmp_path):
+    """A launch without its memory was in the block in which all held more."""
+    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "tp")]
+    launches = [
+        fake.launch(
+            case,
+            (0.04 + 0.01 * at) * (1 + 0.001 * (block % 2)),
+            block=block,
+            peak_bytes=None if (at, block) == (0, 2) else (300 - 50 * at) * 2**20 * BLOCKS[block] * (1 + 1e-3 * at),
+        )
+        for block in range(3)
+        for at, case in enumerate(cases)
+    ]
+    results = fake.write(tmp_path / "a.db", launches)
+    table = launch_table(results, select_session(results, None))
+    (answer,) = answers(table)
+    assert len(answer.front) == 3
+    found = mean_peaks(table)
+    assert {point.case_id: point.peak_memory_bytes for point in answer.front} == pytest.approx(found, rel=1e-9)
+
+
+def test_a_bubble_is_of_launches_that_count(tmp_path):
+    """One without a step of known length counts nowhere else either."""
+    case = fake.case(strategy="pp", schedule="gpipe", microbatches=4)
+    facts = {"pipeline": {"stages": 2, "microbatches": 4, "schedule": "gpipe", "bubble": 0.2}}
+    launches = [fake.tell(fake.launch(case, block=block), facts, stage_busy_share=0.7) for block in range(2)]
+    launches[1].samples = [one._replace(value=None) if one.metric == "step_s" else one for one in launches[1].samples]
+    results = fake.write(tmp_path / "a.db", launches)
+    (row,) = bubbles(launch_table(results, select_session(results, None)), results.whole).to_dict("records")
+    assert (row["n_launches"], row["measured"]) == (1, pytest.approx(0.3))

@@ -13,8 +13,15 @@ import fake_results as fake
 import pytest
 from plotly.offline import get_plotlyjs_version
 
+from parabench.analysis.gate.across import across
+from parabench.analysis.gate.compare import compare
+from parabench.analysis.gate.sides import side_of
+from parabench.analysis.over_time.history import history
 from parabench.errors import UsageError
 from parabench.pages import look, templates
+from parabench.pages.across_report import render as render_across
+from parabench.pages.compare_report import render as render_gate
+from parabench.pages.history_report import render as render_history
 from parabench.pages.look import Look
 from parabench.pages.several_report import write_comparison
 from parabench.report import render
@@ -124,6 +131,10 @@ def test_what_templates_are_given_is_documented(tmp_path, monkeypatch):
     render(stores[0])
     render(fake_collectives.write(tmp_path / "c.db", [fake_collectives.launch(collective, lambda _: 1e-3)]))
     write_comparison([(store.path, None) for store in stores], tmp_path / "r.html")
+    base, candidate = (side_of(store, role=role) for store, role in zip(stores, ("base", "candidate"), strict=True))
+    render_gate(compare(base, candidate))
+    render_across(across(base, candidate))
+    render_history(history(stores))
     documented = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+\.html)` \| (`.*`) \|$", documented, re.M)
     assert {name: set(re.findall(r"`(\w+)`", names)) for name, names in rows} == given

@@ -185,6 +185,19 @@ def step_times(launches: pd.DataFrame) -> dict[str, float]:
     return _levels(counted(launches), "number_s")
 
 
+def mean_peaks(launches: pd.DataFrame) -> dict[str, float]:
+    """{case id: bytes}: each case's peak memory, mean over launches as `step_times` makes it of steps."""
+    good = counted(launches)
+    return _levels(good[good["peak_memory_bytes"] > 0], "peak_memory_bytes")
+
+
+def from_case(launches: pd.DataFrame, cases: pd.DataFrame) -> pd.Series[float]:
+    """How far each launch's number is from its case's step time, as a fraction; NaN for the only launch of a case."""
+    known = cases.set_index("case_id")
+    seconds = known["latency_s"].astype(float).where(known["n_ok"] > 1)
+    return launches["number_s"] / launches["case_id"].map(seconds) - 1
+
+
 def _levels(good: pd.DataFrame, number: str) -> dict[str, float]:
     """{case id: seconds}: the mean over launches on the log scale, as in the average block of the case's work."""
     levels: dict[str, float] = {}

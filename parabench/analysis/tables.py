@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import words
+from parabench.analysis.finding_codes import CODES
 from parabench.analysis.frames import counted
 from parabench.analysis.instruments.machine_facts import MACHINE
 from parabench.analysis.session import Session
@@ -67,6 +68,11 @@ class FindingGroup:
     code: str
     advice: str
     messages: tuple[str, ...]
+
+    @property
+    def about(self) -> str:
+        """What findings of this code doubt; empty for a code that this version does not know, from a newer store."""
+        return CODES.get(self.code, "")
 
 
 def finding_groups(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeGuard
 
@@ -181,6 +182,16 @@ def aligned(rows: Sequence[Sequence[str]], texts: int = 1) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def kinds(names: Iterable[str], times: str = "x") -> list[str]:
+    """How many there are of each: ['2 x NVIDIA H200', '1 x NVIDIA A100'], in the order in which they first appear."""
+    return [f"{n} {times} {name}" for name, n in Counter(names).items()]
+
+
+def or_unknown(value: object) -> str:
+    """A value as text; of None that it is unknown."""
+    return UNKNOWN if value is None else str(value)
 
 
 def listed(items: Iterable[str], most: int = 6) -> str:

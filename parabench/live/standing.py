@@ -16,8 +16,9 @@ from parabench.case import Case
 from parabench.collective_case import CollectiveCase
 from parabench.errors import UsageError
 from parabench.live.said import last_words, progress_words
-from parabench.record import EXPLAIN_BLOCK, FIRST_BLOCK, Status
+from parabench.record import FIRST_BLOCK
 from parabench.results import check_version
+from parabench.schema import DONE, NOT_WELL
 
 # After so many times its longest launch, and never before a minute, a run has recorded one more, were it hung: this is
 # when the driver ends it (session.py).
@@ -115,8 +116,7 @@ def _standing(db: sqlite3.Connection, found: list[_Planned], file: int, now: dat
     ids = [each.id for each in found]
     where = f"session_id IN ({', '.join('?' * len(ids))})"
     done, failed, launches, newest, longest_s = db.execute(
-        f"SELECT coalesce(sum(block >= {FIRST_BLOCK} AND status != '{Status.INTERRUPTED}'), 0),"
-        f" coalesce(sum(block != {EXPLAIN_BLOCK} AND status NOT IN ('{Status.OK}', '{Status.INTERRUPTED}')), 0),"
+        f"SELECT coalesce(sum(block >= {FIRST_BLOCK} AND {DONE}), 0), coalesce(sum({NOT_WELL}), 0),"
         f" count(*) FILTER (WHERE session_id = {ids[0]}), max(id), max(wall_s) FROM launch WHERE {where}",
         ids,
     ).fetchone()
@@ -157,8 +157,8 @@ def _left_s(db: sqlite3.Connection, found: Iterable[_Planned]) -> float | None:
         again = each.again
         rows = db.execute(
             "SELECT case_id, count(*), avg(wall_s) FROM launch"
-            f" WHERE session_id = ? AND block >= {FIRST_BLOCK} AND status != ? GROUP BY case_id",
-            (each.id, Status.INTERRUPTED),
+            f" WHERE session_id = ? AND block >= {FIRST_BLOCK} AND {DONE} GROUP BY case_id",
+            (each.id,),
         ).fetchall()
         seen += [(n, mean) for _, n, mean in rows]
         left += [(max(0, each.blocks + again[case] - n), mean) for case, n, mean in rows]

@@ -6,10 +6,9 @@ import pandas as pd
 
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.instruments.anatomy import EXPOSED_IN
+from parabench.analysis.instruments.anatomy import EXPOSED_IN, taken_apart
 from parabench.analysis.instruments.stragglers import straggler_table
 from parabench.analysis.memory import PARTS, case_states
-from parabench.pages.sections_anatomy import taken_apart
 
 # Beside `peak_memory_bytes`: on a GPU what torch's allocator held, and what NVML saw in use.
 PEAKS = ("peak_reserved_bytes", "used_bytes")

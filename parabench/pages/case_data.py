@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from parabench.analysis import tables
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.frames import WORK, same_work
+from parabench.analysis.frames import WORK, from_case, mean_peaks, same_work
 from parabench.analysis.scaling import curves
 from parabench.analysis.sweet_spot.answer import Answer
 from parabench.analysis.words import unit_of
@@ -73,7 +72,7 @@ def page_data(seen: Evidence, answers: Sequence[Answer]) -> dict[str, Any]:
         bucket_bytes=cases["case_id"].map(sizes),
         place=[row["place"] for row in told],
         mark=[row["mark"] for row in told],
-        mean_peak_bytes=_mean_peaks(seen, cases["case_id"]) if fronts else None,
+        mean_peak_bytes=cases["case_id"].map(mean_peaks(seen.launches)) if fronts else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
         work=[of_work[case] for case in cases["case_id"]],
     )
@@ -104,19 +103,6 @@ def page_data(seen: Evidence, answers: Sequence[Answer]) -> dict[str, Any]:
         "bars": bars(),
         **detail_data(seen, rows, _LAUNCH),
     }
-
-
-def from_case(launches: pd.DataFrame, cases: pd.DataFrame) -> pd.Series[float]:
-    """How far each launch's number is from its case's step time, as a fraction; NaN for the only launch of a case."""
-    known = cases.set_index("case_id")
-    seconds = known["latency_s"].astype(float).where(known["n_ok"] > 1)
-    return launches["number_s"] / launches["case_id"].map(seconds) - 1
-
-
-def _mean_peaks(seen: Evidence, case_ids: pd.Series[str]) -> pd.Series[float]:
-    """Each case's peak memory in bytes, mean over launches on the log scale, as the front compares it."""
-    logs: pd.Series[float] = np.log(seen.good["peak_memory_bytes"].where(seen.good["peak_memory_bytes"] > 0))
-    return case_ids.map(logs.groupby(seen.good["case_id"]).mean().map(np.exp))
 
 
 def _filters(cases: pd.DataFrame) -> list[tuple[str, str]]:

@@ -9,14 +9,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from parabench.analysis import words
-from parabench.analysis.collectives.bus import GB, bus_factor
+from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.instruments.timeline import Timeline
 from parabench.analysis.nodes import spread_over_nodes
 from parabench.collective_case import OPS
 from parabench.pages.bars import PART
 from parabench.pages.figures import Panel, lay_out, listed, name_case, plain, short
 from parabench.pages.palette import colour_of
-from parabench.record import MIB, STEP_PARTS, WAIT
+from parabench.record import GB, MIB, STEP_PARTS, WAIT
 
 # Told apart from one another and from the parts of a step, with any colour vision; Tol's muted ones and two greys.
 OP = {

@@ -35,6 +35,8 @@ class Cell:
     rows: int = 1
 
 
+# In a cell for what is unknown, or is not there.
+DASH = "–"
 # Besides the lightest; more are not told apart.
 SHADES = 4
 

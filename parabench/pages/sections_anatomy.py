@@ -8,11 +8,10 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.instruments.anatomy import EXPOSED_IN, case_anatomy
+from parabench.analysis.instruments.anatomy import EXPOSED_IN, taken_apart
 from parabench.analysis.instruments.calls import call_table
 from parabench.analysis.instruments.timeline import MOST_TIMELINES, Timeline, median_step, timelines
 from parabench.analysis.nodes import clocks_said
-from parabench.family import Rule, entry_of
 from parabench.pages.bars import PART
 from parabench.pages.case_tables import case_table
 from parabench.pages.figures import Panel, marked
@@ -20,7 +19,7 @@ from parabench.pages.figures_timeline import MOST_RANKS, timeline_panel
 from parabench.pages.panels import ms
 from parabench.pages.section import Section, Table
 from parabench.pages.sections_calls import bandwidth_section, bucket_section, straggler_section
-from parabench.record import MIB, STEP_PARTS
+from parabench.record import MIB
 
 # Of so many of the fastest cases the page keeps a timeline for the case's details.
 MOST_SPARE = 40
@@ -64,20 +63,6 @@ def _why_nothing(seen: Evidence) -> str:
     if asked == 0:
         return "This session was run without instrumented steps (--instrumented 0)."
     return "No instrumented step was recorded: unknown, not zero."
-
-
-def taken_apart(seen: Evidence) -> pd.DataFrame:
-    """The case table with each case's anatomy (`case_anatomy`'s columns in place of the timed parts), and
-    `exposed_share` of its step; unknown where ranks that must have communicated were not seen to."""
-    table = seen.once(case_anatomy).drop(columns="label")
-    cases = seen.cases.drop(columns=list(STEP_PARTS)).merge(table, on="case_id")
-    unseen = [
-        row["calls"] == 0 and row["world_size"] > 1 and entry_of(str(row["strategy"])).rule is not Rule.FIRST_LOSS
-        for row in cases.to_dict("records")
-    ]
-    columns = ["communication_s", "overlapped_s", "exposed_s", *EXPOSED_IN.values()]
-    cases[columns] = cases[columns].mask(pd.Series(unseen, index=cases.index, dtype=bool))
-    return cases.assign(exposed_share=cases["exposed_s"] / cases["step_s"])
 
 
 def _shares(cases: pd.DataFrame) -> Section:

@@ -26,10 +26,9 @@ from parabench.analysis.nodes import several
 from parabench.pages.case_tables import case_table
 from parabench.pages.figures import Panel
 from parabench.pages.figures_devices import MOST_LINES, device_panel, memory_panel
-from parabench.pages.section import Section, Table
+from parabench.pages.section import DASH, Section, Table
 from parabench.pages.sections_usage import energy_section
 
-DASH = "–"
 # Of more devices a case than these the table has a row for each node.
 _MOST_DEVICES = 32
 # More findings than these stand behind a heading.

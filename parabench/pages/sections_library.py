@@ -9,15 +9,14 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.instruments.ddp_log import ddp_comparison
+from parabench.analysis.instruments.ddp_log import ddp_comparison, ddp_spans
 from parabench.analysis.instruments.memory_phases import memory_phases
 from parabench.analysis.instruments.nccl_choice import Wiring, choices, inspected, wirings
 from parabench.pages.case_tables import MOST_CASES, case_table
 from parabench.pages.panels import ms
-from parabench.pages.section import Section, Table
+from parabench.pages.section import DASH, Section, Table
 from parabench.record import EXPLAIN_BLOCK, MEMORY_PARTS, MIB, REFERENCE_BLOCK, TRACES
 
-DASH = "–"
 _APART = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "explaining"}
 # What launches tell of their files, and who wrote them.
 _FILES = {"profile": "profiler", "memory_snapshot": "allocator"}
@@ -26,7 +25,7 @@ _WHOSE = "Of the rank that holds most, in its largest instrumented step; medians
 
 def sections(seen: Evidence) -> list[Section]:
     """The section; none where a session was run without instruments and nothing else was asked of a library."""
-    spans = _spans(seen.once(ddp_comparison).dropna(subset=["difference"]))
+    spans = ddp_spans(seen.once(ddp_comparison))
     tables = (*_ddp(spans), *_memory(memory_phases(seen)), *_nccl(seen), *_inspected(inspected(seen)), *_files(seen))
     silent = _silent(seen)
     if not tables and not silent and seen.rows("span").empty:
@@ -42,13 +41,6 @@ def sections(seen: Evidence) -> list[Section]:
             lead=_apart(spans),
         )
     ]
-
-
-def _spans(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per case and span of a `ddp_comparison`: medians over launches and ranks, and how far these differ."""
-    groups = table.groupby(["case_id", "label", "span"], sort=False)
-    spans = groups[["ddp_s", "ours_s"]].median().assign(launches=groups["launch_id"].nunique()).reset_index()
-    return spans.assign(difference=spans["ddp_s"] / spans["ours_s"] - 1)
 
 
 def _apart(spans: pd.DataFrame) -> str:

@@ -10,9 +10,7 @@ from parabench.analysis.evidence import Evidence
 from parabench.family import entry_of
 from parabench.pages.case_tables import case_table
 from parabench.pages.figures import marked
-from parabench.pages.section import Section, Table
-
-DASH = "–"
+from parabench.pages.section import DASH, Section, Table
 
 
 def usage_section(seen: Evidence) -> Section:

@@ -16,10 +16,9 @@ from parabench.analysis.launch_number import STATISTIC, launch_number
 from parabench.analysis.session import Session
 from parabench.collective_case import OPS, CollectiveCase
 from parabench.collective_modes import LATENCY
-from parabench.record import Phase, Status
+from parabench.record import GB, Phase, Status
 from parabench.store import Results
 
-GB = 1e9
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 
 _OF_CASE = (

@@ -24,8 +24,7 @@ def hardware_name(side: Side) -> str:
     environment, devices = side.session.environment, set(side.launches["device"])
     said = []
     if "cuda" in devices:
-        names = [str(gpu.get("name")) for gpu in environment.get("gpus") or []]
-        kinds = (f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+        kinds = words.kinds(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
         said.append(words.listed(kinds, most=4) or "CUDA devices that were not recorded")
     if "cpu" in devices:
         cores, name = environment.get("cores"), environment.get("cpu") or "a CPU that was not recorded"

@@ -13,9 +13,7 @@ from parabench.analysis import words
 from parabench.analysis.efficiency import COUNTER, launch_joules
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.gate.sides import Side
-
-# Bytes in the unit of memory.
-GB = 1e9
+from parabench.record import GB
 
 
 @dataclass(frozen=True)

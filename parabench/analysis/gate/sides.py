@@ -207,5 +207,5 @@ def check_alike(found: list[Difference], changed: tuple[str, ...], option: str =
 
 
 def _devices(environment: dict[str, Any]) -> str:
-    names = [str(gpu.get("name")) for gpu in environment.get("gpus") or []]
-    return words.listed((f"{names.count(name)} x {name}" for name in dict.fromkeys(names)), most=len(names)) or "none"
+    kinds = words.kinds(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
+    return words.listed(kinds, most=len(kinds)) or "none"

@@ -183,6 +183,20 @@ def case_anatomy(seen: Evidence) -> pd.DataFrame:
     return cases.merge(table, left_on="case_id", right_index=True)[columns].reset_index(drop=True)
 
 
+def taken_apart(seen: Evidence) -> pd.DataFrame:
+    """The case table with each case's anatomy (`case_anatomy`'s columns in place of the timed parts), and
+    `exposed_share` of its step; unknown where ranks that must have communicated were not seen to."""
+    table = seen.once(case_anatomy).drop(columns="label")
+    cases = seen.cases.drop(columns=list(STEP_PARTS)).merge(table, on="case_id")
+    unseen = [
+        row["calls"] == 0 and row["world_size"] > 1 and entry_of(str(row["strategy"])).rule is not Rule.FIRST_LOSS
+        for row in cases.to_dict("records")
+    ]
+    columns = ["communication_s", "overlapped_s", "exposed_s", *EXPOSED_IN.values()]
+    cases[columns] = cases[columns].mask(pd.Series(unseen, index=cases.index, dtype=bool))
+    return cases.assign(exposed_share=cases["exposed_s"] / cases["step_s"])
+
+
 def _instruments_ratio(seen: Evidence) -> pd.Series[float]:
     """Of each launch: its instrumented steps by as many timed ones before them."""
     rows = seen.rows("instrumented").loc[lambda rows: rows["metric"] == "step_s"]

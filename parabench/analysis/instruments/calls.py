@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.collectives.bus import GB, bus_factor
+from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.anatomy import COMPUTE, Steps, collectives, instrumented_steps
-from parabench.record import MESSAGES
+from parabench.record import GB, MESSAGES
 
 # No rank has its outcome before the last one has come. With a root, some are done earlier.
 MUTUAL = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")

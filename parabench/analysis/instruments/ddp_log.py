@@ -55,6 +55,15 @@ def ddp_comparison(seen: Evidence) -> pd.DataFrame:
     return table.assign(difference=table["ddp_s"].astype(float) / table["ours_s"].astype(float) - 1)
 
 
+def ddp_spans(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per case and span of a `ddp_comparison` that both tell: medians over launches and ranks, and how far they
+    differ."""
+    table = table.dropna(subset=["difference"])
+    groups = table.groupby(["case_id", "label", "span"], sort=False)
+    spans = groups[["ddp_s", "ours_s"]].median().assign(launches=groups["launch_id"].nunique()).reset_index()
+    return spans.assign(difference=spans["ddp_s"] / spans["ours_s"] - 1)
+
+
 def findings(seen: Evidence) -> Iterator[Finding]:
     """Where DDP and we say different things of the same steps: in the median over a case's launches and ranks, and in
     most of them in that direction, for a rank that lost its core once pulls the median of few."""

@@ -30,9 +30,9 @@ Rows = list[tuple[str, ...]]
 def machine_pairs(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(name, value) of the host, its cores, memory, container and devices."""
     processor, numa = _group(environment, "processor"), _group(environment, "numa")
-    pairs = [("host", _said(environment.get("host"))), ("OS", _said(environment.get("os")))]
-    pairs.append(("CPU", _said(environment.get("cpu"))))
-    pairs.append(("cores for ranks", _said(environment.get("cores"))))
+    pairs = [("host", words.or_unknown(environment.get("host"))), ("OS", words.or_unknown(environment.get("os")))]
+    pairs.append(("CPU", words.or_unknown(environment.get("cpu"))))
+    pairs.append(("cores for ranks", words.or_unknown(environment.get("cores"))))
     if processor:
         counts = (("sockets", "socket"), ("physical_cores", "core"), ("logical_cores", "hardware thread"))
         said = [words.count(processor[name], word) for name, word in counts if processor.get(name) is not None]
@@ -41,7 +41,7 @@ def machine_pairs(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     if numa:
         nodes = numa.get("nodes")
         each = [
-            f"node {node['node']}: CPUs {_said(node['cpus'])}, {words.gibibytes(node['memory_bytes'])}"
+            f"node {node['node']}: CPUs {words.or_unknown(node['cpus'])}, {words.gibibytes(node['memory_bytes'])}"
             for node in nodes or []
         ]
         pairs.append(("NUMA", "; ".join(each) or _why(numa, "nodes")))
@@ -77,8 +77,7 @@ def _container(container: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 def devices_said(environment: Mapping[str, Any]) -> str:
     """'8 × NVIDIA H200 (140 GiB)', or 'none'."""
     named = [f"{gpu.get('name')} ({words.gibibytes(gpu.get('memory_bytes'))})" for gpu in environment.get("gpus") or []]
-    alike = [f"{named.count(name)} × {name}" if named.count(name) > 1 else name for name in dict.fromkeys(named)]
-    return "; ".join(alike) or "none"
+    return "; ".join(each.removeprefix("1 × ") for each in words.kinds(named, "×")) or "none"
 
 
 def _devices(environment: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -106,9 +105,9 @@ def gpu_rows(environment: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows, lis
 
 
 _GPU: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "Name": lambda gpu: _said(gpu["name"]),
+    "Name": lambda gpu: words.or_unknown(gpu["name"]),
     "Memory": lambda gpu: words.gibibytes(gpu["memory_bytes"]),
-    "Compute capability": lambda gpu: _said(gpu["compute_capability"]),
+    "Compute capability": lambda gpu: words.or_unknown(gpu["compute_capability"]),
     "Power limit": lambda gpu: (
         f"{_number(gpu['power_limit_w'])} W; by default {_number(gpu['power_default_w'])}, "
         f"at most {_number(gpu['power_max_w'])}"
@@ -118,8 +117,8 @@ _GPU: dict[str, Callable[[Mapping[str, Any]], str]] = {
         f"{_number(gpu['memory_clock_hz'], 1e6)} MHz; at most {_number(gpu['memory_clock_max_hz'], 1e6)}"
     ),
     "PCIe": lambda gpu: (
-        f"generation {_said(gpu['pcie_generation'])} ×{_said(gpu['pcie_width'])}; "
-        f"at most {_said(gpu['pcie_generation_max'])} ×{_said(gpu['pcie_width_max'])}"
+        f"generation {words.or_unknown(gpu['pcie_generation'])} ×{words.or_unknown(gpu['pcie_width'])}; "
+        f"at most {words.or_unknown(gpu['pcie_generation_max'])} ×{words.or_unknown(gpu['pcie_width_max'])}"
     ),
     "ECC": lambda gpu: _switch(gpu["ecc"]),
     "MIG": lambda gpu: _switch(gpu["mig"]),
@@ -132,7 +131,7 @@ def link_rows(environment: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows, li
     matrix = links.get("matrix") or []
     head = ("", *(f"GPU{at}" for at in range(len(matrix))), "CPUs", "NUMA node")
     rows: Rows = [
-        (f"GPU{at}", *map(_said, row), _said(gpus[at].get("cpus")), _said(gpus[at].get("numa_node")))
+        (f"GPU{at}", *map(words.or_unknown, [*row, gpus[at].get("cpus"), gpus[at].get("numa_node")]))
         for at, row in enumerate(matrix)
     ]
     cells = {cell for row in matrix for cell in row if cell}
@@ -161,7 +160,3 @@ def _number(value: float | None, unit: float = 1.0) -> str:
 
 def _switch(value: bool | None) -> str:
     return words.UNKNOWN if value is None else "on" if value else "off"
-
-
-def _said(value: Any) -> str:
-    return words.UNKNOWN if value is None else str(value)

@@ -15,7 +15,7 @@ MOST_COLUMNS = 4
 
 
 def _version(name: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda record: _said((record.get("versions") or {}).get(name))
+    return lambda record: words.or_unknown((record.get("versions") or {}).get(name))
 
 
 def _speeds(kind: str) -> Callable[[Mapping[str, Any]], str]:
@@ -32,14 +32,14 @@ def _speeds(kind: str) -> Callable[[Mapping[str, Any]], str]:
 # What decides how fast a node is, or whether it computes the same. Names of hosts and cards differ by nature, and
 # installed memory by a few MiB.
 COMPARED: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "CPU": lambda record: _said(record.get("cpu")),
-    "cores for ranks": lambda record: _said(record.get("cores")),
+    "CPU": lambda record: words.or_unknown(record.get("cpu")),
+    "cores for ranks": lambda record: words.or_unknown(record.get("cores")),
     "GPUs": lambda record: devices_said(record),
-    "driver": lambda record: _said((record.get("driver") or {}).get("version")),
-    "OS": lambda record: _said(record.get("os")),
+    "driver": lambda record: words.or_unknown((record.get("driver") or {}).get("version")),
+    "OS": lambda record: words.or_unknown(record.get("os")),
     "network": _speeds("interfaces"),
     "InfiniBand": _speeds("infiniband"),
-    "Python": lambda record: _said(record.get("python")),
+    "Python": lambda record: words.or_unknown(record.get("python")),
     "torch": _version("torch"),
     "CUDA": _version("cuda"),
     "NCCL": _version("nccl"),
@@ -118,7 +118,3 @@ def device_kinds(environment: Mapping[str, Any]) -> list[tuple[tuple[int, ...], 
 
 # Clocks and links are as fast as there is work to do.
 _MOMENTARY = ("sm_clock_hz", "memory_clock_hz", "pcie_generation", "pcie_width")
-
-
-def _said(value: Any) -> str:
-    return words.UNKNOWN if value is None else str(value)

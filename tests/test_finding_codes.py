@@ -1,0 +1,66 @@
+"""Every finding's code is declared once, and documented."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import parabench
+from parabench import record, verify
+from parabench.analysis.finding_codes import CODES
+
+ROOT = Path(parabench.__file__).parent
+DOCUMENTED = (ROOT.parent / "docs" / "findings.md").read_text(encoding="utf-8")
+# The functions of analysis/instruments/health.py that yield (code, message, advice).
+TUPLES = ("_foreign", "_throttled", "_clocks_moved")
+
+
+def codes_of(tree: ast.AST) -> Iterator[ast.expr]:
+    """What stands for a code: a Finding's first argument, or its `code`; of TUPLES the first of what they yield."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Finding":
+            yield next((one.value for one in node.keywords if one.arg == "code"), None) or node.args[0]
+        if isinstance(node, ast.FunctionDef) and node.name in TUPLES:
+            for each in ast.walk(node):
+                if isinstance(each, ast.Yield) and isinstance(each.value, ast.Tuple):
+                    yield each.value.elts[0]
+
+
+def named(code: ast.expr) -> set[str]:
+    """The codes that an expression can be; a part that is filled in may be anything. None of what is read back."""
+    if isinstance(code, ast.Constant):
+        return {code.value}
+    if isinstance(code, ast.Name) and code.id.isupper():
+        return {next(getattr(module, code.id) for module in (record, verify) if hasattr(module, code.id))}
+    if isinstance(code, ast.IfExp):
+        return named(code.body) | named(code.orelse)
+    if isinstance(code, ast.JoinedStr):
+        parts = [re.escape(str(one.value)) if isinstance(one, ast.Constant) else r"\w+" for one in code.values]
+        found = {name for name in CODES if re.fullmatch("".join(parts), name)}
+        assert found, ast.unparse(code)
+        return found
+    return set()
+
+
+def used() -> dict[str, str]:
+    """Every code in the source, with a file that makes it."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        for code in codes_of(ast.parse(path.read_text(encoding="utf-8"))):
+            found |= dict.fromkeys(named(code), str(path.relative_to(ROOT)))
+    return found
+
+
+def test_every_code_in_the_source_is_declared_and_no_other():
+    found = used()
+    assert len(found) > 30
+    assert {code: path for code, path in found.items() if code not in CODES} == {}
+    assert set(CODES) - set(found) == set()
+
+
+def test_every_code_is_documented_as_it_is_declared():
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", DOCUMENTED, re.MULTILINE)
+    assert dict(rows) == CODES
+    assert [code for code, _ in rows] == sorted(CODES)
