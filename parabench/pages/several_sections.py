@@ -63,7 +63,8 @@ def _ratios(of: Several) -> Section:
         "ratios",
         f"Every case beside {first}",
         f"Left of the line a step takes less time than on {first}; the axis is logarithmic. Bars are 95 % intervals of "
-        "that case alone. A filled mark is told apart from no change, over all cases of its side at once (Holm, 5 %). "
+        "that case alone, with what sessions differ by themselves in them where two sides did not take turns on one "
+        "machine. A filled mark is slower or faster by the rule of `parabench compare`, as its defaults are. "
         "The geometric mean is filled where its interval, which takes blocks of launches for its unit, tells it from "
         "1.",
         [],

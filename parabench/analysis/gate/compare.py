@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Generic
 
 import pandas as pd
 
@@ -17,7 +17,7 @@ from parabench.analysis.gate.outcome import REGRESSIONS, Outcome, Verdict
 from parabench.analysis.gate.row import Row
 from parabench.analysis.gate.rule import ALPHA, TOLERANCE, judge_sides, speed
 from parabench.analysis.gate.sides import Difference, Side, check_alike, differences, interleaved, unfinished
-from parabench.analysis.gate.significance import FEWEST_LAUNCHES, Test, factor, logs_of
+from parabench.analysis.gate.significance import FEWEST_LAUNCHES, Case, Test, factor, logs_of
 from parabench.analysis.gate.unpaired import unpaired_finding
 from parabench.errors import UsageError
 from parabench.record import Finding
@@ -143,20 +143,11 @@ def compare(
     differing = list(differences(base, candidate))
     if not paired:
         check_alike(differing, changed)
-    launches = {case: _launches(case, base, candidate, paired) for case in dict.fromkeys(cases)}
-    judged = judge_sides(
-        {case: (logs_of(sides[0]["number_s"]), logs_of(sides[1]["number_s"])) for case, sides in launches.items()},
-        base,
-        candidate,
-        allowance,
-    )
+    judged = judge_cases({case: (case, case) for case in cases}, base, candidate, tolerance, alpha, allowance)
     tests = judged.tests
-    ends = judge_ends([case for case in base.cases.index if case in candidate.cases.index], base, candidate, alpha)
     rows = []
-    for case, sides in launches.items():
-        end, test = ends.get(case) or _only(case, base, candidate, left_out), tests.get(case)
-        if end.outcome is None:
-            end = _by_numbers(end, sides, test, tolerance, alpha, paired)
+    for case, sides in judged.launches.items():
+        end, test = judged.ends.get(case) or _only(case, base, candidate, left_out), tests.get(case)
         there = candidate if case in candidate.cases.index else base
         seconds = base.step_times.get(case), candidate.step_times.get(case)
         rows.append(_row(case, str(there.cases.loc[case, "label"]), seconds, sides, test, tolerance, end))
@@ -179,6 +170,48 @@ def compare(
     )
 
 
+@dataclass(frozen=True)
+class JudgedCases(Generic[Case]):
+    """Cases of two sides: the launches that were compared, the tests of those with launches enough, what became of
+    those that both sides have, and what is in `rule.Judged.between`."""
+
+    launches: dict[Case, Launches]
+    tests: dict[Case, Test]
+    ends: dict[Case, End]
+    between: BetweenSessions | None
+
+
+def judge_cases(
+    pairs: Mapping[Case, tuple[str, str]],
+    base: Side,
+    candidate: Side,
+    tolerance: float = TOLERANCE,
+    alpha: float = ALPHA,
+    allowance: float = ALLOWANCE,
+) -> JudgedCases[Case]:
+    """Judge each of `pairs`, a case's ids in base and in candidate: the one rule by which two sessions are compared,
+    with a verdict (`compare`) and without one (`report` of several). The outcome of an end is never None."""
+    paired = interleaved(base, candidate)
+    launches = {key: _launches(pair, base, candidate, paired) for key, pair in pairs.items()}
+    judged = judge_sides(
+        {key: (logs_of(sides[0]["number_s"]), logs_of(sides[1]["number_s"])) for key, sides in launches.items()},
+        base,
+        candidate,
+        allowance,
+        {key: pair[0] for key, pair in pairs.items()},
+    )
+    both = {
+        key: pair for key, pair in pairs.items() if pair[0] in base.cases.index and pair[1] in candidate.cases.index
+    }
+    ends = {
+        key: end
+        if end.outcome is not None
+        else _by_numbers(end, launches[key], judged.tests.get(key), tolerance, alpha, paired)
+        for key, end in judge_ends(both, base, candidate, alpha).items()
+    }
+    return JudgedCases(launches, judged.tests, ends, judged.between)
+
+
 def check_two(base: Side, candidate: Side) -> None:
     """Raise UsageError when both sides are one session."""
     if base.results.path.resolve() == candidate.results.path.resolve() and base.session.id == candidate.session.id:
@@ -186,9 +219,9 @@ def check_two(base: Side, candidate: Side) -> None:
         raise UsageError(f"both sides are {base.session.name} of {store}; name two sessions as {store}@SESSION")
 
 
-def _launches(case: str, base: Side, candidate: Side, paired: bool) -> Launches:
+def _launches(pair: tuple[str, str], base: Side, candidate: Side, paired: bool) -> Launches:
     """The launches of a case that count, of each side; only blocks that both have, where they are paired."""
-    sides = [side.by_case.get(case, side.good.iloc[:0]) for side in (base, candidate)]
+    sides = [side.by_case.get(case, side.good.iloc[:0]) for case, side in zip(pair, (base, candidate), strict=True)]
     if paired and sides[0]["block"].tolist() != sides[1]["block"].tolist():
         both = set(sides[0]["block"]) & set(sides[1]["block"])
         sides = [side[side["block"].isin(both)] for side in sides]

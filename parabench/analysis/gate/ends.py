@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -11,7 +11,7 @@ from scipy.stats import fisher_exact
 
 from parabench.analysis.gate.outcome import Outcome
 from parabench.analysis.gate.sides import Side
-from parabench.analysis.gate.significance import holm
+from parabench.analysis.gate.significance import Case, holm
 from parabench.record import Status
 
 FAILURES = (Status.WRONG, Status.OOM, Status.CRASHED, Status.HUNG, Status.FAILED)
@@ -67,14 +67,14 @@ def _how(status: str, good: bool) -> str:
     return f"{status} without a latency" if status == Status.OK and not good else str(status)
 
 
-def judge_ends(cases: Iterable[str], base: Side, candidate: Side, alpha: float) -> dict[str, End]:
-    """What became of each case that both sides have.
+def judge_ends(pairs: Mapping[Case, tuple[str, str]], base: Side, candidate: Side, alpha: float) -> dict[Case, End]:
+    """What became of each case that both sides have; `pairs` are its ids in base and in candidate.
 
     One that never failed in base and does in candidate broke; so did one that fails in both where its share of failed
     launches rose in Fisher's exact test, one-sided and adjusted over such cases by Holm, at level `alpha`. Launches
     that were interrupted neither failed nor ended well.
     """
-    ends = {case: (ends_of(case, base), ends_of(case, candidate)) for case in cases}
+    ends = {case: (ends_of(old, base), ends_of(new, candidate)) for case, (old, new) in pairs.items()}
     mixed = {case: sides for case, sides in ends.items() if all(side.failed for side in sides)}
     p = dict(zip(mixed, holm([_rose(*sides) for sides in mixed.values()]), strict=True))
     return {case: _end(*sides, p.get(case, 1.0) <= alpha) for case, sides in ends.items()}

@@ -53,12 +53,14 @@ def ratios(
     *,
     paired: bool = False,
     names: tuple[str, str] = ("base", "candidate"),
+    tests: dict[Pair, Test] | None = None,
 ) -> Ratios:
     """Compare the (base, candidate) pairs of case ids. `paired`: the launches of both sides took turns, and are
-    compared block by block. `names` are what the reasons call the sides."""
+    compared block by block. `names` are what the reasons call the sides. `tests` are the pairs', where a rule has made
+    them already; else they are of the launches alone."""
     sides = launches_of(pairs, base, candidate, paired)
     logs = {pair: (logs_of(own[0]["value"]), logs_of(own[1]["value"])) for pair, own in sides.items()}
-    tests = judge(logs, paired=paired)
+    tests = judge(logs, paired=paired) if tests is None else tests
     found = {
         pair: _ratio(
             logs[pair],

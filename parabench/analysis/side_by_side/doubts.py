@@ -8,20 +8,12 @@ from parabench.analysis import words
 from parabench.analysis.checks import check_evidence
 from parabench.analysis.gate.across_facts import doubts
 from parabench.analysis.gate.across_numbers import sources
-from parabench.analysis.gate.sides import differences, unfinished
+from parabench.analysis.gate.sides import unfinished
 from parabench.analysis.gate.unpaired import unpaired_finding
 from parabench.analysis.side_by_side.overall import lost_on
 from parabench.analysis.side_by_side.several import Against, Several
 from parabench.analysis.tables import FindingGroup, finding_groups
 from parabench.record import Finding
-
-# What makes two machines of two sides.
-_MACHINES = ("devices", "driver", "cpu", "cores")
-
-
-def two_machines(of: Several, against: Against) -> bool:
-    """Whether a side ran on other hardware than the first."""
-    return any(each.name in _MACHINES and each.matters for each in differences(of.first, against.side))
 
 
 def several_findings(of: Several) -> list[FindingGroup]:
@@ -68,7 +60,7 @@ def _of_pair(of: Several, against: Against) -> Iterator[Finding]:
     """What is not also said of one side alone."""
     if against.paired or not against.latency.of:  # without a case in common there is nothing to doubt
         return
-    if two_machines(of, against):
+    if against.machines:
         pairs = list(against.latency.of)
         found = doubts(of.first, against.side, pairs, sources(of.first, against.side))
         yield from (finding for finding in found if finding.code != "unfinished")

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from parabench.analysis.gate.sides import differences
 from parabench.analysis.gate.significance import FEWEST_LAUNCHES
-from parabench.analysis.side_by_side.doubts import two_machines
 from parabench.analysis.side_by_side.overall import Overall
 from parabench.analysis.side_by_side.several import Against, Several
 
@@ -56,7 +55,7 @@ def _lacking(of: Several, works: Sequence[Overall], at: int) -> list[tuple[str, 
 def _verdict(of: Several, at: int) -> tuple[str, str]:
     against = of.against[at - 1]
     command = ["parabench", "compare", of.origins[0].at, of.origins[at].at, *_options(of, against)]
-    machines = two_machines(of, against)
+    machines = against.machines
     what = (
         "what a step, a joule and a gigabyte give on" if machines else "a verdict with a known rate of false alarms on"
     )
@@ -64,7 +63,7 @@ def _verdict(of: Several, at: int) -> tuple[str, str]:
 
 
 def _options(of: Several, against: Against) -> Iterator[str]:
-    if two_machines(of, against):
+    if against.machines:
         yield "--across-hardware"
     elif not against.paired:
         for each in differences(of.first, against.side):
@@ -75,7 +74,7 @@ def _options(of: Several, against: Against) -> Iterator[str]:
 def _turns(of: Several, works: Sequence[Overall]) -> Iterator[tuple[str, str]]:
     if not any(work.others for work in works):
         return
-    if all(against.paired or two_machines(of, against) for against in of.against):
+    if all(against.paired or against.machines for against in of.against):
         return
     suite = shlex.join(["parabench", "ab", of.first.session.suite])
     yield (

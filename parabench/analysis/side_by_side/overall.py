@@ -9,9 +9,10 @@ from typing import Any
 
 from parabench.analysis.frames import same_work
 from parabench.analysis.gate.geometric import Mean
+from parabench.analysis.gate.outcome import Outcome
 from parabench.analysis.gate.significance import FEWEST_LAUNCHES
 from parabench.analysis.side_by_side.means import Means
-from parabench.analysis.side_by_side.several import SHARED_WORK, Change, Row, Several
+from parabench.analysis.side_by_side.several import SHARED_WORK, Row, Several
 from parabench.family import entry_of
 
 # What is told of a work besides its step time.
@@ -57,7 +58,7 @@ class Overall:
     gives: dict[str, tuple[Mean, ...]]
     best: int | None
     equals: tuple[int, ...]
-    changes: tuple[dict[Change, int], ...]
+    changes: tuple[dict[Outcome, int], ...]
     left: Left
 
     @property
@@ -164,7 +165,7 @@ def lost_on(of: Several, rows: Iterable[Row], well: int, other: int) -> list[Row
     return [row for row in rows if row[well] in numbers[0] and row[other] is not None and row[other] not in numbers[1]]
 
 
-def _changes(of: Several, at: int, rows: Iterable[Row]) -> dict[Change, int]:
+def _changes(of: Several, at: int, rows: Iterable[Row]) -> dict[Outcome, int]:
     known = ((row, of.ratio(row, at)) for row in rows)
     found = (of.change(row, at) for row, ratio in known if ratio is not None and ratio.ratio is not None)
     return dict(Counter(change for change in found if change is not None))

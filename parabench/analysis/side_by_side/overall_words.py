@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from parabench.analysis import words
 from parabench.analysis.gate import across_words
 from parabench.analysis.gate.geometric import Mean
+from parabench.analysis.gate.outcome import Outcome
 from parabench.analysis.side_by_side.overall import Overall
-from parabench.analysis.side_by_side.several import Change
 
 _CHANCE = "with one launch a case nobody can say whether that is chance"
 
 
 def sentences(of: Overall) -> list[str]:
-    """Who is fastest over which cases; how many cases are faster, slower, and not told apart; and what is not in it."""
+    """Who is fastest over which cases; how many cases became what by the gate's rule; and what is not in it."""
     said = [*_verdict(of), *_cases(of), *_left(of)]
     missing = [of.names[at] for at in range(1, len(of.names)) if at not in of.compared]
     if missing and of.others:
@@ -141,9 +141,9 @@ def _left(of: Overall) -> Iterator[str]:
         )
 
 
-def _counts(changes: dict[Change, int]) -> str:
-    """'faster in 20, slower in 1, not told apart in 3'."""
-    said = [f"{change} in {changes[change]:,}" for change in Change if changes.get(change)]
+def _counts(changes: dict[Outcome, int]) -> str:
+    """'slower in 1, unclear in 2, faster in 20'."""
+    said = [f"{change} in {changes[change]:,}" for change in Outcome if changes.get(change)]
     return ", ".join(said)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -13,11 +12,12 @@ import pandas as pd
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.frames import WORK, unique_labels
 from parabench.analysis.gate.across_numbers import Known, latencies, tokens_per_gb, tokens_per_joule
+from parabench.analysis.gate.compare import judge_cases
 from parabench.analysis.gate.origin import Origin, origin_of
+from parabench.analysis.gate.outcome import Outcome
 from parabench.analysis.gate.partners import MACHINES_OWN, Partners
 from parabench.analysis.gate.ratios import Pair, Ratio, Ratios, ratios
-from parabench.analysis.gate.sides import Side, interleaved
-from parabench.analysis.gate.significance import CONFIDENCE, Test
+from parabench.analysis.gate.sides import Side, differences, interleaved
 from parabench.case import Case
 
 # A work's case on every side, None where a side has none.
@@ -28,13 +28,13 @@ NUMBERS = {"latency": latencies, "per_joule": tokens_per_joule, "per_gb": tokens
 SHARED_WORK = tuple(name for name in WORK if name not in MACHINES_OWN)
 
 
-class Change(StrEnum):
-    """What became of a case on a side, beside the first."""
+# What makes two machines of two sides.
+_MACHINES = ("devices", "driver", "cpu", "cores")
 
-    FASTER = "faster"
-    SLOWER = "slower"
-    SAME = "not told apart"
-    UNKNOWN = "not judged"
+
+def two_machines(first: Side, other: Side) -> bool:
+    """Whether a side ran on other hardware than the first."""
+    return any(each.name in _MACHINES and each.matters for each in differences(first, other))
 
 
 @dataclass(frozen=True)
@@ -42,28 +42,18 @@ class Against:
     """A side against the first. Ratios are its number over the first's, by the ids of their cases: of a step's seconds
     (less is better), of tokens per joule, and of tokens/s per GB of peak memory (more is better).
 
-    `paired`: both took turns in one run, and were compared block by block.
+    `paired`: both took turns in one run, and were compared block by block. `outcomes` are what became of each pair by
+    the gate's rule, as `parabench compare` judges the same two sessions; `machines`: they ran on two, and intervals are
+    of the launches alone, as those of `compare --across-hardware`.
     """
 
     side: Side
     paired: bool
+    machines: bool
+    outcomes: dict[Pair, Outcome]
     latency: Ratios
     per_joule: Ratios
     per_gb: Ratios
-
-    def change(self, pair: Pair) -> Change:
-        """Whether a case is faster or slower here, over all cases of this side at once (Holm)."""
-        return change(self.latency.tests.get(pair))
-
-
-def change(test: Test | None) -> Change:
-    """What a test says: each direction may be wrong in half of what CONFIDENCE leaves."""
-    if test is None:
-        return Change.UNKNOWN
-    level = (1 - CONFIDENCE) / 2
-    if test.p_slower <= level:
-        return Change.SLOWER
-    return Change.FASTER if test.p_faster <= level else Change.SAME
 
 
 @dataclass(frozen=True)
@@ -121,10 +111,10 @@ class Several:
         found: Ratios = getattr(self.against[at - 1], name)
         return found
 
-    def change(self, row: Row, at: int) -> Change | None:
+    def change(self, row: Row, at: int) -> Outcome | None:
         """What became of a row on the side `at`, from 1; None where one side lacks it."""
         pair = self.pair(row, at)
-        return None if pair is None else self.against[at - 1].change(pair)
+        return None if pair is None else self.against[at - 1].outcomes[pair]
 
 
 def several(sides: Sequence[Side]) -> Several:
@@ -143,7 +133,14 @@ def several(sides: Sequence[Side]) -> Several:
 def _against(at: int, sides: Sequence[Side], partners: Partners, known: Mapping[str, Sequence[Known]]) -> Against:
     both = ((row[0], row[at]) for row in partners.rows)
     pairs = [(first, other) for first, other in both if first is not None and other is not None]
-    paired = interleaved(sides[0], sides[at])
-    names = sides[0].role, sides[at].role
-    found = {name: ratios(pairs, each[0], each[at], paired=paired, names=names) for name, each in known.items()}
-    return Against(sides[at], paired, **found)
+    first, side = sides[0], sides[at]
+    paired, machines = interleaved(first, side), two_machines(first, side)
+    judged = judge_cases({pair: pair for pair in pairs}, first, side)
+    outcomes = {pair: end.outcome for pair, end in judged.ends.items() if end.outcome is not None}
+    tests = {} if machines else {"latency": judged.tests}
+    names = first.role, side.role
+    found = {
+        name: ratios(pairs, each[0], each[at], paired=paired, names=names, tests=tests.get(name))
+        for name, each in known.items()
+    }
+    return Against(side, paired, machines, outcomes, **found)
