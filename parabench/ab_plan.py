@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from parabench.errors import UsageError
+from parabench.protocol import BY_STEPS_OR_TIME
 
 # How a user makes a part of the plan the same on both sides.
 OPTIONS = {name: f"--{name}" for name in ("launches", "steps", "warmup", "instrumented", "seed")}
@@ -55,8 +56,14 @@ def check_alike(plans: Sequence[dict[str, Any]]) -> None:
     found = [name for name in own if name in other and own[name] != other[name]]
     if found:
         differ = ", ".join(f"{name}: {_shown(own[name])} in a, {_shown(other[name])} in b" for name in found)
-        options = [OPTIONS[name] for name in found if name in OPTIONS]
-        suites = [] if len(options) == len(found) else ["make both suites say the same"]
+        # Steps and seconds of the same cannot both be given.
+        also = [timed for name, timed in BY_STEPS_OR_TIME.items() if name in found and timed in found]
+        options = [
+            OPTIONS[name] + (f" or {OPTIONS[timed]}" if (timed := BY_STEPS_OR_TIME.get(name)) in also and timed else "")
+            for name in found
+            if name in OPTIONS and name not in also
+        ]
+        suites = [] if len(options) + len(also) == len(found) else ["make both suites say the same"]
         remedy = " and ".join([*([f"give {' '.join(options)}"] if options else []), *suites])
         raise UsageError(f"{differ}; {remedy}")
 

@@ -21,6 +21,8 @@ MOST_SAMPLES = 8
 STATE_BYTES, SAMPLE_BYTES = 2.5e9, 1.2e9
 # What of a device's memory training may take: the rest is CUDA's, NCCL's and lost to fragmentation.
 SHARE = 0.9
+# Where it is unknown how much a device has: what those that train have at least.
+UNKNOWN_BYTES = 16e9
 
 
 def defaults_on(device: str, machine: Machine, ranks: int | None = None) -> dict[str, Any]:
@@ -45,8 +47,8 @@ def global_batch(machine: Machine, ranks: int | None = None) -> int:
     4, ... ranks share it evenly."""
     devices = max(1, machine.ranks("cuda") * machine.nodes)
     least = ranks or 1 << (devices - 1).bit_length()
-    memory = min((gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes), default=None)
+    memory = min((gpu.memory_bytes or UNKNOWN_BYTES for gpu in machine.gpus), default=UNKNOWN_BYTES)
     batch = least * MOST_SAMPLES
-    while memory and batch > least and STATE_BYTES + batch * SAMPLE_BYTES > SHARE * memory:
+    while batch > least and STATE_BYTES + batch * SAMPLE_BYTES > SHARE * memory:
         batch //= 2
     return batch

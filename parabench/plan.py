@@ -295,12 +295,11 @@ def _suited(case: Case, chosen: Mapping[str, Any], machine: Machine) -> Case:
     """The case with the data and the length that its model can take, where nobody chose them."""
     # A user's model may depend on the case, and should see a device that there is.
     model = entry_of_model(replace(case, **settle_device(case.device, case.backend, machine)))
-    if "data" not in chosen:
-        reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
-        case = replace(case, data=SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"])
-    if "seq_len" not in chosen and model.context is not None:
-        case = replace(case, seq_len=min(case.seq_len, model.context))
-    return case
+    reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
+    data = SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"]
+    suited: dict[str, Any] = {"data": data, "seq_len": min(case.seq_len, model.context or case.seq_len)}
+    changes = {name: new for name, new in suited.items() if name not in chosen and new != getattr(case, name)}
+    return replace(case, **changes) if changes else case
 
 
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:

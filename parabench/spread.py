@@ -32,7 +32,7 @@ def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Mach
     sweeps = []
     for each in suite.sweeps:
         axes = dict(each.axes)
-        usual = defaults_on(_device(each, overrides, machine), machine, math.lcm(*sharing))
+        usual = defaults_on(_device(each, overrides, machine), machine, math.lcm(*sharing, DEFAULTS["global_batch"]))
         sizes = axes.get("world_size", ())
         if len(sizes) > 1:
             every = machine.world_sizes("cuda" if machine.gpus else "cpu")

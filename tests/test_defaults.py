@@ -104,6 +104,8 @@ def test_a_users_own_model_has_its_own_length_and_data(tmp_path, monkeypatch):
         (8, 24e9, 8),
         (8, 16e9, 8),
         (8, 8e9, 8),
+        (2, None, 8),
+        (10_000, None, 16_384),
     ],
 )
 def test_the_batch_fits_one_device_and_divides_among_all(gpus, memory, batch):

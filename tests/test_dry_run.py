@@ -111,7 +111,7 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
     assert "planned for 1,250 nodes with 8 ranks per node" in done.output
     told = facts(done.output)
     assert told["sizes"] == "1 rank on 1 node (1 case); 10,000 ranks on 1,250 nodes (3 cases)"
-    assert told["each step"] == "10,000 samples of 64 tokens, data synthetic, model gpt-nano"
+    assert told["each step"] == "10,000 samples of 1,024 tokens, data synthetic, model gpt2"
     assert told["launches"].endswith("1 reference on one device and 3 in which NCCL tells what it chooses")
     assert told["largest"] == "10,000 ranks on 1,250 nodes; ranks per node: 8"
     assert "1,250 x 8  8 CUDA devices" in done.output
@@ -262,7 +262,7 @@ def test_arithmetic_is_6_operations_a_parameter_and_token(suite, tmp_path):
 
 def test_of_devices_it_is_the_least(suite, tmp_path):
     told = said(suite, tmp_path, axes=("device=cuda",), cluster=Flags(nnodes="2", nproc_per_node="8"))
-    assert "at least, at the float32 peak of the fastest device known here, 91.6 TFLOP/s a rank" in told
+    assert "at least, at the bfloat16 peak of the fastest device known here" in told
 
 
 # -- resuming ------------------------------------------------------------------------------------------------------

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 
 import pytest
 from torch._C._distributed_c10d import FileStore, HashStore
 
+from parabench.ab_plan import check_alike
 from parabench.analysis.gate.sides import session_facts
 from parabench.analysis.session import select_session
 from parabench.case import Case, Protocol
@@ -194,6 +195,16 @@ def test_who_asks_for_seconds_does_not_want_the_suites_steps():
     assert words == ["--warmup-seconds", "0.5", "--measure-seconds", "1"]
 
 
+def test_sides_of_an_ab_must_take_as_long():
+    plans = [{"protocol": asdict(each), "seed": 0} for each in (BY_TIME, replace(BY_TIME, measure_s=1.0))]
+    with pytest.raises(UsageError, match=r"^measure_s: 2.0 in a, 1.0 in b; give --measure-seconds$"):
+        check_alike(plans)
+    plans = [{"protocol": asdict(each), "seed": 0} for each in (Protocol(warmup=5), Protocol(warmup_s=1.0))]
+    with pytest.raises(UsageError, match=r"give --warmup or --warmup-seconds$"):
+        check_alike(plans)
+    check_alike([{"protocol": asdict(BY_TIME), "seed": 0}] * 2)
+
+
 def test_it_travels_as_it_is():
     case = Case(world_size=2, **HERE)
     assert Order.from_dict(Order.of(case, BY_TIME, 60.0).to_dict()).protocol == BY_TIME
@@ -248,6 +259,12 @@ def test_the_reference_takes_a_fixed_number_of_steps():
         assert each.facts["verified_steps"] == 45
     # A launch is expected to take its seconds beside what the reference took.
     assert fake.deadlines[1:] == pytest.approx([10 * (4.6 + 4.0), 60.0])
+
+
+@pytest.mark.parametrize("strategy", ["local_only", "parameter_server_async"])
+def test_of_another_training_the_first_loss_is_compared(strategy):
+    (_, seen) = walked(replace(BY_TIME, launches=1), FakeLauncher(), Case(strategy=strategy, world_size=2, **HERE))
+    assert (seen.status, seen.facts["verified_steps"]) == (Status.OK, 1)
 
 
 def test_the_deadline_is_of_the_launch_not_of_a_reference_of_the_same_case():

@@ -73,7 +73,7 @@ def test_a_size_that_is_asked_for_need_fill_no_node(asked, spread, gpus):
     made = plan(cluster(2, 8, gpus), sweep(world_size=2), world_size=(asked,))
     assert sizes(made) == [spread]
     # The batch that nobody asked for divides among those ranks, and no others.
-    assert made.cases[0].global_batch == (8 * asked if gpus else {4: 8, 6: 24, 12: 24, 16: 16}[asked])
+    assert made.cases[0].global_batch == {4: 8, 6: 24, 12: 24, 16: 16}[asked]
 
 
 @pytest.mark.parametrize("asked", [9, 17, 24])
@@ -171,8 +171,9 @@ def test_a_batch_that_is_none_is_told_what_it_is(axis, wrong):
 
 @pytest.mark.parametrize("gpus", [False, True])
 def test_all_cases_do_the_same_work(gpus):
-    sweeps = (sweep(strategy="single"), sweep(world_size=2), sweep(world_size=(2, 4), global_batch=8))
-    made = plan(cluster(3, 5, gpus), *sweeps)
+    sweeps = (sweep(strategy="single"), sweep(world_size=2))
+    assert {case.global_batch for case in plan(cluster(3, 5, gpus), *sweeps).cases} == {120}
+    made = plan(cluster(3, 5, gpus), sweep(world_size=(2, 4), global_batch=8))
     assert {case.global_batch for case in made.cases} == {120}
 
 

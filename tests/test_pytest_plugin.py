@@ -72,3 +72,8 @@ def test_wrong_options_are_a_line_at_collection(pytester):
     done = pytester.runpytest_inprocess("suites", "-p", "no:hypothesispytest", "--parabench-set=world_size=3")
     assert done.ret == 2
     assert "parabench: global_batch 64 does not divide by world_size 3" in done.stdout.str()
+    both = ("--parabench-steps=3", "--parabench-measure-seconds=1", "--parabench-warmup-seconds=2")
+    done = pytester.runpytest_inprocess("suites", "-p", "no:hypothesispytest", *both)
+    assert done.ret == 2
+    said = "parabench: steps is 3 and measure_s is 1; give steps (--steps) or seconds (--measure-seconds), not both"
+    assert said in done.stdout.str()
