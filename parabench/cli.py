@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except UsageError as error:
             click.echo(f"parabench: {words.one_line(error)}", err=True)
+            ctx.exit(USAGE)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise  # a closed pipe is click's to end; anything else is a fault
+            click.echo(f"parabench: what is said cannot be written: {words.one_line(error)}", err=True)
             ctx.exit(USAGE)
         except sqlite3.Error as error:
             why = words.one_line(error)

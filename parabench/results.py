@@ -195,6 +195,9 @@ def check_version(db: sqlite3.Connection, path: Path) -> int:
     try:
         application_id = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        # Not what it holds: another process has it locked, or the disk fails.
+        raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
     except sqlite3.DatabaseError as error:
         raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
     if application_id != APPLICATION_ID:

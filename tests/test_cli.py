@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import fake_results as fake
 import pytest
@@ -194,3 +197,11 @@ def test_an_unknown_session_is_named(stores):
     result = parabench("best", stores / "base.db", "--session", "nightly")
     assert result.exit_code == 2
     assert "nightly" in result.stderr
+
+
+def test_a_full_disk_behind_standard_output_is_a_line(stores):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "parabench", "best", str(stores / "base.db")]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "parabench: what is said cannot be written: [Errno 28] No space left on device\n"

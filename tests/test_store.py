@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import fake_results as fake
 import pytest
 from fake_old_store import make_older
 
+from parabench.errors import UsageError
 from parabench.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
+from parabench.results import check_version
 from parabench.schema import SCHEMA_VERSION, new_columns
 from parabench.store import Store, load
 
@@ -86,3 +89,15 @@ def test_links_that_cannot_be_written_leave_those_of_before(tmp_path):
         with pytest.raises(sqlite3.IntegrityError):
             store.add_links(1, [one, one._replace(from_device=None)])
     assert len(load(path).links) == 1
+
+
+def test_a_store_that_another_process_has_locked_is_not_called_none(tmp_path):
+    path = tmp_path / "r.db"
+    fake.write(path, [fake.launch(fake.case())])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with (
+            closing(sqlite3.connect(path, timeout=0)) as db,
+            pytest.raises(UsageError, match=r"r\.db cannot be read: database is locked; see which process holds it"),
+        ):
+            check_version(db, path)
