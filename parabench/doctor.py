@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from parabench import __version__
+from parabench.gpu_checks import check
 from parabench.machine import Machine, environment, this_machine
 from parabench.probes.nvml import look
 from parabench.record import Finding
@@ -38,6 +39,8 @@ def examine(tell: Callable[[str], None]) -> int:
         tell(f"driver    {facts['driver']['version'] or 'unknown'}, CUDA {facts['driver']['cuda'] or 'unknown'}")
     for at, row in enumerate((facts["links"]["matrix"] or []) if len(gpus) > 1 else []):
         tell(f"links     GPU{at}: {'  '.join(cell or 'unknown' for cell in row)}")
+    for row in check(machine, facts["gpus"]):
+        tell(f"check     {row}")
     tell(f"samplers  {_samplers()}")
     versions = f"parabench {__version__}, " + ", ".join(
         f"{name} {version}" for name, version in facts["versions"].items() if version

@@ -78,7 +78,9 @@ def test_what_could_not_be_counted_is_unknown_with_the_counters_reason(tmp_path)
         (fake.case(), fake.ENVIRONMENT, "it ran on CPU cores, for which no peak is published"),
         (gpu_case(), on_gpus(2, name="Quadro 9"), "the peak of 'Quadro 9' is in no table here"),
         (gpu_case(), on_gpus(2, mig=True), "it ran on parts of devices (MIG), for which no peak is published"),
-        (gpu_case(), on_gpus(1), "which devices it ran on was not recorded"),
+        (gpu_case(), on_gpus(1), "2 ranks shared 1 device"),
+        (gpu_case(world_size=4), on_gpus(2), "4 ranks shared 2 devices"),
+        (gpu_case(), fake.ENVIRONMENT, "which devices it ran on was not recorded"),
         (gpu_case(), on_gpus(2, name="Tesla T4"), "Tesla T4 has no arithmetic unit for bfloat16"),
     ],
 )
@@ -95,7 +97,19 @@ def test_without_a_peak_there_is_no_mfu_but_a_reason(tmp_path, case, environment
         ("NVIDIA A100-SXM4-80GB", "bfloat16", 312e12),
         ("NVIDIA A100 80GB PCIe", "float32", 19.5e12),
         ("NVIDIA A10", "bfloat16", 125e12),
-        ("NVIDIA A10G", "bfloat16", None),
+        ("NVIDIA A10G", "bfloat16", 70e12),
+        ("NVIDIA A10M", "bfloat16", None),
+        ("NVIDIA A40-48Q", "bfloat16", None),
+        ("GRID A100-40C", "bfloat16", None),
+        ("NVIDIA H100 80GB HBM2e", "bfloat16", 756.5e12),
+        ("NVIDIA H20", "bfloat16", 148e12),
+        ("NVIDIA H200", "bfloat16", 989.5e12),
+        ("NVIDIA GH200 480GB", "bfloat16", 989.5e12),
+        ("NVIDIA GB200", "bfloat16", 2500e12),
+        ("NVIDIA B300 SXM6 AC", "bfloat16", 2250e12),
+        ("NVIDIA RTX 6000 Ada Generation", "bfloat16", 364.25e12),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "float32", 120e12),
+        ("Tesla T4", "float16", 65e12),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bfloat16", None),
         ("NVIDIA H100 80GB HBM3", "bfloat16", 989.5e12),
         ("NVIDIA H100 PCIe", "bfloat16", 756.5e12),
@@ -104,7 +118,7 @@ def test_without_a_peak_there_is_no_mfu_but_a_reason(tmp_path, case, environment
         ("NVIDIA B200", "bfloat16", 2250e12),
         ("NVIDIA L4", "float32", 30.3e12),
         ("NVIDIA L40S", "bfloat16", 362.05e12),
-        ("NVIDIA L40", "bfloat16", None),
+        ("NVIDIA L40", "bfloat16", 181.05e12),
         ("Tesla V100-SXM2-16GB", "float32", 15.7e12),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "float32", None),
     ],
@@ -116,7 +130,16 @@ def test_a_name_gets_its_own_peak_or_none(name, dtype, peak):
 def test_every_peak_names_its_document_and_tensor_cores_are_faster():
     for device in DEVICES:
         assert device.source.startswith("NVIDIA ")
-        assert device.peak.get("bfloat16", np.inf) > device.peak["float32"]
+        assert device.peak["fp16"] > device.peak["ieee"]
+        assert device.peak["ieee"] <= device.peak.get("tf32", device.peak["fp16"]) <= device.peak["fp16"]
+
+
+def test_a_precision_has_its_own_peak():
+    h100, t4 = "NVIDIA H100 80GB HBM3", "Tesla T4"
+    assert peak_of(h100, "float32", "tf32")[0] == 494.5e12
+    assert peak_of(h100, "float32", "ieee") == peak_of(h100, "float32")
+    assert peak_of(h100, "float32", "bf16")[0] == 989.5e12
+    assert peak_of(t4, "float32", "tf32") == (None, "Tesla T4 has no arithmetic unit for tf32")
 
 
 BEGAN = 1000.0

@@ -12,6 +12,7 @@ from fake_devices import device_samples, gpu_case, host_samples, read
 from parabench.analysis.checks import check
 from parabench.analysis.evidence import evidence
 from parabench.analysis.instruments.health import findings
+from parabench.analysis.scaling import curves
 from parabench.analysis.session import select_session
 from parabench.record import NOT_SUPPORTED, DeviceSample, Finding, HostSample, Launch
 
@@ -201,3 +202,28 @@ def test_a_busy_host_during_the_timed_steps(tmp_path):
     unknown = [HostSample(None, 0.1, "other_cpu_share", None, "not counted")]
     finding = one(tmp_path, "device_unreadable", read(fake.launch(cpu), host=unknown))
     assert "other_cpu_share could not be read" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("mps", "how"),
+    [
+        ({}, "whether through MPS is unknown"),
+        ({"mps_servers": 0.0}, "without MPS, so they take turns"),
+        ({"mps_servers": 1.0}, "through MPS, by which they compute at the same time"),
+    ],
+)
+def test_ranks_on_one_device_show_neither_speed_nor_scaling(tmp_path, mps, how):
+    environment = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 1}]}
+    launches = [
+        read(fake.launch(gpu_case(world_size=size, backend="gloo"), 0.02), device_samples(**mps)) for size in (1, 2, 4)
+    ]
+    results = fake.write(tmp_path / "shared.db", launches, environment=environment)
+    seen = evidence(results, select_session(results))
+    (finding,) = [each for each in check(results) if each.code == "shared_device"]
+    assert f"up to 4 ranks on 1 device, {how}. " in finding.message
+    assert finding.message.startswith("ddp native, 2 ranks; ddp native, 4 ranks: ")
+    assert curves(seen).empty
+    environment["gpus"] *= 4
+    results = fake.write(tmp_path / "own.db", launches, environment=environment)
+    assert "shared_device" not in {each.code for each in check(results)}
+    assert sorted(curves(evidence(results, select_session(results)))["world_size"]) == [1, 2, 4]

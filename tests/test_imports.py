@@ -22,7 +22,7 @@ MEASURING = {
     "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",
     "preload", "rank", "collective_launcher", "collective_options", "plan", "settle", "rules", "suite", "session",
     "verify", "machine", "hardware", "gpus", "provenance", "cluster", "part", "judgement", "together", "venue",
-    "courses", "links", "spread", "nccl_pins", "nccl_version", "pace", "stuck", "defaults",
+    "courses", "links", "spread", "nccl_pins", "nccl_version", "pace", "stuck", "defaults", "gpu_checks",
 }  # fmt: skip
 SEE_BOTH = {
     "cli",

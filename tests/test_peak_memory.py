@@ -103,5 +103,15 @@ def test_what_building_reserved_is_given_back_and_a_peak_is_only_counted_anew(mo
     memory.forget_building(device)
     assert asked == ["empty"]
     # Memory that is given back here would be asked for again by the first measured step.
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     memory.forget_peak(device)
-    assert asked == ["empty", device]
+    assert asked == ["empty", 0, 1]
+
+
+def test_the_peak_of_a_process_with_several_devices_is_that_of_the_fullest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first device of `dp` gathers; another one may still hold more."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", [5, 9, 0].__getitem__)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", [12, 10, 0].__getitem__)
+    peaks = memory.peak_memory(torch.device("cuda", 0))
+    assert (peaks["peak_allocated_bytes"], peaks["peak_reserved_bytes"]) == (9.0, 12.0)

@@ -10,7 +10,7 @@ from parabench.analysis import link_checks, words
 from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.instruments import anatomy, ddp_log, health, launch_bound, node_checks, stragglers
 from parabench.analysis.instruments.node_checks import LOCAL_FORWARD
-from parabench.analysis.nodes import crowded, rank_said, several
+from parabench.analysis.nodes import crowded, rank_said, several, sharing
 from parabench.analysis.session import select_session
 from parabench.analysis.shared_gpu import shared_gpu
 from parabench.record import Finding
@@ -53,6 +53,7 @@ def check_evidence(seen: Evidence) -> list[Finding]:
         *_failing(cases),
         *_oversubscribed(seen),
         *shared_gpu(cases, seen.session.environment),
+        *_sharing(seen),
         *_noisy(cases),
         *_drifting(seen.good),
         *_slow_ranks(seen),
@@ -100,6 +101,35 @@ def _oversubscribed(seen: Evidence) -> Iterator[Finding]:
             f"{' of a node' if of_several else ''}, so ranks take turns and scaling cannot be read from this.",
             advice=f"Keep {whose} x threads at {cores} or below, or use a machine with more cores.",
         )
+
+
+def _sharing(seen: Evidence) -> Iterator[Finding]:
+    """The finding that ranks without NCCL had a device together; `shared_gpu` tells of those with it."""
+    found = {
+        case["label"]: (case["case_id"], shared)
+        for case in seen.cases.to_dict("records")
+        if case["backend"] != "nccl" and (shared := sharing(seen.session.environment, case))
+    }
+    if not found:
+        return
+    ranks, devices = max(shared for _, shared in found.values())
+    rows = seen.rows("device_sample")
+    launches = seen.good["launch_id"][seen.good["case_id"].isin([case_id for case_id, _ in found.values()])]
+    servers = rows[(rows["metric"] == "mps_servers") & rows["launch_id"].isin(launches)]["value"].dropna()
+    how = (
+        "through MPS, by which they compute at the same time"
+        if (servers > 0).any()
+        else "without MPS, so they take turns"
+        if len(servers)
+        else "whether through MPS is unknown"
+    )
+    where = f"up to {words.count(ranks, 'rank')} on {words.count(devices, 'device')}"
+    yield Finding(
+        code="shared_device",
+        message=f"{words.listed(found, most=3)}: {where}, {how}. A rank's times contain those of the others: such "
+        "cases show that results are right, and neither how fast they come nor how that scales.",
+        advice="Give each rank a device of its own; read losses and verification from these cases alone.",
+    )
 
 
 def _noisy(cases: pd.DataFrame) -> Iterator[Finding]:

@@ -114,14 +114,17 @@ def _gpus(seen: Evidence, launch_id: int) -> list[dict[str, Any]]:
 
 
 def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the devices of a case could do at most, all together. Rank r of a node runs on its device r; with gloo
-    ranks may share."""
+    """What the devices of a case could do at most, all together. Rank r of a node runs on its device r; of
+    ranks that take turns on one there is no share to tell."""
     devices = case.world_size if device == "cpu" or not gpus else min(case.world_size, len(gpus))
     unknown = {"devices": devices, "peak_flops_per_s": np.nan, "peak_source": None}
     if device == "cpu":
         return unknown | {"mfu_reason": "it ran on CPU cores, for which no peak is published"}
-    if not gpus or (case.backend == "nccl" and case.world_size > len(gpus)):
+    if not gpus:
         return unknown | {"mfu_reason": "which devices it ran on was not recorded"}
+    if case.world_size > len(gpus):
+        shared = f"{words.count(case.world_size, 'rank')} shared {words.count(len(gpus), 'device')}"
+        return unknown | {"mfu_reason": shared}
     used = gpus[:devices]
     if any(gpu.get("mig") for gpu in used):
         return unknown | {"mfu_reason": "it ran on parts of devices (MIG), for which no peak is published"}

@@ -87,6 +87,17 @@ def crowded(environment: Mapping[str, Any], world_size: int, threads: int, nodes
     return (wanted, min(known)) if known and wanted > min(known) else None
 
 
+def sharing(environment: Mapping[str, Any], case: Mapping[Any, Any]) -> tuple[int, int] | None:
+    """(ranks, devices) of the node with the fewest devices among those of a case, where ranks have to share one; else
+    None, also where no node's devices are known. `case` is a row with its device, world size and nodes."""
+    if case["device"] != "cuda":
+        return None
+    nodes = int(case["nodes"])
+    counts = [len(one["gpus"]) for one in node_records(environment)[:nodes] if one.get("gpus")]
+    ranks = -(-int(case["world_size"]) // nodes)
+    return (ranks, min(counts)) if counts and ranks > min(counts) else None
+
+
 def clock_error_s(facts: Mapping[str, Any]) -> float | None:
     """By how much clocks of two nodes of a launch may differ at most, in seconds: each is known against node 0's, so
     between two of them both errors count. 0 on one node; None where one is not known."""

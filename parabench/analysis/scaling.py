@@ -10,6 +10,7 @@ import pandas as pd
 
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.frames import WORK
+from parabench.analysis.nodes import sharing
 from parabench.family import entry_of
 
 STRONG, WEAK = "strong", "weak"
@@ -29,8 +30,10 @@ _BASE = {
 
 
 def curves(seen: Evidence) -> pd.DataFrame:
-    """`scaling` of what is known of a session; for `Evidence.once`."""
-    return scaling(seen.cases)
+    """`scaling` of what is known of a session, but of ranks that shared a device; for `Evidence.once`."""
+    environment = seen.session.environment
+    alone = [sharing(environment, case) is None for case in seen.cases.to_dict("records")]
+    return scaling(seen.cases[alone])
 
 
 def scaling(cases: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,163 @@
+"""What doctor says of GPUs that are not here: NVML is replaced at its functions, torch's process by an answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from parabench import gpu_checks
+from parabench.gpu_checks import DOUBT, FAULT, OK, UNKNOWN, Row, built_for, check, probe
+from parabench.machine import Gpu, Machine
+
+RECORD: dict[str, Any] = {
+    "compute_capability": "9.0", "power_limit_w": 700.0, "power_default_w": 700.0, "mig": False, "pcie_width": 16,
+    "pcie_width_max": 16, "pcie_generation": 5, "pcie_generation_max": 5, "numa_node": 1, "cpus": "32-63",
+}  # fmt: skip
+TWO = Machine(cores=8, gpus=(Gpu("NVIDIA H200", 1, 0), Gpu("NVIDIA H200", 1, 1)))
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The answers of two healthy devices, for a test to change."""
+    answers: dict[str, Any] = {
+        "PersistenceMode": 1, "ComputeMode": 0, "CurrentClocksEventReasons": 0, "TotalEccErrors": 0,
+        "RemappedRows": (0, 0, 0, 0), "P2PStatus": 0, "fabric": (3, 0),
+    }  # fmt: skip
+
+    def answer(name: str) -> Any:
+        def ask(*_: Any) -> Any:
+            if isinstance(answers[name], Exception):
+                raise answers[name]
+            return answers[name]
+
+        return ask
+
+    def fabric(handle: Any, info: Any) -> None:
+        info._obj.state, info._obj.status = answers["fabric"]
+
+    for name in answers:
+        monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", answer(name), raising=False)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", fabric)
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    roomy = SimpleNamespace(f_bavail=1 << 20, f_frsize=1 << 12)
+    monkeypatch.setattr(gpu_checks.os, "statvfs", lambda path: roomy)
+    monkeypatch.setattr(gpu_checks, "probe", lambda: {"archs": ["sm_80", "sm_90"], "devices": [None, None]})
+    return answers
+
+
+def rows(root: Any, machine: Machine = TWO, **record: Any) -> dict[tuple[str, str], Row]:
+    return {(row.where, row.what): row for row in check(machine, [RECORD | record, RECORD], root)}
+
+
+def test_healthy_devices_are_well(nvml, tmp_path):
+    found = rows(tmp_path)
+    assert {row.verdict for row in found.values()} == {OK}
+    assert str(found["GPU1", "persistence mode"]) == "GPU1 persistence mode: on"
+    assert found["GPU0", "NUMA node"].value == "1, CPUs 32-63"
+    assert found["host", "peer access"].value == "every device reads every other's memory"
+
+
+@pytest.mark.parametrize(
+    ("answers", "record", "place", "verdict", "value"),
+    [
+        ({"PersistenceMode": 0}, {}, ("GPU0", "persistence mode"), DOUBT, "off"),
+        ({"ComputeMode": 3}, {}, ("GPU0", "compute mode"), DOUBT, "exclusive"),
+        ({"ComputeMode": 2}, {}, ("GPU0", "compute mode"), FAULT, "prohibited"),
+        ({"CurrentClocksEventReasons": 2}, {}, ("GPU0", "clocks"), DOUBT, "held where somebody set them"),
+        ({"TotalEccErrors": 4}, {}, ("GPU0", "ECC errors"), FAULT, "4 uncorrected since the driver was loaded"),
+        ({"RemappedRows": (1, 2, 1, 0)}, {}, ("GPU0", "remapped rows"), DOUBT, "3 rows, others wait"),
+        ({"RemappedRows": (1, 2, 1, 1)}, {}, ("GPU0", "remapped rows"), FAULT, "3 rows, and one more could not be"),
+        ({"fabric": (2, 0)}, {}, ("GPU0", "fabric"), FAULT, "not registered"),
+        ({"fabric": (3, 9)}, {}, ("GPU0", "fabric"), FAULT, "registration failed"),
+        ({"P2PStatus": 5}, {}, ("host", "peer access"), DOUBT, "no access between GPU0-GPU1"),
+        ({}, {"power_limit_w": 500.0}, ("GPU0", "power limit"), DOUBT, "500 W, by default 700"),
+        ({}, {"mig": True}, ("GPU0", "MIG"), DOUBT, "on"),
+        ({}, {"pcie_width": 8}, ("GPU0", "PCIe lanes"), DOUBT, "8 of 16"),
+        ({}, {"pcie_generation": 1}, ("GPU0", "PCIe generation"), UNKNOWN, "1 of 5"),
+        ({"ComputeMode": KeyError(9)}, {}, ("GPU0", "compute mode"), UNKNOWN, "unknown"),
+        ({}, {"compute_capability": "12.0"}, ("GPU0", "compute capability"), FAULT,
+         "12.0, and this torch has code for sm_80 sm_90"),
+    ],
+)  # fmt: skip
+def test_what_is_not_well_is_told_with_advice(nvml, tmp_path, answers, record, place, verdict, value):
+    nvml |= answers
+    row = rows(tmp_path, **record)[place]
+    assert (row.verdict, row.value) == (verdict, value)
+    assert row.advice
+    assert row.advice in str(row)
+
+
+def test_without_devices_nothing_is_asked(tmp_path):
+    assert check(Machine(cores=2), [], tmp_path) == []
+
+
+def test_a_driver_that_is_too_old_is_told(nvml, tmp_path):
+    old = Machine(cores=8, gpus=TWO.gpus, cuda_fault="its driver 535 runs CUDA 12.2 at most; install a newer driver")
+    row = rows(tmp_path, old)["host", "driver and torch"]
+    assert (row.verdict, row.value, row.advice) == (
+        FAULT, "its driver 535 runs CUDA 12.2 at most", "install a newer driver",
+    )  # fmt: skip
+
+
+def test_the_first_kernel_is_one_line(nvml, tmp_path, monkeypatch):
+    answer = {"archs": ["sm_90"], "devices": [None, "CUDA error: device busy"]}
+
+    def run(command: Any, **_: Any) -> Any:
+        return SimpleNamespace(stdout=f"a warning\n{json.dumps(answer)}\n")
+
+    monkeypatch.setattr(gpu_checks, "probe", lambda: probe(run))
+    found = rows(tmp_path)
+    assert found["GPU0", "a first kernel"].value == "ran"
+    assert (found["GPU1", "a first kernel"].value, found["GPU1", "a first kernel"].verdict) == (
+        "CUDA error: device busy", FAULT,
+    )  # fmt: skip
+    answer = {"archs": [], "devices": [], "error": "Error 802: system not yet initialized"}
+    assert rows(tmp_path)["host", "torch on CUDA"].value == "Error 802: system not yet initialized"
+
+
+def test_a_process_without_an_answer_is_a_fault():
+    def hangs(*_: Any, **__: Any) -> Any:
+        raise subprocess.TimeoutExpired("python", 1)
+
+    assert probe(hangs) == {"error": "nothing came back within 180 s"}
+    assert probe(lambda *_, **__: SimpleNamespace(stdout="")) == {
+        "error": "the process ended without an answer (IndexError)"
+    }
+
+
+def test_the_process_runs_and_says_what_torch_says():
+    """Here torch is a CPU build."""
+    assert probe()["error"] == "Torch not compiled with CUDA enabled"
+
+
+@pytest.mark.parametrize(
+    ("capability", "archs", "runs"),
+    [
+        ("9.0", ["sm_80", "sm_90a"], True), ("8.6", ["sm_80"], True), ("8.0", ["sm_86"], False),
+        ("12.0", ["sm_90"], False), ("12.0", ["sm_90", "compute_90"], True), ("7.0", ["sm_75", "compute_75"], False),
+        ("12.0", ["sm_120"], True),
+    ],
+)  # fmt: skip
+def test_for_which_devices_torch_was_built(capability, archs, runs):
+    assert built_for(capability, archs) == runs
+
+
+def test_infiniband_needs_memory_that_stays_and_a_way_to_devices(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_checks, "network", lambda root: {"infiniband": [{"name": "mlx5_0"}]})
+    monkeypatch.setattr(gpu_checks.resource, "getrlimit", lambda which: (1 << 26, 1 << 26))
+    monkeypatch.setattr(gpu_checks.os, "statvfs", lambda path: SimpleNamespace(f_bavail=1 << 14, f_frsize=1 << 12))
+    found = {row.what: (row.value, row.verdict) for row in gpu_checks.host_rows(tmp_path)}
+    assert found == {
+        "free /dev/shm": ("0.062 GiB", DOUBT),
+        "locked memory": ("0.062 GiB", DOUBT),
+        "GPUDirect RDMA": ("neither nvidia_peermem nor DMA-BUF", DOUBT),
+    }
+    (tmp_path / "sys/module/nvidia_peermem").mkdir(parents=True)
+    assert gpu_checks._gpudirect(tmp_path) == ("by nvidia_peermem", OK, "")
