@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import torch.distributed as dist
 
 from parabench.case import Case
 from parabench.collectives import membership
+from parabench.collectives.algorithm import make
 from parabench.collectives.group import AlgorithmGroup
 from parabench.ranks import run_ranks
 from parabench.strategies import mesh
@@ -137,3 +140,27 @@ def test_meshes_are_made_of_the_default_groups_kind(tmp_path: Path) -> None:
     )
     told = {path.stem: json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))}
     assert (ended.ok, told) == (True, {f"rank{rank}": [] for rank in range(4)})
+
+
+def test_a_group_of_nccls_knows_its_name_and_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """c10d gives both to a group of its own; without them sub-groups share a name, and take group ranks for global."""
+    made: list[Any] = []
+
+    class Made:
+        Options = SimpleNamespace
+
+        def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
+            made.append((rank, size, vars(options)))
+
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", Made, raising=False)
+    monkeypatch.setattr(membership, "AlgorithmGroup", lambda *arguments: arguments)
+    created: list[Any] = []
+    monkeypatch.setattr(dist.Backend, "register_backend", lambda name, create, **options: created.append(create))
+    membership.register(make("ring", None), "nccl")
+    minute = timedelta(seconds=60)
+    asked = SimpleNamespace(
+        store=None, group_rank=1, group_size=2, timeout=minute, group_id="9", global_ranks_in_group=[1, 3]
+    )
+    created[0](asked, None)
+    options = {"_timeout": minute, "group_name": "9", "global_ranks_in_group": [1, 3], "is_high_priority_stream": True}
+    assert made == [(1, 2, options)]

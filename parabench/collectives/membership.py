@@ -36,6 +36,8 @@ def join(
     if not is_backends(algorithm):
         use(algorithm, backend, ranks_per_node)
         name = BACKEND
+    # No device_id, of NCCL's own either: a bound group makes every other one by splitting its communicator, DeviceMesh
+    # past our algorithm, and has unbatched sends and receives wait for one another (ProcessGroupNCCL, eagerInit_).
     dist.init_process_group(name, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s))
 
 
