@@ -49,11 +49,11 @@ def between_sessions(
     found = {}
     for case in cases:
         logs = [logs_of(side.by_case[case]["number_s"]) for side in sessions if case in side.by_case]
-        found[case] = _measured(logs) if len(logs) >= FEWEST_SESSIONS else assumed
+        found[case] = measured(logs) if len(logs) >= FEWEST_SESSIONS else assumed
     return found, len(sessions)
 
 
-def _measured(logs: list[Numbers]) -> Between:
+def measured(logs: list[Numbers]) -> Between:
     """The variance of the means of several sessions, and how much of it their launches account for."""
     several = [session for session in logs if len(session) >= FEWEST_LAUNCHES]
     freedom = sum(len(session) - 1 for session in several)

@@ -1,0 +1,213 @@
+"""How often the gate is right, in simulated launches whose truth is known: what `benchmarks.certainty` prints of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.former_gate import former_verdict
+from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
+from parabench.analysis.gate.between import ALLOWANCE, FEWEST_SESSIONS, measured
+from parabench.analysis.gate.outcome import Outcome, Verdict
+from parabench.analysis.gate.rule import ALPHA, TOLERANCE, speed
+from parabench.analysis.gate.significance import MOST_LAUNCHES, Between, Test, holm, judge
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+CASES = 10
+KINDS = {"quiet": QUIET, "shared": SHARED, "pure": PURE, "unlike": UNLIKE}
+
+
+def truth_of(cases: int) -> Numbers:
+    """Step latencies in seconds, from short to long."""
+    return np.geomspace(0.02, 0.2, cases)
+
+
+def gate(base: Numbers, candidate: Numbers, *, paired: bool, before: list[Numbers] | None = None) -> dict[int, Test]:
+    """The tests of one gate: logs of shape (cases, launches). `before` are the earlier sessions of base's store, for
+    sides that did not take turns: as `between.between_sessions` has it, FEWEST_SESSIONS with base tell how sessions
+    differ, and of fewer the allowance stands for it. None: sessions are taken not to differ."""
+    between = None
+    if before is not None and len(before) + 1 >= FEWEST_SESSIONS:
+        between = {i: measured([base[i], *(session[i] for session in before)]) for i in range(len(base))}
+    elif before is not None:
+        between = dict.fromkeys(range(len(base)), Between(ALLOWANCE**2, np.inf, 0.0, 0))
+    return judge({i: (base[i], candidate[i]) for i in range(len(base))}, paired=paired, between=between)
+
+
+def verdict(tests: dict[int, Test]) -> Verdict:
+    """What a gate of these cases says."""
+    outcomes = {speed(test, TOLERANCE, ALPHA)[0] for test in tests.values()}
+    if Outcome.SLOWER in outcomes:
+        return Verdict.REGRESSION
+    return Verdict.INCONCLUSIVE if Outcome.UNCLEAR in outcomes else Verdict.NO_REGRESSION
+
+
+def sides_of(
+    machine: Machine, cases: int, blocks: int, *, slowdown: float, paired: bool, earlier: int = 0
+) -> tuple[Numbers, Numbers, list[Numbers]]:
+    """Logs of base, of a candidate whose middle case is slower by `slowdown`, and of so many earlier sessions."""
+    truth, slower = truth_of(cases), np.ones(cases)
+    slower[cases // 2] += slowdown
+    loudness = machine.loudness(cases)
+    mood = machine.mood(blocks)
+    moods = [mood, mood if paired else machine.mood(blocks), *(machine.mood(blocks) for _ in range(earlier))]
+    truths = [truth, truth * slower, *[truth] * earlier]
+    base, candidate, *before = (
+        np.log(machine.numbers(machine.session(each, loudness, of))) for each, of in zip(truths, moods, strict=True)
+    )
+    return base, candidate, before
+
+
+def gates(
+    noise: Noise, blocks: int, *, gates: int, cases: int = CASES, slowdown: float = 0.0, paired: bool = True,
+    sessions: int = 1, alone: bool = False, seed: int = 0,
+) -> Iterator[Verdict]:  # fmt: skip
+    """The verdicts of so many gates. `sessions` are those of base's store, base among them; `alone`: launches alone are
+    judged, as if sessions did not differ."""
+    machine = Machine(noise, seed)
+    drawn = (
+        sides_of(machine, cases, blocks, slowdown=slowdown, paired=paired, earlier=sessions - 1) for _ in range(gates)
+    )
+    if cases > 1:
+        for base, candidate, before in drawn:
+            apart = None if paired or alone else before
+            yield verdict(gate(base, candidate, paired=paired, before=apart))
+        return
+    # Gates of one case are judged all in one call: a case is judged by itself, but for Holm's adjustment.
+    every = list(drawn)
+    base, candidate = (np.concatenate([each[i] for each in every]) for i in range(2))
+    before = [np.concatenate([each[2][k] for each in every]) for k in range(sessions - 1)]
+    for test in gate(base, candidate, paired=paired, before=None if paired or alone else before).values():
+        p_slower = float(stats.t.sf(test.difference / test.error, test.df))
+        yield verdict({0: replace(test, p_slower=p_slower)})
+
+
+def share(verdicts: Iterator[Verdict], of: Verdict) -> float:
+    """How many of them are that one."""
+    return float(np.mean([each is of for each in verdicts]))
+
+
+def false_alarms(noise: Noise, blocks: int, **more: Any) -> float:
+    """The share of gates of a machine against itself that fail."""
+    return share(gates(noise, blocks, **more), Verdict.REGRESSION)
+
+
+def wrong_passes(noise: Noise, blocks: int, **more: Any) -> float:
+    """The share of gates that pass where one case is slower by exactly the tolerance."""
+    return share(gates(noise, blocks, slowdown=TOLERANCE, **more), Verdict.NO_REGRESSION)
+
+
+def pooled_alarms(noise: Noise, blocks: int, *, gates: int, seed: int = 0) -> float:
+    """False alarms where all steps of all launches are taken as independent: what no gate should do."""
+    machine = Machine(noise, seed)
+    alarms = 0
+    for _ in range(gates):
+        pair = machine.pair(truth_of(CASES), blocks, interleaved=True)
+        base, candidate = (np.log(side.reshape(CASES, -1)) for side in pair)
+        p = [stats.ttest_ind(c, b, alternative="greater").pvalue for b, c in zip(base, candidate, strict=True)]
+        beyond = candidate.mean(axis=1) - base.mean(axis=1) > np.log1p(TOLERANCE)
+        alarms += bool((beyond & (np.array(holm(p)) <= ALPHA)).any())
+    return alarms / gates
+
+
+def as_asked(noise: Noise, pilot: int, *, gates: int, cases: int = CASES, seed: int = 0) -> tuple[float, float]:
+    """(share of interleaved gates of two equal sides that pass with as many launches as a first one of `pilot` asked
+    for, median of these launches)."""
+    machine = Machine(noise, seed)
+    passed, asked = 0, []
+    for _ in range(gates):
+        base, candidate, _ = sides_of(machine, cases, pilot, slowdown=0.0, paired=True)
+        tests = gate(base, candidate, paired=True)
+        asked.append(max(test.launches_for(TOLERANCE) or MOST_LAUNCHES for test in tests.values()))
+        base, candidate, _ = sides_of(machine, cases, asked[-1], slowdown=0.0, paired=True)
+        passed += verdict(gate(base, candidate, paired=True)) is Verdict.NO_REGRESSION
+    return passed / gates, float(np.median(asked))
+
+
+def changed(noise: Noise, blocks: int, *, gates: int, slowdown: float, seed: int = 0) -> Counter[tuple[str, str]]:
+    """{(what the former rule said, what this one says): gates} of interleaved gates in which one case is slower."""
+    machine = Machine(noise, seed)
+    found: Counter[tuple[str, str]] = Counter()
+    for _ in range(gates):
+        base, candidate, _ = sides_of(machine, CASES, blocks, slowdown=slowdown, paired=True)
+        before = former_verdict(base, candidate, paired=True, tolerance=TOLERANCE, alpha=ALPHA)
+        found[str(before), str(verdict(gate(base, candidate, paired=True)))] += 1
+    return found
+
+
+def print_alarms(count: int) -> None:
+    """False alarms. Gates of one case are cheap, so there are more of them."""
+    many = {1: 4 * count, CASES: count}
+    print(f"A/A: gates that fail, of 1 case ({many[1]:,} gates) and of 10")
+    for (name, noise), blocks in itertools.product(KINDS.items(), (2, 3, 5, 10)):
+        said = []
+        for how in ({"paired": True}, {"paired": False}):
+            rates = [false_alarms(noise, blocks, gates=n, cases=cases, **how) for cases, n in many.items()]
+            said.append(f"{rates[0]:6.1%} {rates[1]:6.1%}")
+        pooled = pooled_alarms(noise, blocks, gates=max(1, count // 20))
+        print(
+            f"{name:7} {blocks:3} launches: interleaved {said[0]}, apart {said[1]}, steps pooled {pooled:.0%}",
+            flush=True,
+        )
+
+
+def print_sessions(count: int) -> None:
+    """False alarms of sides apart, where sessions differ."""
+    many = {1: 4 * count, CASES: count}
+    print("A/A, apart, 5 launches: gates that fail where sessions differ, by sessions in base's store; 1 and 10 cases")
+    for name, sd in [*itertools.product(("quiet",), (0.0, 0.005, 0.01, 0.02)), ("shared", 0.0), ("shared", 0.02)]:
+        noise = replace(KINDS[name], session=sd)
+        said = []
+        for stored in (1, 4, 6, 10):
+            rates = [false_alarms(noise, 5, gates=n, cases=k, paired=False, sessions=stored) for k, n in many.items()]
+            said.append(f"{stored}: {rates[0]:.1%} {rates[1]:.1%}")
+        rates = [false_alarms(noise, 5, gates=n, cases=k, paired=False, alone=True) for k, n in many.items()]
+        print(f"{name:7} {sd:.1%}: {', '.join(said)}, launches alone: {rates[0]:.1%} {rates[1]:.1%}", flush=True)
+
+
+def print_passes(count: int) -> None:
+    """Wrong passes."""
+    many = {1: 4 * count}
+    print(f"One case slower by exactly the tolerance: gates that pass, of 1 case ({4 * count:,} gates)")
+    for name, noise in KINDS.items():
+        rates = [f"{n}: {wrong_passes(noise, n, gates=4 * count, cases=1):.1%}" for n in (2, 3, 5, 10, 20, 40)]
+        print(f"{name:7} launches {', '.join(rates)}", flush=True)
+    for stored, sd in itertools.product((4, 6, 10), (0.0, 0.002, 0.01)):
+        noise = replace(QUIET, session=sd)
+        rate = wrong_passes(noise, 10, gates=many[1], cases=1, paired=False, sessions=stored)
+        print(f"apart, quiet, 10 launches, sessions differ by {sd:.1%}, {stored} in the store: {rate:.1%}", flush=True)
+
+
+def print_power(count: int) -> None:
+    """Power, planning, and how many verdicts changed with the rule."""
+    print("One of 10 cases slower: gates that find it / that pass, interleaved, by its slowdown in tolerances")
+    for name, blocks in [
+        *itertools.product(("quiet",), (3, 5, 10, 20)),
+        *itertools.product(("pure",), (10, 20, 40, 80)),
+    ]:
+        said = []
+        for times in (0.0, 0.5, 1.0, 1.25, 1.5, 2.0):
+            seen = Counter(gates(KINDS[name], blocks, gates=max(1, count // 4), slowdown=times * TOLERANCE))
+            total = seen.total()
+            said.append(
+                f"{times:g}: {seen[Verdict.REGRESSION] / total:.0%} / {seen[Verdict.NO_REGRESSION] / total:.0%}"
+            )
+        print(f"{name:6} {blocks:3} launches: {', '.join(said)}", flush=True)
+    print("Two equal sides with as many launches as a gate of 3 or 5 asked for: gates that pass; launches (median)")
+    for name, cases, pilot in itertools.product(("quiet", "pure"), (1, CASES), (3, 5)):
+        passed, asked = as_asked(KINDS[name], pilot, cases=cases, gates=max(1, count // 5))
+        print(f"{name:6} {cases:2} cases, after {pilot}: {passed:.1%} {asked:.0f}", flush=True)
+    print("Verdicts that changed with the rule: one of 10 cases slower by 0 to 5 %, 3 to 20 launches, interleaved")
+    for name in ("quiet", "shared", "pure"):
+        total: Counter[tuple[str, str]] = Counter()
+        for blocks, slowdown in itertools.product((3, 5, 10, 20), (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05)):
+            total += changed(KINDS[name], blocks, gates=max(1, count // 20), slowdown=slowdown)
+        for (before, now), n in sorted(total.items()):
+            print(f"{name:6} {before} -> {now}: {n:,} of {total.total():,}", flush=True)
