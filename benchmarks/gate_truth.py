@@ -13,10 +13,10 @@ from scipy import stats
 
 from benchmarks.former_gate import former_verdict
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
-from parabench.analysis.gate.between import ALLOWANCE, FEWEST_SESSIONS, measured
+from parabench.analysis.gate.between import ALLOWANCE, FEWEST_SESSIONS, allowed, measured
 from parabench.analysis.gate.outcome import Outcome, Verdict
 from parabench.analysis.gate.rule import ALPHA, TOLERANCE, speed
-from parabench.analysis.gate.significance import MOST_LAUNCHES, Between, Test, holm, judge
+from parabench.analysis.gate.significance import MOST_LAUNCHES, Test, holm, judge
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -37,7 +37,7 @@ def gate(base: Numbers, candidate: Numbers, *, paired: bool, before: list[Number
     if before is not None and len(before) + 1 >= FEWEST_SESSIONS:
         between = {i: measured([base[i], *(session[i] for session in before)]) for i in range(len(base))}
     elif before is not None:
-        between = dict.fromkeys(range(len(base)), Between(ALLOWANCE**2, np.inf, 0.0, 0))
+        between = {i: allowed([base[i], candidate[i]], ALLOWANCE) for i in range(len(base))}
     return judge({i: (base[i], candidate[i]) for i in range(len(base))}, paired=paired, between=between)
 
 
@@ -49,20 +49,29 @@ def verdict(tests: dict[int, Test]) -> Verdict:
     return Verdict.INCONCLUSIVE if Outcome.UNCLEAR in outcomes else Verdict.NO_REGRESSION
 
 
-def sides_of(
-    machine: Machine, cases: int, blocks: int, *, slowdown: float, paired: bool, earlier: int = 0
-) -> tuple[Numbers, Numbers, list[Numbers]]:
-    """Logs of base, of a candidate whose middle case is slower by `slowdown`, and of so many earlier sessions."""
-    truth, slower = truth_of(cases), np.ones(cases)
+# One session each of several gates: logs of shape (gates, cases, launches).
+Drawn = list[Numbers]
+# So many gates are drawn at once.
+BATCH = 100
+
+
+def draw(
+    machine: Machine, gates: int, cases: int, blocks: int, *, slowdown: float, paired: bool, earlier: int = 0
+) -> Drawn:  # fmt: skip
+    """Base, a candidate whose middle case is slower by `slowdown`, and so many earlier sessions, of several gates."""
+    slower = np.ones(cases)
     slower[cases // 2] += slowdown
-    loudness = machine.loudness(cases)
-    mood = machine.mood(blocks)
-    moods = [mood, mood if paired else machine.mood(blocks), *(machine.mood(blocks) for _ in range(earlier))]
-    truths = [truth, truth * slower, *[truth] * earlier]
-    base, candidate, *before = (
-        np.log(machine.numbers(machine.session(each, loudness, of))) for each, of in zip(truths, moods, strict=True)
-    )
-    return base, candidate, before
+    loudness = machine.loudness(gates * cases)
+    base = np.array([machine.mood(blocks) for _ in range(gates)])
+    moods = [base, *(np.array([machine.mood(blocks) for _ in range(gates)]) for _ in range(1 + earlier))]
+    if paired:
+        moods[1] = base
+    truths = [truth_of(cases), truth_of(cases) * slower, *[truth_of(cases)] * earlier]
+    return [
+        np.log(machine.numbers(machine.session(np.tile(truth, gates), loudness, np.repeat(mood, cases, axis=0))))
+        .reshape(gates, cases, blocks)
+        for truth, mood in zip(truths, moods, strict=True)
+    ]  # fmt: skip
 
 
 def gates(
@@ -72,21 +81,21 @@ def gates(
     """The verdicts of so many gates. `sessions` are those of base's store, base among them; `alone`: launches alone are
     judged, as if sessions did not differ."""
     machine = Machine(noise, seed)
-    drawn = (
-        sides_of(machine, cases, blocks, slowdown=slowdown, paired=paired, earlier=sessions - 1) for _ in range(gates)
-    )
-    if cases > 1:
-        for base, candidate, before in drawn:
-            apart = None if paired or alone else before
-            yield verdict(gate(base, candidate, paired=paired, before=apart))
-        return
-    # Gates of one case are judged all in one call: a case is judged by itself, but for Holm's adjustment.
-    every = list(drawn)
-    base, candidate = (np.concatenate([each[i] for each in every]) for i in range(2))
-    before = [np.concatenate([each[2][k] for each in every]) for k in range(sessions - 1)]
-    for test in gate(base, candidate, paired=paired, before=None if paired or alone else before).values():
-        p_slower = float(stats.t.sf(test.difference / test.error, test.df))
-        yield verdict({0: replace(test, p_slower=p_slower)})
+    for begun in range(0, gates, BATCH):
+        drawn = draw(
+            machine, min(BATCH, gates - begun), cases, blocks, slowdown=slowdown, paired=paired, earlier=sessions - 1
+        )
+        if cases == 1:
+            # All in one call: a case is judged by itself, but for Holm's adjustment.
+            base, candidate, *before = (each[:, 0] for each in drawn)
+            tests = gate(base, candidate, paired=paired, before=None if paired or alone else before)
+            found = list(tests.values())
+            p = stats.t.sf([test.difference / test.error for test in found], [test.df for test in found])
+            for test, p_slower in zip(found, p, strict=True):
+                yield verdict({0: replace(test, p_slower=float(p_slower))})
+            continue
+        for base, candidate, *before in zip(*drawn, strict=True):
+            yield verdict(gate(base, candidate, paired=paired, before=None if paired or alone else before))
 
 
 def share(verdicts: Iterator[Verdict], of: Verdict) -> float:
@@ -123,23 +132,32 @@ def as_asked(noise: Noise, pilot: int, *, gates: int, cases: int = CASES, seed: 
     machine = Machine(noise, seed)
     passed, asked = 0, []
     for _ in range(gates):
-        base, candidate, _ = sides_of(machine, cases, pilot, slowdown=0.0, paired=True)
+        (base,), (candidate,) = draw(machine, 1, cases, pilot, slowdown=0.0, paired=True)
         tests = gate(base, candidate, paired=True)
         asked.append(max(test.launches_for(TOLERANCE) or MOST_LAUNCHES for test in tests.values()))
-        base, candidate, _ = sides_of(machine, cases, asked[-1], slowdown=0.0, paired=True)
+        (base,), (candidate,) = draw(machine, 1, cases, asked[-1], slowdown=0.0, paired=True)
         passed += verdict(gate(base, candidate, paired=True)) is Verdict.NO_REGRESSION
     return passed / gates, float(np.median(asked))
 
 
 def changed(noise: Noise, blocks: int, *, gates: int, slowdown: float, seed: int = 0) -> Counter[tuple[str, str]]:
     """{(what the former rule said, what this one says): gates} of interleaved gates in which one case is slower."""
-    machine = Machine(noise, seed)
     found: Counter[tuple[str, str]] = Counter()
-    for _ in range(gates):
-        base, candidate, _ = sides_of(machine, CASES, blocks, slowdown=slowdown, paired=True)
+    drawn = draw(Machine(noise, seed), gates, CASES, blocks, slowdown=slowdown, paired=True)
+    for base, candidate in zip(*drawn, strict=True):
         before = former_verdict(base, candidate, paired=True, tolerance=TOLERANCE, alpha=ALPHA)
         found[str(before), str(verdict(gate(base, candidate, paired=True)))] += 1
     return found
+
+
+def former_alarms(blocks: int, sds: tuple[float, ...], *, gates: int) -> float:
+    """False alarms of cases of such noise where their variances lean on each other, as the former rule had it."""
+    random, sd, alarms = np.random.default_rng(0), np.array(sds)[:, None], 0
+    for _ in range(gates):
+        base, candidate = (sd * random.standard_normal((len(sds), blocks)) for _ in range(2))
+        said = former_verdict(base, candidate, paired=True, tolerance=TOLERANCE, alpha=ALPHA)
+        alarms += said is Verdict.REGRESSION
+    return alarms / gates
 
 
 def print_alarms(count: int) -> None:
@@ -156,12 +174,16 @@ def print_alarms(count: int) -> None:
             f"{name:7} {blocks:3} launches: interleaved {said[0]}, apart {said[1]}, steps pooled {pooled:.0%}",
             flush=True,
         )
+    print("\nA/A, interleaved, variances that lean on other cases': gates that fail with 2, 3, 5 launches")
+    for name, sds in {"one case": (0.04,), "two, one hundred times as noisy": (0.04, 0.0004)}.items():
+        rates = [former_alarms(blocks, sds, gates=many[1]) for blocks in (2, 3, 5)]
+        print(f"{name}: {', '.join(f'{rate:.1%}' for rate in rates)}", flush=True)
 
 
 def print_sessions(count: int) -> None:
     """False alarms of sides apart, where sessions differ."""
-    many = {1: 4 * count, CASES: count}
-    print("A/A, apart, 5 launches: gates that fail where sessions differ, by sessions in base's store; 1 and 10 cases")
+    many = {1: 2 * count, CASES: max(1, count // 2)}
+    print("A/A, apart, 5 launches: gates that fail where sessions differ, by sessions in base's store; 1, 10 cases")
     for name, sd in [*itertools.product(("quiet",), (0.0, 0.005, 0.01, 0.02)), ("shared", 0.0), ("shared", 0.02)]:
         noise = replace(KINDS[name], session=sd)
         said = []
@@ -175,9 +197,9 @@ def print_sessions(count: int) -> None:
 def print_passes(count: int) -> None:
     """Wrong passes."""
     many = {1: 4 * count}
-    print(f"One case slower by exactly the tolerance: gates that pass, of 1 case ({4 * count:,} gates)")
+    print(f"One case slower by exactly the tolerance: gates that pass, of 1 case ({10 * count:,} gates)")
     for name, noise in KINDS.items():
-        rates = [f"{n}: {wrong_passes(noise, n, gates=4 * count, cases=1):.1%}" for n in (2, 3, 5, 10, 20, 40)]
+        rates = [f"{n}: {wrong_passes(noise, n, gates=10 * count, cases=1, seed=n):.1%}" for n in (2, 3, 5, 10, 20, 40)]
         print(f"{name:7} launches {', '.join(rates)}", flush=True)
     for stored, sd in itertools.product((4, 6, 10), (0.0, 0.002, 0.01)):
         noise = replace(QUIET, session=sd)

@@ -66,15 +66,15 @@ class Machine:
         return walk + self.noise.session * self._random.standard_normal()
 
     def session(self, truth: Seconds, loudness: Seconds, mood: Seconds) -> Seconds:
-        """Step latencies in seconds, of shape (cases, blocks, steps)."""
+        """Step latencies in seconds, of shape (cases, blocks, steps). `mood` is that of all cases, or one of each."""
         noise, draw = self.noise, self._random
-        shape = len(truth), len(mood)
+        shape = len(truth), mood.shape[-1]
         launch = loudness[:, None] * draw.standard_normal(shape)
         launch += (draw.random(shape) < noise.outliers) * draw.exponential(noise.outlier_size or 1.0, shape)
         each = (*shape, self.steps)
         step = noise.step * draw.standard_normal(each)
         step += np.log1p((draw.random(each) < noise.spikes) * draw.exponential(noise.spike_size or 1.0, each))
-        return truth[:, None, None] * np.exp(mood[None, :, None] + launch[:, :, None] + step)
+        return truth[:, None, None] * np.exp(np.atleast_2d(mood)[:, :, None] + launch[:, :, None] + step)
 
     def numbers(self, seconds: Seconds) -> Seconds:
         """One number a launch, in seconds, of shape (cases, blocks)."""

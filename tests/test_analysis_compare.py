@@ -318,6 +318,16 @@ def test_the_allowance_stands_in_the_error_twice(tmp_path):
     assert np.log(row.upper) == pytest.approx(1.64485 * 0.01 * np.sqrt(2), rel=1e-4)
 
 
+def test_sessions_are_not_believed_to_differ_by_less_than_their_launches(tmp_path):
+    """A machine whose launches differ by 10 %: an allowance of 1 % is not what its sessions are held to."""
+    base, new = (side(tmp_path, str(i), fake.sweep(CASES[:1], truth, noise=0.1, blocks=8, seed=i)) for i in (1, 2))
+    (row,) = gate.compare(base, new, allowance=0.01).rows
+    logs = [np.log(each.by_case[row.case_id]["number_s"]) for each in (base, new)]
+    assert row.session_sd == pytest.approx(np.sqrt(np.mean([each.var(ddof=1) for each in logs])))
+    assert "or as much as launches of one where that is more" in gate.compare(base, new, allowance=0.01).sentence()
+    assert gate.compare(base, new, allowance=0.0).rows[0].session_sd == 0
+
+
 def test_nothing_in_common_is_refused(tmp_path):
     sides = [side(tmp_path, f"s{i}", [fake.launch(each)]) for i, each in enumerate(CASES[:2])]
     with pytest.raises(UsageError, match=r"no case is in both s0 of .* and s1 of .*; measure the same suite"):

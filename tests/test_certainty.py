@@ -34,12 +34,12 @@ def test_a_thousand_gates_of_a_machine_against_itself_raise_ten_false_alarms_at_
 @pytest.mark.parametrize("noise", [QUIET, SHARED, PURE, UNLIKE])
 @pytest.mark.parametrize("blocks", [2, 3, 5])
 def test_a_gate_of_one_case_raises_no_more(noise, blocks):
-    """Where variances leaned on other cases, or on a prior, one case alone raised 1.9 % with 2 launches."""
+    """Where variances leaned on other cases, or on a prior, one case alone raised 2.6 % with 2 launches."""
     assert false_alarms(noise, blocks, cases=1, gates=2000) <= few(0.01, 2000)
 
 
 def test_the_noisiest_of_two_cases_raises_no_more():
-    """Where its variance leaned on the other's, it raised 3.7 % with 2 launches."""
+    """Where its variance leaned on the other's, it raised 3.9 % with 2 launches."""
     random = np.random.default_rng(0)
     alarms = 0
     for _ in range(2000):
@@ -55,6 +55,12 @@ def test_sessions_that_differ_raise_no_more(stored, cases):
     days = replace(QUIET, session=0.02)
     count = 1000 if cases == 1 else 150
     assert false_alarms(days, 5, paired=False, sessions=stored, cases=cases, gates=count) <= few(0.01, count)
+
+
+@pytest.mark.parametrize("blocks", [5, 10])
+def test_sessions_that_drift_raise_no_more(blocks):
+    """By 3 % from block to block: the mean of such a session is no surer than its launches."""
+    assert false_alarms(SHARED, blocks, paired=False, cases=1, gates=2000) <= few(0.01, 2000)
 
 
 def test_sessions_that_differ_would_raise_many_if_launches_alone_were_judged():

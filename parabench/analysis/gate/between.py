@@ -45,19 +45,32 @@ def between_sessions(
     been: that is the random effect of a session together with the noise of its launches. Others have the allowance.
     """
     sessions = [base, *_alike(base, candidate)]
-    assumed = Between(allowance**2, math.inf, 0.0, 0)
     found = {}
     for case in cases:
         logs = [logs_of(side.by_case[case]["number_s"]) for side in sessions if case in side.by_case]
-        found[case] = measured(logs) if len(logs) >= FEWEST_SESSIONS else assumed
+        if len(logs) >= FEWEST_SESSIONS:
+            found[case] = measured(logs)
+        else:
+            here = [logs_of(side.by_case[case]["number_s"]) for side in (base, candidate) if case in side.by_case]
+            found[case] = allowed(here, allowance)
     return found, len(sessions)
+
+
+def allowed(logs: list[Numbers], allowance: float) -> Between:
+    """The allowance, of a case with these launches in base and candidate.
+
+    Where launches of one session differ by more, sessions are not believed to differ by less: on a machine that drifts
+    the mean of a session is no surer than its launches are. An allowance of 0 says that sessions do not differ.
+    """
+    freedom, within = _within(logs)
+    if allowance and within > allowance**2:
+        return Between(within, float(freedom), 0.0, 0)
+    return Between(allowance**2, math.inf, 0.0, 0)
 
 
 def measured(logs: list[Numbers]) -> Between:
     """The variance of the means of several sessions, and how much of it their launches account for."""
-    several = [session for session in logs if len(session) >= FEWEST_LAUNCHES]
-    freedom = sum(len(session) - 1 for session in several)
-    within = sum((len(session) - 1) * float(session.var(ddof=1)) for session in several) / freedom if freedom else 0.0
+    _, within = _within(logs)
     means = np.array([session.mean() for session in logs])
     return Between(
         variance=max(float(means.var(ddof=1)), LEAST_SD**2),
@@ -65,6 +78,14 @@ def measured(logs: list[Numbers]) -> Between:
         launches=within * float(np.mean([1 / len(session) for session in logs])),
         sessions=len(logs),
     )
+
+
+def _within(logs: list[Numbers]) -> tuple[int, float]:
+    """(degrees of freedom, variance of one launch within its session), 0 where no session has two."""
+    several = [session for session in logs if len(session) >= FEWEST_LAUNCHES]
+    freedom = sum(len(session) - 1 for session in several)
+    squares = sum((len(session) - 1) * float(session.var(ddof=1)) for session in several)
+    return freedom, squares / freedom if freedom else 0.0
 
 
 def _alike(base: Side, candidate: Side) -> Iterator[Side]:

@@ -174,6 +174,8 @@ def _sessions(of: Comparison, between: BetweenSessions) -> str:
     if between.measured:
         which = f"{between.allowed:,} of {words.count(len(of.judged), 'case')}"
         return f"Sessions are taken to differ by {share} for {which}, and by what {there} tell for the others."
+    if any((row.session_sd or 0.0) > between.allowance for row in of.judged):
+        share += ", or as much as launches of one where that is more"
     is_ = "is" if between.sessions == 1 else "are"
     return f"Sessions are taken to differ by {share}: there {is_} {there}, and {FEWEST_SESSIONS} would tell."
 

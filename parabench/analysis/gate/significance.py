@@ -113,11 +113,10 @@ def judge(
         return {}
     if paired:
         logs = {case: (candidate - base,) for case, (base, candidate) in logs.items()}
-    own = {case: tuple(max(float(side.var(ddof=1)), LEAST_SD**2) for side in sides) for case, sides in logs.items()}
-    counts = {case: tuple(len(side) for side in sides) for case, sides in logs.items()}
-    beside = {case: None if between is None or paired else between.get(case) for case in logs}
-    errors = [_standard_error(own[case], counts[case], beside[case]) for case in logs]
-    error, df = (np.array([float(each[i]) for each in errors]) for i in range(2))
+    own = [tuple(max(float(side.var(ddof=1)), LEAST_SD**2) for side in sides) for sides in logs.values()]
+    counts = [tuple(len(side) for side in sides) for sides in logs.values()]
+    beside = [None if between is None or paired else between.get(case) for case in logs]
+    error, df = _standard_error(np.array(own).T, np.array(counts, dtype=float).T, beside)
     difference = np.array([sides[-1].mean() - (0.0 if paired else sides[0].mean()) for sides in logs.values()])
     slower, faster = stats.t.sf(difference / error, df), stats.t.cdf(difference / error, df)
     half, above = (stats.t.ppf(share, df) * error for share in ((1 + CONFIDENCE) / 2, CONFIDENCE))
@@ -132,9 +131,9 @@ def judge(
             low=float(difference[i] - half[i]),
             high=float(difference[i] + half[i]),
             upper=float(difference[i] + above[i]),
-            variances=own[case],
-            counts=counts[case],
-            between=beside[case],
+            variances=own[i],
+            counts=counts[i],
+            between=beside[i],
             among=len(logs),
         )
         for i, case in enumerate(logs)
@@ -176,24 +175,28 @@ def launches_for(
     probability is that of a noncentral t beyond the t quantile of the bound.
     """
     n = np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1, dtype=float)
-    error, df = _standard_error(variances, [n] * len(variances), between)
+    each = np.array(variances)[:, None] * np.ones_like(n)
+    error, df = _standard_error(each, np.array([n] * len(variances)), [between] * len(n))
     passes = 1 - nctdtr(df, difference / error, stats.t.ppf(CONFIDENCE, df))
     enough = passes >= power
     return int(n[enough.argmax()]) if enough.any() else None
 
 
-def _standard_error(
-    variances: Sequence[float], counts: Sequence[int] | Sequence[Numbers], between: Between | None
-) -> tuple[Numbers, Numbers]:
-    """(standard error, degrees of freedom by Satterthwaite) of a sum of means over launches, of each side, and of what
-    sessions differ, twice. A variance between sessions' means that was read from sessions holds the noise of as many
-    launches as these had: of the launches only what goes beyond that is added."""
-    n = [np.asarray(each, dtype=float) for each in counts]
-    parts = [(variance / each, each - 1) for variance, each in zip(variances, n, strict=True)]
-    if between is not None and between.sessions:
-        launches = np.maximum(0.0, np.sum([part for part, _ in parts], axis=0) - 2 * between.launches)
-        parts = [(launches, np.min(n, axis=0) - 1)]
-    if between is not None:
-        parts.append((np.full_like(n[0], 2 * between.variance), np.full_like(n[0], between.df)))
-    total = np.sum([part for part, _ in parts], axis=0)
-    return np.sqrt(total), total**2 / np.sum([part**2 / df for part, df in parts], axis=0)
+def _standard_error(variances: Numbers, counts: Numbers, between: Sequence[Between | None]) -> tuple[Numbers, Numbers]:
+    """(standard error, degrees of freedom by Satterthwaite) of each of several differences of means.
+
+    `variances` are of one launch, of shape (sides, differences), and so are `counts`. What sessions differ is added
+    twice. A variance between sessions' means that was read from sessions holds the noise of as many launches as these
+    had: of the launches only what goes beyond that is added.
+    """
+    rows = [(each.variance, each.df, each.launches) if each is not None else (0.0, math.inf, 0.0) for each in between]
+    session, session_df, held = np.array(rows).T
+    measured = np.array([each is not None and each.sessions > 0 for each in between])
+    part = variances / counts
+    launches = part.sum(axis=0)
+    over_df = (part**2 / (counts - 1)).sum(axis=0)
+    beyond = np.maximum(0.0, launches - 2 * held)
+    launches = np.where(measured, beyond, launches)
+    over_df = np.where(measured, beyond**2 / (counts.min(axis=0) - 1), over_df)
+    total = launches + 2 * session
+    return np.sqrt(total), total**2 / (over_df + (2 * session) ** 2 / session_df)
