@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from parabench import worker
 from parabench.case import Case, Protocol
 from parabench.data.loader import Loading
 from parabench.models.build import build_model
+from parabench.models.options import share_compile_threads
 from parabench.probes.replicas import PIECE, checksum, fingerprints, replicas_apart
 from parabench.probes.steps import MARKS, Awaited
 from parabench.trainer import Losses
@@ -138,3 +140,20 @@ def test_the_host_waits_for_the_device_where_each_watched_step_ends() -> None:
         for at in range(MARKS):
             clock.skip() if (step, at) == (1, 2) else clock.mark()
     assert happened == ["mark"] * 5 + ["wait", "mark", "mark", "skip", "mark", "mark", "wait"]
+
+
+@pytest.mark.parametrize(("cores", "ranks", "expected"), [(16, 8, 2), (2, 4, 1), (256, 2, 32)])
+def test_ranks_share_the_cores_of_their_node_to_compile(
+    cores: int, ranks: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
+    with config.patch(compile_threads=7):
+        share_compile_threads()
+        assert config.compile_threads == 7
+        monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
+        share_compile_threads()
+        assert config.compile_threads == expected
