@@ -60,6 +60,23 @@ def test_quantiles_are_over_calls_and_spread_over_launches(tmp_path):
     assert rows.loc[0, "p50_s"] == pytest.approx(2.5e-3 * 2**0.5)
 
 
+def test_of_calls_back_to_back_a_launchs_number_is_their_mean_and_quantiles_are_over_batches(tmp_path):
+    """nccl-tests: all calls' time by their number. Four batches of 8 calls, of 1, 2, 3 and 4 ms a call."""
+    launch = fake.launch(fake.case(max_bytes=1 << 16), lambda size: 1e-3, protocol=fake.THROUGHPUT)
+    launch.collectives = [call._replace(duration_s=call.duration_s * (1 + call.step)) for call in launch.collectives]
+    results = fake.write(tmp_path / "r.db", [launch], protocol=fake.THROUGHPUT)
+    sizes, rows = table(results)
+    (row,) = sizes.to_dict("records")
+    assert (row["timing"], row["statistic"], row["calls"], row["batches"]) == ("throughput", "mean", 32, 4)
+    assert row["number_s"] == pytest.approx(2.5e-3)
+    assert row["p50_s"] == pytest.approx(2.5e-3)
+    assert row["p99_s"] == pytest.approx(np.quantile([1e-3, 2e-3, 3e-3, 4e-3], 0.99))
+    assert rows.loc[0, "time_s"] == pytest.approx(2.5e-3)
+    (answer,) = bus_answers(results)
+    assert answer.to_dict()["timing"] == "throughput"
+    assert answer.sentence().endswith("Timed: calls back to back, as nccl-tests does.")
+
+
 def test_a_wrong_launch_is_counted_and_never_ranked(tmp_path):
     cases = fake.case(), fake.case(algorithm="ring")
     launches = [

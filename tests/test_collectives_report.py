@@ -223,3 +223,15 @@ def test_every_algorithm_has_a_look_of_its_own():
     assert set(names) <= set(ALGORITHM)
     looks = [tuple(sorted(algorithm_line(name).items())) for name in names]
     assert len(set(looks)) == len(looks)
+
+
+def test_the_page_says_how_calls_were_timed(page, tmp_path):
+    text = text_of(page)
+    assert "Timed: isolated calls, each after a barrier." in text
+    assert "p50, p95 and p99 are over a launch's calls." in text
+    launches = fake.sweep([fake.case()], lambda case, size: 1e-3, protocol=fake.THROUGHPUT)
+    text = text_of(render(fake.write(tmp_path / "r.db", launches, protocol=fake.THROUGHPUT)))
+    assert text.count("calls back to back, as nccl-tests does") >= 3
+    assert "no constant below 0, to calls back to back" in text
+    assert "one number per launch (mean of its calls, by its slowest rank)" in text
+    assert "p50, p95 and p99 are over a launch's batches of calls." in text

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import fake_collectives as fake
 import numpy as np
 import pytest
 import torch
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
 from parabench.analysis.collectives import cost_formula
+from parabench.analysis.collectives.bus import launch_sizes
 from parabench.analysis.collectives.cost_formula import FORMULAS, INNER, NODE, OUTER, Terms, formula, terms
-from parabench.analysis.collectives.cost_model import Fit, Point, fit_costs
+from parabench.analysis.collectives.cost_model import Fit, Point, fit_costs, points_of, to_dict
+from parabench.analysis.session import select_session
 from parabench.collective_case import OPS
 from parabench.collectives import LEVELS, levels_of, wire
 from parabench.collectives.algorithm import make
@@ -302,3 +305,16 @@ def test_residuals_are_those_of_the_points():
     for point, residual in zip(fit.points, fit.residuals, strict=True):
         predicted = fit.predict(point.op, point.world_size, point.bytes)
         assert predicted / point.seconds - 1 == pytest.approx(residual, abs=1e-9)
+
+
+def test_calls_alone_and_calls_back_to_back_are_not_fitted_together(tmp_path):
+    """Their latencies are two things."""
+    found = []
+    for name, protocol in (("a", fake.PROTOCOL), ("b", fake.THROUGHPUT)):
+        launches = fake.sweep([fake.case()], lambda case, size: 1e-4 + size * 1e-9, protocol=protocol)
+        results = fake.write(tmp_path / f"{name}.db", launches, protocol=protocol)
+        found.append(points_of(launch_sizes(results, select_session(results))))
+    assert [fit_costs(points)[0].timing for points in found] == ["latency", "throughput"]
+    assert to_dict(fit_costs(found[1])[0])["timing"] == "throughput"
+    with pytest.raises(ValueError, match="timed as latency and as throughput"):
+        fit_costs([*found[0], *found[1]])

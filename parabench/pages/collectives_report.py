@@ -17,6 +17,7 @@ from parabench.analysis.link_checks import check_links
 from parabench.analysis.links import link_table
 from parabench.analysis.session import Session
 from parabench.collective_case import OPS, size_text
+from parabench.collective_modes import IN_WORDS, LATENCY
 from parabench.pages.collectives_data import case_table, page_data
 from parabench.pages.page import render_page
 from parabench.pages.palette import in_native_order
@@ -47,7 +48,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     return render_page(
         "collectives.html",
         session,
-        [*_sections(bool((table["good"] > 0).any())), *link_sections(links)],
+        [*_sections(bool((table["good"] > 0).any()), IN_WORDS[session.timing]), *link_sections(links)],
         machine_section(session),
         template_folder,
         data=page_data(cases, launches, table, fits),
@@ -57,6 +58,8 @@ def render(results: Results, session: Session, template_folder: Path | None = No
                "unchecked": int(table["n_wrong"].isna().sum()), "wrong": int(table["n_wrong"].sum())},
         rows=[_row(row) for row in table.to_dict("records")],
         statistics=sorted(set(table["statistic"])),
+        timed=IN_WORDS[session.timing],
+        batched=session.timing != LATENCY,
         fits=[_fit(fit) for fit in fits],
         formulas=_formulas(table),
         findings=tables.finding_groups(
@@ -67,7 +70,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     )  # fmt: skip
 
 
-def _sections(drawn: bool) -> list[Section]:
+def _sections(drawn: bool, timed: str) -> list[Section]:
     nothing = "No launch of the selected cases ended well, so there is nothing to draw."
     none = "No launch ended well, so there is nothing to draw."
     return [
@@ -76,7 +79,7 @@ def _sections(drawn: bool) -> list[Section]:
             "Bus bandwidth against size",
             "Higher is better. Bus bandwidth is what the links carry, by nccl-tests' factors, so it can be held "
             "against the hardware whatever the number of ranks. Bars reach from the slowest to the fastest launch. "
-            "Out of place where torch has both forms.",
+            f"Out of place where torch has both forms. Timed: {timed}.",
             [],
             nothing if drawn else none,
             draw="bus" if drawn else "",
@@ -86,7 +89,7 @@ def _sections(drawn: bool) -> list[Section]:
             "Measured times over the fitted formula",
             "A point is a launch; a line is the algorithm's formula with its fitted constants, or a + S b where there "
             "is no formula. Both axes are logarithmic. Points that leave their line show where the algorithm does not "
-            "behave as theory says.",
+            f"behave as theory says. Timed: {timed}.",
             [],
             nothing if drawn else none,
             draw="fit" if drawn else "",

@@ -36,7 +36,8 @@ LINE = "line"
 class Point:
     """One measured time: what ran, how many bytes (the whole buffer) in pieces of how many, how many seconds.
 
-    `launch` is the group of processes that it is from; None is one of its own.
+    `launch` is the group of processes that it is from; None is one of its own. `timing` is how calls were timed
+    (`collective_modes`); None is unknown.
     """
 
     op: str
@@ -47,6 +48,7 @@ class Point:
     seconds: float
     piece_bytes: int
     launch: int | None = None
+    timing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,11 @@ class Fit:
     weights: dict[tuple[str, str], float]
 
     @property
+    def timing(self) -> str | None:
+        """How the calls were timed that it is fitted to; None is unknown."""
+        return self.points[0].timing
+
+    @property
     def is_line(self) -> bool:
         """Whether there is no formula behind it."""
         return self.op is not None
@@ -110,8 +117,11 @@ class Fit:
 def fit_costs(points: Sequence[Point]) -> tuple[Fit, ...]:
     """A fit of each algorithm in `points`, in the order in which they first appear.
 
-    Raises ValueError for a time that is not above 0.
+    Raises ValueError for a time that is not above 0, and for times that are not all of one mode: the latency of a call
+    alone is another constant than that of one among others.
     """
+    if len(timings := {str(point.timing) for point in points}) > 1:
+        raise ValueError(f"one model cannot be fitted to calls that were timed as {' and as '.join(sorted(timings))}")
     for point in points:
         if not point.seconds > 0 or not math.isfinite(point.seconds):
             raise ValueError(f"a time must be above 0, got {point.seconds} s for {point.op} {point.algorithm}")
@@ -137,6 +147,7 @@ def points_of(sizes: pd.DataFrame) -> list[Point]:
             # Where it was not recorded, nothing is known to have been cut.
             piece_bytes=int(row["piece_bytes"] if words.known(row["piece_bytes"]) else row["bytes"]),
             launch=int(row["launch_id"]),
+            timing=str(row["timing"]),
         )
         for row in good.to_dict("records")
     ]
@@ -280,6 +291,7 @@ def to_dict(fit: Fit) -> dict[str, Any]:
         "algorithm": fit.algorithm,
         "op": fit.op,
         "world_size": fit.world_size,
+        "timing": fit.timing,
         "constants": [
             {name: getattr(constant, name) for name in ("name", "tier", "unit", "value", "low", "high", "reason")}
             for constant in fit.constants

@@ -13,6 +13,7 @@ from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
 from parabench.analysis.session import select_session
 from parabench.analysis.sweet_spot.effects import fit
 from parabench.collective_case import OPS, size_text
+from parabench.collective_modes import IN_WORDS, LATENCY
 from parabench.record import Status
 from parabench.store import Results
 
@@ -47,7 +48,8 @@ class BusAnswer:
 
     `ranges` cover the measured sizes in their order; between two of them lies one of `changes`. `peak` is the highest
     bus bandwidth, GB/s, `peak_bytes` its size and `peak_algorithm` whose it is. `why_not` says why nothing can be
-    told apart; `ranges` then is empty. `sizes` are all that were measured.
+    told apart; `ranges` then is empty. `sizes` are all that were measured, `timing` says how
+    (`collective_modes.IN_WORDS`).
     """
 
     op: str
@@ -61,6 +63,7 @@ class BusAnswer:
     peak_algorithm: str | None
     why_not: str | None
     sizes: tuple[int, ...] = ()
+    timing: str = LATENCY
 
     @property
     def heading(self) -> str:
@@ -83,6 +86,7 @@ class BusAnswer:
                 f"The highest bus bandwidth is {words.digits(self.peak)} GB/s, "
                 f"{self.peak_algorithm} at {size_text(self.peak_bytes)}."
             )
+        said.append(f"Timed: {IN_WORDS[self.timing]}.")
         return " ".join(said)
 
     def _sizes_of(self, each: Range) -> tuple[int, ...]:
@@ -155,6 +159,7 @@ def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
         peak_algorithm=str(top["algorithm"]),
         why_not=why_not,
         sizes=tuple(sorted({int(size) for size in good["bytes"]})),
+        timing=str(good["timing"].iloc[0]),
     )
 
 

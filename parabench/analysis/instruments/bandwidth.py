@@ -16,6 +16,7 @@ from parabench.analysis.evidence import Evidence
 from parabench.analysis.nodes import nodes_of_group
 from parabench.analysis.session import select_session
 from parabench.collective_case import OPS, size_text
+from parabench.collective_modes import GRAPH, LATENCY, THROUGHPUT
 from parabench.store import Results
 
 # What makes two measurements the same question but for their size. `node`: ranks_per_node, 0 where it plays no role;
@@ -23,6 +24,8 @@ from parabench.store import Results
 QUESTION = ["op", "algorithm", "group_size", "dtype", "device", "node", "nodes"]
 COLUMNS = (*QUESTION, "bytes", "calls", "busbw", "low", "high", "alone", "share", "why", "case_ids")
 NOT_MEASURED = "not measured"
+# How calls alone may have been timed, what is compared with first.
+TIMINGS = (THROUGHPUT, GRAPH, LATENCY)
 
 
 def training_bandwidth(seen: Evidence, calls: pd.DataFrame, alone: pd.DataFrame) -> pd.DataFrame:
@@ -61,21 +64,24 @@ def training_bandwidth(seen: Evidence, calls: pd.DataFrame, alone: pd.DataFrame)
 
 def alone_table(results: Results) -> pd.DataFrame:
     """What the store's sessions of collectives measured: QUESTION, `bytes` and `busbw`; of several sessions, or redops,
-    that asked the same the newest, and sum."""
+    that asked the same the newest, and sum. Calls back to back come before isolated ones, however new: they are what
+    links can carry; the two are never mixed."""
     found = []
     for session_id in sorted(results.session["id"], reverse=True):
         session = select_session(results, int(session_id))
         if session.kind == "collectives":
             table = one_form(bus_table(launch_sizes(results, session)))
             table = table[table["good"] > 0]
-            found.append(table.assign(session=-session.id, other=table["redop"] != "sum"))
+            mode, other = TIMINGS.index(session.timing), table["redop"] != "sum"
+            found.append(table.assign(mode=mode, session=-session.id, other=other))
     if not found:
         return pd.DataFrame(columns=[*QUESTION, "bytes", "busbw"])
     alone = pd.concat(found).rename(columns={"world_size": "group_size"})
     alone["node"] = _node(alone)
-    alone = alone.sort_values(["session", "other", "bytes"], kind="stable")
-    first = alone.groupby(QUESTION)[["session", "other"]].transform("first")
-    asked = (alone["session"] == first["session"]) & (alone["other"] == first["other"])
+    chosen = ["mode", "session", "other"]
+    alone = alone.sort_values([*chosen, "bytes"], kind="stable")
+    first = alone.groupby(QUESTION)[chosen].transform("first")
+    asked = (alone[chosen] == first).all(axis=1)
     return alone.loc[asked, [*QUESTION, "bytes", "busbw"]].reset_index(drop=True)
 
 
