@@ -6,6 +6,7 @@ Strong scaling (Amdahl 1967): the global batch stays, so that n ranks should tak
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis.evidence import Evidence
@@ -33,7 +34,7 @@ def curves(seen: Evidence) -> pd.DataFrame:
     """`scaling` of what is known of a session, but of ranks that shared a device; for `Evidence.once`."""
     environment = seen.session.environment
     alone = [sharing(environment, case) is None for case in seen.cases.to_dict("records")]
-    return scaling(seen.cases[alone])
+    return scaling(seen.cases[np.array(alone, dtype=bool)])
 
 
 def scaling(cases: pd.DataFrame) -> pd.DataFrame:
