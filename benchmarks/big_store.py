@@ -38,10 +38,10 @@ from parabench.store import Store
 WARMUP, INSTRUMENTED = 5, 4
 SEED = 7
 STARTED = "2026-01-31T14:05:00.000Z"
-MODELS_SWEPT, BATCHES, DTYPES = (
+MODELS_SWEPT, BATCHES, PRECISIONS_SWEPT = (
     ("gpt-nano", "gpt-mini", "gpt2", "mlp", "gpt2-medium"),
     (64, 128, 256),
-    ("float32", "bfloat16"),
+    ("ieee", "bf16-mixed"),
 )
 ALGORITHMS = ("native", "ring", "tree", "halving_doubling", "parameter_server")
 BUCKETS = (None, 1.0, 4.0, 10.0, 25.0, 100.0)
@@ -86,11 +86,13 @@ def work_cases(ranks: int, **work: Any) -> Iterator[Case]:
 
 
 def sweep(cases: int, ranks: int) -> list[Case]:
-    works = itertools.product(BATCHES, DTYPES, MODELS_SWEPT)
+    works = itertools.product(BATCHES, PRECISIONS_SWEPT, MODELS_SWEPT)
     every = (
         case
-        for batch, dtype, model in works
-        for case in work_cases(ranks, model=model, global_batch=batch, dtype=dtype, device="cpu", backend="gloo")
+        for batch, precision, model in works
+        for case in work_cases(
+            ranks, model=model, global_batch=batch, precision=precision, device="cpu", backend="gloo"
+        )
     )
     found = list(itertools.islice(every, cases))
     if len(found) < cases:
@@ -101,7 +103,7 @@ def sweep(cases: int, ranks: int) -> list[Case]:
 def truth(case: Case) -> float:
     """Seconds of a step."""
     parameters = MODELS[case.model].parameters or 0
-    alone = 0.02 * (parameters / 1e6) ** 0.5 * case.global_batch / 64 * (0.7 if case.dtype == "bfloat16" else 1.0)
+    alone = 0.02 * (parameters / 1e6) ** 0.5 * case.global_batch / 64 * (0.7 if case.precision == "bf16-mixed" else 1.0)
     exchange = 0 if case.world_size == 1 else 0.004 * (parameters / 1e6) ** 0.5 * (1 + case.world_size / 16)
     slowness = SLOWNESS.get(case.strategy, 1.2) * OF_ALGORITHM[case.algorithm] * OF_BUCKET[case.bucket_mib]
     schedule = 1 + 0.1 * (case.schedule == "gpipe") + (0.2 if case.microbatches == 4 else 0)
@@ -140,7 +142,7 @@ class Maker:
         """How a launch failed, if it did. What is too large for its ranks is so every time."""
         if block < 0:
             return None
-        large = case.model == "gpt2-medium" and case.global_batch == BATCHES[-1] and case.dtype == "float32"
+        large = case.model == "gpt2-medium" and case.global_batch == BATCHES[-1] and case.precision == "ieee"
         if large and case.strategy in ("single", "local_only", "parameter_server_async"):
             return Status.OOM, Failure("DefaultCPUAllocator: can't allocate memory", rank=0)
         luck = self.random.random()

@@ -1,9 +1,10 @@
 """How far rounding takes a right training from one device's: the measurement behind `parabench.verify.TOLERANCES`.
 
-Every strategy that must compute what one device computes, every model, 2 and 4 ranks, both dtypes: the largest relative
-difference of the first losses, of the later ones, and of the first gradient's norm.
+Every strategy that must compute what one device computes, every model, 2 and 4 ranks, every precision that a CPU is
+fast enough for: the largest relative difference of the first losses, of the later ones, and of the first gradient's
+norm.
 
-    python -m benchmarks.rounding [steps]
+    python -m benchmarks.rounding [steps [precisions]]
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections import defaultdict
 from typing import Any
 
-from parabench.case import DTYPES, Case, Protocol
+from parabench.case import Case, Protocol
 from parabench.errors import UsageError
 from parabench.family import STRATEGIES, Rule
 from parabench.launcher import launch
@@ -28,21 +29,22 @@ MODELS = ("gpt-nano", "mlp", "mnist", "toy")
 
 def main() -> None:
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    precisions = sys.argv[2].split(",") if len(sys.argv) > 2 else ["ieee", "bf16-mixed", "bf16-true"]
     machine = this_machine()
     worst: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for dtype in DTYPES:
+    for precision in precisions:
         for model in MODELS:
-            compare(model, dtype, Protocol(warmup=5, steps=steps), machine, worst)
+            compare(model, precision, Protocol(warmup=5, steps=steps), machine, worst)
     print()
     for what, seen in worst.items():
         print(f"{what}: at most {max(seen)[0]:.1e} ({max(seen)[1]}), median {sorted(seen)[len(seen) // 2][0]:.1e}")
 
 
 def compare(
-    model: str, dtype: str, protocol: Protocol, machine: Machine, worst: dict[str, list[tuple[float, str]]]
+    model: str, precision: str, protocol: Protocol, machine: Machine, worst: dict[str, list[tuple[float, str]]]
 ) -> None:
     references: dict[str, Reference] = {}
-    for case in cases(model, dtype, protocol, machine):
+    for case in cases(model, precision, protocol, machine):
         single = case.reference()
         if single.id not in references:
             references[single.id] = reference_of(launch(single, protocol, deadline_s=DEADLINE_S))
@@ -51,12 +53,12 @@ def compare(
             print(f"{model} {case.label}: {seen.status}: {seen.failure}")
             continue
         early, later, norm = differences(seen, references[single.id])
-        print(f"{dtype} {model} {case.label}: {early:.1e} {later:.1e} {norm:.1e}", flush=True)
+        print(f"{precision} {model} {case.label}: {early:.1e} {later:.1e} {norm:.1e}", flush=True)
         for what, value in ((f"first {EARLY} losses", early), ("later losses", later), ("norm", norm)):
-            worst[f"{dtype}, {what}"].append((value, f"{model} {case.label}"))
+            worst[f"{precision}, {what}"].append((value, f"{model} {case.label}"))
 
 
-def cases(model: str, dtype: str, protocol: Protocol, machine: Machine) -> list[Case]:
+def cases(model: str, precision: str, protocol: Protocol, machine: Machine) -> list[Case]:
     """Every case of the model that makes sense."""
     found = []
     for strategy, entry in STRATEGIES.items():
@@ -64,7 +66,12 @@ def cases(model: str, dtype: str, protocol: Protocol, machine: Machine) -> list[
             continue
         for options in ({}, {"sequence_parallel": True}) if strategy == "tp" and "gpt" in model else ({},):
             for size in (2, 4):
-                axes: dict[str, Any] = {"strategy": strategy, "model": model, "dtype": dtype, "world_size": size}
+                axes: dict[str, Any] = {
+                    "strategy": strategy,
+                    "model": model,
+                    "precision": precision,
+                    "world_size": size,
+                }
                 sweeps = (sweep(**axes, **options, seq_len=32),)
                 suite = Suite(name="rounding", path=None, question="?", sweeps=sweeps, protocol=protocol)  # type: ignore[arg-type]
                 try:

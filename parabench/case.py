@@ -11,15 +11,21 @@ from typing import Any
 
 from parabench.errors import UsageError
 from parabench.family import OPTIONAL, STRATEGIES, data_ranks, entry_of
+from parabench.precision import IEEE, PRECISIONS, Precision
 from parabench.protocol import Protocol as Protocol
 
-DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 SPLITS = ("batch", "sample", "dimension")
 
-CHOICES = {"dtype": DTYPES, "device": DEVICES, "backend": BACKENDS, "schedule": SCHEDULES, "split": SPLITS}
+CHOICES = {
+    "precision": tuple(PRECISIONS),
+    "device": DEVICES,
+    "backend": BACKENDS,
+    "schedule": SCHEDULES,
+    "split": SPLITS,
+}
 
 # No CPU has more cores than this, and a pool of more threads cannot be made.
 MOST_THREADS = 1024
@@ -39,7 +45,18 @@ TEXTS = ("strategy", "algorithm", "model", "data", "vocabulary", *CHOICES)
 MEANS = ("activation_checkpointing", "compile", "fused", "workers", "pin_memory")
 
 # What must agree for two cases to train the same: the fields of a reference.
-TRAINING = ("model", "data", "vocabulary", "global_batch", "seq_len", "dtype", "device", "backend", "threads", "seed")
+TRAINING = (
+    "model",
+    "data",
+    "vocabulary",
+    "global_batch",
+    "seq_len",
+    "precision",
+    "device",
+    "backend",
+    "threads",
+    "seed",
+)
 
 # A strategy, algorithm or model is a short name of ours or a user's own "package.module:name".
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?|two_level\([a-z_]+,[a-z_]+\)")
@@ -81,7 +98,7 @@ class Case:
     data: str = "text"
     global_batch: int = 8
     seq_len: int = 64
-    dtype: str = "float32"
+    precision: str = IEEE
     device: str = "auto"
     backend: str = "auto"
     threads: int = 1
@@ -190,6 +207,11 @@ class Case:
         if type(value) is bool:
             return name if value else f"{name} off"
         return f"{name} {value}"
+
+    @property
+    def arithmetic(self) -> Precision:
+        """What `precision` stands for."""
+        return PRECISIONS[self.precision]
 
     @property
     def data_ranks(self) -> int:

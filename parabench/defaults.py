@@ -11,7 +11,7 @@ from parabench.machine import Machine
 from parabench.suite import BATCHES
 
 # What keeps a GPU busy: of a model of 1M parameters in float32 it would be the time of Python that is measured.
-ON_CUDA: dict[str, Any] = {"model": "gpt2", "dtype": "bfloat16", "seq_len": 1024}
+ON_CUDA: dict[str, Any] = {"model": "gpt2", "precision": "bf16-mixed", "seq_len": 1024}
 
 # The most samples of a step for each device. All of them must also fit one device, which is what the losses are
 # verified against; how much memory that takes is arithmetic for gpt2 in bfloat16 (autocast), not yet measured: AdamW's

@@ -35,8 +35,9 @@ class StrategyEntry(Entry):
 
     `axes`: which of the OPTIONAL axes it has. `splits` and `travels`: what is divided between ranks, and what goes
     over the wire when. `needs`: what the model must bring ("blocks", "tensor_parallel"). `one_process`: a single
-    process drives all devices. `local_forward`: a rank's forward communicates nothing. `ranked`: whether it may be an
-    answer. `package`: what must be installed, as pip calls it.
+    process drives all devices. `own_steps`: it takes its steps by itself, or each rank its own, and scales no loss.
+    `local_forward`: a rank's forward communicates nothing. `ranked`: whether it may be an answer. `package`: what must
+    be installed, as pip calls it.
     """
 
     axes: frozenset[str] = frozenset()
@@ -47,6 +48,7 @@ class StrategyEntry(Entry):
     travels: str = ""
     one_rank_only: bool = False
     one_process: bool = False
+    own_steps: bool = False
     local_forward: bool = False
     ranked: bool = True
     package: str | None = None
@@ -162,6 +164,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="activations inside a group; each rank's part of parameters and gradients, between groups",
     ),
     "pp": StrategyEntry(
+        own_steps=True,
         target="parabench.strategies.pp:pp",
         summary="pipeline of stages over micro-batches: GPipe, 1F1B or interleaved",
         axes=frozenset({"schedule", "microbatches"}),
@@ -171,6 +174,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="activations and their gradients, from stage to stage, a micro-batch at a time",
     ),
     "layer_split": StrategyEntry(
+        own_steps=True,
         target="parabench.strategies.layer_split:layer_split",
         summary="the naive vertical split: one stage after the other, the whole batch at once",
         layout=Layout.PIPELINE,
@@ -179,6 +183,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="activations and their gradients, from stage to stage, while all other ranks wait",
     ),
     "parameter_server": StrategyEntry(
+        own_steps=True,
         target="parabench.strategies.parameter_server:parameter_server",
         summary="synchronous: gradients to rank 0, which updates and sends the parameters back",
         axes=_ALONE,
@@ -187,6 +192,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         local_forward=True,
     ),
     "parameter_server_async": StrategyEntry(
+        own_steps=True,
         target="parabench.strategies.parameter_server_async:parameter_server_async",
         summary="asynchronous: each rank's gradient is applied when it comes, so gradients are stale; another training",
         axes=_ALONE,
@@ -196,6 +202,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         local_forward=True,
     ),
     "local_only": StrategyEntry(
+        own_steps=True,
         target="parabench.strategies.local_only:local_only",
         summary="no gradient exchange at all: the headroom, what communication could cost at most; no answer",
         axes=_ALONE,
@@ -207,6 +214,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     ),
     **{
         f"deepspeed{stage}": StrategyEntry(
+            own_steps=True,
             target=f"parabench.strategies.deepspeed:stage{stage}",
             summary=f"DeepSpeed's ZeRO stage {stage}: {what} split",
             axes=_ALONE,

@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from parabench.precision import BF16, FP16, IEEE, TF32
+
 T = 10**12
-
-
-IEEE, TF32, BF16, FP16 = "ieee", "tf32", "bf16", "fp16"
-
-# How a case's matrices are multiplied where nobody says otherwise.
-OF_DTYPE = {"float32": IEEE, "bfloat16": BF16, "float16": FP16}
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """FLOP/s of one device by precision, without sparsity; a precision that is missing has no unit of its own there.
+    """FLOP/s of one device by arithmetic, without sparsity; one that is missing has no unit of its own there.
 
     `name` is what the name that NVML gives has in it, as whole words. `ieee` is the rate of the ordinary FP32 units:
     PyTorch multiplies float32 matrices there, and not in TF32, unless it is told otherwise. The others are the tensor
@@ -86,17 +82,16 @@ DEVICES = (
 _OTHERS = re.compile(r" MIG |^GRID |-\d+[ABCQ]$|Laptop")
 
 
-def peak_of(name: str, dtype: str, precision: str | None = None) -> tuple[float | None, str]:
+def peak_of(name: str, arithmetic: str) -> tuple[float | None, str]:
     """(FLOP/s of one device of that name, the document it is from), or (None, why it is not known).
 
-    `precision` is how its matrices are multiplied (ieee, tf32, bf16 or fp16); None is how `dtype` is unless told
-    otherwise. Of several names in `name` the longest counts, as for torchtitan (torchtitan/tools/utils.py).
+    `arithmetic` is how its matrices are multiplied: ieee, tf32, bf16 or fp16. Of several names in `name` the longest
+    counts, as for torchtitan (torchtitan/tools/utils.py).
     """
     found = [device for device in DEVICES if re.search(rf"(?<![\w-]){re.escape(device.name)}(?!\w)", name)]
     device = max(found, key=lambda device: len(device.name), default=None)
     if device is None or _OTHERS.search(name):
         return None, f"the peak of {name!r} is in no table here"
-    precision = precision or OF_DTYPE.get(dtype, dtype)
-    if precision not in device.peak:
-        return None, f"{name} has no arithmetic unit for {dtype if OF_DTYPE.get(dtype) == precision else precision}"
-    return device.peak[precision], device.source
+    if arithmetic not in device.peak:
+        return None, f"{name} has no arithmetic unit for {arithmetic}"
+    return device.peak[arithmetic], device.source

@@ -43,8 +43,6 @@ class AnyCase(Protocol):
     @property
     def ranks_per_node(self) -> int | None: ...  # noqa: D102
     @property
-    def dtype(self) -> str: ...  # noqa: D102
-    @property
     def device(self) -> str: ...  # noqa: D102
     @property
     def backend(self) -> str: ...  # noqa: D102

@@ -16,6 +16,7 @@ from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
 from parabench.models.known import entry_of_model
 from parabench.nccl_names import is_nccls
 from parabench.nccl_version import SHARED_GPU
+from parabench.precision import TF32
 from parabench.record import AnyCase
 from parabench.registry import Entry, find, load
 from parabench.strategies import bubble
@@ -90,6 +91,8 @@ def check(case: Case) -> None:
     check_nodes(case)
     if case.split == "dimension" and entry.layout is not Layout.TENSOR:
         raise UsageError(f"split dimension is for tensor parallel; {case.strategy} splits {entry.splits}")
+    if case.arithmetic.matmul == TF32 and case.device == "cpu":
+        raise UsageError(f"precision {case.precision} is an arithmetic of CUDA devices; use ieee on device cpu")
     _check_batch(case, entry)
     _check_data(case, model)
     if case.pin_memory and case.device == "cpu":
@@ -162,6 +165,10 @@ def lacking(case: Case, machine: Machine) -> str | None:
             f"strategy {case.strategy} drives 2 or more CUDA devices from one process; here are "
             f"{len(machine.gpus)}, and world_size is {case.world_size}; use ddp"
         )
+    if case.arithmetic.scaled and entry.own_steps:
+        return f"strategy {case.strategy} scales no loss, which precision {case.precision} needs; use bf16-mixed"
+    if entry.package is not None and case.arithmetic.parameters != "float32":
+        return f"strategy {case.strategy} is not set up for precision {case.precision}; use bf16-mixed"
     if entry.missing is not None:
         return f"strategy {case.strategy} needs a package that is not installed: pip install {entry.missing}"
     if case.compile and case.device == "cpu" and not any(map(shutil.which, COMPILERS)):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from parabench.case import Case
 from parabench.family import Rule, entry_of
 from parabench.record import Failure, Finding, Launch, Status
 
@@ -32,8 +33,11 @@ EARLY = 5
 # difference grows with the steps. These are ten times what was measured, or more (docs/verification.md); a lost
 # or doubled contribution moves the norm by 5 % or more, at the first step.
 TOLERANCES = {
-    "float32": Tolerance(loss=2e-5, later_loss=2e-5, grad_norm=1e-5),
-    "bfloat16": Tolerance(loss=1e-2, later_loss=1.5e-1, grad_norm=2.5e-2),
+    "ieee": Tolerance(loss=2e-5, later_loss=2e-5, grad_norm=1e-5),
+    "tf32": Tolerance(loss=1e-2 / 8, later_loss=1.5e-1 / 8, grad_norm=2.5e-2 / 8),
+    "bf16-mixed": Tolerance(loss=1e-2, later_loss=1.5e-1, grad_norm=2.5e-2),
+    "bf16-true": Tolerance(loss=1e-2, later_loss=1.5e-1, grad_norm=2.5e-2),
+    "fp16-mixed": Tolerance(loss=1e-2 / 8, later_loss=1.5e-1 / 8, grad_norm=2.5e-2 / 8),
 }
 
 # Fewer steps say nothing about whether a loss falls: batches differ by more than it does.
@@ -107,7 +111,7 @@ def _same_training(launch: Launch, reference: Reference | None) -> str | None:
 
 
 def _one_devices(launch: Launch, reference: Reference) -> str | None:
-    tolerance = TOLERANCES[launch.case.dtype]
+    tolerance = _tolerance(launch)
     norms, losses = _mean_over_ranks(launch, "grad_norm"), _mean_over_ranks(launch, "loss")
     compared = _compared(launch, losses, reference)
     return (
@@ -120,6 +124,11 @@ def _one_devices(launch: Launch, reference: Reference) -> str | None:
 def _compared(launch: Launch, losses: dict[int, float | None], reference: Reference) -> dict[int, float | None]:
     """The losses that a reference is to have too: all, or of a launch that goes by time those of its steps."""
     return {step: loss for step, loss in losses.items() if step in reference.loss or "counts" not in launch.facts}
+
+
+def _tolerance(launch: Launch) -> Tolerance:
+    assert isinstance(launch.case, Case)  # only trainings are verified against one device
+    return TOLERANCES[launch.case.precision]
 
 
 def _replicas(launch: Launch) -> str | None:
@@ -143,7 +152,7 @@ def _same_start(launch: Launch, reference: Reference | None) -> str | None:
     losses = _mean_over_ranks(launch, "loss")
     if reference is not None:
         first = {step: value for step, value in losses.items() if step == 0}
-        tolerance = TOLERANCES[launch.case.dtype]
+        tolerance = _tolerance(launch)
         message = _difference("loss", first, {0: reference.loss.get(0)}, lambda step: _of_loss(tolerance, step))
         if message is not None:
             return message

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from parabench.collectives import membership
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
 from parabench.family import STRATEGIES, entry_of
+from parabench.models.arithmetic import arithmetic_of, set_arithmetic
 from parabench.models.build import attention_of, build_model, sizes
 from parabench.models.model import Model
 from parabench.models.options import apply_options
@@ -36,6 +38,7 @@ from parabench.record import METRICS
 from parabench.registry import load
 from parabench.strategies import recipe
 from parabench.strategies.compute import ForwardBackward
+from parabench.strategies.loss_scale import LossScale
 from parabench.strategies.norm import norm_of
 from parabench.strategies.optimizer import adamw
 from parabench.strategies.recipe import Context, Parallel, Place
@@ -134,7 +137,14 @@ def train_case(job: Job, place: Place, material: Material | None = None) -> dict
         "numbers": {**training.footprint, **peaks, **numbers, **clock.moments.numbers()},
         "readings": [*memory.readings, *clock.lags()],
         **seen,
-        "facts": {**known, **facts, **flops, "collectives": calls, **seen["facts"]},
+        "facts": {
+            **known,
+            **facts,
+            **flops,
+            **arithmetic_of(getattr(training.optimizer, "left_out", None)),
+            "collectives": calls,
+            **seen["facts"],
+        },
         "fingerprints": fingerprints(parallel.parameters or {}, parallel.whole) if replicated else {},
     }
 
@@ -181,6 +191,7 @@ def prepare(case: Case, place: Place) -> Material:
     torch.manual_seed(case.seed)
     with place.device:
         model = build_model(case)
+    set_arithmetic(model, case)
     return Material(model, Loading(case, model))
 
 
@@ -196,13 +207,27 @@ def build(case: Case, place: Place, material: Material | None = None) -> tuple[T
     parallel: Parallel = load(STRATEGIES, "strategy", case.strategy)(model, context)
     parameters = dict(model.module.named_parameters()) if parallel.parameters is None else parallel.parameters
     parallel = replace(parallel, parameters=parameters)
+    optimizer = parallel.optimizer or adamw(parameters.values(), fused=case.fused)
+    scale = None
+    if case.arithmetic.scaled:
+        if parallel.compute is not None:
+            raise UsageError(
+                f"strategy {case.strategy!r} takes its steps by itself and scales no loss, which precision "
+                f"{case.precision} needs; use another precision"
+            )
+        optimizer = LossScale(optimizer, place.device)
+        scale = partial(getattr, optimizer, "scale")
     training = Training(
         module=parallel.module,
         compute=parallel.compute
         or ForwardBackward(
-            module=parallel.module, loss=model.loss, context=context, last_reduces=parallel.last_reduces
+            module=parallel.module,
+            loss=model.loss,
+            context=context,
+            last_reduces=parallel.last_reduces,
+            scale=scale,
         ),
-        optimizer=parallel.optimizer or adamw(parameters.values(), fused=case.fused),
+        optimizer=optimizer,
         batches=loading.batches(
             parallel.data_rank,
             parallel.data_ranks,
@@ -211,9 +236,21 @@ def build(case: Case, place: Place, material: Material | None = None) -> tuple[T
             columns=(place.rank, place.world_size) if case.split == "dimension" else (0, 1),
         ),
         counted=parallel.counted,
-        gradient_norm=parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))),
+        gradient_norm=unscaled(parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))), scale),
     )
     return training, parallel, known
+
+
+def unscaled(norm: Callable[[], float | None], scale: Callable[[], float] | None) -> Callable[[], float | None]:
+    """`norm` of the gradients of a loss that was multiplied by `scale`, as it is without."""
+    if scale is None:
+        return norm
+
+    def of_the_loss() -> float | None:
+        found = norm()
+        return None if found is None else found / scale()
+
+    return of_the_loss
 
 
 def gradients_of(parallel: Parallel) -> Iterator[Tensor]:

@@ -28,7 +28,7 @@ CASES = {
     "one_gpu": sweep(
         strategy="single",
         global_batch=(2, 8),
-        dtype=("bfloat16", "float32"),
+        precision=("bf16-mixed", "ieee"),
         compile=(False, True),
         activation_checkpointing=(False, True),
     ),

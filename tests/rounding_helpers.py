@@ -52,7 +52,7 @@ def bfloat16_loss_bound(blocks: int, targets: int) -> float:
 def wide(case: Case) -> Iterator[None]:
     """Models that are made here for a case of float32 are of float64."""
     before = torch.get_default_dtype()
-    if case.dtype == "float32":
+    if case.precision == "ieee":
         torch.set_default_dtype(torch.float64)
     try:
         yield

@@ -14,8 +14,7 @@ def test_an_id_is_stable_and_tells_cases_apart():
     # A written-down id: if this fails, every stored result of the past stops matching.
     assert Case(strategy="ddp", algorithm="ring", bucket_mib=4, world_size=2).id == "ddp-ring-w2-4mib-d96fa40a"
     assert (
-        len({Case(seed=s, seq_len=n, dtype=d).id for s in (0, 1) for n in (64, 65) for d in ("float32", "bfloat16")})
-        == 8
+        len({Case(seed=s, seq_len=n, precision=d).id for s in (0, 1) for n in (64, 65) for d in ("ieee", "tf32")}) == 8
     )
 
 
@@ -47,7 +46,7 @@ def test_a_case_survives_json(case):
         ({"global_batch": -1}, "global_batch is -1"),
         ({"bucket_mib": 0.0}, "bucket_mib is 0.0"),
         ({"bucket_mib": float("nan")}, "bucket_mib is nan"),
-        ({"dtype": "int4"}, "'int4' is unknown; use one of float32, bfloat16"),
+        ({"precision": "int4"}, "'int4' is unknown; use one of ieee, tf32, bf16-mixed, bf16-true, fp16-mixed"),
         ({"device": "tpu"}, "'tpu' is unknown"),
         ({"backend": "mpi"}, "'mpi' is unknown"),
         ({"strategy": "rm -rf /"}, "is not a name"),

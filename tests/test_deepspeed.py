@@ -115,7 +115,7 @@ def test_a_step_is_one_devices(stage: int, parts: int, engines: list[Engine], in
 
 
 def test_dtype_is_deepspeeds_autocast(engines: list[Engine]) -> None:
-    built(strategy="deepspeed1", dtype="bfloat16")
+    built(strategy="deepspeed1", precision="bf16-mixed")
     assert engines[0].config["torch_autocast"] == {"enabled": True, "dtype": "bfloat16"}
 
 
@@ -129,7 +129,7 @@ def test_without_the_package_it_is_named_with_the_remedy(machine: Any) -> None:
 
 @pytest.mark.skipif(not INSTALLED, reason="deepspeed is not installed: pip install --no-build-isolation deepspeed")
 @pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("fields", [{}, {"grad_accumulation": 2}, {"dtype": "bfloat16"}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"grad_accumulation": 2}, {"precision": "bf16-mixed"}], ids=str)
 def test_the_package_itself_trains_as_one_device(stage: int, fields: dict[str, Any]) -> None:
     case = Case(strategy=f"deepspeed{stage}", world_size=2, device="cpu", backend="gloo", seq_len=16, **fields)
     protocol = Protocol(warmup=2, steps=3)

@@ -45,7 +45,7 @@ def case_of(machine, **axes):
 def test_on_the_cpu_it_is_what_a_case_has():
     case = case_of(with_gpus(0), world_size=2)
     assert {name: getattr(case, name) for name in (*ON_CUDA, "data", "global_batch")} == {
-        "model": "gpt-nano", "dtype": "float32", "seq_len": 64, "data": "text", "global_batch": 8
+        "model": "gpt-nano", "precision": "ieee", "seq_len": 64, "data": "text", "global_batch": 8
     }  # fmt: skip
     assert case == case_of(with_gpus(2), world_size=2, device="cpu")
     assert defaults_on("cpu", with_gpus(2)).items() <= DEFAULTS.items()
@@ -53,18 +53,18 @@ def test_on_the_cpu_it_is_what_a_case_has():
 
 def test_on_cuda_it_is_what_loads_a_gpu():
     case = case_of(with_gpus(2), world_size=2)
-    assert (case.model, case.dtype, case.seq_len, case.data) == ("gpt2", "bfloat16", 1024, "synthetic")
+    assert (case.model, case.precision, case.seq_len, case.data) == ("gpt2", "bf16-mixed", 1024, "synthetic")
     assert (case.global_batch, case.device, case.backend) == (16, "cuda", "nccl")
 
 
 def test_what_somebody_chose_stays():
     gpu = with_gpus(1)
-    own = {"model": "gpt-mini", "dtype": "float32", "seq_len": 128, "data": "text", "global_batch": 4}
+    own = {"model": "gpt-mini", "precision": "ieee", "seq_len": 128, "data": "text", "global_batch": 4}
     case = case_of(gpu, strategy="single", **own)
     assert {name: getattr(case, name) for name in own} == own
     assert case_of(gpu, strategy="ddp", batch_per_rank=3).global_batch == 3
     assert case_of(gpu, strategy="single", model="mlp").seq_len == 1
-    assert case_of(gpu, strategy="single", model="mlp").dtype == "bfloat16"
+    assert case_of(gpu, strategy="single", model="mlp").precision == "bf16-mixed"
 
 
 def test_text_is_read_where_a_vocabulary_or_text_was_chosen(tmp_path):
@@ -125,8 +125,8 @@ def test_quick_asks_on_several_gpus_what_it_asks_on_the_cpu():
     assert len(here.cases) == len(two.cases) == 27
     assert [case.label for case in here.cases] == [case.label for case in two.cases]
     assert {case.seq_len for case in here.cases} == {32}
-    assert {(case.model, case.dtype, case.seq_len, case.global_batch) for case in two.cases} == {
-        ("gpt2", "bfloat16", 1024, 32)
+    assert {(case.model, case.precision, case.seq_len, case.global_batch) for case in two.cases} == {
+        ("gpt2", "bf16-mixed", 1024, 32)
     }
     # Of two, four ranks are more than there are.
     pair = planned(with_gpus(2))
@@ -141,9 +141,9 @@ def test_quick_on_one_gpu_needs_no_second_one():
     assert {(case.strategy, case.world_size, case.model, case.seq_len) for case in made.cases} == {
         ("single", 1, "gpt2", 1024)
     }
-    varied = {(c.global_batch, c.dtype, c.compile, c.activation_checkpointing) for c in made.cases}
+    varied = {(c.global_batch, c.precision, c.compile, c.activation_checkpointing) for c in made.cases}
     assert len(varied) == len(made.cases) == 16
-    for at, values in enumerate(({2, 8}, {"bfloat16", "float32"}, {False, True}, {False, True})):
+    for at, values in enumerate(({2, 8}, {"bf16-mixed", "ieee"}, {False, True}, {False, True})):
         assert {each[at] for each in varied} == values
     assert made.skipped == ()
     assert {name: getattr(made.protocol, name) for name in BY_TIME} == BY_TIME

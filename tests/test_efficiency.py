@@ -32,7 +32,7 @@ def on_gpus(count, **fields):
 
 
 def gpu_case(**fields):
-    return fake.case(device="cuda", backend="nccl", dtype="bfloat16", **fields)
+    return fake.case(device="cuda", backend="nccl", precision="bf16-mixed", **fields)
 
 
 def table(tmp_path, launches, environment=fake.ENVIRONMENT):
@@ -81,7 +81,7 @@ def test_what_could_not_be_counted_is_unknown_with_the_counters_reason(tmp_path)
         (gpu_case(), on_gpus(1), "2 ranks shared 1 device"),
         (gpu_case(world_size=4), on_gpus(2), "4 ranks shared 2 devices"),
         (gpu_case(), fake.ENVIRONMENT, "which devices it ran on was not recorded"),
-        (gpu_case(), on_gpus(2, name="Tesla T4"), "Tesla T4 has no arithmetic unit for bfloat16"),
+        (gpu_case(), on_gpus(2, name="Tesla T4"), "Tesla T4 has no arithmetic unit for bf16"),
     ],
 )
 def test_without_a_peak_there_is_no_mfu_but_a_reason(tmp_path, case, environment, why):
@@ -92,39 +92,39 @@ def test_without_a_peak_there_is_no_mfu_but_a_reason(tmp_path, case, environment
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "peak"),
+    ("name", "arithmetic", "peak"),
     [
-        ("NVIDIA A100-SXM4-80GB", "bfloat16", 312e12),
-        ("NVIDIA A100 80GB PCIe", "float32", 19.5e12),
-        ("NVIDIA A10", "bfloat16", 125e12),
-        ("NVIDIA A10G", "bfloat16", 70e12),
-        ("NVIDIA A10M", "bfloat16", None),
-        ("NVIDIA A40-48Q", "bfloat16", None),
-        ("GRID A100-40C", "bfloat16", None),
-        ("NVIDIA H100 80GB HBM2e", "bfloat16", 756.5e12),
-        ("NVIDIA H20", "bfloat16", 148e12),
-        ("NVIDIA H200", "bfloat16", 989.5e12),
-        ("NVIDIA GH200 480GB", "bfloat16", 989.5e12),
-        ("NVIDIA GB200", "bfloat16", 2500e12),
-        ("NVIDIA B300 SXM6 AC", "bfloat16", 2250e12),
-        ("NVIDIA RTX 6000 Ada Generation", "bfloat16", 364.25e12),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "float32", 120e12),
-        ("Tesla T4", "float16", 65e12),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bfloat16", None),
-        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.5e12),
-        ("NVIDIA H100 PCIe", "bfloat16", 756.5e12),
-        ("NVIDIA H100 NVL", "float32", 60e12),
-        ("NVIDIA H200 NVL", "bfloat16", 835.5e12),
-        ("NVIDIA B200", "bfloat16", 2250e12),
-        ("NVIDIA L4", "float32", 30.3e12),
-        ("NVIDIA L40S", "bfloat16", 362.05e12),
-        ("NVIDIA L40", "bfloat16", 181.05e12),
-        ("Tesla V100-SXM2-16GB", "float32", 15.7e12),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "float32", None),
+        ("NVIDIA A100-SXM4-80GB", "bf16", 312e12),
+        ("NVIDIA A100 80GB PCIe", "ieee", 19.5e12),
+        ("NVIDIA A10", "bf16", 125e12),
+        ("NVIDIA A10G", "bf16", 70e12),
+        ("NVIDIA A10M", "bf16", None),
+        ("NVIDIA A40-48Q", "bf16", None),
+        ("GRID A100-40C", "bf16", None),
+        ("NVIDIA H100 80GB HBM2e", "bf16", 756.5e12),
+        ("NVIDIA H20", "bf16", 148e12),
+        ("NVIDIA H200", "bf16", 989.5e12),
+        ("NVIDIA GH200 480GB", "bf16", 989.5e12),
+        ("NVIDIA GB200", "bf16", 2500e12),
+        ("NVIDIA B300 SXM6 AC", "bf16", 2250e12),
+        ("NVIDIA RTX 6000 Ada Generation", "bf16", 364.25e12),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "ieee", 120e12),
+        ("Tesla T4", "fp16", 65e12),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA H100 80GB HBM3", "bf16", 989.5e12),
+        ("NVIDIA H100 PCIe", "bf16", 756.5e12),
+        ("NVIDIA H100 NVL", "ieee", 60e12),
+        ("NVIDIA H200 NVL", "bf16", 835.5e12),
+        ("NVIDIA B200", "bf16", 2250e12),
+        ("NVIDIA L4", "ieee", 30.3e12),
+        ("NVIDIA L40S", "bf16", 362.05e12),
+        ("NVIDIA L40", "bf16", 181.05e12),
+        ("Tesla V100-SXM2-16GB", "ieee", 15.7e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "ieee", None),
     ],
 )
-def test_a_name_gets_its_own_peak_or_none(name, dtype, peak):
-    assert peak_of(name, dtype)[0] == peak
+def test_a_name_gets_its_own_peak_or_none(name, arithmetic, peak):
+    assert peak_of(name, arithmetic)[0] == peak
 
 
 def test_every_peak_names_its_document_and_tensor_cores_are_faster():
@@ -136,10 +136,10 @@ def test_every_peak_names_its_document_and_tensor_cores_are_faster():
 
 def test_a_precision_has_its_own_peak():
     h100, t4 = "NVIDIA H100 80GB HBM3", "Tesla T4"
-    assert peak_of(h100, "float32", "tf32")[0] == 494.5e12
-    assert peak_of(h100, "float32", "ieee") == peak_of(h100, "float32")
-    assert peak_of(h100, "float32", "bf16")[0] == 989.5e12
-    assert peak_of(t4, "float32", "tf32") == (None, "Tesla T4 has no arithmetic unit for tf32")
+    assert peak_of(h100, "tf32")[0] == 494.5e12
+    assert peak_of(h100, "ieee")[0] == 67e12
+    assert peak_of(h100, "bf16")[0] == 989.5e12
+    assert peak_of(t4, "tf32") == (None, "Tesla T4 has no arithmetic unit for tf32")
 
 
 BEGAN = 1000.0

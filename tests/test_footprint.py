@@ -43,7 +43,7 @@ THEORY: dict[str, tuple[dict[str, Any], Any]] = {
     "ddp": ({}, lambda n: Theory(K, K, 2 * K)),
     "zero1": ({}, lambda n: Theory(K, K, 2 * K / n)),
     "zero2": ({}, lambda n: Theory(K + K / n, K / n, 2 * K / n)),
-    "zero2 in bfloat16": ({"dtype": "bfloat16"}, lambda n: Theory(K / 2 + K / n, K / n, 2 * K / n)),
+    "zero2 in bfloat16": ({"precision": "bf16-mixed"}, lambda n: Theory(K / 2 + K / n, K / n, 2 * K / n)),
     "fsdp": ({}, lambda n: Theory(ROOT + K / n, K / n, 2 * K / n)),
     "hsdp": ({"ranks_per_node": 2}, lambda n: Theory(ROOT + K / 2, K / 2, 2 * K / 2)),
     "tp": ({}, lambda n: Theory(*(f * whole_blocks_split(n) for f in (1, 1, 2)))),

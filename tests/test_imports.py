@@ -15,7 +15,7 @@ import parabench
 ROOT = Path(parabench.__file__).parent
 EVERYONES = {
     "__init__", "averaging", "axes", "case", "collective_case", "collective_modes", "family", "record", "registry",
-    "errors", "interrupt", "peaks", "whole_file", "scratch", "nccl_names", "lifeline", "protocol",
+    "precision", "errors", "interrupt", "peaks", "whole_file", "scratch", "nccl_names", "lifeline", "protocol",
 }  # fmt: skip
 READING = {"store", "results", "digest", "schema", "analysis", "live", "pages", "report", "trace"}
 MEASURING = {

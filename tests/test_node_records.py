@@ -165,7 +165,7 @@ def test_many_devices_have_a_row_for_each_node(tmp_path):
 
 
 def test_the_devices_of_every_node_count_for_the_peak(tmp_path):
-    case = gpu_case(world_size=4, backend="nccl", dtype="bfloat16", model="gpt2")
+    case = gpu_case(world_size=4, backend="nccl", precision="bf16-mixed", model="gpt2")
     environment = fake_nodes.environment(gpus=GPUS)
     (row,) = efficiency(seen(tmp_path, [fake_nodes.spread(fake.launch(case))], environment)).to_dict("records")
     assert row["devices"] == 4

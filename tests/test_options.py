@@ -47,7 +47,7 @@ def test_compiled_blocks_compute_the_same(strategy: str) -> None:
         {"strategy": "zero1"},
         {"strategy": "tp", "sequence_parallel": True},
         {"strategy": "tp_fsdp"},
-        {"strategy": "ddp", "dtype": "bfloat16"},
+        {"strategy": "ddp", "precision": "bf16-mixed"},
         {"strategy": "fsdp", "activation_checkpointing": True},
         {"strategy": "pp"},
     ],

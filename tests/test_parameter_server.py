@@ -55,7 +55,7 @@ def synchronous(size: int) -> list[Case]:
     return [
         case("parameter_server", world_size=size),
         case("parameter_server", world_size=size, grad_accumulation=2),
-        case("parameter_server", world_size=size, dtype="bfloat16"),
+        case("parameter_server", world_size=size, precision="bf16-mixed"),
     ]
 
 
@@ -75,9 +75,9 @@ def test_the_synchronous_server_trains_as_one_device_does(
     train_in_group(cases, tmp_path, references, deadline_s=DEADLINE_S)
     for number, each in enumerate(cases):
         reports = [json.loads((tmp_path / f"case{number}-rank{rank}.json").read_text()) for rank in range(size)]
-        tolerance = {"float32": FLOAT64_BOUND, "bfloat16": bfloat16_bound(BLOCKS)}[each.dtype]
+        tolerance = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_bound(BLOCKS)}[each.precision]
         targets = each.global_batch * each.seq_len
-        loss_tolerance = {"float32": FLOAT64_BOUND, "bfloat16": bfloat16_loss_bound(BLOCKS, targets)}[each.dtype]
+        loss_tolerance = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_loss_bound(BLOCKS, targets)}[each.precision]
         expected = reports[0]["expected_loss"]
         assert len(expected) == trained_helpers.TRAINED_STEPS
         means = [fmean(losses) for losses in zip(*(r["loss"] for r in reports), strict=True)]

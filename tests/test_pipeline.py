@@ -56,8 +56,8 @@ TRAINED = [
     case(schedule="gpipe", microbatches=4, model=KNOT),
     case(schedule="interleaved", microbatches=4, model=KNOT),
     case(strategy="layer_split", model=KNOT),
-    case(schedule="1f1b", microbatches=4, dtype="bfloat16"),
-    case(schedule="interleaved", microbatches=4, dtype="bfloat16"),
+    case(schedule="1f1b", microbatches=4, precision="bf16-mixed"),
+    case(schedule="interleaved", microbatches=4, precision="bf16-mixed"),
     case(schedule="1f1b", microbatches=4, activation_checkpointing=True),
     case(schedule="interleaved", microbatches=4, activation_checkpointing=True),
     case(world_size=3, schedule="gpipe", microbatches=2),
@@ -73,7 +73,7 @@ TRAINED = [
 
 
 def name(each: Case) -> str:
-    return f"{each.label} {each.model.partition(':')[2]} {each.dtype}"
+    return f"{each.label} {each.model.partition(':')[2]} {each.precision}"
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def alone() -> dict[str, dict[str, Any]]:
 
 
 # A case of float32 is trained in float64. A micro-batch that is forgotten changes gradients by a fourth or more.
-TOLERANCE = {"float32": FLOAT64_BOUND, "bfloat16": bfloat16_bound(pipeline_helpers.BLOCKS)}
+TOLERANCE = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_bound(pipeline_helpers.BLOCKS)}
 
 
 @pytest.mark.parametrize("each", TRAINED, ids=name)
@@ -113,15 +113,15 @@ def test_training_is_what_one_device_computes(
     assert expected["loss"][-1] < expected["loss"][0]
     assert [bool(rank["loss"]) for rank in ranks] == [False] * (each.world_size - 1) + [True]
     targets = each.global_batch * each.seq_len
-    loss_bound = {"float32": FLOAT64_BOUND, "bfloat16": bfloat16_loss_bound(pipeline_helpers.BLOCKS, targets)}
-    assert ranks[-1]["loss"] == pytest.approx(expected["loss"], rel=loss_bound[each.dtype])
+    loss_bound = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_loss_bound(pipeline_helpers.BLOCKS, targets)}
+    assert ranks[-1]["loss"] == pytest.approx(expected["loss"], rel=loss_bound[each.precision])
     for kind in ("gradients", "parameters"):
         assert set().union(*(rank[kind] for rank in ranks)) == set(expected[kind])
         for rank in ranks:
             apart = differences(rank[kind], expected[kind])
-            assert max(apart.values()) < TOLERANCE[each.dtype], (kind, apart)
+            assert max(apart.values()) < TOLERANCE[each.precision], (kind, apart)
     for rank in ranks:
-        assert rank["norm"] == pytest.approx(expected["norm"], rel=TOLERANCE[each.dtype])
+        assert rank["norm"] == pytest.approx(expected["norm"], rel=TOLERANCE[each.precision])
         assert rank["skipped"] == pipeline_helpers.STEPS
 
 

@@ -70,7 +70,7 @@ def launches():
             samples = [
                 DeviceSample(device, t / 5, "energy_j", 5e6 + 25 * t) for device in range(size) for t in range(46)
             ]
-            case = fake.case(device="cuda", backend="nccl", dtype="bfloat16", world_size=size, model="gpt2")
+            case = fake.case(device="cuda", backend="nccl", precision="bf16-mixed", world_size=size, model="gpt2")
             yield fake.launch(case, 0.02 / size, block=block, facts=facts, device_samples=samples)
 
 

@@ -59,14 +59,14 @@ def test_what_the_command_line_set_stays_set(tmp_path):
     text.write_text("words " * 1000)
     plan, rerun = check([
         "parabench", "run", "quick", "--data", rf"text:{tmp_path}/a\, b.txt", "--set", "seq_len=64",
-        "--set=bucket_mib=0.123456,2", "--set", "dtype=bfloat16",
+        "--set=bucket_mib=0.123456,2", "--set", "precision=bf16-mixed",
         "--until-decided", "--warmup", "3", "--deadline", "90", "--out", "quick",
     ])  # fmt: skip
     ddp = next(case for case in plan.cases if case.bucket_mib == 0.123456 and case.world_size == 4)
-    assert (ddp.seq_len, ddp.dtype, ddp.data) == (64, "bfloat16", f"text:{text}")
+    assert (ddp.seq_len, ddp.precision, ddp.data) == (64, "bf16-mixed", f"text:{text}")
     assert rerun.command(ddp) == (
         "parabench run quick --set strategy=ddp --set algorithm=native --set bucket_mib=0.123456 --set world_size=4 "
-        f"--set 'data=text:{tmp_path}/a\\, b.txt' --set global_batch=8 --set seq_len=64 --set dtype=bfloat16 "
+        f"--set 'data=text:{tmp_path}/a\\, b.txt' --set global_batch=8 --set seq_len=64 --set precision=bf16-mixed "
         "--launches 3 --warmup 3 --steps 20 --instrumented 4 --deadline 90.0"
     )
 

@@ -268,7 +268,7 @@ def test_other_trainings_are_labelled_whether_or_not_there_is_a_reference():
 
 
 def launch_with(**losses):
-    case = Case(strategy="ddp", world_size=2, dtype=losses.pop("dtype", "float32"))
+    case = Case(strategy="ddp", world_size=2, precision=losses.pop("precision", "ieee"))
     norm = losses.pop("grad_norm", 2.0)
     samples = [
         Sample(rank, step, Phase.MEASURE, "loss", value)
@@ -284,14 +284,14 @@ def verified(launch):
     return launch.status
 
 
-@pytest.mark.parametrize("dtype", sorted(TOLERANCES))
-def test_verification_compares_the_mean_over_ranks_within_the_tolerance(dtype):
-    loss, norm = TOLERANCES[dtype].loss, TOLERANCES[dtype].grad_norm
-    assert verified(launch_with(a=[2.0, 1.0], b=[4.0, 3.0], dtype=dtype)) is Status.OK
-    assert verified(launch_with(a=[3.0, 2.0], b=[3.0, 2.0 * (1 + 1.9 * loss)], dtype=dtype)) is Status.OK
-    assert verified(launch_with(a=[3.0, 2.0], b=[3.0, 2.0 * (1 + 2.2 * loss)], dtype=dtype)) is Status.WRONG
+@pytest.mark.parametrize("precision", sorted(TOLERANCES))
+def test_verification_compares_the_mean_over_ranks_within_the_tolerance(precision):
+    loss, norm = TOLERANCES[precision].loss, TOLERANCES[precision].grad_norm
+    assert verified(launch_with(a=[2.0, 1.0], b=[4.0, 3.0], precision=precision)) is Status.OK
+    assert verified(launch_with(a=[3.0, 2.0], b=[3.0, 2.0 * (1 + 1.9 * loss)], precision=precision)) is Status.OK
+    assert verified(launch_with(a=[3.0, 2.0], b=[3.0, 2.0 * (1 + 2.2 * loss)], precision=precision)) is Status.WRONG
     for factor in (1 - 1.1 * norm, 0.5, 2.0):
-        launch = launch_with(a=[3.0, 2.0], b=[3.0, 2.0], grad_norm=2.0 * factor, dtype=dtype)
+        launch = launch_with(a=[3.0, 2.0], b=[3.0, 2.0], grad_norm=2.0 * factor, precision=precision)
         assert verified(launch) is Status.WRONG
 
 

@@ -32,7 +32,7 @@ OPTIONS = {
 }  # fmt: skip
 EVERYWHERE = {
     "activation_checkpointing": True, "compile": True, "fused": False, "workers": 2, "pin_memory": True,
-    "split": "sample", "dtype": "bfloat16",
+    "split": "sample", "precision": "bf16-mixed",
 }  # fmt: skip
 
 

@@ -77,7 +77,7 @@ OTHER_MODELS = tuple({"model": name, "seq_len": 1} for name in ("mlp", "mnist", 
 
 # What does not depend on the algorithm, tried over one of ours and the backend's.
 OPTIONS: tuple[Mapping[str, Any], ...] = (
-    {"dtype": "bfloat16"},
+    {"precision": "bf16-mixed"},
     {"activation_checkpointing": True, "fused": False},
 )
 NO_SYNC_OFF = {"grad_accumulation": 2, "no_sync": False}
@@ -96,7 +96,7 @@ UNITS = (
 SEQUENCE = (
     {"sequence_parallel": True},
     {"sequence_parallel": True, "grad_accumulation": 2},
-    {"sequence_parallel": True, "dtype": "bfloat16"},
+    {"sequence_parallel": True, "precision": "bf16-mixed"},
     {"sequence_parallel": True, "activation_checkpointing": True, "fused": False},
 )
 EXTRA: dict[str, tuple[Mapping[str, Any], ...]] = {
@@ -162,7 +162,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 # A case of float32 is trained in float64. A rank that is forgotten changes gradients by a half.
-TOLERANCE = {"float32": FLOAT64_BOUND, "bfloat16": bfloat16_bound(trained_helpers.BLOCKS)}
+TOLERANCE = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_bound(trained_helpers.BLOCKS)}
 
 
 # Two dimensions of ranks, each with a group of its own, and between them every operation.
@@ -201,11 +201,11 @@ def check(each: Case, reports: list[dict[str, Any]]) -> None:
     losses = [report["loss"] for report in reports if report["loss"]]
     means = [sum(seen) / len(losses) for seen in zip(*losses, strict=True)]
     targets = (each.global_batch or 0) * each.seq_len
-    loss_bound = {"float32": FLOAT64_BOUND, "bfloat16": bfloat16_loss_bound(trained_helpers.BLOCKS, targets)}
-    assert means == pytest.approx(expected, rel=loss_bound[each.dtype]), each.label
+    loss_bound = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_loss_bound(trained_helpers.BLOCKS, targets)}
+    assert means == pytest.approx(expected, rel=loss_bound[each.precision]), each.label
     missing = set.intersection(*(set(report["missing"]) for report in reports))
     assert not missing, f"no rank has the gradients of {missing}: {each.label}"
-    tolerance = TOLERANCE[each.dtype]
+    tolerance = TOLERANCE[each.precision]
     for rank, report in enumerate(reports):
         for kind in ("gradients", "parameters"):
             apart = {parameter: d for parameter, d in report[kind].items() if d > tolerance}
@@ -255,9 +255,9 @@ def test_updated_parameters_that_do_not_arrive_are_caught() -> None:
     assert seen.failure.message.startswith("loss")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_replicas_that_part_are_caught_however_little(dtype: str) -> None:
-    seen = verified(case(strategy="wrong_helpers:forgetting_late", dtype=dtype))
+@pytest.mark.parametrize("precision", ["ieee", "bf16-mixed"])
+def test_replicas_that_part_are_caught_however_little(precision: str) -> None:
+    seen = verified(case(strategy="wrong_helpers:forgetting_late", precision=precision))
     assert SHORT.warmup + SHORT.steps == wrong_helpers.FORGETFUL_STEPS
     assert seen.status is Status.WRONG
     assert seen.failure is not None

@@ -24,7 +24,7 @@ ALGORITHMS = ("ring", "tree", "halving_doubling", "two_level")
 
 def loaded(device: torch.device) -> Seen:
     """gpt2 in bfloat16: MFU, and how far two launches differ."""
-    each = case(device, model="gpt2", dtype="bfloat16", seq_len=SEQUENCE, global_batch=BATCH)
+    each = case(device, model="gpt2", precision="bf16-mixed", seq_len=SEQUENCE, global_batch=BATCH)
     medians, flops = [], None
     for _ in range(LAUNCHES):
         seen = launched(each, LOADED, 200.0)
@@ -33,7 +33,7 @@ def loaded(device: torch.device) -> Seen:
         medians.append(statistics.median(times(seen)))
         flops = seen.facts.get("flops")
     apart = max(medians) / min(medians) - 1
-    peak, source = peak_of(torch.cuda.get_device_name(device), "bfloat16")
+    peak, source = peak_of(torch.cuda.get_device_name(device), each.arithmetic.matmul)
     mfu = None if peak is None or not flops else flops / min(medians) / peak
     said = f"{min(medians) * 1e3:.2f} ms a step, launches {apart:.2%} apart, MFU "
     return Seen.judged(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pandas as pd
 
 from parabench.analysis import link_checks, words
+from parabench.analysis.arithmetic import arithmetic
 from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.instruments import anatomy, ddp_log, health, launch_bound, node_checks, stragglers
 from parabench.analysis.instruments.node_checks import LOCAL_FORWARD
@@ -54,6 +55,7 @@ def check_evidence(seen: Evidence) -> list[Finding]:
         *_oversubscribed(seen),
         *shared_gpu(cases, seen.session.environment),
         *_sharing(seen),
+        *arithmetic(seen),
         *_noisy(cases),
         *_drifting(seen.good),
         *_slow_ranks(seen),

@@ -24,7 +24,7 @@ from parabench.store import Results
 
 # Two cases do the same work, and may be ranked against each other, when these fields agree. `split` is none of them:
 # it changes which samples come in which step, not how much there is to compute. `vocabulary` changes what a token is.
-WORK = ("model", "data", "vocabulary", "global_batch", "seq_len", "dtype", "device")
+WORK = ("model", "data", "vocabulary", "global_batch", "seq_len", "precision", "device")
 PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 MEMORY = (*PEAKS, "used_bytes")
 STALENESS = ("staleness_mean", "staleness_max")

@@ -144,8 +144,13 @@ def _rate(case: Case, machine: Machine) -> tuple[float, str]:
         sure = f"{SURE_FLOPS / 1e9:g} GFLOP/s"
         return SURE_FLOPS, f"arithmetic: {{}}, where each rank computes {sure} (a core surely does) and none waits"
     name = machine.gpus[0].name if machine.gpus else ""
-    peak, _ = peak_of(name, case.dtype)
+    peak, _ = peak_of(name, case.arithmetic.matmul)
     of = name
     if peak is None:
-        peak, of = max((device.peak.get(case.dtype, 0.0), "the fastest device known here") for device in DEVICES)
-    return peak, f"arithmetic: {{}} at least, at the {case.dtype} peak of {of}, {peak / 1e12:g} TFLOP/s a rank"
+        peak, of = max(
+            (device.peak.get(case.arithmetic.matmul, 0.0), "the fastest device known here") for device in DEVICES
+        )
+    return (
+        peak,
+        f"arithmetic: {{}} at least, at the {case.arithmetic.matmul} peak of {of}, {peak / 1e12:g} TFLOP/s a rank",
+    )

@@ -68,7 +68,8 @@ class Loading:
         else:
             sampler = Rows(samples, case.global_batch, data_rank, data_ranks)
         self._own.sampler = sampler
-        return _endless(self._loader, sampler, columns, device)
+        dtype = None if case.arithmetic.parameters == "float32" else getattr(torch, case.arithmetic.parameters)
+        return _endless(self._loader, sampler, columns, device, dtype)
 
 
 class Own:
@@ -98,13 +99,19 @@ def batches(
 
 
 def _endless(
-    loader: DataLoader[tuple[Tensor, Tensor]], sampler: Rows | Drawn, columns: tuple[int, int], device: torch.device
+    loader: DataLoader[tuple[Tensor, Tensor]],
+    sampler: Rows | Drawn,
+    columns: tuple[int, int],
+    device: torch.device,
+    dtype: torch.dtype | None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     for epoch in count():
         if isinstance(sampler, Drawn):
             sampler.set_epoch(epoch)
         for inputs, targets in loader:
             mine = columns_of(inputs, *columns)
+            if dtype is not None and mine.is_floating_point():  # what the first layer multiplies; tokens it looks up
+                mine = mine.to(dtype)
             yield mine.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
 

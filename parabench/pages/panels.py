@@ -26,10 +26,10 @@ def each_work(cases: pd.DataFrame, draw: Draw) -> list[Panel]:
 
 
 def work_name(work: dict[str, Any]) -> str:
-    """What sets a work apart from others: model, data, batch, dtype and device."""
+    """What sets a work apart from others: model, data, batch, precision and device."""
     data = f"{work['data']} ({work['vocabulary']})" if work["vocabulary"] else work["data"]
     batch = f"{work['global_batch']} × {work['seq_len']}" if work["seq_len"] > 1 else work["global_batch"]
-    return f"{work['model']}, {data}, batch {batch}, {work['dtype']}, {work['device']}"
+    return f"{work['model']}, {data}, batch {batch}, {work['precision']}, {work['device']}"
 
 
 def headroom(strategies: Iterable[str], *, dashed: bool = False) -> str:

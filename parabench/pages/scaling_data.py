@@ -12,7 +12,7 @@ from parabench.analysis.words import unit_of
 from parabench.pages.columns import packed
 
 # The values of these need no name before them.
-_SPEAKING = ("model", "data", "dtype", "device")
+_SPEAKING = ("model", "data", "precision", "device")
 
 
 def scaling_data(curves: pd.DataFrame, rows: Mapping[Any, int]) -> dict[str, Any]:

@@ -17,12 +17,14 @@ from parabench.strategies.recipe import Clock, Context, always
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardBackward:
     """The ordinary way. With gradient accumulation the batch is cut in equal parts, and the gradients add up to the
-    mean over all of them; each part is computed in the context `last_reduces(whether it is the last)`."""
+    mean over all of them; each part is computed in the context `last_reduces(whether it is the last)`. `scale` says by
+    what the loss is multiplied before backward."""
 
     module: nn.Module
     loss: Loss
     context: Context
     last_reduces: Callable[[bool], AbstractContextManager[Any]] = always
+    scale: Callable[[], float] | None = None
 
     def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor:
         """Leave the gradients of the batch's mean loss; returns it."""
@@ -31,7 +33,7 @@ class ForwardBackward:
             with self.context.autocast():
                 loss = self.loss(self.module(inputs), targets)
             clock.mark()
-            loss.backward()
+            self._backward(loss)
             return loss.detach()
         clock.skip()
         total = torch.zeros((), device=inputs.device)
@@ -39,6 +41,9 @@ class ForwardBackward:
             with self.last_reduces(i == parts - 1):
                 with self.context.autocast():
                     loss = self.loss(self.module(some), theirs) / parts
-                loss.backward()
+                self._backward(loss)
             total += loss.detach()
         return total
+
+    def _backward(self, loss: Tensor) -> None:
+        (loss if self.scale is None else loss * self.scale()).backward()

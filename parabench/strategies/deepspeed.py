@@ -47,7 +47,7 @@ def _zero(model: Model, context: Context, stage: int) -> Parallel:
             "zero_optimization": {"stage": stage},
             "gradient_clipping": 0.0,
             "zero_allow_untested_optimizer": True,
-            "torch_autocast": {"enabled": case.dtype == "bfloat16", "dtype": "bfloat16"},
+            "torch_autocast": {"enabled": case.arithmetic.autocast is not None, "dtype": "bfloat16"},
         },
     )
     parameters = list(model.module.parameters())

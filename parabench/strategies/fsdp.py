@@ -29,12 +29,12 @@ def sharded(
 ) -> Parallel:
     """Shard unit by unit over `mesh`, then what is left (embeddings, final norm) as the root's.
 
-    In bfloat16 parameters are cast before they are gathered, so that half the bytes travel, and gradients are summed
-    in float32.
+    In mixed precision parameters are cast before they are gathered, so that half the bytes travel, and gradients
+    are summed in float32.
     """
     policy = MixedPrecisionPolicy()
-    if context.case.dtype == "bfloat16":
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    if narrow := context.case.arithmetic.autocast:
+        policy = MixedPrecisionPolicy(param_dtype=getattr(torch, narrow), reduce_dtype=torch.float32)
     units = group_blocks(model.blocks, context.case.bucket_mib)
     unit_bytes = [sum(_bytes(block) for block in unit) for unit in units]
     root_bytes = _bytes(model.module) - sum(unit_bytes)

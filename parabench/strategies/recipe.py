@@ -32,8 +32,10 @@ class Context:
     place: Place
 
     def autocast(self) -> torch.autocast:
-        """A fresh context in which operations run in the case's dtype."""
-        return torch.autocast(self.place.device.type, torch.bfloat16, enabled=self.case.dtype == "bfloat16")
+        """A fresh context in which operations run in the case's precision."""
+        narrow = self.case.arithmetic.autocast
+        dtype = None if narrow is None else getattr(torch, narrow)
+        return torch.autocast(self.place.device.type, dtype, enabled=narrow is not None)
 
 
 class Clock(Interface):

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Stage(nn.Module):
-    """Some of a model's parts, one after the other, in the case's dtype."""
+    """Some of a model's parts, one after the other, in the case's precision."""
 
     def __init__(self, parts: Iterable[nn.Module], context: Context) -> None:
         super().__init__()

@@ -108,7 +108,7 @@ def _shares(groups: list[tuple[dict[str, Any], pd.DataFrame]]) -> list[str]:
 
 def _heading(work: dict[str, Any], works: list[dict[str, Any]], share: str) -> str:
     """What sets this work apart: 'gpt-nano, global batch 16'; in weak scaling 'global batch 16 (2 ranks, 8 each)'."""
-    speaking = ("model", "data", "dtype", "device")  # their values need no name before them
+    speaking = ("model", "data", "precision", "device")  # their values need no name before them
     said = ", ".join(
         str(value) if name in speaking else f"{name.replace('_', ' ')} {value or 'of bytes'}"
         for name, value in work.items()

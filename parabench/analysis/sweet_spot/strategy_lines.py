@@ -58,8 +58,8 @@ def _hsdp(case: Case) -> list[str]:
 def _sharded(case: Case, mesh: str, *, reshard: bool = True) -> list[str]:
     units = "blocks" if case.bucket_mib is None else f"group_blocks(blocks, {_number(case.bucket_mib)})"
     policy, options = [], f"mesh={mesh}"
-    if case.dtype == "bfloat16":
-        policy = ["policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"]
+    if narrow := case.arithmetic.autocast:
+        policy = [f"policy = MixedPrecisionPolicy(param_dtype=torch.{narrow}, reduce_dtype=torch.float32)"]
         options += ", mp_policy=policy"
     return [
         *policy,

@@ -1,0 +1,83 @@
+"""Training in float16: the loss is scaled before backward, and a step whose gradients overflow is left out.
+
+Micikevicius et al., "Mixed precision training", 2018. The rule by which the scale moves is torch.amp.GradScaler's. That
+one decides on each rank by the gradients that the rank has: with sharded parameters only one rank may see an overflow,
+and the others would step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from parabench.strategies.recipe import Steps
+
+# torch.amp.GradScaler begins with 2^16 and leaves out the first steps until it fits. Gradients of a mean loss do not
+# overflow float16 (65504) at 2^12, so that the first step counts, whose gradient is verified.
+FIRST_SCALE = 2.0**12
+GROWTH_INTERVAL = 2000
+
+
+class LossScale:
+    """An optimizer's steps on gradients of a scaled loss, with the interface of the optimizer. All ranks of the job
+    step, or none; each step waits for the device to know, as torch.amp.GradScaler's does."""
+
+    def __init__(self, optimizer: Steps, device: torch.device) -> None:
+        self._optimizer, self._device = optimizer, device
+        self.scale = FIRST_SCALE
+        self.left_out = 0
+        self._since = 0
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The optimizer's."""
+        return self._optimizer.param_groups
+
+    @property
+    def state(self) -> Mapping[Any, Any]:
+        """The optimizer's."""
+        return self._optimizer.state
+
+    @property
+    def optim(self) -> Steps:
+        """The optimizer that keeps this rank's state, as ZeroRedundancyOptimizer calls the one inside it."""
+        return getattr(self._optimizer, "optim", self._optimizer)
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        self._optimizer.zero_grad()
+
+    def step(self) -> None:
+        """Take the step with unscaled gradients; leave it out and halve the scale when one is not finite anywhere."""
+        gradients = [_local(p.grad) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if self._overflowed(gradients):
+            self.left_out += 1
+            self.scale /= 2
+            self._since = 0
+            return
+        if gradients:
+            torch._foreach_mul_(gradients, 1 / self.scale)
+        self._optimizer.step()
+        self._since += 1
+        if self._since == GROWTH_INTERVAL:
+            self.scale *= 2
+            self._since = 0
+
+    def _overflowed(self, gradients: Iterable[Tensor]) -> bool:
+        held = [each for each in gradients if each.numel()]
+        largest = torch.zeros(1, device=self._device)
+        if held:
+            largest += torch.stack(torch._foreach_norm(held, float("inf"))).max()
+        found = (~torch.isfinite(largest)).float()
+        if dist.is_initialized():
+            dist.all_reduce(found, dist.ReduceOp.MAX)
+        return bool(found.item())
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
