@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from guard import GUARD_S
 
 from benchmarks.hosts import Host
 
 PORT = 29400
 
 # How long what must come may take on a busy machine; nothing waits so long unless it is broken.
-PATIENCE_S = 120
 
 
 class Driver:
@@ -43,7 +43,7 @@ class Driver:
     def says(self, pattern: str) -> str:
         """The first line that matches, as soon as it is there."""
         with self._news:
-            found = self._news.wait_for(lambda: next(self._matching(pattern), None), PATIENCE_S)
+            found = self._news.wait_for(lambda: next(self._matching(pattern), None), GUARD_S)
         assert found, "\n".join(self.lines)
         return found
 
@@ -57,7 +57,7 @@ class Driver:
     def ends(self) -> int:
         """Its exit code."""
         try:
-            return self.process.wait(PATIENCE_S)
+            return self.process.wait(GUARD_S)
         except subprocess.TimeoutExpired:
             raise AssertionError("\n".join(self.lines)) from None
 
@@ -122,5 +122,5 @@ def nothing_left(*drivers: Driver) -> Iterator[None]:
     """After the block no process that a driver had started before it is left."""
     family = [process for driver in drivers for process in driver.ranks()]
     yield
-    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
+    _, alive = psutil.wait_procs(family, timeout=GUARD_S)
     assert not alive

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks_helpers import GROUP_TIMEOUT_S
+from guard import GUARD_S
 from rounding_helpers import FLOAT64_BOUND
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -37,7 +37,7 @@ class Meeting:
 
     def meet(self) -> None:
         # A backward that waits for its reduction never comes here: that is then an error, not a hang.
-        if self._barrier.wait(GROUP_TIMEOUT_S) == 0:
+        if self._barrier.wait(GUARD_S) == 0:
             self.met += 1
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from guard import GUARD_S
 from rounding_helpers import wide, widened
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
@@ -30,7 +31,6 @@ from parabench.venue import Venue
 STEPS = 5
 VOCABULARY = 64
 BLOCKS = 8
-GROUP_TIMEOUT_S = 60.0
 
 
 # -- models ---------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def trained(cases: Sequence[Case], folder: Path) -> None:
     recipe.PipelineStage = Noting  # type: ignore[misc]
     worker.build_model = kept  # type: ignore[assignment]
     rank = int(os.environ["RANK"])
-    worker.join_group(worker.Job(cases[0], Protocol(), Venue(folder=folder, timeout_s=GROUP_TIMEOUT_S)), rank)
+    worker.join_group(worker.Job(cases[0], Protocol(), Venue(folder=folder, timeout_s=GUARD_S)), rank)
     for number, case in enumerate(cases):
         torch.save(train(case, rank), folder / f"case{number}-rank{rank}.pt")
         models.clear()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from guard import GUARD_S
 from torch import Tensor
 from torch.distributed import ReduceOp
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
@@ -31,8 +32,6 @@ from parabench.venue import Venue
 
 Check = Callable[[int, int], Iterator[str]]
 
-GROUP_TIMEOUT_S = 60.0
-
 
 def in_group(check: Callable[..., Iterator[str]], case: Case, folder: Path, *args: Any) -> None:
     """Join the case's group and leave in `folder` the complaints that `check(rank, size, *args)` yields."""
@@ -41,7 +40,7 @@ def in_group(check: Callable[..., Iterator[str]], case: Case, folder: Path, *arg
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     try:
-        worker.join_group(worker.Job(case, Protocol(), Venue(folder=folder, timeout_s=GROUP_TIMEOUT_S)), rank)
+        worker.join_group(worker.Job(case, Protocol(), Venue(folder=folder, timeout_s=GUARD_S)), rank)
         complaints = list(check(rank, case.world_size, *args))
     except BaseException:
         complaints = [traceback.format_exc()]
@@ -316,7 +315,7 @@ def dying(rank: int, case: Case, folder: Path) -> None:
     """The last rank is killed while it sends; the others write down what they are told. Not run by torch elastic,
     which would end them first."""
     os.environ.update(LOOPBACK)
-    worker.join_group(worker.Job(case, Protocol(), Venue(folder=folder, timeout_s=GROUP_TIMEOUT_S)), rank)
+    worker.join_group(worker.Job(case, Protocol(), Venue(folder=folder, timeout_s=GUARD_S)), rank)
     dist.barrier()
     wire.PIECE_BYTES = SMALL_PIECE_BYTES
     if rank == case.world_size - 1:

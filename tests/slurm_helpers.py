@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from guard import GUARD_S
 
 NODES = ("n1", "n2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo", "scontrol", "unshare")
 
 # Far more than the second or two that the daemons take.
-UP_DEADLINE_S = 60.0
 POLL_S = 0.1
 
 # What `scontrol show job` says of a job that is not over.
@@ -167,10 +167,10 @@ def running(bed: Slurm) -> Iterator[None]:
         ) as first,
     ):
         # Leaving the block closes the pipe and waits for the namespace's end.
-        end = time.monotonic() + UP_DEADLINE_S
+        end = time.monotonic() + GUARD_S
         while not idle(bed):
             assert first.poll() is None, f"the daemons have ended\n{bed.logs()}"
-            assert time.monotonic() < end, f"the nodes are not up after {UP_DEADLINE_S:g} s\n{bed.logs()}"
+            assert time.monotonic() < end, f"the nodes are not up after {GUARD_S:g} s\n{bed.logs()}"
             time.sleep(POLL_S)
         yield
 

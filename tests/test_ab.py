@@ -24,6 +24,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from fake_launch import FakeLauncher
+from guard import GUARD_S
 from rich.console import Console
 from test_driver import end, end_all, left_of, signals_as_usual
 
@@ -47,8 +48,6 @@ from parabench.side_process import running
 from parabench.store import load
 
 pytestmark = pytest.mark.alone
-
-PATIENCE_S = 60
 
 
 @pytest.fixture(autouse=True)
@@ -250,7 +249,7 @@ def test_every_pair_is_launched_back_to_back_and_the_verdict_is_the_exit_code(la
     assert "[1/18] block 1 of 3, " in lab.output
     assert "\na: as it is here\nb: TOKEN=... OMP_NUM_THREADS=2\nNo " in lab.output
     assert f"again:  parabench compare {results.path}@ab-a {results.path}@ab-b" in lab.output
-    assert "(3 launches a side, interleaved)" in lab.output
+    assert "3 launches a side, interleaved." in lab.output
     assert sorted(each.name for each in (lab.folder / "out").iterdir()) == ["results.db"]
 
 
@@ -579,7 +578,7 @@ def test_each_side_has_its_own_code_environment_and_python(tmp_path: Path) -> No
     process = start(
         tmp_path, "--a", "fast", "--b", "slow new NAPS=2 OMP_NUM_THREADS=3", "--launches", "2", "--alpha", "0.05"
     )
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output, _ = process.communicate(timeout=GUARD_S)
     assert process.returncode == 1, output
     assert "libraries talk" not in output
     assert "this python greets" not in output
@@ -613,7 +612,7 @@ class Held:
         stack.callback(os.close, pipe)
         self.process = start(here, "--a", "free", "--b", "mine")
         stack.callback(end, self.process)
-        assert select.select([pipe], [], [], PATIENCE_S)[0]
+        assert select.select([pipe], [], [], GUARD_S)[0]
         self.driver = psutil.Process(self.process.pid)
         self.family = self.driver.children(recursive=True)
         stack.callback(end_all, self.family)
@@ -621,7 +620,7 @@ class Held:
 
     def output(self) -> str:
         """What it said, when all its processes are gone."""
-        said = self.process.communicate(timeout=PATIENCE_S)[0]
+        said = self.process.communicate(timeout=GUARD_S)[0]
         assert left_of(self.family) == []
         return said
 
@@ -654,7 +653,7 @@ def test_no_side_outlives_a_killed_ab(tmp_path: Path) -> None:
 def test_a_python_without_parabench_is_named_before_anything_is_made(tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", symlinks=True)
     process = start(tmp_path, "--a", "", "--b", "bare")
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output, _ = process.communicate(timeout=GUARD_S)
     assert process.returncode == 2
     assert output == (
         f"parabench: side b ({tmp_path}/bare) ended with exit code 1: ModuleNotFoundError: No module named "

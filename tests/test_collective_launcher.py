@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fake_collectives import case
+from guard import GUARD_S
 from torch.distributed import ReduceOp
 
 from parabench.cluster.team import LOST
@@ -32,7 +33,6 @@ pytestmark = pytest.mark.alone
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
 THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)
-DEADLINE_S = 120.0
 HANG_DEADLINE_S = 5.0
 
 
@@ -40,7 +40,7 @@ def run(
     op: str,
     algorithm: str,
     *,
-    deadline_s: float = DEADLINE_S,
+    deadline_s: float = GUARD_S,
     protocol: CollectiveProtocol = PROTOCOL,
     **fields: Any,
 ) -> Launch:
@@ -208,7 +208,7 @@ def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(los
     ]
     why = f"node {lost} (h), which ran ranks {2 * lost} to {2 * lost + 1}, was lost"
     course = collective_course(of, PROTOCOL)
-    seen = timed(of, PROTOCOL, *observed(course, DEADLINE_S, lambda: (parts, why)))
+    seen = timed(of, PROTOCOL, *observed(course, GUARD_S, lambda: (parts, why)))
     assert (seen.status, str(seen.failure)) == (Status.CRASHED, why)
     took = {call.rank: call.duration_s for call in seen.collectives}
     assert took == {rank: 0.5 + rank for node in there for rank in (2 * node, 2 * node + 1)}

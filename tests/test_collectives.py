@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import ranks_helpers
 import torch
+from guard import GUARD_S
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.futures import Future
@@ -28,8 +29,6 @@ from parabench.collectives.wire import Wire, pieces, split
 from parabench.ranks import run_ranks, start_server
 
 pytestmark = pytest.mark.alone
-
-DEADLINE_S = 120.0
 
 
 def case(size: int, algorithm: str, ranks_per_node: int | None = None) -> Case:
@@ -68,7 +67,7 @@ def assert_no_complaint(check: Callable[..., Iterator[str]], each: Case, folder:
         ranks_helpers.in_group,
         (check, each, folder, *args),
         size=each.world_size,
-        deadline_s=DEADLINE_S,
+        deadline_s=GUARD_S,
         logs=folder / "logs",
     )
     complaints = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))}
@@ -134,7 +133,7 @@ def test_ranks_are_told_when_a_peer_dies_in_the_middle(each: Case, tmp_path: Pat
         process.start()
     try:
         for process in ranks:
-            process.join(DEADLINE_S)
+            process.join(GUARD_S)
         assert [process.exitcode for process in ranks] == [0] * (each.world_size - 1) + [-signal.SIGKILL]
     finally:
         for process in ranks:
@@ -154,7 +153,7 @@ def test_a_peer_that_stops_is_given_up_after_the_groups_timeout(each: Case, tmp_
         process.start()
     try:
         for process in ranks[:-1]:
-            process.join(DEADLINE_S)
+            process.join(GUARD_S)
         assert [process.exitcode for process in ranks] == [0, 0, None]
     finally:
         for process in ranks:
@@ -268,7 +267,7 @@ def test_a_wait_keeps_its_timeout() -> None:
     assert work.exception() is None
     assert not work.is_success()
     go_on.set()
-    assert work.wait(timedelta(seconds=DEADLINE_S))
+    assert work.wait(timedelta(seconds=GUARD_S))
     assert work.is_success()
     assert work.result() == [torch.zeros(1)]
     lane.stop()

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from guard import GUARD_S
 
 from parabench.scratch import own_folder, shared_memory_folder
 
 pytestmark = pytest.mark.alone
 
 # How long what must come may take on a busy machine; nothing waits so long unless it is broken.
-PATIENCE_S = 120
 
 SUITE = '''\
 """Which bucket size is held up?"""
@@ -115,12 +115,12 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 
 def output_of(process: subprocess.Popen[str]) -> str:
-    return process.communicate(timeout=PATIENCE_S)[0]
+    return process.communicate(timeout=GUARD_S)[0]
 
 
 def left_of(family: list[psutil.Process]) -> list[psutil.Process]:
     """Those that still run when all should have ended; a zombie that nobody reaps (in a container) is none."""
-    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S, callback=None)
+    _, alive = psutil.wait_procs(family, timeout=GUARD_S, callback=None)
     return alive
 
 
@@ -185,7 +185,7 @@ def test_nothing_outlives_a_killed_driver(driver: Driver, stopped: bool) -> None
     process, family = driver.held_up()
     assert len(family) >= 4  # two ranks, the fork server, the resource tracker
     process.kill()
-    process.wait(PATIENCE_S)
+    process.wait(GUARD_S)
     assert left_of(family) == []
     assert [status for _, status in driver.stored()] == ["ok", "ok"]
 
@@ -195,7 +195,7 @@ def test_what_a_killed_driver_leaves_the_next_run_removes_and_nothing_that_is_in
     listener, *_ = (each for left in driver.left_by(killed) for each in left.rglob("listener-*"))
     mine = own_folder()  # the test's process is a driver that lives
     killed.kill()
-    killed.wait(PATIENCE_S)
+    killed.wait(GUARD_S)
     assert left_of(family) == []
     assert listener.is_socket()
     (driver.folder / "go").touch()

@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 from cluster_helpers import cluster, namespaces, processes_in
+from guard import GUARD_S
 
 from benchmarks.hosts import Host, NoNodes, hosts
 
 pytestmark = pytest.mark.alone
 
 # How long what must come may take on a busy machine; nothing waits so long unless it is broken.
-PATIENCE_S = 60
 PORT = 29400
 
 # For each connection in turn: read it to its end, and say so.
@@ -79,7 +79,7 @@ def receiver(host: Host) -> None:
 def sent(size: int, source: Host, target: str) -> tuple[int, str]:
     """The exit code of sending so many bytes to that host, and what was said."""
     process = python(source, SEND, str(size), target, str(PORT))
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output, _ = process.communicate(timeout=GUARD_S)
     return process.returncode, output.strip()
 
 
@@ -155,7 +155,7 @@ def test_a_process_is_the_one_that_was_started_and_knows_its_host(pair: tuple[Ho
         assert host.processes() == {process.pid}
         assert os.getsid(process.pid) == process.pid
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == -signal.SIGTERM
+        assert process.wait(GUARD_S) == -signal.SIGTERM
         assert host.processes() == set()
     assert (socket.gethostname(), Path("/etc/hosts").read_bytes()) == (before, known)
     assert Path("/proc/sys/kernel/hostname").read_text().strip() == before
@@ -171,7 +171,7 @@ def test_signals_do_what_they_usually_do_though_they_are_ignored_here(pair: tupl
             signal.signal(number, handler)
     said(process)
     process.send_signal(signal.SIGINT)
-    assert "KeyboardInterrupt" in process.communicate(timeout=PATIENCE_S)[0]
+    assert "KeyboardInterrupt" in process.communicate(timeout=GUARD_S)[0]
     assert process.returncode == -signal.SIGINT
 
 
@@ -182,7 +182,7 @@ def test_environment_folder_and_errors_are_as_asked(pair: tuple[Host, ...], tmp_
         process = pair[0].start(
             words, environment={"SAID": "a b"}, folder=tmp_path, output=subprocess.PIPE, errors=errors
         )
-        assert process.communicate(timeout=PATIENCE_S)[0].strip() == f"{tmp_path} a b {os.environ['PATH']}"
+        assert process.communicate(timeout=GUARD_S)[0].strip() == f"{tmp_path} a b {os.environ['PATH']}"
     assert process.returncode == 1
     assert (tmp_path / "errors").read_text() == "no\n"
 
@@ -197,7 +197,7 @@ def test_what_runs_in_a_host_ends_with_it_and_nothing_else_does() -> None:
         with cluster(2) as made:
             parent = python(made[1], deep, f"{deaf}; signal.pause()")
             child = psutil.Process(int(said(parent)))
-            assert parent.wait(PATIENCE_S) == 0
+            assert parent.wait(GUARD_S) == 0
             assert made[1].processes() == {child.pid}
             # This one may not have come so far as to be in the host.
             last = made[0].start(["sleep", "inf"])

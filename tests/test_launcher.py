@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from faulty_helpers import FAULTY_RANK
+from guard import GUARD_S
 
 from parabench import scratch
 from parabench.case import Case, Protocol
@@ -29,7 +30,6 @@ PROTOCOL = Protocol(warmup=2, steps=4, instrumented=0)
 
 # Long enough for a launch to reach its fault on a busy machine; a hang waits as long as this.
 HANG_DEADLINE_S = 5.0
-DEADLINE_S = 120.0
 
 
 def case(strategy: str, **fields: Any) -> Case:
@@ -69,7 +69,7 @@ def steps_kept(seen: Launch, rank: int) -> list[tuple[int | None, str]]:
 @pytest.mark.parametrize("algorithm", ["native", "ring"])
 @pytest.mark.parametrize("strategy", ["raising", "raising_in_backward"])
 def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algorithm: str) -> None:
-    seen = launch(case(strategy, algorithm=algorithm), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case(strategy, algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.FAILED
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -83,7 +83,7 @@ def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algor
 @pytest.mark.parametrize(("strategy", "op"), [("ddp", "all_reduce"), ("fsdp", "reduce_scatter"), ("tp", "all_reduce")])
 def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str) -> None:
     """It breaks on the group's own thread: the strategy that waits for it must be told, in Python and in C++."""
-    seen = launch(case(strategy, algorithm="wrong_helpers:BREAKING"), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case(strategy, algorithm="wrong_helpers:BREAKING"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.FAILED, seen.failure
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -92,7 +92,7 @@ def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str
 
 
 def test_a_rank_that_exits_by_itself_is_failed() -> None:
-    seen = launch(case("exiting"), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case("exiting"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.FAILED
     assert str(seen.failure) == "rank 1: SystemExit: enough"
 
@@ -105,7 +105,7 @@ def test_a_rank_that_exits_by_itself_is_failed() -> None:
     ],
 )
 def test_an_exception_in_building_ends_the_launch_while_peers_wait(strategy: str, message: str) -> None:
-    seen = launch(case(strategy), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case(strategy), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.FAILED
     assert seen.failure is not None
     assert seen.failure.message.startswith(message)
@@ -113,7 +113,7 @@ def test_an_exception_in_building_ends_the_launch_while_peers_wait(strategy: str
 
 
 def test_an_exception_before_the_group_forms_ends_the_launch() -> None:
-    seen = launch(case("ddp", algorithm="faulty_helpers:raising_before_the_group"), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case("ddp", algorithm="faulty_helpers:raising_before_the_group"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.FAILED
     assert str(seen.failure).startswith("rank 1: ")
     assert str(seen.failure).endswith("RuntimeError: no such link")
@@ -125,7 +125,7 @@ def test_an_exception_before_the_group_forms_ends_the_launch() -> None:
     [("killed", "SIGKILL"), ("killed_in_backward", "SIGKILL"), ("segfaulting", "SIGSEGV")],
 )
 def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm: str) -> None:
-    seen = launch(case(strategy, algorithm=algorithm, world_size=3, global_batch=9), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case(strategy, algorithm=algorithm, world_size=3, global_batch=9), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.CRASHED
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, signal)
@@ -134,7 +134,7 @@ def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm
 
 
 def test_a_segmentation_fault_says_where_it_was() -> None:
-    seen = launch(case("segfaulting"), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case("segfaulting"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.failure is not None
     assert seen.failure.traceback is not None
     assert "Segmentation fault" in seen.failure.traceback
@@ -147,7 +147,7 @@ def test_a_segmentation_fault_says_where_it_was() -> None:
     ids=lambda each: f"{each.strategy} {each.algorithm}",
 )
 def test_a_signal_before_training_is_crashed_with_its_rank(each: Case) -> None:
-    seen = launch(each, PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(each, PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.CRASHED
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, "SIGKILL")
@@ -155,18 +155,18 @@ def test_a_signal_before_training_is_crashed_with_its_rank(each: Case) -> None:
 
 
 def test_a_rank_that_vanishes_is_crashed_whatever_its_peers_say() -> None:
-    seen = launch(case("vanishing"), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case("vanishing"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.CRASHED
     assert str(seen.failure) == "rank 1: ended without a trace"
 
 
 def test_what_a_rank_leaves_behind_is_ended_with_the_launch() -> None:
     # The fixture looks for what is left.
-    assert launch(case("leaving_a_child"), PROTOCOL, deadline_s=DEADLINE_S).status is Status.OK
+    assert launch(case("leaving_a_child"), PROTOCOL, deadline_s=GUARD_S).status is Status.OK
 
 
 def test_facts_that_are_no_json_fail_with_their_traceback() -> None:
-    seen = launch(case("telling_nonsense"), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case("telling_nonsense"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.FAILED
     assert "TypeError: Object of type" in str(seen.failure)
 
@@ -179,7 +179,7 @@ def test_ranks_that_all_leave_quietly_are_hung_not_waited_for() -> None:
 
 @pytest.mark.parametrize("strategy", ["out_of_device_memory", "out_of_memory", "allocating_too_much"])
 def test_out_of_memory_is_said_so(strategy: str) -> None:
-    seen = launch(case(strategy), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case(strategy), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.OOM, seen.failure
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -227,10 +227,10 @@ def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far() -> None:
 
 def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Path) -> None:
     environment = {**LOOPBACK, "PARABENCH_TEST_JOB": "1"}
-    venue = Venue(folder=tmp_path, timeout_s=DEADLINE_S, environment=environment)
+    venue = Venue(folder=tmp_path, timeout_s=GUARD_S, environment=environment)
     job = Job(case("leaving_traces"), Protocol(), venue)
-    assert run_ranks(run, (job,), size=2, deadline_s=DEADLINE_S, logs=tmp_path / "logs").ok
-    seen = launch(case("observing"), PROTOCOL, deadline_s=DEADLINE_S)
+    assert run_ranks(run, (job,), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs").ok
+    seen = launch(case("observing"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
     environment = seen.facts["environment"]
     assert environment.keys() >= LOOPBACK.keys()
@@ -239,7 +239,7 @@ def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Pat
 
 @pytest.mark.parametrize("algorithm", ["native", "ring"])
 def test_ranks_listen_on_loopback_only_and_nobody_else_listens(algorithm: str) -> None:
-    seen = launch(case("observing", algorithm=algorithm), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case("observing", algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
     listening = seen.facts["listening"]
     assert listening
@@ -247,7 +247,7 @@ def test_ranks_listen_on_loopback_only_and_nobody_else_listens(algorithm: str) -
 
 
 def test_a_good_launch_has_every_sample_of_every_rank() -> None:
-    seen = launch(case("ddp"), PROTOCOL, deadline_s=DEADLINE_S)
+    seen = launch(case("ddp"), PROTOCOL, deadline_s=GUARD_S)
     assert (seen.status, seen.failure) == (Status.OK, None)
     phases = [Phase.WARMUP] * PROTOCOL.warmup + [Phase.MEASURE] * PROTOCOL.steps
     for rank in range(2):
@@ -266,5 +266,5 @@ def test_a_good_launch_has_every_sample_of_every_rank() -> None:
 def test_after_every_kind_of_end_a_launch_is_well() -> None:
     """In the same driver, one after the other: nothing of a fault reaches the next launch."""
     for strategy in ("raising", "killed", "ddp", "vanishing", "ddp"):
-        seen = launch(case(strategy), PROTOCOL, deadline_s=DEADLINE_S)
+        seen = launch(case(strategy), PROTOCOL, deadline_s=GUARD_S)
         assert (seen.status is Status.OK) == (strategy == "ddp"), seen.failure

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from cluster_helpers import cluster
+from guard import GUARD_S
 
 from parabench.case import Case
 from parabench.links.bench import MARKS
@@ -22,7 +23,6 @@ QUICK = LinkProtocol(warmup=2, round_trips=50, most_bytes=4 * MIB, transfers=3)
 THREE = Case(world_size=3, device="cpu", backend="gloo")
 
 # How long what must come may take on a busy machine; nothing waits so long unless it is broken.
-PATIENCE_S = 200
 PORT = 29400
 
 # Of each packet of 1514 bytes on a link TCP carries 1448.
@@ -85,7 +85,7 @@ def test_the_matrix_finds_what_links_between_hosts_carry(tmp_path):
             words += ["--rdzv-endpoint", f"{hosts[0].address}:{PORT}", "--out", str(tmp_path / host.name)]
             environment = {"CUDA_VISIBLE_DEVICES": ""}
             drivers.append(host.start(words, environment=environment, output=subprocess.PIPE, errors=subprocess.STDOUT))
-        said = [driver.communicate(timeout=PATIENCE_S)[0] for driver in drivers]
+        said = [driver.communicate(timeout=GUARD_S)[0] for driver in drivers]
         assert [driver.returncode for driver in drivers] == [0, 0], said
     links = load(tmp_path / "h0" / "results.db").links
     ends = links[["from_rank", "to_rank", "from_node", "to_node"]].to_numpy().tolist()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from guard import GUARD_S
 from torch import nn
 
 from parabench.case import Case, Protocol
@@ -21,14 +22,13 @@ from parabench.verify import reference_of, verify
 pytestmark = pytest.mark.alone
 
 SHORT = Protocol(warmup=2, steps=3, instrumented=1)
-DEADLINE_S = 300.0  # torch.compile builds code the first time
 
 
 def verified(**fields: Any) -> Launch:
     case = Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic"} | fields))
-    reference = launch(case.reference(), SHORT, deadline_s=DEADLINE_S)
+    reference = launch(case.reference(), SHORT, deadline_s=GUARD_S)
     assert reference.status is Status.OK, reference.failure
-    seen = launch(case, SHORT, deadline_s=DEADLINE_S)
+    seen = launch(case, SHORT, deadline_s=GUARD_S)
     verify(seen, reference_of(reference))
     assert seen.status is Status.OK, seen.failure
     return seen

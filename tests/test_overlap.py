@@ -9,6 +9,7 @@ from pathlib import Path
 import overlap_helpers
 import pytest
 import ranks_helpers
+from guard import GUARD_S
 
 from parabench.case import Case
 from parabench.ranks import run_ranks
@@ -26,7 +27,7 @@ def test_a_collective_is_under_way_while_its_caller_goes_on(
         ranks_helpers.in_group,
         (check, CASE, tmp_path),
         size=CASE.world_size,
-        deadline_s=2 * ranks_helpers.GROUP_TIMEOUT_S,
+        deadline_s=GUARD_S,
         logs=tmp_path / "logs",
     )
     complaints = {path.stem: json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import trained_helpers
+from guard import GUARD_S
 from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound
 from torch import nn
 from trained_helpers import train_in_group
@@ -30,7 +31,6 @@ from parabench.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, refe
 
 pytestmark = pytest.mark.alone
 
-DEADLINE_S = 60.0
 SHORT = Protocol(warmup=2, steps=3, instrumented=0)
 # Enough steps for the loss to have fallen.
 LONG = Protocol(warmup=2, steps=22, instrumented=0)
@@ -63,7 +63,7 @@ def synchronous(size: int) -> list[Case]:
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("references")
     singles = [each.reference() for each in (synchronous(2)[0], synchronous(2)[2])]
-    train_in_group(singles, folder, None, deadline_s=DEADLINE_S)
+    train_in_group(singles, folder, None, deadline_s=GUARD_S)
     return {each.id: folder / f"{each.id}.pt" for each in singles}
 
 
@@ -72,7 +72,7 @@ def test_the_synchronous_server_trains_as_one_device_does(
     size: int, references: dict[str, Path], tmp_path: Path
 ) -> None:
     cases = synchronous(size)
-    train_in_group(cases, tmp_path, references, deadline_s=DEADLINE_S)
+    train_in_group(cases, tmp_path, references, deadline_s=GUARD_S)
     for number, each in enumerate(cases):
         reports = [json.loads((tmp_path / f"case{number}-rank{rank}.json").read_text()) for rank in range(size)]
         tolerance = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_bound(BLOCKS)}[each.precision]
@@ -98,7 +98,7 @@ def test_the_synchronous_server_trains_as_one_device_does(
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_step_carries_what_theory_says_and_rank_0_alone_has_optimizer_state(size: int) -> None:
-    seen = launch(case("parameter_server", world_size=size), SHORT, deadline_s=DEADLINE_S)
+    seen = launch(case("parameter_server", world_size=size), SHORT, deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
     assert seen.facts["bytes_through_server"] == 2 * (size - 1) * K
     others = [0] * (size - 1)
@@ -197,14 +197,14 @@ def test_threads_apply_everything_once_and_each_in_its_order() -> None:
 @pytest.fixture(scope="module")
 def alone() -> Reference:
     """One device's losses."""
-    seen = launch(case("parameter_server_async").reference(), LONG, deadline_s=DEADLINE_S)
+    seen = launch(case("parameter_server_async").reference(), LONG, deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
     return reference_of(seen)
 
 
 def verified(each: Case, rule_of: str, reference: Reference) -> Launch:
     """A real launch of `each`, judged by another strategy's rule."""
-    seen = launch(each, LONG, deadline_s=DEADLINE_S)
+    seen = launch(each, LONG, deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
     seen.case = replace(each, strategy=rule_of)
     verify(seen, reference)
@@ -259,7 +259,7 @@ def test_a_server_that_does_wrong_is_caught(strategy: str, message: str, alone: 
     [("killed_worker", 1), ("killed_server", 0), ("killed_async_worker", 1), ("killed_async_server", 0)],
 )
 def test_a_killed_rank_ends_the_launch(strategy: str, rank: int, size: int) -> None:
-    seen = launch(case(f"server_helpers:{strategy}", world_size=size), SHORT, deadline_s=DEADLINE_S)
+    seen = launch(case(f"server_helpers:{strategy}", world_size=size), SHORT, deadline_s=GUARD_S)
     assert seen.status is Status.CRASHED, seen.failure
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (rank, "SIGKILL")
@@ -274,7 +274,7 @@ def test_a_killed_rank_ends_the_launch(strategy: str, rank: int, size: int) -> N
     ],
 )
 def test_a_rank_or_thread_that_fails_fails_the_launch(strategy: str, message: str) -> None:
-    seen = launch(case(f"server_helpers:{strategy}", world_size=3), SHORT, deadline_s=DEADLINE_S)
+    seen = launch(case(f"server_helpers:{strategy}", world_size=3), SHORT, deadline_s=GUARD_S)
     assert seen.status is Status.FAILED
     assert str(seen.failure) == message
 

@@ -10,6 +10,7 @@ import fake_results
 import pipeline_helpers
 import pytest
 import torch
+from guard import GUARD_S
 from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound, differences
 from torch import nn
 
@@ -34,7 +35,6 @@ from parabench.verify import reference_of, verify
 
 pytestmark = pytest.mark.alone
 
-DEADLINE_S = 120.0
 SHORT = Protocol(warmup=2, steps=2, instrumented=1)
 EIGHT, KNOT = "pipeline_helpers:eight", "pipeline_helpers:knot"
 
@@ -84,7 +84,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, 
         cases = [each for each in TRAINED if each.world_size == size]
         folder = tmp_path_factory.mktemp(f"{size}ranks")
         ended = run_ranks(
-            pipeline_helpers.trained, (cases, folder), size=size, deadline_s=DEADLINE_S, logs=folder / "logs"
+            pipeline_helpers.trained, (cases, folder), size=size, deadline_s=GUARD_S, logs=folder / "logs"
         )
         assert ended.ok, [path.read_text() for path in folder.glob("logs/**/stderr.log")]
         for number, each in enumerate(cases):
@@ -322,8 +322,8 @@ def test_ranks_compute_one_after_the_other_where_the_batch_is_not_cut() -> None:
 
 def busy_shares(each: Case) -> list[float]:
     """A real launch, verified as a session does it; its ranks' shares."""
-    reference = launch(each.reference(), SHORT, deadline_s=DEADLINE_S)
-    got = launch(each, SHORT, deadline_s=DEADLINE_S)
+    reference = launch(each.reference(), SHORT, deadline_s=GUARD_S)
+    got = launch(each, SHORT, deadline_s=GUARD_S)
     verify(got, reference_of(reference))
     assert got.status is Status.OK, got.failure
     metrics = {sample.metric for sample in got.samples}
@@ -340,7 +340,7 @@ def test_a_rank_alone_has_no_bubble_and_holds_all() -> None:
 
 def test_a_rank_that_is_killed_ends_the_launch() -> None:
     dying = case(strategy="pipeline_helpers:killed", schedule="1f1b", microbatches=4)
-    got = launch(dying, SHORT, deadline_s=DEADLINE_S)
+    got = launch(dying, SHORT, deadline_s=GUARD_S)
     assert got.status is Status.CRASHED
     assert got.failure is not None
     assert (got.failure.rank, got.failure.signal) == (1, "SIGKILL")

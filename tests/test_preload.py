@@ -9,6 +9,7 @@ from typing import Any
 
 import fake_collectives
 import pytest
+from guard import GUARD_S
 
 from parabench.case import Case, Protocol
 from parabench.cluster.order import Order
@@ -26,8 +27,6 @@ from parabench.record import MIB, Status
 from parabench.worker import measure
 
 pytestmark = pytest.mark.alone
-
-DEADLINE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +80,9 @@ MESSAGES = LinkProtocol(warmup=1, round_trips=2, most_bytes=MIB, transfers=1)
     ids=["ddp", "fsdp", "collectives", "links"],
 )
 def test_a_rank_imports_nothing_of_ours_or_torchs(case: Any, protocol: Any, entry: Any) -> None:
-    order = Order.of(case, protocol, DEADLINE_S)
+    order = Order.of(case, protocol, GUARD_S)
     course = replace(course_of(order, None), entry=entry)
-    launch, (part,) = observe(course, DEADLINE_S, order)
+    launch, (part,) = observe(course, GUARD_S, order)
     assert launch.status is Status.OK, launch.failure
     own = {
         name for result in part.results for name in result["imports"] if name.split(".")[0] in ("parabench", "torch")

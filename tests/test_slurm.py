@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guard import GUARD_S
 from slurm_helpers import ALIVE, POLL_S, Slurm, slurm
 
 pytestmark = pytest.mark.alone
@@ -23,7 +24,6 @@ SCRIPT = Path(__file__).parents[1] / "examples" / "slurm.sbatch"
 ACTIVATED = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 # How long what must come may take on a busy machine; nothing waits so long unless it is broken.
-PATIENCE_S = 300.0
 
 SUITE = '''\
 """What does the second node give?"""
@@ -120,7 +120,7 @@ class User:
         """Wait until the job's second launch says that it is held up."""
         pipe = os.open(self.folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
         try:
-            end = time.monotonic() + PATIENCE_S
+            end = time.monotonic() + GUARD_S
             while self.bed.told(job)["JobState"] in ALIVE and time.monotonic() < end:
                 # b"" as long as nobody has it open; then all that is written at once.
                 with suppress(BlockingIOError):
@@ -139,14 +139,14 @@ def test_who_is_told_what_by_slurm(bed: Slurm, tmp_path: Path) -> None:
     (tmp_path / "tell.py").write_text(TELL)
     (tmp_path / "steps.sbatch").write_text(STEPS)
     job = bed.sbatch(tmp_path / "steps.sbatch", environment={"PATH": ACTIVATED}, cwd=tmp_path)
-    state, said = bed.wait(job, PATIENCE_S), (tmp_path / "said").read_text()
+    state, said = bed.wait(job, GUARD_S), (tmp_path / "said").read_text()
     assert (state, said) == ("COMPLETED", TOLD)
 
 
 def test_the_batch_script_measures_on_both_nodes(bed: Slurm, tmp_path: Path) -> None:
     user = User(bed, tmp_path, "ddp")
     job = user.sbatch()
-    assert bed.wait(job, PATIENCE_S) == "COMPLETED", user.said(job)
+    assert bed.wait(job, GUARD_S) == "COMPLETED", user.said(job)
     out = f"parabench-results/{job}"
     assert (tmp_path / out / "report.html").exists()
     ((environment,),) = user.stored(out, "environment", "session")
@@ -172,14 +172,14 @@ def test_a_cancelled_job_is_resumed(bed: Slurm, tmp_path: Path) -> None:
     job = user.sbatch()
     user.held_up(job)
     bed.command("scancel", str(job))
-    assert bed.wait(job, PATIENCE_S) == "CANCELLED"
+    assert bed.wait(job, GUARD_S) == "CANCELLED"
     out = f"parabench-results/{job}"
     before = user.stored(out, "id, case_id, status", "launch")
     assert {status for *_, status in before} == {"ok"}, user.said(job)
 
     (tmp_path / "go").touch()
     resumed = user.sbatch("--resume", OUT=out)
-    assert bed.wait(resumed, PATIENCE_S) == "COMPLETED", user.said(resumed)
+    assert bed.wait(resumed, GUARD_S) == "COMPLETED", user.said(resumed)
     after = user.stored(out, "id, case_id, status", "launch")
     assert after[: len(before)] == before
     assert {status for *_, status in after} == {"ok"}

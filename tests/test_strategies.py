@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trained_helpers
 import wrong_helpers
+from guard import GUARD_S
 from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound
 from torch import nn
 from trained_helpers import train_in_group
@@ -30,7 +31,6 @@ from parabench.verify import reference_of, verify
 
 pytestmark = pytest.mark.alone
 
-DEADLINE_S = 120.0
 SHORT = Protocol(warmup=2, steps=2, instrumented=0)
 
 
@@ -157,7 +157,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """What one device computes: {id of the reference: where it is}."""
     folder = tmp_path_factory.mktemp("references")
     wanted = {each.reference().id: each.reference() for each in CASES.values()}
-    train_in_group(list(wanted.values()), folder, None, deadline_s=DEADLINE_S)
+    train_in_group(list(wanted.values()), folder, None, deadline_s=GUARD_S)
     return {reference: folder / f"{reference}.pt" for reference in wanted}
 
 
@@ -185,7 +185,7 @@ def marked(group: Group) -> Any:
 
 @pytest.mark.parametrize("group", [marked(group) for group in GROUPS])
 def test_training_is_what_one_device_computes(group: Group, references: dict[str, Path], tmp_path: Path) -> None:
-    train_in_group(group.cases, tmp_path, references, deadline_s=DEADLINE_S)
+    train_in_group(group.cases, tmp_path, references, deadline_s=GUARD_S)
     for number, each in enumerate(group.cases):
         reports = [
             json.loads((tmp_path / f"case{number}-rank{rank}.json").read_text()) for rank in range(each.world_size)
@@ -231,9 +231,9 @@ TRAVELS = {
 
 def verified(each: Case) -> Launch:
     """A real launch, verified as a session verifies it."""
-    reference = launch(each.reference(), SHORT, deadline_s=DEADLINE_S)
+    reference = launch(each.reference(), SHORT, deadline_s=GUARD_S)
     assert reference.status is Status.OK, reference.failure
-    seen = launch(each, SHORT, deadline_s=DEADLINE_S)
+    seen = launch(each, SHORT, deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
     verify(seen, reference_of(reference))
     return seen
@@ -275,8 +275,7 @@ def test_odd_numbers_of_ranks_train_right(algorithm: str, size: int) -> None:
 def test_buckets_of_ddp_follow_the_cap_and_hold_the_whole_model() -> None:
     whole = MODELS["gpt-nano"].parameters * 4
     buckets = {
-        cap: launch(case(bucket_mib=cap), SHORT, deadline_s=DEADLINE_S).facts["bucket_bytes"]
-        for cap in (0.5, 2, 25, None)
+        cap: launch(case(bucket_mib=cap), SHORT, deadline_s=GUARD_S).facts["bucket_bytes"] for cap in (0.5, 2, 25, None)
     }
     assert {cap: sum(sizes) for cap, sizes in buckets.items()} == dict.fromkeys(buckets, whole)
     assert len(buckets[0.5]) > len(buckets[2]) > len(buckets[25]) == 1
@@ -286,7 +285,7 @@ def test_buckets_of_ddp_follow_the_cap_and_hold_the_whole_model() -> None:
 
 def test_units_of_fsdp_follow_the_bucket_and_hold_the_whole_model() -> None:
     units = {
-        size: launch(case(strategy="fsdp", bucket_mib=size), SHORT, deadline_s=DEADLINE_S).facts["unit_bytes"]
+        size: launch(case(strategy="fsdp", bucket_mib=size), SHORT, deadline_s=GUARD_S).facts["unit_bytes"]
         for size in (None, 1.6, 25)
     }
     assert {size: sum(each) for size, each in units.items()} == dict.fromkeys(units, MODELS["gpt-nano"].parameters * 4)

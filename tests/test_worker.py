@@ -19,13 +19,13 @@ from typing import Any
 
 import psutil
 import pytest
+from guard import GUARD_S
 
 from parabench.cluster.inside.watch import GONE, Ask, Watch
 
 pytestmark = pytest.mark.alone
 
 # How long what must come may take on a busy machine; nothing waits so long unless it is broken.
-PATIENCE_S = 120
 
 TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2"]
 MPIRUN = ["mpirun", "-np", "2", "--allow-run-as-root", "--oversubscribe", sys.executable]
@@ -91,7 +91,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place = Place(tmp_path)
     try:
         yield place
-        _, alive = psutil.wait_procs(place.left(), timeout=PATIENCE_S)
+        _, alive = psutil.wait_procs(place.left(), timeout=GUARD_S)
         assert alive == []
     finally:
         for process in place.left():
@@ -104,7 +104,7 @@ def test_a_group_that_is_there_runs_a_suite(place: Place, launcher: list[str]) -
         pytest.skip(f"{launcher[0]} is not installed")
     place.suite("ddp", "fsdp", more="nodes=1")
     process = place.start(launcher, "--label", "here")
-    said, _ = process.communicate(timeout=PATIENCE_S)
+    said, _ = process.communicate(timeout=GUARD_S)
     assert process.returncode == 0, said
     # The reference first, alone; each launch verified against it, and seen by both ranks.
     launches = place.rows("SELECT status, block, strategy, world_size FROM launch ORDER BY id")
@@ -124,8 +124,8 @@ def test_a_group_that_is_there_runs_a_suite(place: Place, launcher: list[str]) -
 def test_a_rank_that_raises_ends_the_session_with_its_record(place: Place) -> None:
     place.suite("faulty_helpers:raising")
     first, second = place.ranks()
-    said, _ = first.communicate(timeout=PATIENCE_S)
-    silence, _ = second.communicate(timeout=PATIENCE_S)
+    said, _ = first.communicate(timeout=GUARD_S)
+    silence, _ = second.communicate(timeout=GUARD_S)
     assert (first.returncode, second.returncode) == (1, 1), said
     assert silence == ""
     assert place.rows("SELECT status, error FROM launch WHERE block = 0") == [
@@ -141,8 +141,8 @@ def test_a_rank_that_is_killed_is_recorded(place: Place) -> None:
     """Nobody tells rank 0: its collective fails, and the other has nothing to say."""
     place.suite("faulty_helpers:killed")
     first, second = place.ranks()
-    said, _ = first.communicate(timeout=PATIENCE_S)
-    second.communicate(timeout=PATIENCE_S)
+    said, _ = first.communicate(timeout=GUARD_S)
+    second.communicate(timeout=GUARD_S)
     assert (first.returncode, second.returncode) == (1, -signal.SIGKILL), said
     assert place.rows("SELECT status, error FROM launch WHERE block = 0") == [
         ("crashed", "rank 1: ended without a trace")
@@ -154,8 +154,8 @@ def test_a_rank_that_is_killed_is_recorded(place: Place) -> None:
 def test_a_hang_ends_with_the_deadline(place: Place) -> None:
     place.suite("faulty_helpers:waiting")
     first, second = place.ranks("--deadline", "5")
-    said, _ = first.communicate(timeout=PATIENCE_S)
-    second.communicate(timeout=PATIENCE_S)
+    said, _ = first.communicate(timeout=GUARD_S)
+    second.communicate(timeout=GUARD_S)
     assert (first.returncode, second.returncode) == (1, 1), said
     ((status, error),) = place.rows("SELECT status, error FROM launch WHERE block = 0")
     assert status == "hung"
@@ -171,15 +171,15 @@ def test_a_stopped_session_goes_on_where_it_was(place: Place) -> None:
     first, second = place.ranks()
     assert (place.folder / "pipe").read_text() == "held up"
     second.terminate()
-    said, _ = first.communicate(timeout=PATIENCE_S)
-    second.communicate(timeout=PATIENCE_S)
+    said, _ = first.communicate(timeout=GUARD_S)
+    second.communicate(timeout=GUARD_S)
     assert (first.returncode, second.returncode) == (130, 130), said
     assert "stopped by SIGTERM on rank 1" in said
     assert place.rows("SELECT status, block FROM launch") == [("ok", -1), ("ok", 0)]
     (place.folder / "go").touch()
     first, second = place.ranks("--resume")
-    said, _ = first.communicate(timeout=PATIENCE_S)
-    second.communicate(timeout=PATIENCE_S)
+    said, _ = first.communicate(timeout=GUARD_S)
+    second.communicate(timeout=GUARD_S)
     assert (first.returncode, second.returncode) == (0, 0), said
     assert place.rows("SELECT status, block, session_id FROM launch") == [("ok", -1, 1), ("ok", 0, 1), ("ok", 0, 1)]
 
@@ -201,7 +201,7 @@ def test_who_watches_ends_with_its_rank_or_is_missed(tmp_path: Path) -> None:
 
 def test_a_rank_that_breaks_does_not_wait_for_who_watches() -> None:
     code = "from parabench.cluster.inside.watch import Watch\nwatch = Watch()\nraise RuntimeError('broken')"
-    broken = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
+    broken = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=GUARD_S)
     assert broken.returncode == 1
     assert broken.stderr.endswith("RuntimeError: broken\n")
 
@@ -209,8 +209,8 @@ def test_a_rank_that_breaks_does_not_wait_for_who_watches() -> None:
 def test_what_is_wrong_is_said_once_and_nothing_is_written(place: Place) -> None:
     place.suite("ddp")
     first, second = place.ranks("--set", "world_size=3")
-    said, _ = first.communicate(timeout=PATIENCE_S)
-    silence, _ = second.communicate(timeout=PATIENCE_S)
+    said, _ = first.communicate(timeout=GUARD_S)
+    silence, _ = second.communicate(timeout=GUARD_S)
     assert (first.returncode, second.returncode) == (2, 2)
     assert silence == ""
     assert said.startswith("parabench: world_size 3 is not this group's: the group has 2 processes; use parabench run")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ranks_helpers import GROUP_TIMEOUT_S
+from guard import GUARD_S
 from rounding_helpers import differences, wide, widened
 
 from parabench import worker
@@ -74,7 +74,7 @@ def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] 
     rank = int(os.environ["RANK"])
     grouped = cases[0].strategy != "single"
     if grouped:
-        worker.join_group(worker.Job(cases[0], Protocol(), Venue(folder=folder, timeout_s=GROUP_TIMEOUT_S)), rank)
+        worker.join_group(worker.Job(cases[0], Protocol(), Venue(folder=folder, timeout_s=GUARD_S)), rank)
     for number, case in enumerate(cases):
         with wide(case):
             outcome = train_visibly(case, rank)
