@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +87,7 @@ def test_two_sides_of_a_known_truth(stores):
     assert (one.best, one.equals, one.shared, one.changes) == (1, (), 6, ({Outcome.FASTER: 6},))
     assert re.fullmatch(
         r"new is faster overall: a step takes 0\.80 times as long as on old \(geometric mean of 6 cases; 95 %: .*\)\. "
+        r"Sessions that did not take turns are taken to differ by an allowance, 5\.0 % \(standard deviation\)\. "
         r"Case by case against old, new is faster in 6\.",
         text,
     )
@@ -96,6 +99,35 @@ def test_what_cannot_be_told_apart_is_said_so(stores):
     one, text = said(stores["old"], stores["alike"])
     assert one.equals
     assert text.startswith("old and alike cannot be told apart overall: on alike a step takes 1.00 times as long")
+
+
+def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
+    """Launches that agree within 0.5 %, a session 4 % slower: what the gate calls unclear in every case."""
+    one, text = said(stores["old"], write(tmp_path, "later", 1.04, seed=1))
+    assert set(one.changes[0]) == {Outcome.UNCLEAR}
+    assert one.equals == (1,)
+    assert "old and later cannot be told apart overall" in text
+    # By hand: launches next to no noise, an allowance of 5 % in each session, the normal quantile.
+    quiet = [fake.sweep(CASES, lambda c: 0.08 / c.world_size, blocks=4) for _ in "ab"]
+    own = [write(tmp_path, name, cases=[], launches=each) for name, each in zip("ab", quiet, strict=True)]
+    (mean,) = said(*own)[0].means
+    assert math.log(mean.high) == pytest.approx(1.95996 * 0.05 * math.sqrt(2), rel=1e-3)
+    assert (mean.session_sd, mean.sessions) == (0.05, 0)
+
+
+def test_sessions_of_the_firsts_store_tell_how_sessions_differ(tmp_path):
+    """Of all cases at once: days are off by 1.1 % as a whole, and the mean of six cases is no surer than one."""
+    days = (1.0, 1.02, 0.99, 1.01, 1.0, 1.01)
+    for at, day in enumerate(days):
+        store = write(tmp_path, "days", day, seed=at)
+    later = write(tmp_path, "later", 1.02, seed=50)
+    one, text = said(store, later)
+    assert one.equals
+    assert one.means[0].session_sd == pytest.approx(statistics.stdev(map(math.log, days)), rel=0.2)
+    assert "differ by what 6 sessions tell, 1" in text
+    one, text = said(store, write(tmp_path, "slow", 1.06, seed=51))
+    assert one.equals == ()
+    assert text.startswith("days is faster overall")
 
 
 def test_many_sides_over_the_cases_that_they_share(stores, tmp_path):

@@ -7,12 +7,13 @@ in common no number of them shows, only other sessions do.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.gate.geometric import by_block
 from parabench.analysis.gate.sides import Side, differences, side_of
 from parabench.analysis.gate.significance import FEWEST_LAUNCHES, LEAST_SD, Between, Numbers, logs_of
 from parabench.analysis.session import select_session
@@ -44,7 +45,7 @@ def between_sessions(
     A case that FEWEST_SESSIONS of these measured has the variance of its sessions' means, each one that base could have
     been: that is the random effect of a session together with the noise of its launches. Others have the allowance.
     """
-    sessions = [base, *_alike(base, candidate)]
+    sessions = [base, *alike(base, candidate)]
     found = {}
     for case in cases:
         logs = [logs_of(side.by_case[case]["number_s"]) for side in sessions if case in side.by_case]
@@ -54,6 +55,30 @@ def between_sessions(
             here = [logs_of(side.by_case[case]["number_s"]) for side in (base, candidate) if case in side.by_case]
             found[case] = allowed(here, allowance)
     return found, len(sessions)
+
+
+def between_means(
+    base: Side, candidate: Side, cases: Sequence[tuple[str, str]], others: Sequence[Side], allowance: float = ALLOWANCE
+) -> Between:
+    """What two sessions' means over `cases`, their ids in base and in candidate, differ by: as `between_sessions` has
+    it of one case, with a block's mean for a launch. `others` are the sessions that are `alike`; of these count those
+    with a launch of every case.
+
+    What a session is off is in all its cases (a clock, a temperature), so the mean of many is no surer of it than one.
+    """
+    sides = [(base, [first for first, _ in cases]), (candidate, [second for _, second in cases])]
+    sides += [(other, sides[0][1]) for other in others]
+    means = [by_block([_launches(side, case) for case in own]) if set(own) <= side.by_case.keys() else None
+             for side, own in sides]  # fmt: skip
+    tell = [each for each in (means[0], *means[2:]) if each is not None]
+    if len(tell) >= FEWEST_SESSIONS:
+        return measured(tell)
+    return allowed([each for each in means[:2] if each is not None], allowance)
+
+
+def _launches(side: Side, case: str) -> pd.Series[float]:
+    own = side.by_case[case]
+    return pd.Series(logs_of(own["number_s"]), own["block"].to_numpy())
 
 
 def allowed(logs: list[Numbers], allowance: float) -> Between:
@@ -88,7 +113,7 @@ def _within(logs: list[Numbers]) -> tuple[int, float]:
     return freedom, squares / freedom if freedom else 0.0
 
 
-def _alike(base: Side, candidate: Side) -> Iterator[Side]:
+def alike(base: Side, candidate: Side) -> Iterator[Side]:
     """The other sessions of base's store that could have been the base: finished, of trainings, of an environment that
     differs in nothing that decides a latency, and not begun after both sides. The candidate is none of them, and
     neither are the sides of an `ab`, which are variants."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.gate.across_numbers import Known
-from parabench.analysis.gate.geometric import Mean, geometric_mean
-from parabench.analysis.gate.significance import FEWEST_LAUNCHES, Numbers, Test, factor, judge, logs_of
+from parabench.analysis.gate.geometric import Mean, averaged, geometric_mean
+from parabench.analysis.gate.significance import FEWEST_LAUNCHES, Between, Numbers, Test, factor, judge, logs_of
 
 # Case ids, and their launches: of base, and of candidate.
 Pair = tuple[str, str]
@@ -86,9 +86,17 @@ def launches_of(pairs: Sequence[Pair], base: Known, candidate: Known, paired: bo
     return {pair: _turns(*own) for pair, own in found.items()} if paired else found
 
 
-def mean_ratio(launches: Mapping[Pair, Launches], paired: bool, reason: str = "") -> Mean:
-    """The geometric mean over pairs of what `launches_of` found; `reason` is why those without a number have none."""
-    return geometric_mean([_by_block(own, paired) for own in launches.values()], reason)
+def mean_ratio(
+    launches: Mapping[Pair, Launches],
+    paired: bool,
+    reason: str = "",
+    between: Callable[[Sequence[Pair]], Between] | None = None,
+) -> Mean:
+    """The geometric mean over pairs of what `launches_of` found; `reason` is why those without a number have none.
+    `between` tells what two sessions' means over some of the pairs differ by themselves."""
+    logs = {pair: _by_block(own, paired) for pair, own in launches.items()}
+    judged, enough = averaged(logs)
+    return geometric_mean(list(logs.values()), reason, between(judged) if between and enough else None)
 
 
 def _turns(base: pd.DataFrame, candidate: pd.DataFrame) -> Launches:

@@ -185,18 +185,29 @@ def launches_for(
 def _standard_error(variances: Numbers, counts: Numbers, between: Sequence[Between | None]) -> tuple[Numbers, Numbers]:
     """(standard error, degrees of freedom by Satterthwaite) of each of several differences of means.
 
-    `variances` are of one launch, of shape (sides, differences), and so are `counts`. What sessions differ is added
-    twice. A variance between sessions' means that was read from sessions holds the noise of as many launches as these
-    had: of the launches only what goes beyond that is added.
+    `variances` are of one launch, of shape (sides, differences), and so are `counts`. What sessions differ is added as
+    `with_sessions` does.
+    """
+    part = variances / counts
+    launches = part.sum(axis=0)
+    df = launches**2 / (part**2 / (counts - 1)).sum(axis=0)
+    total, df = with_sessions(launches, df, counts.min(axis=0) - 1, between)
+    return np.sqrt(total), df
+
+
+def with_sessions(
+    launches: Numbers, df: Numbers, fewest_df: Numbers, between: Sequence[Between | None]
+) -> tuple[Numbers, Numbers]:
+    """(variance, degrees of freedom by Satterthwaite) of differences of two sessions' means: `launches` is what their
+    launches alone give it, with `df` degrees of freedom, `fewest_df` of them on the side that has fewer.
+
+    What sessions differ is added twice. A variance between sessions' means that was read from sessions holds the noise
+    of as many launches as these had: of the launches only what goes beyond that is added.
     """
     rows = [(each.variance, each.df, each.launches) if each is not None else (0.0, math.inf, 0.0) for each in between]
     session, session_df, held = np.array(rows).T
     measured = np.array([each is not None and each.sessions > 0 for each in between])
-    part = variances / counts
-    launches = part.sum(axis=0)
-    over_df = (part**2 / (counts - 1)).sum(axis=0)
-    beyond = np.maximum(0.0, launches - 2 * held)
-    launches = np.where(measured, beyond, launches)
-    over_df = np.where(measured, beyond**2 / (counts.min(axis=0) - 1), over_df)
-    total = launches + 2 * session
-    return np.sqrt(total), total**2 / (over_df + (2 * session) ** 2 / session_df)
+    own = np.where(measured, np.maximum(0.0, launches - 2 * held), launches)
+    own_df = np.where(measured, fewest_df, df)
+    total = own + 2 * session
+    return total, total**2 / (own**2 / own_df + (2 * session) ** 2 / session_df)

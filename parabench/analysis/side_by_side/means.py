@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parabench.analysis import words
+from parabench.analysis.gate.between import alike, between_means
 from parabench.analysis.gate.geometric import Mean
 from parabench.analysis.gate.ratios import Launches, Pair, launches_of, mean_ratio
-from parabench.analysis.gate.sides import interleaved
+from parabench.analysis.gate.sides import Side, interleaved
+from parabench.analysis.gate.significance import Between
 from parabench.analysis.side_by_side.several import Row, Several
 
 
@@ -17,17 +19,17 @@ class Means:
     def __init__(self, of: Several) -> None:
         self._of = of
         self._launches: dict[tuple[str, int, int], dict[Pair, Launches]] = {}
+        self._alike: dict[tuple[int, int], list[Side]] = {}
 
     def of(self, rows: Sequence[Row], base: int, other: int, name: str = "latency") -> Mean:
         """The mean of a number (latency, per_joule, per_gb) of the side `other` over that of the side `base`, over
-        those of `rows` that both have with launches enough; without a number, with the reason."""
+        those of `rows` that both have with launches enough; without a number, with the reason. Of latency its interval
+        holds what sessions differ by themselves, as the gate's rule has it of a case."""
         pairs = [(row[base], row[other]) for row in rows]
         both = [(first, second) for first, second in pairs if first is not None and second is not None]
         if not both:
             role = self._of.sides[base].role
             return Mean(None, None, None, 0, 0, 0, f"no case in common with {role}")
-        if base == 0 and len(both) == len(self._of.ratios_of(other, name).of):  # all that there are
-            return self._of.ratios_of(other, name).mean
         paired = interleaved(self._of.sides[base], self._of.sides[other])
         known = self._of.known[name]
         if (name, base, other) not in self._launches:
@@ -35,7 +37,19 @@ class Means:
             taken = [(first, second) for first, second in every if first is not None and second is not None]
             self._launches[name, base, other] = launches_of(taken, known[base], known[other], paired)
         there = self._launches[name, base, other]
-        return mean_ratio({pair: there[pair] for pair in both}, paired, self._why(rows, base, other, name))
+        between = None
+        if name == "latency" and not paired:
+
+            def between(cases: Sequence[Pair]) -> Between:
+                return self._between(base, other, cases)
+
+        return mean_ratio({pair: there[pair] for pair in both}, paired, self._why(rows, base, other, name), between)
+
+    def _between(self, base: int, other: int, cases: Sequence[Pair]) -> Between:
+        sides = self._of.sides[base], self._of.sides[other]
+        if (base, other) not in self._alike:
+            self._alike[base, other] = list(alike(*sides))
+        return between_means(*sides, cases, self._alike[base, other])
 
     def _why(self, rows: Sequence[Row], base: int, other: int, name: str) -> str:
         """Why the cases without a ratio have none, as far as they are held against the first side."""

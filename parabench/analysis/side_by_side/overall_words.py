@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from parabench.analysis import words
 from parabench.analysis.gate import across_words
+from parabench.analysis.gate.between import ALLOWANCE
 from parabench.analysis.gate.geometric import Mean
 from parabench.analysis.gate.outcome import Outcome
 from parabench.analysis.side_by_side.overall import Overall
@@ -15,7 +16,7 @@ _CHANCE = "with one launch a case nobody can say whether that is chance"
 
 def sentences(of: Overall) -> list[str]:
     """Who is fastest over which cases; how many cases became what by the gate's rule; and what is not in it."""
-    said = [*_verdict(of), *_cases(of), *_left(of)]
+    said = [*_verdict(of), *_sessions(of), *_cases(of), *_left(of)]
     missing = [of.names[at] for at in range(1, len(of.names)) if at not in of.compared]
     if missing and of.others:
         verb = "has" if len(missing) == 1 else "have"
@@ -109,6 +110,25 @@ def _head(of: Overall) -> str:
     if of.equals:
         return f"{among}{group} are fastest {_where(of)} and cannot be told apart"
     return f"{among}{group} is fastest {_where(of)}"
+
+
+def _sessions(of: Overall) -> Iterator[str]:
+    """What the intervals hold of sessions that did not take turns."""
+    told: dict[str, list[str]] = {}
+    for at in of.others:
+        if (sd := of.means[at - 1].session_sd) is not None:
+            said = f"{_source(of.means[at - 1], sd)}, {words.percent(sd)} (standard deviation)"
+            told.setdefault(said, []).append(of.names[at])
+    if told:
+        which = [said if len(told) == 1 else f"{said}, for {words.joined(names)}" for said, names in told.items()]
+        yield f"Sessions that did not take turns are taken to differ {'; '.join(which)}."
+
+
+def _source(mean: Mean, sd: float) -> str:
+    """What tells by how much sessions differ."""
+    if mean.sessions:
+        return f"by what {words.count(mean.sessions, 'session')} tell"
+    return "by an allowance" if sd <= ALLOWANCE else "as much as the blocks of one do"
 
 
 def _times(mean: Mean) -> str:

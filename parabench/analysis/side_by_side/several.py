@@ -44,7 +44,7 @@ class Against:
 
     `paired`: both took turns in one run, and were compared block by block. `outcomes` are what became of each pair by
     the gate's rule, as `parabench compare` judges the same two sessions; `machines`: they ran on two, and intervals are
-    of the launches alone, as those of `compare --across-hardware`.
+    of the launches alone, as those of `compare --across-hardware`; `means.Means` adds what sessions differ.
     """
 
     side: Side
