@@ -89,11 +89,14 @@ def _hold(where: str) -> tuple[Path, int]:
     """A new folder and the descriptor that holds it."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=where))
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        # Before it is locked another process may take it for abandoned, and remove it.
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
         # A file system that knows no locks has nothing removed by others either: they cannot ask.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
-        # Before it was locked another process may have taken it for abandoned, and removed it.
         if still_there(folder, handle):
             return folder, handle
         os.close(handle)

@@ -11,6 +11,7 @@ import pytest
 from parabench.analysis import words
 from parabench.analysis.gate import compare as gate
 from parabench.analysis.gate.outcome import Outcome, Verdict
+from parabench.analysis.gate.rule import speed
 from parabench.analysis.gate.sides import read_side, side_of
 from parabench.analysis.gate.significance import holm, judge
 from parabench.errors import UsageError
@@ -105,6 +106,12 @@ def test_a_slowdown_that_may_be_the_tolerance_is_no_pass_however_surely_it_is_sm
         assert row.ratio < row.upper < row.high
         assert (row.upper < 1.02) == (verdict is Verdict.NO_REGRESSION)
         assert f"the upper bound is {words.signed(row.upper - 1)}, ddp native 1 MiB, 2 ranks" in found.sentence()
+
+
+def test_what_is_no_number_rules_nothing_out():
+    """It does not come from a store; a gate that passes on it would be worse than one that does not judge."""
+    (found,) = judge({"case": ([0.0, np.nan, 0.0], [0.0, 0.0, 0.0])}, paired=True).values()
+    assert speed(found) == (Outcome.UNCLEAR, "")
 
 
 def test_the_bound_is_that_of_a_one_sided_t_test(tmp_path):

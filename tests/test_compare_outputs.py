@@ -375,7 +375,8 @@ def test_a_runs_console_prints_lines(capsys):
     assert not re.search("[\x1b\x07\u202e]", out)
 
 
-def test_a_rate_of_false_alarms_has_a_least(stores):
-    result = run(stores / "base.db", stores / "slow.db", "--alpha", "1e-300")
+@pytest.mark.parametrize("rate", ["1e-300", "nan"])
+def test_a_rate_of_false_alarms_has_a_least(stores, rate):
+    result = run(stores / "base.db", stores / "slow.db", "--alpha", rate)
     assert result.exit_code == 2
-    assert "1e-300 is not in the range 0.0001<=x<=0.5" in result.stderr
+    assert f"{rate} is not in the range 0.0001<=x<=0.5" in result.stderr

@@ -247,6 +247,7 @@ def test_only_new_cases_are_refused_before_anything_is_launched(lab, gate):
         ("base", ("--parabench-between-sessions=x",), "--parabench-between-sessions: 'x' is no share of 0 or more"),
         ("base", ("--parabench-alpha=0.7",), "--parabench-alpha: 0.7 is not in the range 0.0001<=x<=0.5"),
         ("base", ("--parabench-alpha=1e-300",), "--parabench-alpha: 1e-300 is not in the range 0.0001<=x<=0.5"),
+        ("base", ("--parabench-alpha=nan",), "--parabench-alpha: nan is not in the range 0.0001<=x<=0.5"),
         (None, ("--parabench-alpha=0.01",), "--parabench-alpha means nothing without --parabench-baseline STORE"),
     ],
 )

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,22 @@ def test_a_folder_that_was_taken_for_abandoned_before_it_was_locked_is_made_agai
     folder = scratch.own_folder()
     assert folder.is_dir()
     assert names(places[0]) == [folder.name] != taken[0]
+
+
+def test_a_folder_that_was_removed_before_it_was_opened_is_made_again(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, []
+
+    def late(*arguments: Any, **options: Any) -> str:
+        made.append(make(*arguments, **options))
+        if len(made) == 1:
+            scratch.remove_abandoned()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", late)
+    assert str(scratch.own_folder()) == made[-1]
+    assert names(places[0]) == [Path(made[-1]).name] != [Path(made[0]).name]
 
 
 def test_a_file_system_without_locks_is_used_and_nothing_is_removed_from_it(

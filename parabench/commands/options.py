@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -34,8 +35,18 @@ class Fraction(click.ParamType[float]):
         return share
 
 
+class Rate(click.FloatRange):
+    """A range that holds no NaN, which click lets pass: nothing would be significant at that level."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: D102
+        rate = float(super().convert(value, param, ctx))
+        if math.isnan(rate):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return rate
+
+
 # Below its least nobody can tell a rate of false alarms.
-ALPHAS = click.FloatRange(1e-4, 0.5)
+ALPHAS = Rate(1e-4, 0.5)
 
 # What a gate is asked for.
 gate = (

@@ -59,7 +59,7 @@ def speed(test: Test, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tup
     beyond = math.log1p(tolerance)
     if test.difference > beyond and test.p_slower <= alpha:
         return Outcome.SLOWER, ""
-    if test.upper >= beyond:
+    if not test.upper < beyond:  # nor is anything ruled out by a bound that is no number
         return Outcome.UNCLEAR, "beyond the tolerance, but not beyond the noise" if test.difference > beyond else ""
     if test.difference < -beyond and test.p_faster <= alpha:
         return Outcome.FASTER, ""
