@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
+from hang_helpers import came
 
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.ring import RING
@@ -32,18 +33,19 @@ def _faulty(fault: Callable[[], object], *, backward: bool = False) -> Callable[
 
     def strategy(model: Model, context: Context) -> Parallel:
         parallel = ddp(model, context)
-        if context.place.rank == FAULTY_RANK:
-            calls = itertools.count()
+        calls = itertools.count()
 
-            def hook(*_: object) -> None:
-                if next(calls) == FAULTY_STEP:
+        def hook(*_: object) -> None:
+            if next(calls) == FAULTY_STEP:
+                came()
+                if context.place.rank == FAULTY_RANK:
                     fault()
 
-            if backward:
-                # The head's gradient is the first; the embeddings' bucket is not yet complete.
-                model.module.blocks[-1].register_full_backward_hook(hook)
-            else:
-                model.module.register_forward_pre_hook(hook)
+        if backward:
+            # The head's gradient is the first; the embeddings' bucket is not yet complete.
+            model.module.blocks[-1].register_full_backward_hook(hook)
+        else:
+            model.module.register_forward_pre_hook(hook)
         return parallel
 
     return strategy
@@ -53,6 +55,7 @@ def _faulty_build(fault: Callable[[], object]) -> Callable[[Model, Context], Par
     """DDP that rank 1 meets `fault` before building, while its peers already wait for it there."""
 
     def strategy(model: Model, context: Context) -> Parallel:
+        came()
         if context.place.rank == FAULTY_RANK:
             fault()
         return ddp(model, context)
@@ -108,6 +111,7 @@ waiting_in_build = _faulty_build(_wait_forever)
 
 def all_waiting_in_build(model: Model, context: Context) -> Parallel:
     """No rank comes to a collective."""
+    came()
     _wait_forever()
     return ddp(model, context)
 

@@ -21,8 +21,6 @@ from benchmarks.hosts import Host
 
 PORT = 29400
 
-# How long what must come may take on a busy machine; nothing waits so long unless it is broken.
-
 
 class Driver:
     """`parabench run` on one host. What it has said so far is in `lines`."""

@@ -24,7 +24,6 @@ from guard import GUARD_S
 NODES = ("n1", "n2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo", "scontrol", "unshare")
 
-# Far more than the second or two that the daemons take.
 POLL_S = 0.1
 
 # What `scontrol show job` says of a job that is not over.

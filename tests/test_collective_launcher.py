@@ -14,6 +14,7 @@ import pytest
 import torch
 from fake_collectives import case
 from guard import GUARD_S
+from hang_helpers import came, pass_when
 from torch.distributed import ReduceOp
 
 from parabench.cluster.team import LOST
@@ -33,19 +34,17 @@ pytestmark = pytest.mark.alone
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
 THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)
-HANG_DEADLINE_S = 5.0
 
 
 def run(
     op: str,
     algorithm: str,
     *,
-    deadline_s: float = GUARD_S,
     protocol: CollectiveProtocol = PROTOCOL,
     **fields: Any,
 ) -> Launch:
     small = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
-    return launch_collective(case(op, algorithm, **(small | fields)), protocol, deadline_s=deadline_s)
+    return launch_collective(case(op, algorithm, **(small | fields)), protocol, deadline_s=GUARD_S)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -87,8 +86,9 @@ def test_calls_back_to_back_are_kept_in_batches_of_as_many_on_all_ranks(op, algo
     assert {call.n_wrong for call in seen.collectives} == {0}
 
 
-def test_a_hang_among_calls_back_to_back_is_found():
-    seen = run("all_reduce", "test_collective_launcher:STOPPED", deadline_s=HANG_DEADLINE_S, protocol=THROUGHPUT)
+def test_a_hang_among_calls_back_to_back_is_found(monkeypatch):
+    pass_when(monkeypatch)
+    seen = run("all_reduce", "test_collective_launcher:STOPPED", protocol=THROUGHPUT)
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert "to 4 KiB in place, warmup batch of calls 0" in seen.failure.message
@@ -125,8 +125,10 @@ def _killed(wire: Any, flat: Any, of: Any) -> None:
 
 
 def _stopped(wire: Any, flat: Any, of: Any) -> None:
-    if wire.rank == 1 and flat.nbytes > 1024:
-        os.kill(os.getpid(), signal.SIGSTOP)
+    if flat.nbytes > 1024:
+        came()
+        if wire.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
     RING.all_reduce(wire, flat, of)
 
 
@@ -188,8 +190,9 @@ def test_a_killed_rank_is_crashed_and_what_it_measured_before_is_kept():
     assert {call.n_wrong for call in seen.collectives} == {None}
 
 
-def test_a_stopped_rank_is_hung_and_named_with_how_far_it_came():
-    seen = run("all_reduce", "test_collective_launcher:STOPPED", deadline_s=HANG_DEADLINE_S)
+def test_a_stopped_rank_is_hung_and_named_with_how_far_it_came(monkeypatch):
+    pass_when(monkeypatch)
+    seen = run("all_reduce", "test_collective_launcher:STOPPED")
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert "to 4 KiB in place, warmup call 0" in seen.failure.message

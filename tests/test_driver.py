@@ -20,7 +20,6 @@ from parabench.scratch import own_folder, shared_memory_folder
 
 pytestmark = pytest.mark.alone
 
-# How long what must come may take on a busy machine; nothing waits so long unless it is broken.
 
 SUITE = '''\
 """Which bucket size is held up?"""

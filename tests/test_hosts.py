@@ -20,7 +20,6 @@ from benchmarks.hosts import Host, NoNodes, hosts
 
 pytestmark = pytest.mark.alone
 
-# How long what must come may take on a busy machine; nothing waits so long unless it is broken.
 PORT = 29400
 
 # For each connection in turn: read it to its end, and say so.

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from faulty_helpers import FAULTY_RANK
 from guard import GUARD_S
+from hang_helpers import pass_when
 
 from parabench import scratch
 from parabench.case import Case, Protocol
@@ -27,9 +28,6 @@ from parabench.worker import Job, run
 pytestmark = pytest.mark.alone
 
 PROTOCOL = Protocol(warmup=2, steps=4, instrumented=0)
-
-# Long enough for a launch to reach its fault on a busy machine; a hang waits as long as this.
-HANG_DEADLINE_S = 5.0
 
 
 def case(strategy: str, **fields: Any) -> Case:
@@ -187,8 +185,9 @@ def test_out_of_memory_is_said_so(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["waiting", "stopping", "stopping_in_backward", "stopping_in_build"])
-def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str) -> None:
-    seen = launch(case(strategy), PROTOCOL, deadline_s=HANG_DEADLINE_S)
+def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_when(monkeypatch)
+    seen = launch(case(strategy), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -196,17 +195,19 @@ def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str) -> None:
     assert steps_kept(seen, 0) == kept
 
 
-def test_a_hang_shows_where_each_rank_stands() -> None:
-    seen = launch(case("waiting"), PROTOCOL, deadline_s=HANG_DEADLINE_S)
+def test_a_hang_shows_where_each_rank_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_when(monkeypatch)
+    seen = launch(case("waiting"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.failure is not None
     assert seen.failure.traceback is not None
     assert "in _wait_forever" in seen.failure.traceback
     assert "in backward" in seen.failure.traceback.partition("rank 1:")[0]
 
 
-def test_a_hang_names_the_collective_and_who_did_not_call_it() -> None:
+def test_a_hang_names_the_collective_and_who_did_not_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rank has come to a step: c10d's flight recorder alone knows."""
-    seen = launch(case("waiting_in_build"), PROTOCOL, deadline_s=HANG_DEADLINE_S)
+    pass_when(monkeypatch)
+    seen = launch(case("waiting_in_build"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -216,8 +217,9 @@ def test_a_hang_names_the_collective_and_who_did_not_call_it() -> None:
     assert "not over: " in seen.failure.traceback.partition("\n")[0]
 
 
-def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far() -> None:
-    seen = launch(case("all_waiting_in_build"), PROTOCOL, deadline_s=HANG_DEADLINE_S)
+def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_when(monkeypatch)
+    seen = launch(case("all_waiting_in_build"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert seen.failure.rank is None

@@ -23,7 +23,6 @@ SCRIPT = Path(__file__).parents[1] / "examples" / "slurm.sbatch"
 # As in an activated environment.
 ACTIVATED = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-# How long what must come may take on a busy machine; nothing waits so long unless it is broken.
 
 SUITE = '''\
 """What does the second node give?"""

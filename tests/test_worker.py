@@ -25,7 +25,6 @@ from parabench.cluster.inside.watch import GONE, Ask, Watch
 
 pytestmark = pytest.mark.alone
 
-# How long what must come may take on a busy machine; nothing waits so long unless it is broken.
 
 TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2"]
 MPIRUN = ["mpirun", "-np", "2", "--allow-run-as-root", "--oversubscribe", sys.executable]
