@@ -146,6 +146,15 @@ def join_group(job: RankJob, rank: int) -> dict[str, Any]:
     return {"clock": clock} if clock else {}
 
 
+def loaded_nccl(case: AnyCase) -> dict[str, str]:
+    """{"nccl_version": of the NCCL that this process has loaded}, which LD_PRELOAD or LD_LIBRARY_PATH may have made
+    another than the installed wheel's; {} of another backend."""
+    if case.backend != "nccl":
+        return {}
+    numbers: tuple[Any, ...] = torch.cuda.nccl.version()
+    return {"nccl_version": ".".join(map(str, numbers[:3])) + "".join(numbers[3:])}
+
+
 # What is raised as a plain RuntimeError, or as a DistBackendError, when memory is what lacks: by torch's allocator on
 # the host; by CUDA for a context, a module or an event (cudaGetErrorString of cudaErrorMemoryAllocation is "out of
 # memory", which NCCL quotes as "Cuda failure 2 'out of memory'", without the number in older versions); by cuBLAS and

@@ -356,6 +356,8 @@ def _slowest(ranks: Iterable[tuple[int, float | None]]) -> list[float]:
 
 # Why a value is null where neither time nor permission would help; what a device lacks is no doubt about it.
 NOT_SUPPORTED = "not supported by this device or driver"
+# Why a rate is null though its counter was read: no failure, and no doubt either.
+MAY_HAVE_WRAPPED = "the counter has 32 bits, and may have gone round more than once between two readings"
 
 # The spans that a training stood still for communication in; the others are named like a step's parts.
 WAIT = "wait"

@@ -33,7 +33,7 @@ from parabench.probes.memory import forget_building, forget_peak, peak_memory
 from parabench.probes.profile import Traces
 from parabench.probes.replicas import fingerprints
 from parabench.probes.steps import Awaited, StepClock, tell_counts
-from parabench.rank import device_of, hand_over, join_group, tie_to_driver
+from parabench.rank import device_of, hand_over, join_group, loaded_nccl, tie_to_driver
 from parabench.record import METRICS
 from parabench.registry import load
 from parabench.strategies import recipe
@@ -142,6 +142,7 @@ def train_case(job: Job, place: Place, material: Material | None = None) -> dict
             **facts,
             **flops,
             **arithmetic_of(getattr(training.optimizer, "left_out", None)),
+            **loaded_nccl(job.case),
             "collectives": calls,
             **seen["facts"],
         },

@@ -14,7 +14,7 @@ from parabench.analysis.evidence import evidence
 from parabench.analysis.instruments.health import findings
 from parabench.analysis.scaling import curves
 from parabench.analysis.session import select_session
-from parabench.record import NOT_SUPPORTED, DeviceSample, Finding, HostSample, Launch
+from parabench.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Finding, HostSample, Launch
 
 GIB = 2**30
 
@@ -167,6 +167,9 @@ def test_what_a_device_lacks_is_no_doubt_unless_a_result_rests_on_it(tmp_path):
         return read(fake.launch(gpu_case()), [DeviceSample(0, 0.0, metric, None, None, NOT_SUPPORTED), *samples])
 
     assert found(tmp_path, lacking("ecc_corrected")) == []
+    both = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
+    gone_round = [DeviceSample(0, 1.5, metric, None, None, MAY_HAVE_WRAPPED) for metric in both]
+    assert found(tmp_path, read(fake.launch(gpu_case()), [*device_samples(), *gone_round])) == []
     finding = one(tmp_path, "device_unreadable", lacking("power_w"))
     assert NOT_SUPPORTED in finding.message
 

@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import fake_results as fake
 import pynvml
 import pytest
 
-from parabench import machine
+from parabench import machine, rank
+from parabench.analysis.gate.sides import differences, read_side
+from parabench.analysis.tables import environment_rows
 from parabench.case import Case
 from parabench.rules import refusal
 
@@ -133,3 +136,30 @@ def test_of_variables_that_name_files_only_that_they_are_set_is_recorded(monkeyp
     assert seen["env"]["NCCL_MNNVL_ENABLE"] == "0"
     assert seen["nccl_files"] == ["/etc/nccl.conf"]
     assert str(tmp_path) not in json.dumps(seen)
+
+
+@pytest.mark.parametrize(("wheel", "told"), [("2.27.5", "2.28.3"), (None, "2.28.3"), ("2.28.3", "2.28.3")])
+def test_the_nccl_that_ranks_had_loaded_stands_for_the_installed_wheels(tmp_path, monkeypatch, wheel, told):
+    """LD_PRELOAD, or torch's own: what the driver sees installed is what ranks use only where they say so."""
+    case = fake.case(device="cuda", backend="nccl")
+    monkeypatch.setattr("torch.cuda.nccl.version", lambda: (2, 28, 3))
+    assert rank.loaded_nccl(case) == {"nccl_version": told}
+    assert rank.loaded_nccl(fake.case()) == {}
+    installed = fake.ENVIRONMENT | {
+        "versions": {"torch": "2.13.0", "nccl": wheel},
+        "unknown_versions": {} if wheel else {"nccl": "no wheel of it is installed"},
+    }
+    ran = [fake.tell(fake.launch(case), {"nccl_version": told})]
+    one = side(tmp_path / "one.db", ran, installed)
+    rows = environment_rows(one.session)
+    assert [value for name, value in rows if name == "nccl"] == [told]
+    assert [value for name, value in rows if name == "nccl_wheel"] == ([wheel] if wheel not in (None, told) else [])
+    of_wheel = installed | {"versions": {"torch": "2.13.0", "nccl": "2.27.5"}}
+    other = side(tmp_path / "other.db", [fake.launch(case)], of_wheel)
+    (found,) = differences(one, other)
+    assert (found.name, found.base, found.candidate, found.matters) == ("nccl", told, "2.27.5", True)
+
+
+def side(path, launches, environment):
+    fake.write(path, launches, environment=environment)
+    return read_side(str(path), "base")

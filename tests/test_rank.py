@@ -1,8 +1,11 @@
-"""What a rank says of the error that ended it, and who dies with whom."""
+"""What a rank says of the error that ended it, who dies with whom, and how torch asks for devices."""
 
 from __future__ import annotations
 
+import ast
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -117,3 +120,24 @@ def leave_an_orphan() -> None:
 
 def test_a_process_that_is_an_orphan_before_it_ties_itself_dies_at_once(tmp_path: Path) -> None:
     assert run_ranks(leave_an_orphan, (), size=1, deadline_s=30, logs=tmp_path).ok
+
+
+def test_torch_asks_for_devices_through_nvml() -> None:
+    """torch elastic asks before every launch; without the variable that makes a context on each device."""
+    asks = """
+import os, sys, tempfile
+from pathlib import Path
+import torch
+from parabench.ranks import run_ranks, start_server
+
+asked = []
+torch.cuda.is_available = lambda: bool(asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")))
+start_server()
+with tempfile.TemporaryDirectory() as logs:
+    assert run_ranks(os.getpid, (), size=1, deadline_s=300, logs=Path(logs)).ok
+print(asked)
+"""
+    plain = {name: value for name, value in os.environ.items() if name != "PYTORCH_NVML_BASED_CUDA_CHECK"}
+    done = subprocess.run([sys.executable, "-c", asks], env=plain, capture_output=True, text=True)
+    asked = ast.literal_eval(done.stdout or "[]")
+    assert set(asked) == {"1"}, done.stderr

@@ -87,7 +87,7 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
         started_utc=str(row["started_utc"]),
         finished_utc=_text(row["finished_utc"]),
         version=str(row["parabench_version"]),
-        environment=json.loads(row["environment"]) or {},
+        environment=_with_loaded(json.loads(row["environment"]) or {}, _loaded_nccl(results, int(row["id"]))),
         plan=json.loads(row["plan"]) or {},
         interleaved=json.loads(_text(row["interleaved"]) or "{}"),
     )
@@ -95,3 +95,21 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _loaded_nccl(results: Results, session: int) -> str | None:
+    """The version of NCCL that ranks of the session had loaded, the last that any told; None where none did."""
+    told = results.launch.loc[results.launch["session_id"] == session, "facts"].dropna()
+    told = told[told.str.contains('"nccl_version"', regex=False)]
+    return json.loads(told.iloc[-1]).get("nccl_version") if len(told) else None
+
+
+def _with_loaded(environment: dict[str, Any], nccl: str | None) -> dict[str, Any]:
+    """The environment with the NCCL that ranks had loaded for that of the installed wheel, which stays beside it as
+    `nccl_wheel` where it is another."""
+    versions = environment.get("versions") or {}
+    if nccl is None or versions.get("nccl") == nccl:
+        return environment
+    unknown = {name: why for name, why in (environment.get("unknown_versions") or {}).items() if name != "nccl"}
+    changed = environment | {"versions": versions | {"nccl": nccl}, "unknown_versions": unknown}
+    return changed | {"nccl_wheel": versions["nccl"]} if versions.get("nccl") else changed

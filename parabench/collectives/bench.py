@@ -20,7 +20,7 @@ from parabench.collectives.algorithm import make
 from parabench.collectives.exact import Truth, count_wrong
 from parabench.collectives.timing import MARKS, Bench
 from parabench.collectives.wire import PIECE_BYTES
-from parabench.rank import device_of, hand_over, join_group, tie_to_driver
+from parabench.rank import device_of, hand_over, join_group, loaded_nccl, tie_to_driver
 from parabench.venue import Venue
 
 # c10d's reductions by our names.
@@ -100,7 +100,8 @@ def time_all(job: BenchJob, rank: int, device: torch.device, marks: npt.NDArray[
         # The worse of the two checks: what is wrong always is not counted twice.
         wrong.append([size, in_place, max(found, here.wrong())])
         del here
-    facts = {"algorithm": _ran(case), "piece_bytes": PIECE_BYTES, "collectives": membership.calls()}
+    facts: dict[str, Any] = {"algorithm": _ran(case), "piece_bytes": PIECE_BYTES, "collectives": membership.calls()}
+    facts |= loaded_nccl(case)
     return {"wrong": wrong, "facts": facts}
 
 

@@ -14,7 +14,7 @@ import pynvml
 from parabench.probes import nvml
 from parabench.probes.pids import RankPids
 from parabench.probes.sampler import Reasons
-from parabench.record import DeviceSample
+from parabench.record import MAY_HAVE_WRAPPED, DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")
 
@@ -28,7 +28,6 @@ UNLISTED = "NVML lists none of this launch's ranks: they have not begun, or it c
 UNTOLD = "NVML does not tell this process's memory"
 HIDDEN = "NVML shows this process no such device"
 WRAPPED = "the counter began anew"
-ROUND = "the counter has 32 bits, and may have gone round more than once between two readings"
 
 
 class Devices:
@@ -150,7 +149,7 @@ class _Device:
         lost = counts.period < math.inf and (counts.most is None or counts.most * passed_s >= counts.period)
         for metric, first, last in zip(metrics, before.numbers, counts.numbers, strict=True):
             grown = last - first if counts.period == math.inf else (last - first) % counts.period
-            reason = ROUND if lost else WRAPPED if grown < 0 else None
+            reason = MAY_HAVE_WRAPPED if lost else WRAPPED if grown < 0 else None
             self.tell(metric, None if reason else grown / passed_s, reason)
 
     def ask(self, metrics: tuple[str, ...], asks: tuple[Callable[[Any], Any], ...]) -> Any:

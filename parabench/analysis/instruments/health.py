@@ -11,7 +11,7 @@ import pandas as pd
 from parabench.analysis import nodes, words
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.instruments.windows import measured, windows
-from parabench.record import NOT_SUPPORTED, Finding
+from parabench.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, Finding
 
 # Why clocks are not higher, as bits (nvmlClocksEventReason... in nvml.h). These are limits that something imposed. No
 # limits are: nothing to do (1), clocks that somebody chose (2), a display's (0x100).
@@ -199,7 +199,7 @@ def _unread(seen: Evidence) -> dict[str, tuple[set[int], list[str]]]:
         until = rows.groupby(keys, dropna=False)["t_s"].shift(-1).fillna(float("inf"))
         null = rows["value"].isna() & (rows["t_s"] < rows["end_s"]) & (until > rows["begin_s"])
         for row in rows[null].to_dict("records"):
-            if row["reason"] == NOT_SUPPORTED and row["metric"] in OPTIONAL:
+            if row["reason"] in (NOT_SUPPORTED, MAY_HAVE_WRAPPED) and row["metric"] in OPTIONAL:
                 continue
             of_rank = "" if pd.isna(row["rank"]) else f" of rank {row['rank']:.0f}"
             at = nodes.device_said(row[where], row["node"], of_several) if where else f"node {row['node']}"

@@ -15,10 +15,12 @@ from parabench.record import Phase
 
 # What a device's power sensor and energy counter need. On A100 and H100 the sensor looks at 25 % of the time, the
 # counter moves every 20 to 100 ms, and utilization is a mean of up to a second: over a shorter time what is read is
-# mostly chance (Yang, Adamek, Armour, "Part-time Power Measurements", arXiv 2312.02741). Over 20 moves of the counter
-# what is before the first and after the last of them is at most a tenth.
+# mostly chance (Yang, Adamek, Armour, "Part-time Power Measurements", arXiv 2312.02741). A counter is behind by up to
+# one move, at the begin as at the end, so its growth is off by one at most: 100 ms are a twentieth of 2 s, and of a
+# counter that moves more slowly one of 10 moves is a tenth. A window of 2 s has 20 readings; a counter that moves as
+# often as it is read stands still between some of them, so no more than half of them can be asked to see it move.
 SENSOR_S = 2.0
-SENSOR_MOVES = 20
+SENSOR_MOVES = 10
 
 
 def phases(facts: object) -> dict[str, tuple[float, float]]:
