@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from guard import GUARD_S
 
 CUDA = torch.device("cuda", 0)
 
@@ -66,7 +67,7 @@ class Device:
 
             def synchronize(self) -> None:
                 with device.moved:
-                    assert device.moved.wait_for(self.query, timeout=60), "nobody lets the device run"
+                    assert device.moved.wait_for(self.query, timeout=GUARD_S), "nobody lets the device run"
 
         self.default = Stream()
         monkeypatch.setattr(torch.cuda, "Stream", Stream)

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
-import pytest
 
 from parabench import ranks
+
+if TYPE_CHECKING:  # ranks import this too
+    import pytest
 
 Condition = Callable[[list[psutil.Process]], bool]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from guard import GUARD_S
 
 from benchmarks.instruments import NoSampler
 from parabench.case import Case, Protocol
@@ -30,7 +31,7 @@ def moved(strategy: str, ranks: int, instrumented: int, algorithm: str = "native
         global_batch=8,
         bucket_mib=0.0005,  # more than one bucket
     )
-    launched = launch(case, Protocol(warmup=WARMUP, steps=STEPS, instrumented=instrumented), deadline_s=60)
+    launched = launch(case, Protocol(warmup=WARMUP, steps=STEPS, instrumented=instrumented), deadline_s=GUARD_S)
     assert launched.status == Status.OK, launched.failure
     assert len(launched.facts["moved"]) == ranks
     return [steps[WARMUP : WARMUP + STEPS - 1] for steps in launched.facts["moved"]]

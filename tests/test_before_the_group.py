@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from guard import GUARD_S
 
 from parabench import worker
 from parabench.case import Case, Protocol
@@ -48,7 +49,7 @@ def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypat
         raise Joined
 
     monkeypatch.setattr(worker, "join_group", join)
-    job = worker.Job(case(workers=2), Protocol(), Venue(folder=tmp_path, timeout_s=60))
+    job = worker.Job(case(workers=2), Protocol(), Venue(folder=tmp_path, timeout_s=GUARD_S))
     with pytest.raises(Joined):
         worker.measure(job, 0)
     assert seen == [2]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from guard import GUARD_S
 from ranks_helpers import in_group
 from watched_helpers import check_every_way, check_nothing_is_kept, check_the_results
 
@@ -29,7 +30,7 @@ FEW = Protocol(warmup=2, steps=2, instrumented=2)
 
 def complaints(check: Any, algorithm: str, folder: Path) -> list[str]:
     case = Case(algorithm=algorithm, world_size=2, device="cpu", backend="gloo")
-    ended = run_ranks(in_group, (check, case, folder), size=2, deadline_s=60, logs=folder / "logs")
+    ended = run_ranks(in_group, (check, case, folder), size=2, deadline_s=GUARD_S, logs=folder / "logs")
     said = [path.read_text() for path in sorted(folder.glob("rank*.json"))]
     assert ended.ok, said
     return [f"rank {rank}: {each}" for rank, text in enumerate(said) for each in json.loads(text)]
@@ -51,7 +52,7 @@ def test_watching_changes_no_result(algorithm: str, tmp_path: Path) -> None:
 
 def seen(protocol: Protocol = FEW, **fields: Any) -> Launch:
     case = Case(**({"world_size": 2, "device": "cpu", "backend": "gloo"} | fields))
-    launched = launch(case, protocol, deadline_s=60)
+    launched = launch(case, protocol, deadline_s=GUARD_S)
     assert launched.status is Status.OK, launched.failure
     return launched
 

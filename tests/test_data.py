@@ -17,6 +17,7 @@ import own_helpers
 import psutil
 import pytest
 import torch
+from guard import GUARD_S
 from torch import Tensor
 from torch.utils.data import default_collate
 
@@ -165,9 +166,9 @@ def test_whole_batches_are_what_stacking_samples_makes() -> None:
 def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None:
     (case,) = plan(machine, strategy="ddp", world_size=2, workers=2, seq_len=8)
     protocol = Protocol(warmup=2, steps=2, instrumented=0)
-    reference = launch(case.reference(), protocol, deadline_s=120)
+    reference = launch(case.reference(), protocol, deadline_s=GUARD_S)
     before = set(psutil.Process().children(recursive=True))
-    seen = launch(case, protocol, deadline_s=120)
+    seen = launch(case, protocol, deadline_s=GUARD_S)
     verify(seen, reference_of(reference))
     assert seen.status is Status.OK, seen.failure
     assert set(psutil.Process().children(recursive=True)) <= before
@@ -188,7 +189,7 @@ def test_workers_die_with_a_killed_rank_even_while_stopped(tmp_path: Path) -> No
     assert len(workers) == 2
     rank.kill()
     rank.join()
-    _, left = psutil.wait_procs(workers, timeout=60)
+    _, left = psutil.wait_procs(workers, timeout=GUARD_S)
     for process in left:
         process.kill()
     assert not left
@@ -260,8 +261,8 @@ def test_tokens_train_for_real(machine: Any, tmp_path: Path, kept: Path) -> None
         seq_len=8,
     )
     protocol = Protocol(warmup=2, steps=1, instrumented=0)
-    seen = launch(case, protocol, deadline_s=120)
-    verify(seen, reference_of(launch(case.reference(), protocol, deadline_s=120)))
+    seen = launch(case, protocol, deadline_s=GUARD_S)
+    verify(seen, reference_of(launch(case.reference(), protocol, deadline_s=GUARD_S)))
     assert seen.status is Status.OK, seen.failure
 
 
@@ -379,8 +380,8 @@ def test_a_users_dataset_trains_for_real(machine: Any) -> None:
         workers=1,
     )
     protocol = Protocol(warmup=2, steps=2, instrumented=0)
-    seen = launch(case, protocol, deadline_s=120)
-    verify(seen, reference_of(launch(case.reference(), protocol, deadline_s=120)))
+    seen = launch(case, protocol, deadline_s=GUARD_S)
+    verify(seen, reference_of(launch(case.reference(), protocol, deadline_s=GUARD_S)))
     assert seen.status is Status.OK, seen.failure
 
 

@@ -8,6 +8,7 @@ import fake_results as fake
 import numpy as np
 import pytest
 import torch
+from guard import GUARD_S
 from trained_helpers import TRAINED_TOKENS, small_gpt
 
 from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, POWER, efficiency, flops_per_token
@@ -271,7 +272,7 @@ def test_a_counter_that_fails_is_an_unknown_with_its_reason():
 def test_only_the_plain_training_on_one_device_is_counted(tmp_path, more, counts):
     plain = Case(strategy="single", model="toy", data="synthetic", seq_len=1, device="cpu", backend="gloo", **more)
     facts = train_case(
-        Job(plain, Protocol(warmup=2, steps=1, instrumented=0), Venue(folder=tmp_path, timeout_s=60.0)),
+        Job(plain, Protocol(warmup=2, steps=1, instrumented=0), Venue(folder=tmp_path, timeout_s=GUARD_S)),
         Place(0, 1, torch.device("cpu")),
     )["facts"]
     assert ("flops" in facts) == counts

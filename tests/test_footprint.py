@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from guard import GUARD_S
 
 from parabench.case import Case, Protocol
 from parabench.launcher import launch
@@ -74,7 +75,7 @@ def test_the_state_of_a_rank_is_what_theory_says(name: str, size: int) -> None:
         global_batch=4,
         **options,
     )
-    seen = launch(each, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=120)
+    seen = launch(each, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
     expected: Theory = theory(size)
     for metric, of_theory in (

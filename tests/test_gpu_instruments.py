@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from guard import GUARD_S
 
 from parabench.case import Case, Protocol
 from parabench.launcher import launch
@@ -25,7 +26,7 @@ PROTOCOL = Protocol(warmup=3, steps=5, instrumented=4, profile=True, memory_snap
 
 def seen(folder: Path, protocol: Protocol = PROTOCOL, **fields: Any) -> Launch:
     case = Case(**({"device": "cuda", "backend": "nccl", "model": "gpt2", "bucket_mib": 25.0} | fields))
-    launched = launch(case, protocol, deadline_s=300, traces=folder / "traces")
+    launched = launch(case, protocol, deadline_s=GUARD_S, traces=folder / "traces")
     assert launched.status is Status.OK, launched.failure
     return launched
 

@@ -13,6 +13,7 @@ import pandas as pd
 import psutil
 import pytest
 from fake_nvml import Clock
+from guard import GUARD_S
 
 from parabench.analysis.evidence import evidence
 from parabench.analysis.instruments.memory_time import Allocation, allocations, launch_phases, memory_timeline
@@ -154,7 +155,7 @@ def test_an_allocation_is_seen_with_its_size_at_its_time(tmp_path):
         world_size=2,
     )  # fmt: skip
     protocol = Protocol(warmup=2, steps=memory_helpers.GRABS_IN + 5, launches=1, instrumented=0)
-    seen = launch(case, protocol, deadline_s=120)
+    seen = launch(case, protocol, deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
 
     gathered = fake.write(tmp_path / "r.db", [seen])

@@ -9,6 +9,7 @@ import fake_results as fake
 import pandas as pd
 import pytest
 import truth_helpers as truth
+from guard import GUARD_S
 
 from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.instruments.anatomy import Steps, step_table
@@ -30,7 +31,7 @@ BUCKET_MIB = 0.001
 def explained(folder: Any, **fields: Any) -> Evidence:
     """The evidence of one launch."""
     plain = {"device": "cpu", "backend": "gloo", "world_size": RANKS, "data": "synthetic", "seq_len": 1}
-    seen = launch(Case(**(plain | {"global_batch": truth.BATCH} | fields)), PROTOCOL, deadline_s=60)
+    seen = launch(Case(**(plain | {"global_batch": truth.BATCH} | fields)), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
     results = fake.write(folder / "results.db", [seen])
     return evidence(results, select_session(results))

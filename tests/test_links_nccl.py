@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
+from guard import GUARD_S
 
 from parabench.links import nccl
 from parabench.links.nccl import HOLD_S, MOST_CYCLES_PER_S, TRIPS, NcclWire
@@ -103,7 +104,7 @@ class Machine:
         sends = op.way is dist.isend
         key = number if sends else 1 - number
         self._ends[key, sends].put((rank.enqueue(), op.tensor.clone()))
-        other, theirs = self._ends[key, not sends].get(timeout=60)
+        other, theirs = self._ends[key, not sends].get(timeout=GUARD_S)
         assert len(theirs) == len(op.tensor)
         if not sends:
             op.tensor.copy_(theirs)

@@ -13,6 +13,7 @@ import pytest
 import ranks_helpers
 import torch
 import torch.distributed as dist
+from guard import GUARD_S
 
 from parabench.case import Case
 from parabench.collectives import membership
@@ -136,7 +137,7 @@ def two_dimensions(rank: int, size: int) -> Iterator[str]:
 def test_meshes_are_made_of_the_default_groups_kind(tmp_path: Path) -> None:
     case = Case(algorithm="ring", world_size=4, device="cpu", backend="gloo")
     ended = run_ranks(
-        ranks_helpers.in_group, (two_dimensions, case, tmp_path), size=4, deadline_s=120, logs=tmp_path / "logs"
+        ranks_helpers.in_group, (two_dimensions, case, tmp_path), size=4, deadline_s=GUARD_S, logs=tmp_path / "logs"
     )
     told = {path.stem: json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))}
     assert (ended.ok, told) == (True, {f"rank{rank}": [] for rank in range(4)})

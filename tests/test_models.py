@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from guard import GUARD_S
 from torch import nn
 
 from parabench.case import Case, Protocol
@@ -114,8 +115,8 @@ def test_every_way_trains_what_one_device_trains(name: str, machine: Any) -> Non
     cases = [replace(base, strategy=strategy) for strategy in ("ddp", "fsdp", "tp")]
     if MODELS[name].features is not None:
         cases.append(replace(base, strategy="tp", split="dimension"))
-    reference = launch(base.reference(), SHORT, deadline_s=120)
+    reference = launch(base.reference(), SHORT, deadline_s=GUARD_S)
     for case in cases:
-        seen = launch(case, SHORT, deadline_s=120)
+        seen = launch(case, SHORT, deadline_s=GUARD_S)
         verify(seen, reference_of(reference))
         assert seen.status is Status.OK, (case.label, seen.failure)

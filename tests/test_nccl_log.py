@@ -11,6 +11,7 @@ from typing import Any
 import fake_results as fake
 import pytest
 from fake_launch import FakeLauncher
+from guard import GUARD_S
 
 from parabench.analysis.evidence import evidence
 from parabench.analysis.instruments.nccl_choice import choices
@@ -199,7 +200,7 @@ def test_an_explanation_that_fails_does_not_fail_the_session(block: int, well: b
 
 def test_every_ranks_log_of_the_explaining_launch_is_in_its_facts() -> None:
     case = Case(strategy="fake_cuda:writes_nccls_log", world_size=2, device="cpu", backend="gloo")
-    launched = launch(case, EXPLAINING, deadline_s=60)
+    launched = launch(case, EXPLAINING, deadline_s=GUARD_S)
     assert launched.status is Status.OK, launched.failure
     told = [(each["rank"], each["choices"][0]["bytes"]) for each in launched.facts["nccl"]]
     assert told == [(0, 4), (1, 5)]

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fake_cuda import Device, Group, works_that_are_none
+from guard import GUARD_S
 from ranks_helpers import in_group
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ProcessGroup
@@ -179,7 +180,9 @@ def test_the_trainings_stream_stands_still_for_events_as_fsdp2_waits(bench: Benc
 
 def test_an_operator_that_returns_no_work_keeps_what_it_returned(tmp_path: Path) -> None:
     case = Case(world_size=2, device="cpu", backend="gloo")
-    ended = run_ranks(in_group, (works_that_are_none, case, tmp_path), size=2, deadline_s=60, logs=tmp_path / "logs")
+    ended = run_ranks(
+        in_group, (works_that_are_none, case, tmp_path), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs"
+    )
     assert [json.loads(path.read_text()) for path in tmp_path.glob("rank*.json")] == [[], []]
     assert ended.ok
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guard import GUARD_S
 
 from parabench.case import Case, Protocol
 from parabench.data.datasets import dataset_of
@@ -186,10 +187,10 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         plan(machine, strategy="tp", world_size=2, model="own_helpers:rich", split=split).cases[0]
         for split in ("batch", "dimension")
     ]
-    reference = reference_of(launch(cases[0].reference(), protocol, deadline_s=120))
+    reference = reference_of(launch(cases[0].reference(), protocol, deadline_s=GUARD_S))
     for case in cases:
         assert STRATEGIES[case.strategy].layout is Layout.TENSOR
-        seen = launch(case, protocol, deadline_s=120)
+        seen = launch(case, protocol, deadline_s=GUARD_S)
         verify(seen, reference)
         assert seen.status is Status.OK, seen.failure
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 
 import pytest
+from guard import GUARD_S
 from torch._C._distributed_c10d import FileStore, HashStore
 
 from parabench.ab_plan import check_alike
@@ -343,7 +344,7 @@ REAL = [
 @pytest.mark.parametrize("axes", REAL, ids=lambda axes: axes["strategy"])
 def test_all_ranks_take_the_steps_that_they_agreed_on(axes):
     case = Case(model="toy", data="synthetic", seq_len=1, **{"global_batch": 8, **axes}, **HERE)
-    seen = launch(case, Protocol(warmup_s=0.05, measure_s=0.05, instrumented=2), deadline_s=120)
+    seen = launch(case, Protocol(warmup_s=0.05, measure_s=0.05, instrumented=2), deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
     counts = seen.facts["counts"]
     assert counts["measured"] >= LEAST_MEASURED
@@ -368,7 +369,7 @@ def sum_of_slowest(samples: list[Sample], phase: Phase) -> float:
 
 def test_a_rank_that_fails_amid_its_warm_up_leaves_warm_up_steps():
     case = Case(strategy="tests.faulty_helpers:raising", world_size=2, **HERE)
-    seen = launch(case, Protocol(warmup_s=600.0, measure_s=600.0), deadline_s=120)
+    seen = launch(case, Protocol(warmup_s=600.0, measure_s=600.0), deadline_s=GUARD_S)
     assert seen.status is Status.FAILED
     assert seen.facts["counts"]["measured"] == 0
     assert {sample.phase for sample in seen.samples} == {Phase.WARMUP}

@@ -8,6 +8,7 @@ from typing import Any
 import fake_results as fake
 import pytest
 import torch
+from guard import GUARD_S
 from torch import nn
 
 from parabench.analysis.checks import check
@@ -128,13 +129,13 @@ def test_the_scale_grows_after_so_many_steps_without_an_overflow() -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize("precision", ["bf16-true", "fp16-mixed"])
 def test_ranks_train_as_one_device_does_in_the_same_precision(precision: str) -> None:
-    alone = launch(case(strategy="single", precision=precision), SHORT, deadline_s=300)
+    alone = launch(case(strategy="single", precision=precision), SHORT, deadline_s=GUARD_S)
     assert alone.status is Status.OK, alone.failure
     bytes_of_one = {s.metric: s.value for s in alone.samples if s.metric == "parameter_bytes"}["parameter_bytes"]
     numbers = alone.facts["model"]["parameters"]
     assert bytes_of_one == numbers * {"bfloat16": 2, "float32": 4}[PRECISIONS[precision].parameters]
     for strategy in ("ddp", "fsdp", "tp"):
-        seen = launch(case(strategy=strategy, world_size=2, precision=precision), SHORT, deadline_s=300)
+        seen = launch(case(strategy=strategy, world_size=2, precision=precision), SHORT, deadline_s=GUARD_S)
         verify(seen, reference_of(alone))
         assert seen.status is Status.OK, seen.failure
         assert ("steps_left_out" in seen.facts["arithmetic"]) is PRECISIONS[precision].scaled

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fake_launch import FakeLauncher
+from guard import GUARD_S
 from rich.console import Console
 
 from parabench.case import Case, Protocol
@@ -29,7 +30,7 @@ PROTOCOL = Protocol(warmup=2, steps=2, instrumented=1, profile=True)
 
 def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_path: Path) -> None:
     case = Case(algorithm="ring", world_size=2, device="cpu", backend="gloo")
-    launched = launch(case, PROTOCOL, deadline_s=60, traces=tmp_path / "traces")
+    launched = launch(case, PROTOCOL, deadline_s=GUARD_S, traces=tmp_path / "traces")
     assert launched.status is Status.OK, launched.failure
     assert len(launched.step_latencies()) == PROTOCOL.all_steps == 6
     assert len(launched.step_latencies(Phase.MEASURE)) == 2
@@ -53,7 +54,7 @@ def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_
 
 def test_nothing_is_traced_unless_asked(tmp_path: Path) -> None:
     case = Case(strategy="single", device="cpu", backend="gloo")
-    launched = launch(case, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=60, traces=tmp_path / "traces")
+    launched = launch(case, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=GUARD_S, traces=tmp_path / "traces")
     assert launched.status is Status.OK, launched.failure
     assert list(tmp_path.iterdir()) == []
     assert "profile" not in launched.facts

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from guard import GUARD_S
 from torch.utils.data import DataLoader
 
 from parabench.lifeline import die_with_parent
@@ -119,7 +120,7 @@ def leave_an_orphan() -> None:
 
 
 def test_a_process_that_is_an_orphan_before_it_ties_itself_dies_at_once(tmp_path: Path) -> None:
-    assert run_ranks(leave_an_orphan, (), size=1, deadline_s=30, logs=tmp_path).ok
+    assert run_ranks(leave_an_orphan, (), size=1, deadline_s=GUARD_S, logs=tmp_path).ok
 
 
 def test_torch_asks_for_devices_through_nvml() -> None:

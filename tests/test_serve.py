@@ -21,6 +21,7 @@ import pytest
 from browser_helpers import drawn, needs_chromium
 from click.testing import CliRunner
 from fake_old_store import make_older
+from guard import GUARD_S
 from test_driver import end, signals_as_usual
 from werkzeug.test import Client
 
@@ -452,7 +453,7 @@ def test_it_listens_on_loopback_and_tells_nothing_of_itself(tmp_path, maker, cap
         assert places == {f"0100007F:{port:04X}"}
         with pytest.raises(UsageError, match=rf"port {port} cannot be listened on: .*; give another --port"):
             listen(live(tmp_path / "r.db", maker), port)
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD_S)
         connection.request("GET", "/progress")
         answer = connection.getresponse()
         assert answer.headers["Server"] == "parabench"
@@ -497,14 +498,14 @@ def test_it_says_where_it_is_and_ends_when_asked_to(tmp_path, number):
         line = process.stdout.readline()
         port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ shows results; Ctrl-C ends it\n", line)[1])
         for told in ("There is no store results yet.", "0 of 9 launches."):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD_S)
             connection.request("GET", "/progress")
             assert told in json.loads(connection.getresponse().read())["said"]
             connection.close()
             (tmp_path / "results").mkdir(exist_ok=True)
             planned(tmp_path / "results" / "results.db", [])
         process.send_signal(number)
-        said, wrong = process.communicate(timeout=60)
+        said, wrong = process.communicate(timeout=GUARD_S)
     finally:
         end(process)
     assert (process.returncode, wrong) == (0, "")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import snippet_helpers
+from guard import GUARD_S
 
 from parabench.analysis.sweet_spot.snippet import snippet
 from parabench.case import Case
@@ -100,7 +101,7 @@ def test_what_the_backend_does_itself_needs_no_line(algorithm: str) -> None:
 
 def test_the_lines_do_what_the_case_measured(tmp_path: Path) -> None:
     start_server()
-    ended = run_ranks(snippet_helpers.scripts, (tmp_path,), size=2, deadline_s=120, logs=tmp_path / "logs")
+    ended = run_ranks(snippet_helpers.scripts, (tmp_path,), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs")
     assert ended.ok, [path.read_text()[-2000:] for path in tmp_path.glob("logs/**/stderr.log")]
     seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     expected = {
