@@ -17,12 +17,17 @@ MODES = (THROUGHPUT, LATENCY)
 # Throughput of calls that a CUDA graph replays, so that nothing of what the host does to start each is in it.
 GRAPH = "throughput, CUDA graph"
 
-# How each is said, behind "timed: ".
-IN_WORDS = {
+_IN_WORDS = {
     THROUGHPUT: "calls back to back, as nccl-tests does",
     GRAPH: "calls back to back, captured in a CUDA graph, as nccl-tests -G does",
     LATENCY: "isolated calls, each after a barrier",
 }
+
+
+def in_words(timing: str) -> str:
+    """How a timing is said, behind "timed: "; one that only a newer parabench knows is its name."""
+    return _IN_WORDS.get(timing, timing)
+
 
 # Of a throughput launch's size and form: a batch that is waited for, which tells how long a call takes, and one that
 # runs on into the timed ones.

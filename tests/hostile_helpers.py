@@ -22,7 +22,18 @@ from test_report_anatomy import step
 from parabench.case import Case
 from parabench.collective_case import CollectiveCase
 from parabench.errors import UsageError
-from parabench.record import MIB, DeviceSample, Failure, Finding, HostSample, LinkSample, Sample, Status
+from parabench.record import (
+    MIB,
+    DeviceSample,
+    Failure,
+    Finding,
+    HostSample,
+    LinkMessage,
+    LinkSample,
+    Phase,
+    Sample,
+    Status,
+)
 from parabench.store import Store
 
 # Everything that runs calls this.
@@ -197,7 +208,8 @@ def trainings(path: Path, label: str = "one") -> Path:
     with Store.open_or_create(path) as store:
         session = store.last_session()
         assert session is not None
-        store.add_links(session.id, [LinkSample(0, 1, 0, 1, "cuda:0", "cuda:0", 1e-5, None, "rank 1 ended")])
+        link = LinkSample(0, 1, 0, 1, "cuda:0", "cuda:0", 1e-5, None, "rank 1 ended")
+        store.add_links(session.id, [link], [LinkMessage(0, 1, 8, Phase.MEASURE, 2e-5)])
     return path
 
 

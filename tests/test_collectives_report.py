@@ -202,7 +202,7 @@ def test_wrong_elements_are_loud_and_draw_nothing(tmp_path):
     ],
 )
 def test_doubts_are_findings(tmp_path, launches, code):
-    assert f"<code>{code}</code>" in render(fake.write(tmp_path / "r.db", launches))
+    assert f">{code}</code>" in render(fake.write(tmp_path / "r.db", launches))
 
 
 def test_agreeing_launches_are_doubted_by_nothing(tmp_path):

@@ -366,7 +366,9 @@ def test_best_answers_for_either_kind_of_session(tmp_path):
     assert "measured collectives, not training; name one that did: " in result.stderr
     assert result.stderr.count("\n") == 1
     fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="again")
-    assert parabench("compare", f"{path}@training", f"{path}@again").exit_code == 0
+    # Two sessions leave open what sessions differ by themselves.
+    assert parabench("compare", f"{path}@training", f"{path}@again").exit_code == 3
+    assert parabench("compare", f"{path}@training", f"{path}@again", "--between-sessions", 0).exit_code == 0
 
 
 @pytest.mark.parametrize("kind", ["symbolic", "hard"])

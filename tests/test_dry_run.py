@@ -262,7 +262,7 @@ def test_arithmetic_is_6_operations_a_parameter_and_token(suite, tmp_path):
 
 def test_of_devices_it_is_the_least(suite, tmp_path):
     told = said(suite, tmp_path, axes=("device=cuda",), cluster=Flags(nnodes="2", nproc_per_node="8"))
-    assert "at least, at the bfloat16 peak of the fastest device known here" in told
+    assert "at least, at the bf16 peak of the fastest device known here" in told
 
 
 # -- resuming ------------------------------------------------------------------------------------------------------

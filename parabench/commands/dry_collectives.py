@@ -11,7 +11,7 @@ from rich.console import Console
 
 from parabench.analysis import words
 from parabench.collective_case import CollectiveCase, CollectiveProtocol, size_text
-from parabench.collective_modes import IN_WORDS, LATENCY
+from parabench.collective_modes import LATENCY, in_words
 from parabench.collectives_run import COMMENT, NAME, QUESTION, CollectivesRequest, plan_collectives
 from parabench.commands.dry_run import (
     SCREENFUL,
@@ -66,7 +66,7 @@ def _lines(
     yield f"buffers:   {words.listed(ranges)}"
     yield f"launches:  {left_words(opened, len(left))}"
     yield from links_lines(links, len(left))
-    yield f"timed:     {IN_WORDS[plan.protocol.timing]}; {_calls(plan)}"
+    yield f"timed:     {in_words(plan.protocol.timing)}; {_calls(plan)}"
     yield f"largest:   {largest(plan.cases)}"
     known = known_seconds(store, plan.protocol)
     seen = [known[case.id, False] for case in left if (case.id, False) in known]

@@ -17,7 +17,7 @@ from parabench.analysis.link_checks import check_links
 from parabench.analysis.links import link_table
 from parabench.analysis.session import Session
 from parabench.collective_case import OPS, size_text
-from parabench.collective_modes import IN_WORDS, LATENCY
+from parabench.collective_modes import LATENCY, in_words
 from parabench.pages.collectives_data import case_table, page_data
 from parabench.pages.page import render_page
 from parabench.pages.palette import in_native_order
@@ -48,7 +48,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     return render_page(
         "collectives.html",
         session,
-        [*_sections(bool((table["good"] > 0).any()), IN_WORDS[session.timing]), *link_sections(links)],
+        [*_sections(bool((table["good"] > 0).any()), in_words(session.timing)), *link_sections(links)],
         machine_section(session),
         template_folder,
         data=page_data(cases, launches, table, fits),
@@ -58,7 +58,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
                "unchecked": int(table["n_wrong"].isna().sum()), "wrong": int(table["n_wrong"].sum())},
         rows=[_row(row) for row in table.to_dict("records")],
         statistics=sorted(set(table["statistic"])),
-        timed=IN_WORDS[session.timing],
+        timed=in_words(session.timing),
         batched=session.timing != LATENCY,
         fits=[_fit(fit) for fit in fits],
         formulas=_formulas(table),

@@ -13,7 +13,7 @@ from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
 from parabench.analysis.session import select_session
 from parabench.analysis.sweet_spot.effects import fit
 from parabench.collective_case import OPS, size_text
-from parabench.collective_modes import IN_WORDS, LATENCY
+from parabench.collective_modes import LATENCY, in_words
 from parabench.record import Status
 from parabench.store import Results
 
@@ -49,7 +49,7 @@ class BusAnswer:
     `ranges` cover the measured sizes in their order; between two of them lies one of `changes`. `peak` is the highest
     bus bandwidth, GB/s, `peak_bytes` its size and `peak_algorithm` whose it is. `why_not` says why nothing can be
     told apart; `ranges` then is empty. `sizes` are all that were measured, `timing` says how
-    (`collective_modes.IN_WORDS`).
+    (`collective_modes.in_words`).
     """
 
     op: str
@@ -86,7 +86,7 @@ class BusAnswer:
                 f"The highest bus bandwidth is {words.digits(self.peak)} GB/s, "
                 f"{self.peak_algorithm} at {size_text(self.peak_bytes)}."
             )
-        said.append(f"Timed: {IN_WORDS[self.timing]}.")
+        said.append(f"Timed: {in_words(self.timing)}.")
         return " ".join(said)
 
     def _sizes_of(self, each: Range) -> tuple[int, ...]:

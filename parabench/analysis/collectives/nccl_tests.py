@@ -17,7 +17,7 @@ from parabench.analysis.collectives.bus import QUANTILES, bus_table, launch_size
 from parabench.analysis.nodes import crowded, several
 from parabench.analysis.session import Session
 from parabench.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
-from parabench.collective_modes import GRAPH, IN_WORDS, LATENCY
+from parabench.collective_modes import GRAPH, LATENCY, in_words
 from parabench.record import Status
 from parabench.store import Results
 
@@ -34,7 +34,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         rows = table[table["case_id"] == case_id]
         first = rows.iloc[0]
         yield f"# {first['label']}, {first['backend']} on {first['device']}"
-        yield f"# timed: {IN_WORDS[first['timing']]}{_batches(rows)}"
+        yield f"# timed: {in_words(first['timing'])}{_batches(rows)}"
         what = "calls" if first["timing"] == LATENCY else "batches of calls"
         yield f"# time: of a call, {first['statistic']} over a launch, by its slowest rank; mean over launches"
         yield f"# p50, p95, p99: over a launch's {what}"
