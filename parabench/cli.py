@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class Commands(click.Group):
     """A group that prints a UsageError as one line and exits with 2."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: D102 - click's
+        _open_standard_streams()
         try:
             return super().invoke(ctx)
         except UsageError as error:
@@ -59,6 +61,17 @@ class Commands(click.Group):
             why = words.one_line(error)
             click.echo(f"parabench: the store cannot be used: {why}; give the results.db of a run", err=True)
             ctx.exit(USAGE)
+
+
+def _open_standard_streams() -> None:
+    """Whoever started us may have closed standard input, output or error (`>&-`). The next file that is opened would
+    get that number, and what a library or a rank writes to standard output would go into it: a store, a pipe."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(nowhere, True)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

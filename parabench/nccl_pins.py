@@ -28,9 +28,13 @@ SUMS_ONLY = ("nvls", "nvlstree", "pat")
 # CollNet joins no fewer nodes unless NCCL_COLLNET_NODE_THRESHOLD says so.
 COLLNET = ("collnetdirect", "collnetchain")
 
+# 2, where nobody says: one GPU a node only; 0 never, 1 always (ncclPatEnable).
+PAT = "NCCL_PAT_ENABLE"
+
 LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 
-# What is called, and whether it averages. FSDP2 averages in float32 and bfloat16; DDP divides before it sums
+# What is called, and whether it averages. FSDP2 averages in float32 and bfloat16, and nothing here lets it reduce in
+# float16, where it would sum and divide itself (strategies/fsdp.py); DDP divides before it sums
 # (torch.distributed.fsdp._fully_shard._fsdp_collectives._get_gradient_divide_factors; c10d's reducer).
 _SUMS: Mapping[str, bool] = {"allreduce": False}
 _SHARDS: Mapping[str, bool] = {"allgather": False, "reducescatter": True}
@@ -46,7 +50,7 @@ class Communicator:
     calls: Mapping[str, bool] = field(default_factory=dict)
 
 
-def unpinned(case: AnyCase, nccl: Nccl) -> str | None:
+def unpinned(case: AnyCase, nccl: Nccl, environ: Mapping[str, str] = os.environ) -> str | None:
     """Why NCCL cannot be pinned to the case's algorithm, or why the pin would change nothing; None when it can be
     tried, and for whatever is not NCCL's own."""
     if case.backend != "nccl" or not is_nccls(case.algorithm):
@@ -66,17 +70,20 @@ def unpinned(case: AnyCase, nccl: Nccl) -> str | None:
             f"{case.algorithm} would be NCCL's own choice again; native is that"
         )
     pinned = [each for each in among if not set(each.calls).isdisjoint(NCCL_ALGORITHMS[own])]
-    return next((why for each in pinned if (why := _lacking(own, each)) is not None), None)
+    return next((why for each in pinned if (why := _lacking(own, each, environ)) is not None), None)
 
 
-def _lacking(own: str, among: Communicator) -> str | None:
+def _lacking(own: str, among: Communicator, environ: Mapping[str, str]) -> str | None:
     """Why NCCL has `own` switched off among these ranks, or for what is called among them."""
     here = f"{among.size} ranks on {'one node' if among.nodes == 1 else f'{among.nodes} nodes'}"
     if own == "nvlstree" and among.nodes == 1:
         return f"NCCL has nvlstree between nodes only, and here are {here}; use nccl:nvls"
     if own in COLLNET and among.nodes == 1:
         return f"NCCL has {own} between nodes only, and here are {here}; use nccl:ring or nccl:tree"
-    if own == "pat" and among.nodes != among.size:
+    pat = environ.get(PAT, "2")
+    if own == "pat" and pat == "0":
+        return f"{PAT}=0 switches pat off; unset it"
+    if own == "pat" and pat == "2" and among.nodes != among.size:
         return f"NCCL has pat for one GPU a node only, and here are {here}; use nccl:ring"
     averaged = [op for op in NCCL_ALGORITHMS[own] if among.calls.get(op)]
     if own in SUMS_ONLY and averaged:

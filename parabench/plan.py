@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 from typing import Protocol as Interface
@@ -174,6 +174,9 @@ def unknown_fields(of: type[Any], values: Mapping[str, Any]) -> list[str]:
     return [name for name in values if name not in of.__dataclass_fields__]
 
 
+# The suite that asks on one GPU what needs no second one.
+FOR_ONE_GPU = "quick"
+
 # What of a case must divide its world size.
 DIVISORS = ("nodes", "tp_size", "ranks_per_node")
 
@@ -211,8 +214,18 @@ def make_plan(
         else:
             skipped.append(Skipped(case, reason))
     if not cases:
-        raise UsageError(f"suite {suite.name}: nothing to run; {skipped[0].reason if skipped else 'no cases'}")
+        why = skipped[0].reason if skipped else "no cases"
+        raise UsageError(f"suite {suite.name}: nothing to run; {why}{_instead(suite, found, machine)}")
     return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)
+
+
+def _instead(suite: Suite, cases: Iterable[Case], machine: Machine) -> str:
+    """What to ask on one GPU instead of what needs several."""
+    if len(machine.gpus) != 1 or machine.nodes > 1 or suite.name == FOR_ONE_GPU:
+        return ""
+    if any(case.device != "cuda" or case.world_size == 1 for case in cases):
+        return ""
+    return f". It asks about several GPUs; on one, `parabench run {FOR_ONE_GPU}` has a question"
 
 
 def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str | None:

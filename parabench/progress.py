@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import TracebackType
 from typing import Any
 from typing import Protocol as Interface
@@ -31,12 +32,21 @@ class PatientConsole(Console):
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich's, of lines."""
-        super().print(*(words.printable(each) if isinstance(each, str) else each for each in objects), **options)
+        """As rich's, of lines. Where they cannot be written, as on a full disk, standard error says so once."""
+        try:
+            super().print(*(words.printable(each) if isinstance(each, str) else each for each in objects), **options)
+        except OSError as error:
+            self._end()
+            if not self.stderr:
+                why = f"standard output cannot be written: {words.one_line(error)}; what follows is not shown"
+                print(f"parabench: {why}", file=sys.stderr)
 
     def on_broken_pipe(self) -> None:
         """Say nothing more, instead of ending the process. Only the stream that lost its reader ends: that of
         `ab --json -` is stderr, and the results that follow on stdout have a reader of their own."""
+        self._end()
+
+    def _end(self) -> None:
         self.quiet = True
         # What the stream still holds would fail again when it is flushed at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)

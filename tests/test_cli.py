@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from parabench.cli import main
+from parabench.progress import PatientConsole, say
 from parabench.suite import shipped
 
 
@@ -205,3 +206,23 @@ def test_a_full_disk_behind_standard_output_is_a_line(stores):
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert done.stderr == "parabench: what is said cannot be written: [Errno 28] No space left on device\n"
+
+
+def test_a_full_disk_behind_a_runs_standard_output_ends_no_run(capsys):
+    """What is measured is in the store; that nobody reads of it is said once."""
+    with Path("/dev/full").open("w") as full:
+        console = PatientConsole(file=full)
+        for line in ("one", "two"):
+            say(console, line)
+    said = (
+        "parabench: standard output cannot be written: [Errno 28] No space left on device; what follows is not shown\n"
+    )
+    assert capsys.readouterr().err == said
+
+
+def test_a_run_whose_standard_output_is_closed_measures(tmp_path):
+    words = [sys.executable, "-m", "parabench", "run", "quick", "--set", "strategy=single", "--launches", "1"]
+    words += ["--steps", "1", "--set", "device=cpu", "--out", str(tmp_path)]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "report.html").is_file()

@@ -88,6 +88,17 @@ def test_what_may_run_is_tried(pinned: Case) -> None:
     assert unpinned(pinned, UNKNOWN) is None
 
 
+def test_who_switches_pat_on_or_off_is_heeded() -> None:
+    gathered = CollectiveCase(
+        op="all_gather", algorithm="nccl:pat", world_size=4, redop="none", device="cuda", backend="nccl"
+    )
+    assert "pat for one GPU a node only" in str(unpinned(gathered, UNKNOWN, {}))
+    assert unpinned(gathered, UNKNOWN, {"NCCL_PAT_ENABLE": "1"}) is None
+    apart = replace(gathered, nodes=4)
+    assert unpinned(apart, UNKNOWN, {}) is None
+    assert "NCCL_PAT_ENABLE=0 switches pat off" in str(unpinned(apart, UNKNOWN, {"NCCL_PAT_ENABLE": "0"}))
+
+
 def test_single_collectives_are_judged_by_their_operation_and_reduction() -> None:
     def pinned(own: str, op: str, redop: str, **fields: Any) -> CollectiveCase:
         named = {"world_size": 2, "device": "cuda", "backend": "nccl", **fields}
