@@ -135,7 +135,7 @@ asked = []
 torch.cuda.is_available = lambda: bool(asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")))
 start_server()
 with tempfile.TemporaryDirectory() as logs:
-    assert run_ranks(os.getpid, (), size=1, deadline_s=300, logs=Path(logs)).ok
+    assert run_ranks(os.getpid, (), size=1, deadline_s=600, logs=Path(logs)).ok
 print(asked)
 """
     plain = {name: value for name, value in os.environ.items() if name != "PYTORCH_NVML_BASED_CUDA_CHECK"}
