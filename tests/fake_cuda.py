@@ -92,6 +92,7 @@ class Behind:
         class Event:
             def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
                 self.at_s: float | None = None
+                self.timed = enable_timing
                 behind.made += 1
 
             def record(self, stream: Any = None) -> None:
@@ -107,6 +108,8 @@ class Behind:
                 behind.host_s = max(behind.host_s, self.at_s) + next(latency_s)
 
             def elapsed_time(self, other: Any) -> float:
+                assert self.timed, "both events must be created with argument 'enable_timing=True'"
+                assert other.timed, "both events must be created with argument 'enable_timing=True'"
                 assert self.query(), "cudaErrorNotReady"
                 assert other.query(), "cudaErrorNotReady"
                 return float(np.float32(1e3 * (other.at_s - self.at_s) * (1 + drift)))

@@ -110,6 +110,21 @@ def test_moments_between_steps_are_read_against_the_step_they_lie_in(tmp_path: P
         assert clock.moments.seconds(moment) == pytest.approx(at_s, abs=2.1 * QUICK)
 
 
+def test_moments_of_many_steps_are_read_against_a_block_near_them(tmp_path: Path, behind: Behind) -> None:
+    """More instrumented steps than have events at a time: blocks whose events are used again leave one to read by."""
+    steps = 20 * BLOCK
+    clock = StepClock(tmp_path / "marks", steps, CUDA)
+    moments = []
+    for at in range(steps):
+        step(clock, behind, host_s=0.1, device_s=1.0)
+        if at >= steps - 1000:
+            moments.append((event(), behind.device_s))
+    clock.finish()
+    errors = [abs(clock.moments.seconds(moment) - at_s) for moment, at_s in moments]
+    # Two blocks are 256 s, with a grid of 15 us; the launch is 2,560 s, with one of 244 us.
+    assert max(errors) < 15e-6 + 3 * QUICK
+
+
 @pytest.mark.parametrize("drift", [40e-6, -25e-6])
 def test_clocks_that_drift_apart_are_compared_at_both_ends(
     drift: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -118,7 +118,8 @@ class StepClock:
         slot = (upto - 1) % EVENTS
         self._events[slot].synchronize()
         self.read(upto=upto)
-        # The next mark is read against it.
+        # The next mark is read against it, and so are other moments of these steps.
+        self.moments.know(self._last, self._last_s)
         self._events[slot] = _event()
 
     @property
