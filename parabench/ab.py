@@ -162,7 +162,7 @@ class Turns:
                 )
             label = self._request.run.label
             check_label_of(store, before[side.setting.name], None if label is None else f"{label}-{side.setting.name}")
-        return [
+        opened = [
             side.ask(
                 "resume",
                 store=os.path.abspath(store.path),
@@ -172,6 +172,9 @@ class Turns:
             )
             for side in sides
         ]
+        # A stop may have come after one side had left a case out, and before the other had.
+        gone = opened[0]["left_out"] | opened[1]["left_out"]
+        return [each | side.ask("leave_out", cases=gone) for side, each in zip(sides, opened, strict=True)]
 
     def _walk(self, sides: list[SideProcess], opened: list[dict[str, Any]]) -> None:
         """Launch what is left: references first, then a pair of launches right after one another."""
@@ -191,9 +194,14 @@ class Turns:
         for side in sides:
             side.hear()
         with make_progress(self._console, launches, opened[0]["blocks"]) as self._progress:
+            gone: dict[str, str] = {}
             for side in sides:
-                side.ask("explain")
-            for pair in left:
+                gone |= side.ask("explain")["left_out"]
+            for side in sides:
+                side.ask("leave_out", cases=gone)
+            for reason in gone.values():
+                self.say(f"left out on both sides: {reason}")
+            for pair in (each for each in left if each.case not in gone):
                 for side in sides:
                     side.ask("prepare", case=pair.case)
                 for number in pair.order:

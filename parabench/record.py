@@ -354,6 +354,9 @@ def _slowest(ranks: Iterable[tuple[int, float | None]]) -> list[float]:
     return [slowest[at] for at in sorted(slowest)]
 
 
+# The finding of a case that is launched no more because NCCL refuses its algorithm.
+PIN_REFUSED = "pin_refused"
+
 # Why a value is null where neither time nor permission would help; what a device lacks is no doubt about it.
 NOT_SUPPORTED = "not supported by this device or driver"
 # Why a rate is null though its counter was read: no failure, and no doubt either.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -12,7 +13,7 @@ from parabench.collective_case import CollectiveCase, CollectiveProtocol
 from parabench.models.known import entry_of_model
 from parabench.nccl_names import is_nccls
 from parabench.plan import AnyProtocol, C, P, Plan, Turn
-from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, UNVERIFIED, AnyCase, Finding, Launch, Status
+from parabench.record import EXPLAIN_BLOCK, PIN_REFUSED, REFERENCE_BLOCK, UNVERIFIED, AnyCase, Finding, Launch, Status
 from parabench.verify import Reference, reference_of, verify
 
 # A launch is hung after ten times the time that is expected of it, and never before a minute.
@@ -78,11 +79,19 @@ class Walk(Generic[C, P]):
         left = turns_left(self.plan, self.done)
         for case in dict.fromkeys(turn.case for turn in left):
             self.explain(case)
-        runs = set(self.plan.cases)
+        planned, runs = self.plan, set(self.plan.cases)
         for turn in left:
+            if self.plan is not planned:
+                planned, runs = self.plan, set(self.plan.cases)
             if turn.case in runs:
                 self.prepare(turn.case)
                 self.take(turn)
+
+    def leave_out(self, case: C, reason: str) -> None:
+        """Take a case out of the plan that a launch has shown cannot run here."""
+        assert self.replan is not None
+        self.plan = self.plan.without(case, reason)
+        self.replan(self.plan)
 
     def take(self, turn: Turn[C]) -> None:
         """Launch one turn, whose case is prepared."""
@@ -173,9 +182,8 @@ class Session(Walk[Case, Protocol]):
             launch.findings.append(_refused(case, launch))
         self.keep(launch)
         self.progress.launched(launch)
-        if self.replan is not None and refused:
-            self.plan = self.plan.without(case, launch.findings[-1].message)
-            self.replan(self.plan)
+        if refused:
+            self.leave_out(case, launch.findings[-1].message)
 
     def prepare(self, case: Case) -> None:
         """Launch the single-device run of the same training, once a session."""
@@ -203,11 +211,16 @@ class Session(Walk[Case, Protocol]):
         return training_operations(parameters, case, steps) / SURE_FLOPS + more_s
 
 
-def _refused(case: Case, launch: Launch) -> Finding:
-    """Why a case is not launched again whose explaining launch failed."""
+# What NCCL says where nothing is left of what it was pinned to ("no algorithm/protocol available", src/enqueue.cc), and
+# how torch calls that error, ncclInvalidUsage.
+_INVALID_USAGE = re.compile("invalid usage|ncclInvalidUsage|no algorithm/protocol available", re.IGNORECASE)
+
+
+def _refused(case: AnyCase, launch: Launch) -> Finding:
+    """Why a case is not launched again in whose first launch NCCL refused its algorithm."""
     why = launch.failure.message if launch.failure else "it failed"
     return Finding(
-        "pin_refused",
+        PIN_REFUSED,
         f"{case.label}: NCCL could not be pinned to {case.algorithm} ({why}), so the case was launched no more.",
         "See the launch's error for what NCCL lacks (a switch that reduces, CollNet); native is its own choice.",
         case.id,
@@ -217,6 +230,20 @@ def _refused(case: Case, launch: Launch) -> Finding:
 @dataclass
 class CollectiveWalk(Walk[CollectiveCase, CollectiveProtocol]):
     """Walks a plan of collective operations; each launch checks its own results against exact values."""
+
+    def _judge(self, launch: Launch, case: CollectiveCase) -> None:
+        """What NCCL refuses once it refuses in every launch. There is none that only explains: the first one tells."""
+        said = launch.failure.message if launch.failure else ""
+        pinned = self.replan is not None and is_nccls(case.algorithm) and launch.status is Status.FAILED
+        if pinned and _INVALID_USAGE.search(said):
+            launch.findings.append(_refused(case, launch))
+
+    def _finish(self, launch: Launch) -> None:
+        super()._finish(launch)
+        for finding in launch.findings:
+            if finding.code == PIN_REFUSED:
+                case = next(each for each in self.plan.cases if each.id == launch.case.id)
+                self.leave_out(case, finding.message)
 
     def _expected_s(self, case: CollectiveCase) -> float:
         """What its bytes must take when one rank's link carries those of all."""

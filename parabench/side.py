@@ -33,7 +33,7 @@ from parabench.store import Store
 from parabench.suite import Suite, load_suite
 
 # Another number when what is said between the two ends changes: sides may be of several versions.
-PROTOCOL = 2
+PROTOCOL = 3
 
 # How the other end starts a side. Not `-m`: every rank would import that module again.
 COMMAND = "from parabench.side import main; main()"
@@ -76,8 +76,8 @@ class Side:
         """The answer to one question, {"refused": why} when it cannot be done."""
         known: dict[str, Callable[..., dict[str, Any] | None]] = {
             "hello": self.hello, "plan": self.plan, "share": self.share, "begin": self.begin, "resume": self.resume,
-            "start": self.start, "explain": self.explain, "prepare": self.prepare, "take": self.take,
-            "finish": self.finish,
+            "start": self.start, "explain": self.explain, "leave_out": self.leave_out, "prepare": self.prepare,
+            "take": self.take, "finish": self.finish,
         }  # fmt: skip
         try:
             return known[asked](**values) or {}
@@ -157,13 +157,31 @@ class Side:
             progress=Told(self._tell, deadline_s),
             done=opened.done,
             references=dict(opened.references),
+            replan=lambda changed: store.replan(opened.session_id, changed.to_dict()),
         )
 
-    def explain(self) -> None:
-        """Let NCCL tell what it chooses for each case, in launches that do not count."""
+    def explain(self) -> dict[str, Any]:
+        """Let NCCL tell what it chooses for each case, in launches that do not count: {"left_out": {case id: why}} of
+        those that it refuses to be pinned to."""
         assert self._session is not None
         for case in self._session.plan.cases:
             self._session.explain(case)
+        return {"left_out": left_out(self._session.plan)}
+
+    def leave_out(self, cases: dict[str, str]) -> dict[str, Any]:
+        """Take out of the plan what one of the sides cannot launch, {case id: why}, and was not taken out before; the
+        turns that are left: {"turns": [[case id, block]]}."""
+        assert self._opened is not None
+        assert self._store is not None
+        plan = self._session.plan if self._session else self._opened.plan
+        for case in plan.cases:
+            if case.id in cases:
+                plan = plan.without(case, cases[case.id])
+        self._store.replan(self._opened.session_id, plan.to_dict())
+        self._opened = replace(self._opened, plan=plan)
+        if self._session:
+            self._session.plan = plan
+        return {"turns": turns_of(plan)}
 
     def prepare(self, case: str) -> None:
         """Launch the single-device reference of a case, where it is not known yet."""
@@ -187,7 +205,8 @@ class Side:
             self._store.close()
 
     def _open(self, opened: TrainingOpened) -> dict[str, Any]:
-        """What there is to do: {"session": its id, "seed", "blocks", "turns": [[case id, block]], "done": the same}."""
+        """What there is to do: {"session": its id, "seed", "blocks", "turns": [[case id, block]], "done": the same,
+        "left_out": {case id: why} of what launches have shown not to run here}."""
         self._opened, plan = opened, opened.plan
         return {
             "session": opened.session_id,
@@ -195,7 +214,13 @@ class Side:
             "blocks": plan.protocol.launches,
             "turns": turns_of(plan),
             "done": sorted(opened.done),
+            "left_out": left_out(plan),
         }
+
+
+def left_out(plan: TrainingPlan) -> dict[str, str]:
+    """{case id: why} of the cases that were launched and cannot run here."""
+    return {each.case.id: each.reason for each in plan.skipped if each.tried}
 
 
 def turns_of(plan: TrainingPlan) -> list[tuple[str, int]]:

@@ -37,9 +37,9 @@ from parabench.case import Case, Protocol
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.interrupt import STOPPED, signals_restored
-from parabench.machine import environment
+from parabench.machine import Gpu, Machine, environment
 from parabench.plan import Plan
-from parabench.record import Launch
+from parabench.record import Failure, Launch, Status
 from parabench.run import Request, run_suite
 from parabench.schema import SCHEMA_VERSION
 from parabench.setting import read_setting
@@ -660,3 +660,39 @@ def test_a_python_without_parabench_is_named_before_anything_is_made(tmp_path: P
         "'parabench'; that side needs a parabench which knows `ab`: install this one there, or give another\n"
     )
     assert not (tmp_path / "results").exists()
+
+
+def test_what_nccl_refuses_on_one_side_is_left_out_on_both(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a stop came in between: what one side had left out then, both leave out when they go on."""
+    suite = lab.folder / "pins.py"
+    suite.write_text(
+        '"""Which of NCCL\'s own?"""\n\nfrom parabench.suite import sweep\n\n'
+        'CASES = sweep(strategy="ddp", algorithm=("native", "nccl:nvls"), world_size=2, '
+        'backend="nccl", device="cuda")\n'
+    )
+    gpus = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 2)
+    monkeypatch.setattr("parabench.side.this_machine", lambda: gpus)
+    monkeypatch.setattr("parabench.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    plain = lab.launcher
+
+    def launcher(name: str) -> Callable[..., Launch]:
+        launch = plain(name)
+
+        def refusing(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
+            seen = launch(case, protocol, deadline_s=deadline_s)
+            if name == "a" and case.algorithm == "nccl:nvls":
+                seen.status, seen.failure, seen.samples = Status.FAILED, Failure("invalid usage", 0), []
+            return seen
+
+        return refusing
+
+    monkeypatch.setattr(lab, "launcher", launcher)
+    lab.interrupt_at = 3  # when a has explained both of its cases, and b one
+    assert lab.run(suite=str(suite), axes=(), launches=2) == STOPPED, lab.output
+    lab.interrupt_at = None
+    assert lab.run(suite=None, resume=True) in (0, 3), lab.output
+    results = load(lab.folder / "out" / "results.db")
+    counted = results.launch[results.launch["block"] >= 0]
+    assert counted.groupby(["session_id", "algorithm"]).size().to_dict() == {(1, "native"): 2, (2, "native"): 2}
+    for plan in results.session["plan"]:
+        assert [each["case"]["algorithm"] for each in json.loads(plan)["skipped"]] == ["nccl:nvls"]

@@ -436,3 +436,31 @@ def test_best_says_when_no_launch_ended_well(tmp_path):
     fake.write(path, [fake.launch(fake.case(), lambda size: 1e-3, status=Status.FAILED, failure=Failure("no"))])
     assert parabench("best", path).output == ("No launch ended well, so nothing can be said about what is fastest.\n")
     assert json.loads(parabench("best", path, "--json").output) == []
+
+
+def test_a_pin_that_nccl_refuses_once_is_launched_no_more(tmp_path, monkeypatch):
+    """No switch that reduces: only a launch can tell."""
+    why = "DistBackendError: NCCL error in: nccl.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for details)"
+
+    class Refusing(fake.FakeCollectiveLauncher):
+        def __call__(self, case, protocol, *, deadline_s):
+            launch = super().__call__(case, protocol, deadline_s=deadline_s)
+            if case.algorithm == "nccl:nvls":
+                launch.status, launch.failure, launch.collectives = Status.FAILED, Failure(why, 0), []
+            return launch
+
+    monkeypatch.setattr(collectives_run, "this_machine", lambda: GPUS)
+    monkeypatch.setattr("parabench.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    asked = request(tmp_path, algorithm="nccl:ring,nccl:nvls", launches=3)
+    code, _ = run(asked, Refusing())
+    assert code == 1
+    results = load(tmp_path / "out" / "results.db")
+    launched = results.launch["algorithm"].value_counts().to_dict()
+    assert launched == {"nccl:ring": 3, "nccl:nvls": 1}
+    (finding,) = results.finding[results.finding["code"] == "pin_refused"].to_dict("records")
+    assert why in finding["message"]
+    # What fails otherwise may have been an accident.
+    why = "DistBackendError: NCCL error in: nccl.cpp:94, remote process exited or there was a network error"
+    run(request(tmp_path / "again", algorithm="nccl:ring,nccl:nvls", launches=3), Refusing())
+    results = load(tmp_path / "again" / "out" / "results.db")
+    assert results.launch["algorithm"].value_counts().to_dict() == {"nccl:ring": 3, "nccl:nvls": 3}
