@@ -50,7 +50,7 @@ from parabench.progress import outcome, say
 from parabench.record import MIB, Launch, check_label
 from parabench.rules import check_algorithm, check_backend, check_nodes, refusal
 from parabench.session import CollectiveWalk, LaunchOf, Progress
-from parabench.settle import nodes_of, settle_device
+from parabench.settle import ranks_of_a_node, settle_device
 from parabench.store import STORE_NAME, load
 from parabench.walking import concluding, walk_session
 from parabench.whole_file import is_special, write_whole
@@ -249,7 +249,7 @@ def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[Collective
             two = levels_of(algorithm) is not None
             nodes = machine.nodes_for(size)
             case = CollectiveCase(op=op, algorithm=algorithm, world_size=size, nodes=nodes, redop=redop, **common)
-            per_node = request.ranks_per_node or (size // nodes if machine.nodes > 1 else nodes_of(size))
+            per_node = request.ranks_per_node or (size // nodes if machine.nodes > 1 else ranks_of_a_node(size))
             yield replace(case, ranks_per_node=per_node if two else None)
 
 
@@ -259,7 +259,7 @@ def _algorithms(request: CollectivesRequest, world_size: int) -> list[str]:
         return list(dict.fromkeys(canonical(name) for name in _values(request.algorithm, "algorithm")))
     if request.graph:
         return ["native"]
-    nodes = request.ranks_per_node is not None or nodes_of(world_size) > 1
+    nodes = request.ranks_per_node is not None or ranks_of_a_node(world_size) > 1
     return [name for name in OWN if name != "two_level" or nodes]
 
 

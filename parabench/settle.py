@@ -46,7 +46,7 @@ def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int,
     if size == 1 or (levels_of(algorithm) is None and "ranks_per_node" not in entry.axes):
         return None
     # Where a session has nodes, none are made up: a case on one of them is a single group.
-    return case.ranks_per_node or (size // case.nodes if max(machine.nodes, case.nodes) > 1 else nodes_of(size))
+    return case.ranks_per_node or (size // case.nodes if max(machine.nodes, case.nodes) > 1 else ranks_of_a_node(size))
 
 
 def settle_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def settle_device(device: str, backend: str, machine: Machine) -> dict[str, Any]
     return {"device": device, "backend": backend if backend != "auto" else "nccl" if device == "cuda" else "gloo"}
 
 
-def nodes_of(size: int) -> int:
+def ranks_of_a_node(size: int) -> int:
     """Ranks of a node where none was asked for: one machine has no nodes; the largest proper divisor makes as few
     of them as it can, and a prime's are of one rank each."""
     return next((size // d for d in range(2, math.isqrt(size) + 1) if size % d == 0), 1)

@@ -18,9 +18,10 @@ from parabench.probes.steps import read_marks
 from parabench.record import LinkMessage, LinkSample, Phase, Status
 from parabench.venue import Venue
 
-# What joining may take, and each round beside what its protocol allows: a link that is slower than that hangs.
+# What joining may take, and each direction of a round beside what its protocol allows: a link that is slower than that
+# hangs.
 LEAST_DEADLINE_S = 60.0
-ROUND_S = 5.0
+SLACK_S = 5.0
 
 
 def measure(
@@ -41,7 +42,7 @@ def measure(
 def expected_s(case: Case, protocol: LinkProtocol) -> float:
     """How long the measurement may take at most, in seconds."""
     rounds = len(schedule(case.nodes, case.world_size // case.nodes))
-    return LEAST_DEADLINE_S + rounds * 2 * (protocol.most_s + ROUND_S)
+    return LEAST_DEADLINE_S + rounds * 2 * (protocol.most_s + SLACK_S)
 
 
 def link_course(case: Case, protocol: LinkProtocol) -> Course:

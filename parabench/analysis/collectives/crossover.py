@@ -10,14 +10,13 @@ import pandas as pd
 
 from parabench.analysis import words
 from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
+from parabench.analysis.confidence import CONFIDENCE
 from parabench.analysis.session import select_session
 from parabench.analysis.sweet_spot.effects import fit
 from parabench.collective_case import OPS, size_text
 from parabench.collective_modes import LATENCY, in_words
 from parabench.record import Status
 from parabench.store import Results
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)

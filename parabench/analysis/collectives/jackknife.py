@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-Matrix = NDArray[np.float64]
+from parabench.analysis.confidence import CONFIDENCE
 
-CONFIDENCE = 0.95
+Matrix = NDArray[np.float64]
 
 # Columns closer to one another than this (as an angle) are one for any measurement.
 SAME = 1e-9

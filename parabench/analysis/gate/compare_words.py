@@ -9,9 +9,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from parabench.analysis import words
+from parabench.analysis.confidence import CONFIDENCE
 from parabench.analysis.gate.between import FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.gate.outcome import REGRESSIONS, Outcome, Verdict
-from parabench.analysis.gate.significance import CONFIDENCE, MOST_LAUNCHES, POWER
+from parabench.analysis.gate.significance import MOST_LAUNCHES, POWER
 
 if TYPE_CHECKING:
     from parabench.analysis.gate.compare import Comparison

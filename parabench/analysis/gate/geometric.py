@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from parabench.analysis.confidence import CONFIDENCE
 from parabench.analysis.gate.significance import (
-    CONFIDENCE,
     FEWEST_LAUNCHES,
     LEAST_SD,
     Between,
@@ -47,7 +47,8 @@ class Mean:
 
 
 def geometric_mean(logs: Sequence[tuple[pd.Series[float], ...]], reason: str, between: Between | None = None) -> Mean:
-    """The mean over cases of (base, candidate): logs of one number a launch, each with its block as index.
+    """The mean over cases of (base, candidate): logs of one number a launch, each with its block as index; or of
+    launches that took turns, of their differences (candidate - base,) alone.
 
     With k cases, n launches of a case in a side and y their logs, a side's mean is M = (1/k) sum over cases of mean(y),
     and the ratio exp(M_candidate - M_base). What a block's launches share (clocks, neighbours) is in all cases at once,
@@ -65,9 +66,9 @@ def geometric_mean(logs: Sequence[tuple[pd.Series[float], ...]], reason: str, be
     taken = [logs[at] for at in judged]
     if not taken:
         return Mean(None, None, None, 0, 0, 0, reason)
-    sides = [_side([pair[i] for pair in taken]) for i in range(2)]
-    difference = sides[1][0] - sides[0][0]
-    blocks = sides[0][3], sides[1][3]
+    sides = [_side(cases) for cases in zip(*taken, strict=True)]
+    difference = sides[-1][0] - (sides[0][0] if len(sides) > 1 else 0.0)
+    blocks = sides[0][3], sides[-1][3]
     if not enough:
         why = f"an interval needs {FEWEST_LAUNCHES} launches of a case on each side"
         return Mean(math.exp(difference), None, None, len(taken), *blocks, why)

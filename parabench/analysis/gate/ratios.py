@@ -105,10 +105,9 @@ def _turns(base: pd.DataFrame, candidate: pd.DataFrame) -> Launches:
 
 
 def _by_block(own: Launches, paired: bool) -> tuple[pd.Series[float], ...]:
-    """One case as the geometric mean takes it. Of launches that took turns the differences are what is known: they
-    stand as the candidate, beside a base of nothing."""
+    """One case as the geometric mean takes it: both sides, or of launches that took turns their differences."""
     logs = [pd.Series(logs_of(side["value"]), side["block"].to_numpy()) for side in own]
-    return ((logs[1] - logs[0]) * 0.0, logs[1] - logs[0]) if paired else tuple(logs)
+    return (logs[1] - logs[0],) if paired else tuple(logs)
 
 
 def _reason(pair: Pair, base: Known, candidate: Known, names: tuple[str, str]) -> str:

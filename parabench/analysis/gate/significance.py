@@ -16,10 +16,11 @@ import pandas as pd
 from scipy import stats
 from scipy.special import nctdtr
 
+from parabench.analysis.confidence import CONFIDENCE
+
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Case = TypeVar("Case")
 
-CONFIDENCE = 0.95
 # Launches are planned so that two equal sides pass with this probability, in all cases at once.
 POWER = 0.9
 # Below two launches a side there is no spread to judge a difference against.

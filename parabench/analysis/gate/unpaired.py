@@ -10,8 +10,9 @@ import pandas as pd
 from scipy import stats
 
 from parabench.analysis import words
+from parabench.analysis.confidence import CONFIDENCE
 from parabench.analysis.gate.sides import Side
-from parabench.analysis.gate.significance import CONFIDENCE, LEAST_SD, Test, logs_of
+from parabench.analysis.gate.significance import LEAST_SD, Test, logs_of
 from parabench.analysis.sweet_spot.effects import Effects, fit
 from parabench.analysis.sweet_spot.studentized import studentized_range
 from parabench.record import Finding

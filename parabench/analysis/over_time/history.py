@@ -15,8 +15,9 @@ import pandas as pd
 from scipy.special import ndtri, stdtrit
 
 from parabench.analysis import words
+from parabench.analysis.confidence import CONFIDENCE
 from parabench.analysis.frames import counted, status_counts
-from parabench.analysis.gate.significance import CONFIDENCE, FEWEST_LAUNCHES
+from parabench.analysis.gate.significance import FEWEST_LAUNCHES
 from parabench.analysis.over_time.change_points import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.over_time.series import History, Point, Series, Shift
 from parabench.analysis.over_time.visits import Visit, changes, numbers_of, visits_of

@@ -9,9 +9,6 @@ from parabench.analysis import words
 from parabench.analysis.sweet_spot import answer_words
 from parabench.analysis.sweet_spot.by_axis import Place
 from parabench.analysis.sweet_spot.curves import Curve, Members
-from parabench.analysis.sweet_spot.effects import (
-    SHARP_ENOUGH as SHARP_ENOUGH,  # whoever judges an answer asks for it here
-)
 from parabench.analysis.sweet_spot.effects import TOO_WIDE
 from parabench.analysis.sweet_spot.headroom import Headroom
 from parabench.analysis.sweet_spot.pareto import Point

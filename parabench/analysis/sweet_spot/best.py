@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis import words
+from parabench.analysis.confidence import CONFIDENCE
 from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.frames import case_table, counted, same_work
 from parabench.analysis.session import select_session
@@ -28,8 +29,6 @@ from parabench.case import DEFAULTS, Case
 from parabench.family import entry_of
 from parabench.record import FIRST_BLOCK, Status
 from parabench.store import Results
-
-CONFIDENCE = 0.95
 
 # What links are a reason for.
 TIMED = ("step_s", "tokens_per_s")

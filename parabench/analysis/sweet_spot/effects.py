@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.confidence import CONFIDENCE
 from parabench.analysis.sweet_spot.studentized import Numbers, range_cdf, studentized_range, t_quantile
 
 # Below this, differences of logarithms are rounding, not measurement: bytes may agree exactly.
@@ -50,13 +51,13 @@ class Effects:
     variances: dict[str, float]
     _layout: _Layout
 
-    def half_width(self, case: str, other: str, confidence: float = 0.95) -> float:
+    def half_width(self, case: str, other: str, confidence: float = CONFIDENCE) -> float:
         """Half-width (log scale) of the simultaneous interval of case - other; infinite when unknown."""
         if other in self._scales:  # it is the same the other way round
             case, other = other, case
         return float(self.half_widths(case, confidence)[self._place[other]])
 
-    def half_widths(self, case: str, confidence: float = 0.95) -> Numbers:
+    def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
         """The same against each of `cases`, in their order."""
         at = self._place[case]
         if case not in self._scales:
@@ -89,19 +90,19 @@ class Effects:
         """By case, what was asked for: all pairs of a thousand cases would be a million."""
         return {}
 
-    def own_half_width(self, case: str, confidence: float = 0.95) -> float:
+    def own_half_width(self, case: str, confidence: float = CONFIDENCE) -> float:
         """Half-width (log scale) of one mean's interval; infinite without a residual."""
         if self.df < 1:
             return math.inf
         return t_quantile((1 + confidence) / 2, self.df) * math.sqrt(self.variances[case] / self.n[case])
 
-    def indistinguishable(self, case: str, confidence: float = 0.95) -> list[str]:
+    def indistinguishable(self, case: str, confidence: float = CONFIDENCE) -> list[str]:
         """The cases whose simultaneous interval against `case` holds zero, fastest first, with `case`."""
         apart = np.abs(self.levels - self.means[case])
         near = [self.cases[at] for at in np.flatnonzero(apart <= self.half_widths(case, confidence) + ROUNDING)]
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
-    def blocks_for(self, half_width: float, confidence: float = 0.95, among: Sequence[str] = ()) -> int:
+    def blocks_for(self, half_width: float, confidence: float = CONFIDENCE, among: Sequence[str] = ()) -> int:
         """The fewest blocks, all cases in each, for at most `half_width` between any of `among` (the common noise
         decides where none are named); capped at MOST_BLOCKS + 1.
 

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from scipy.special import gammaincinv, ndtri
 
+from parabench.analysis.confidence import CONFIDENCE
 from parabench.analysis.frames import counted
 from parabench.analysis.sweet_spot.answer import Answer
-from parabench.analysis.sweet_spot.best import CONFIDENCE, answers
+from parabench.analysis.sweet_spot.best import answers
 from parabench.analysis.sweet_spot.effects import MOST_BLOCKS, SHARP_ENOUGH, fit
 from parabench.analysis.sweet_spot.studentized import Numbers
 from parabench.record import FIRST_BLOCK
