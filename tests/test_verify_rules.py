@@ -74,7 +74,7 @@ def test_without_a_reference_one_devices_training_is_not_judged() -> None:
 
 
 def test_rounding_may_take_later_losses_further_apart_than_early_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TOLERANCES, "float32", Tolerance(loss=1e-3, later_loss=0.5, grad_norm=1e-5))
+    monkeypatch.setitem(TOLERANCES, "ieee", Tolerance(loss=1e-3, later_loss=0.5, grad_norm=1e-5))
     late = [value * (1.3 if step >= EARLY else 1.0) for step, value in enumerate(FALLING)]
     assert wrong(launched("ddp", {0: late}, norms={0: 2.0})) is None
     early = [value * (1.3 if step == EARLY - 1 else 1.0) for step, value in enumerate(FALLING)]
