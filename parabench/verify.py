@@ -14,6 +14,7 @@ from statistics import fmean, median
 
 from parabench.case import Case
 from parabench.family import Rule, entry_of
+from parabench.precision import PRECISIONS
 from parabench.record import Failure, Finding, Launch, Status
 
 
@@ -32,13 +33,20 @@ EARLY = 5
 # Summation order differs between strategies, and AdamW makes small gradients' noise as large as any step, so the
 # difference grows with the steps. These are ten times what was measured, or more (docs/verification.md); a lost
 # or doubled contribution moves the norm by 5 % or more, at the first step.
-TOLERANCES = {
+_MEASURED = {
     "ieee": Tolerance(loss=2e-5, later_loss=2e-5, grad_norm=1e-5),
-    "tf32": Tolerance(loss=1e-2 / 8, later_loss=1.5e-1 / 8, grad_norm=2.5e-2 / 8),
     "bf16-mixed": Tolerance(loss=1e-2, later_loss=1.5e-1, grad_norm=2.5e-2),
-    "bf16-true": Tolerance(loss=1e-2, later_loss=1.5e-1, grad_norm=2.5e-2),
-    "fp16-mixed": Tolerance(loss=1e-2 / 8, later_loss=1.5e-1 / 8, grad_norm=2.5e-2 / 8),
 }
+
+
+def _derived(precision: str) -> Tolerance:
+    """bfloat16's, in proportion to the unit roundoff, as rounding differences are."""
+    known = _MEASURED["bf16-mixed"]
+    share = PRECISIONS[precision].roundoff / PRECISIONS["bf16-mixed"].roundoff
+    return Tolerance(known.loss * share, known.later_loss * share, known.grad_norm * share)
+
+
+TOLERANCES = {precision: _MEASURED.get(precision) or _derived(precision) for precision in PRECISIONS}
 
 # Fewer steps say nothing about whether a loss falls: batches differ by more than it does.
 LEAST_STEPS_TO_FALL = 16

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from parabench.strategies.recipe import Steps
+from parabench.strategies.recipe import Steps, local_part
 
 
 class Footprint:
@@ -57,7 +56,7 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of this rank's parts of `tensors`, what is stored once counted once."""
     seen: dict[tuple[int, int], int] = {}
     for tensor in tensors:
-        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        local = local_part(tensor)
         if local.numel():
             seen[local.data_ptr(), local.nbytes] = local.nbytes
     return sum(seen.values())

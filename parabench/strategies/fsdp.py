@@ -7,15 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 
 from parabench.models.model import Model
 from parabench.record import MIB
 from parabench.strategies.mesh import line
-from parabench.strategies.recipe import Context, Parallel
+from parabench.strategies.recipe import Context, Parallel, local_part
 
 
 def fsdp(model: Model, context: Context) -> Parallel:
@@ -72,8 +71,4 @@ def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[
 
 def _bytes(module: nn.Module) -> int:
     """Of what this rank has: under tensor parallel, its part of the layers."""
-    return sum(_local(parameter).nbytes for parameter in module.parameters())
-
-
-def _local(parameter: nn.Parameter) -> Tensor:
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    return sum(local_part(parameter).nbytes for parameter in module.parameters())

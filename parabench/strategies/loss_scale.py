@@ -13,9 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from parabench.strategies.recipe import Steps
+from parabench.strategies.recipe import Steps, local_part
 
 # torch.amp.GradScaler begins with 2^16 and leaves out the first steps until it fits. Gradients of a mean loss do not
 # overflow float16 (65504) at 2^12, so that the first step counts, whose gradient is verified.
@@ -54,7 +53,7 @@ class LossScale:
 
     def step(self) -> None:
         """Take the step with unscaled gradients; leave it out and halve the scale when one is not finite anywhere."""
-        gradients = [_local(p.grad) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        gradients = [local_part(p.grad) for group in self.param_groups for p in group["params"] if p.grad is not None]
         if self._overflowed(gradients):
             self.left_out += 1
             self.scale /= 2
@@ -77,7 +76,3 @@ class LossScale:
         if dist.is_initialized():
             dist.all_reduce(found, dist.ReduceOp.MAX)
         return bool(found.item())
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

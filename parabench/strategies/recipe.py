@@ -65,6 +65,11 @@ class Compute(Interface):
     def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor | None: ...  # noqa: D102
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor that may be sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def always(last: bool) -> AbstractContextManager[Any]:
     """What a strategy without anything to hold back does for every part of a batch."""
     return nullcontext()
