@@ -20,20 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from parabench.case import Case
 from parabench.models import MODELS
-from parabench.record import (
-    MIB,
-    WAIT,
-    CollectiveSample,
-    Failure,
-    Finding,
-    Launch,
-    Sample,
-    Span,
-    Status,
-)
-from parabench.store import Store
+from parabench.plan.case import Case
+from parabench.store.record import MIB, WAIT, CollectiveSample, Failure, Finding, Launch, Sample, Span, Status
+from parabench.store.store import Store
 
 WARMUP, INSTRUMENTED = 5, 4
 SEED = 7

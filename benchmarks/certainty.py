@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks.gate_truth import KINDS, print_alarms, print_passes, print_power, print_sessions
 from benchmarks.simulator import Machine, Noise, launch_frame, launch_table
-from parabench.analysis.sweet_spot.best import answers
-from parabench.analysis.sweet_spot.effects import MOST_BLOCKS, fit
-from parabench.analysis.sweet_spot.undecided import candidates
-from parabench.case import Case
+from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.ranking.stopping import candidates
+from parabench.analysis.stats.block_model import MOST_BLOCKS, fit
+from parabench.plan.case import Case
 
 
 def sweet_spots(noise: Noise, blocks: int, *, gap: float, sessions: int, seed: int = 0) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from parabench.analysis.over_time.change_points import levels_of
+from parabench.analysis.stats.change_point import levels_of
 
 LAUNCHES = 3
 SESSION_SD = LAUNCH_SD = 0.01

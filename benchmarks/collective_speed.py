@@ -30,13 +30,14 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 from benchmarks import collective_speed as ours
 from benchmarks.groups import TIMEOUT_S, beside
-from parabench.case import Case, Protocol
-from parabench.cluster.team import LOOPBACK
-from parabench.collectives import membership
-from parabench.launcher import launch
-from parabench.rank import tie_to_driver
-from parabench.ranks import run_ranks, start_server
-from parabench.record import MIB, Phase
+from parabench.collectives import join as membership
+from parabench.launch.context import LOOPBACK
+from parabench.launch.launcher import launch
+from parabench.launch.processes import run_ranks, start_server
+from parabench.launch.rank import tie_to_driver
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import MIB, Phase
 
 KIB = 1024
 NATIVE = "native"

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from parabench.record import MIB
+from parabench.store.record import MIB
 
 SIZES = tuple(size * MIB for size in (1, 4, 16, 64))
 CALLS = 20

@@ -10,8 +10,8 @@ import numpy as np
 from scipy import stats
 from scipy.special import digamma, nctdtrinc
 
-from parabench.analysis.gate.outcome import Verdict
-from parabench.analysis.gate.significance import LEAST_SD, Numbers, holm
+from parabench.analysis.compare.outcome import Verdict
+from parabench.analysis.stats.ttest import LEAST_SD, Numbers, holm
 
 COMMON_WEIGHT = 1.0
 POWER = 0.95

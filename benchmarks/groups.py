@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from parabench.collectives import is_backends
 from parabench.collectives.algorithm import make
-from parabench.collectives.group import AlgorithmGroup
+from parabench.collectives.process_group import AlgorithmGroup
 
 TIMEOUT_S = 60.0
 

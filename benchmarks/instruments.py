@@ -16,10 +16,11 @@ from unittest import mock
 import numpy as np
 from scipy import stats
 
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
-from parabench.ranks import start_server
-from parabench.record import Launch, Phase, Status
+from parabench.launch.launcher import launch
+from parabench.launch.processes import start_server
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Launch, Phase, Status
 
 CASES = (
     Case(strategy="ddp", world_size=2, device="cpu", backend="gloo"),
@@ -52,7 +53,7 @@ def launched(case: Case, protocol: Protocol) -> Launch:
     if protocol.instrumented:
         seen = launch(case, protocol, deadline_s=DEADLINE_S)
     else:
-        with mock.patch("parabench.part.Sampler", NoSampler):
+        with mock.patch("parabench.launch.node.Sampler", NoSampler):
             seen = launch(case, protocol, deadline_s=DEADLINE_S)
     if seen.status is not Status.OK:
         raise RuntimeError(f"{case.label}: {seen.status}, {seen.failure}")

@@ -15,9 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
-from parabench.ranks import start_server
+from parabench.launch.launcher import launch
+from parabench.launch.processes import start_server
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 
 CASE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo", seq_len=32)
 PROTOCOL = Protocol(warmup=5, steps=20)

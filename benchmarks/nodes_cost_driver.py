@@ -11,12 +11,12 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.nodes_cost_rank import CASE, NODES, PROTOCOL, RANKS_PER_NODE, busiest_s
-from parabench.cluster.crew import Crew
+from parabench.cluster.coordinator import Crew
 from parabench.cluster.entrance import dismiss, led, place_in
-from parabench.cluster.site import Site
-from parabench.interrupt import stop_signals
-from parabench.launcher import launch
-from parabench.machine import this_machine
+from parabench.cluster.topology import Site
+from parabench.launch.launcher import launch
+from parabench.machine.machine import this_machine
+from parabench.signals import stop_signals
 
 DEADLINE_S = 120.0
 # What the other node gets to come.

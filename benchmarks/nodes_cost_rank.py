@@ -16,12 +16,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from parabench.case import Case, Protocol
-from parabench.collectives import membership
-from parabench.probes.steps import MARKS
-from parabench.strategies.recipe import Place
-from parabench.trainer import train
-from parabench.worker import build
+from parabench.collectives import join
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes.step_clock import MARKS
+from parabench.strategies.base import Place
+from parabench.workloads.trainer import train
+from parabench.workloads.training import build
 
 NODES, RANKS_PER_NODE = 2, 2
 CASE = Case(strategy="ddp", world_size=NODES * RANKS_PER_NODE, nodes=NODES, device="cpu", backend="gloo", seq_len=32)
@@ -58,7 +59,7 @@ def main() -> None:
     take_steps(Place(rank, CASE.world_size, torch.device(CASE.device)), marks)
     (Path(sys.argv[1]) / str(rank)).write_text(json.dumps(marks.durations()))
     gc.collect()  # DDP's reducer must be gone before its group is
-    membership.leave()
+    join.leave()
 
 
 def take_steps(place: Place, marks: Marks) -> None:

@@ -17,14 +17,15 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from parabench.case import Case, Protocol
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.reduction import Reduction
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
-from parabench.launcher import launch
-from parabench.ranks import start_server
-from parabench.record import Launch, Phase
+from parabench.launch.launcher import launch
+from parabench.launch.processes import start_server
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Launch, Phase
 
 WAIT_S = 0.010
 BATCHES = (4, 8, 16, 32, 64)

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from parabench.analysis.gate.compare import Comparison, compare
-from parabench.analysis.gate.outcome import Outcome, Verdict
-from parabench.analysis.gate.rule import ALPHA, TOLERANCE, speed
-from parabench.analysis.gate.sides import read_side
-from parabench.analysis.gate.significance import judge
+from parabench.analysis.compare.gate import Comparison, compare
+from parabench.analysis.compare.outcome import Outcome, Verdict
+from parabench.analysis.compare.rule import ALPHA, TOLERANCE, speed
+from parabench.analysis.compare.sides import read_side
+from parabench.analysis.stats.ttest import judge
 
 GATES = 1000
 # Less than `quick` takes by itself: fewer steps, none of them instrumented. Its cases and its 3 launches are all there.

@@ -23,7 +23,7 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-from parabench.record import MIB
+from parabench.store.record import MIB
 
 # Begins before anything of the page: what it costs to load is counted too.
 WATCH = """

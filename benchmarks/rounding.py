@@ -1,4 +1,4 @@
-"""How far rounding takes a right training from one device's: the measurement behind `parabench.verify.TOLERANCES`.
+"""How far rounding takes a right training from one device's: what `parabench.workloads.verify.TOLERANCES` rests on.
 
 Every strategy that must compute what one device computes, every model, 2 and 4 ranks, every precision that a CPU is
 fast enough for: the largest relative difference of the first losses, of the later ones, and of the first gradient's
@@ -13,15 +13,16 @@ import sys
 from collections import defaultdict
 from typing import Any
 
-from parabench.case import Case, Protocol
 from parabench.errors import UsageError
-from parabench.family import STRATEGIES, Rule
-from parabench.launcher import launch
-from parabench.machine import Machine, this_machine
-from parabench.plan import make_plan
-from parabench.record import Launch, Status
-from parabench.suite import Suite, sweep
-from parabench.verify import EARLY, Reference, reference_of
+from parabench.launch.launcher import launch
+from parabench.machine.machine import Machine, this_machine
+from parabench.plan.case import Case
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, sweep
+from parabench.store.record import Launch, Status
+from parabench.strategies import STRATEGIES, Rule
+from parabench.workloads.verify import EARLY, Reference, reference_of
 
 DEADLINE_S = 600.0
 MODELS = ("gpt-nano", "mlp", "mnist", "toy")

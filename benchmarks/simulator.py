@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.frames import MEMORY, STALENESS
 from parabench.analysis.launch_number import STATISTIC
-from parabench.case import Case
-from parabench.record import STEP_PARTS, Status
+from parabench.analysis.tables import MEMORY, STALENESS
+from parabench.plan.case import Case
+from parabench.store.record import STEP_PARTS, Status
 
 Seconds = np.ndarray
 

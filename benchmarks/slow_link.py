@@ -26,7 +26,7 @@ from scipy import stats
 
 from benchmarks.hosts import Host, NoNodes, hosts
 from benchmarks.slow_link_rank import Job
-from parabench.record import MIB
+from parabench.store.record import MIB
 
 RATES = ("1gbit", "2gbit")
 ALGORITHMS = ("ring", "two_level", "two_level(ring,tree)", "halving_doubling", "tree", "native")

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.groups import TIMEOUT_S, beside
-from parabench.collectives import membership
+from parabench.collectives import join as membership
 
 # Small whole numbers: no order of adding them rounds. The period is prime, so no part looks like another.
 PERIOD = 251

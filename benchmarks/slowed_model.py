@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import nn
 
-from parabench.case import Case
 from parabench.models.build import build_model
 from parabench.models.model import Model
+from parabench.plan.case import Case
 
 
 class Delay:

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from parabench.case import Case, Protocol
 from parabench.collectives import levels_of
-from parabench.interrupt import Interrupted
-from parabench.launcher import launch
-from parabench.ranks import start_server
-from parabench.record import Launch, Status
-from parabench.verify import reference_of, verify
+from parabench.launch.launcher import launch
+from parabench.launch.processes import start_server
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.signals import Interrupted
+from parabench.store.record import Launch, Status
+from parabench.workloads.verify import reference_of, verify
 
 ALGORITHMS = (
     "native",

@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
-from parabench.ranks import start_server
-from parabench.record import Phase
+from parabench.launch.launcher import launch
+from parabench.launch.processes import start_server
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Phase
 
 CASE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo", seq_len=64)
 PROTOCOL = Protocol(warmup=5, steps=60)

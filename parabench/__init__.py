@@ -1,3 +1,30 @@
-"""parabench: profiling and benchmarking of distributed PyTorch training."""
+"""parabench: profiling and benchmarking of distributed PyTorch training.
 
+What a suite file needs is here: `from parabench import sweep`. Each name is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parabench.plan.case import Case
+    from parabench.plan.protocol import Protocol
+    from parabench.plan.suite import Sweep, sweep
+
+__all__ = ["Case", "Protocol", "Sweep", "__version__", "sweep"]
 __version__ = "0.1.0"
+
+_PUBLIC = {
+    "Case": "parabench.plan.case",
+    "Protocol": "parabench.plan.protocol",
+    "Sweep": "parabench.plan.suite",
+    "sweep": "parabench.plan.suite",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)

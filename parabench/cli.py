@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from parabench import __version__
-from parabench.analysis import words
+from parabench.analysis.text import format
 from parabench.commands.ab import ab
 from parabench.commands.best import best
 from parabench.commands.compare import compare
@@ -50,15 +50,15 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            click.echo(f"parabench: {words.one_line(error)}", err=True)
+            click.echo(f"parabench: {format.one_line(error)}", err=True)
             ctx.exit(USAGE)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise  # a closed pipe is click's to end; anything else is a fault
-            click.echo(f"parabench: what is said cannot be written: {words.one_line(error)}", err=True)
+            click.echo(f"parabench: what is said cannot be written: {format.one_line(error)}", err=True)
             ctx.exit(USAGE)
         except sqlite3.Error as error:
-            why = words.one_line(error)
+            why = format.one_line(error)
             click.echo(f"parabench: the store cannot be used: {why}; give the results.db of a run", err=True)
             ctx.exit(USAGE)
 
@@ -102,14 +102,14 @@ def main() -> None:
 @dry
 def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str | None, **options: Any) -> None:
     """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
-    from parabench.run import Request, run_suite
+    from parabench.session.session import Request, run_suite
 
     find_users_own()
     given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
     flags, only_said = flags_of(options), options.pop("dry_run")
     request = Request(suite=suite, axes=tuple(given), argv=command(), cluster=flags, **options)
     if only_said:
-        from parabench.commands.dry_run import dry_run
+        from parabench.session.dry_run import dry_run
 
         raise SystemExit(dry_run(request, console()))
     raise SystemExit(run_suite(request, console()))
@@ -163,13 +163,13 @@ def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str |
 @dry
 def collectives(**options: Any) -> None:
     """Time single collective operations, as nccl-tests does, by every algorithm; check results exactly."""
-    from parabench.collectives_run import CollectivesRequest, run_collectives
+    from parabench.session.collectives import CollectivesRequest, run_collectives
 
     find_users_own()
     flags, only_said = flags_of(options), options.pop("dry_run")
     request = CollectivesRequest(argv=command(), cluster=flags, **options)
     if only_said:
-        from parabench.commands.dry_collectives import dry_collectives
+        from parabench.session.dry_collectives import dry_collectives
 
         raise SystemExit(dry_collectives(request, console()))
     raise SystemExit(run_collectives(request, console()))
@@ -189,8 +189,8 @@ def export(case: str, store: str, output: Path, session: str | None, launch: int
     """
     from parabench.analysis.evidence import evidence
     from parabench.analysis.session import select_session
-    from parabench.store import load
-    from parabench.trace import write_trace
+    from parabench.report.trace import write_trace
+    from parabench.store.store import load
 
     path, session = chosen_in(store, session)
     results = load(path)
@@ -200,7 +200,7 @@ def export(case: str, store: str, output: Path, session: str | None, launch: int
 @main.command("list")
 def list_all() -> None:
     """Show suites, strategies, algorithms and models, and what this machine can run."""
-    from parabench.listing import lines
+    from parabench.commands.list import lines
 
     say(lines())
 
@@ -208,7 +208,7 @@ def list_all() -> None:
 @main.command()
 def doctor() -> None:
     """Look at devices, versions and backends, and at what would make numbers untrustworthy."""
-    from parabench.doctor import examine
+    from parabench.commands.doctor import examine
 
     raise SystemExit(examine(click.echo))
 

@@ -3,7 +3,7 @@
 NCCL's own are left out where NCCL is not; those that need a switch that reduces (nvls, collnet) are for `--set`.
 """
 
-from parabench.suite import sweep
+from parabench import sweep
 
 CASES = sweep(
     strategy=("ddp", "fsdp", "tp"),

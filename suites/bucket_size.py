@@ -1,6 +1,6 @@
 """Which DDP bucket size is fastest, for each all-reduce algorithm? PyTorch's default is among them."""
 
-from parabench.suite import sweep
+from parabench import sweep
 
 CASES = sweep(
     strategy="ddp",

@@ -3,8 +3,7 @@
 Bytes are the same in every launch, so few steps of one launch are enough; latency is not what this is for.
 """
 
-from parabench.case import Protocol
-from parabench.suite import sweep
+from parabench import Protocol, sweep
 
 CASES = [
     sweep(strategy="single"),

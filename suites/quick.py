@@ -4,8 +4,7 @@ On the CPU and on several GPUs: which strategy, all-reduce algorithm and bucket 
 second one: do torch.compile and activation checkpointing pay, for a small and a larger batch, in bfloat16 and float32?
 """
 
-from parabench.case import Protocol
-from parabench.suite import Sweep, sweep
+from parabench import Protocol, Sweep, sweep
 
 ALGORITHMS = ("native", "ring", "tree", "two_level")
 

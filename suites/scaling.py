@@ -3,7 +3,7 @@
 Up to what the machine has: 1, 2, 4, ... devices.
 """
 
-from parabench.suite import sweep
+from parabench import sweep
 
 STRATEGIES = ("ddp", "zero1", "fsdp", "tp", "local_only")
 

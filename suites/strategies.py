@@ -3,7 +3,7 @@
 All of the family does the same work. What this machine or model lacks is skipped with its reason.
 """
 
-from parabench.suite import sweep
+from parabench import sweep
 
 CASES = [
     sweep(strategy="single"),

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from parabench.machine import Machine
+from parabench.machine.machine import Machine
 
 pytest_plugins = ["pytester", "browser_helpers"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from fake_results import ENVIRONMENT
 
-from parabench.collective_case import REDUCING, CollectiveCase, CollectiveProtocol
-from parabench.interrupt import Interrupted
-from parabench.plan import Plan, Skipped
-from parabench.record import CollectiveSample, Failure, Finding, Launch, Status
-from parabench.store import Results, Store, load
+from parabench.plan.collective_case import REDUCING, CollectiveCase, CollectiveProtocol
+from parabench.plan.plan import Plan, Skipped
+from parabench.signals import Interrupted
+from parabench.store.record import CollectiveSample, Failure, Finding, Launch, Status
+from parabench.store.store import Results, Store, load
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=3, warmup=1, iterations=4)
 THROUGHPUT = CollectiveProtocol(launches=3, warmup=1, iterations=8, batches=4)

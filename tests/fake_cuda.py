@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from parabench.models.model import Model
-from parabench.probes.native import NativeCalls
-from parabench.strategies.recipe import Context, Parallel
+from parabench.probes.backend_calls import NativeCalls
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.single import single
 
 

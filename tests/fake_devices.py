@@ -7,8 +7,8 @@ from typing import Any
 
 import fake_results as fake
 
-from parabench.case import Case
-from parabench.record import DeviceSample, HostSample, Launch
+from parabench.plan.case import Case
+from parabench.store.record import DeviceSample, HostSample, Launch
 
 BEGAN_S = 5000.0
 # Warm-up, timed and instrumented steps of a launch, in seconds after it began.

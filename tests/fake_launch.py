@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 
-from parabench.case import Case, Protocol
-from parabench.family import Rule, entry_of
-from parabench.interrupt import Interrupted
-from parabench.protocol import Counts
-from parabench.record import Failure, Launch, Phase, Sample, Status
+from parabench.plan.case import Case
+from parabench.plan.protocol import Counts, Protocol
+from parabench.signals import Interrupted
+from parabench.store.record import Failure, Launch, Phase, Sample, Status
+from parabench.strategies import Rule, entry_of
 
 
 class FakeLauncher:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from parabench.links.pairs import schedule
-from parabench.record import LinkSample
+from parabench.store.record import LinkSample
+from parabench.workloads.link_pairs import schedule
 
 # What lies within a node, and across: bytes a second, and seconds.
 INSIDE, ACROSS = (4e9, 20e-6), (0.5e9, 60e-6)

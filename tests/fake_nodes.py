@@ -8,7 +8,7 @@ from typing import Any
 import fake_devices
 import fake_results as fake
 
-from parabench.record import Launch
+from parabench.store.record import Launch
 
 
 def environment(

@@ -7,7 +7,7 @@ import re
 import sqlite3
 from pathlib import Path
 
-from parabench.schema import new_columns, new_tables
+from parabench.store.schema import new_columns, new_tables
 
 
 def make_older(path: Path, version: int) -> None:

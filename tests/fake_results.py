@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from parabench.case import Case
-from parabench.family import STRATEGIES
-from parabench.record import MIB, CollectiveSample, DeviceSample, Failure, Finding, Launch, Sample, Span, Status
-from parabench.store import Results, Store, load, utc_now
+from parabench.plan.case import Case
+from parabench.store.record import MIB, CollectiveSample, DeviceSample, Failure, Finding, Launch, Sample, Span, Status
+from parabench.store.store import Results, Store, load, utc_now
+from parabench.strategies import STRATEGIES
 
 ENVIRONMENT: dict[str, Any] = {
     "host": "lab",

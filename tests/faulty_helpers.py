@@ -21,8 +21,8 @@ from hang_helpers import came
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.ring import RING
 from parabench.models.model import Model
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.ddp import ddp
-from parabench.strategies.recipe import Context, Parallel
 
 # Where the faults strike.
 FAULTY_RANK, FAULTY_STEP = 1, 3

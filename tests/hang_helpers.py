@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from parabench import ranks
+from parabench.launch import processes as ranks
 
 if TYPE_CHECKING:  # ranks import this too
     import pytest

@@ -19,10 +19,10 @@ import fake_nodes
 import fake_results as fake
 from test_report_anatomy import step
 
-from parabench.case import Case
-from parabench.collective_case import CollectiveCase
 from parabench.errors import UsageError
-from parabench.record import (
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
+from parabench.store.record import (
     MIB,
     DeviceSample,
     Failure,
@@ -34,7 +34,7 @@ from parabench.record import (
     Sample,
     Status,
 )
-from parabench.store import Store
+from parabench.store.store import Store
 
 # Everything that runs calls this.
 CALL = "hacked()"

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def unpacked(column: Any, n: int) -> list[Any]:
-    """One packed column of `n` rows as a list; the reverse of `parabench.pages.columns`."""
+    """One packed column of `n` rows as a list; the reverse of `parabench.report.data.columns`."""
     if isinstance(column, list):
         return column
     if "all" in column:

@@ -17,16 +17,17 @@ from rounding_helpers import wide, widened
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
-from parabench import worker
-from parabench.case import Case, Protocol
-from parabench.cluster.team import LOOPBACK
-from parabench.collectives import membership
+from parabench.collectives import join
+from parabench.launch.context import LOOPBACK
+from parabench.launch.rank_env import Venue
 from parabench.models.build import build_model
 from parabench.models.gpt import GPT, next_token_loss
 from parabench.models.model import Model
-from parabench.strategies import pp as recipe
-from parabench.strategies.recipe import Context, Parallel, Place
-from parabench.venue import Venue
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.strategies import pipeline as recipe
+from parabench.strategies.base import Context, Parallel, Place
+from parabench.workloads import training as worker
 
 STEPS = 5
 VOCABULARY = 64
@@ -155,7 +156,7 @@ def trained(cases: Sequence[Case], folder: Path) -> None:
         torch.save(train(case, rank), folder / f"case{number}-rank{rank}.pt")
         models.clear()
         gc.collect()
-    membership.leave()
+    join.leave()
 
 
 def train(case: Case, rank: int) -> dict[str, Any]:

@@ -23,31 +23,32 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench import worker
-from parabench.case import Case, Protocol
-from parabench.cluster.team import LOOPBACK
-from parabench.collectives import membership, wire
+from parabench.collectives import join, wire
 from parabench.collectives.wire import Wire
-from parabench.venue import Venue
+from parabench.launch.context import LOOPBACK
+from parabench.launch.rank_env import Venue
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.workloads import training
 
 Check = Callable[[int, int], Iterator[str]]
 
 
 def in_group(check: Callable[..., Iterator[str]], case: Case, folder: Path, *args: Any) -> None:
     """Join the case's group and leave in `folder` the complaints that `check(rank, size, *args)` yields."""
-    worker.tie_to_driver()
+    training.tie_to_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     try:
-        worker.join_group(worker.Job(case, Protocol(), Venue(folder=folder, timeout_s=GUARD_S)), rank)
+        training.join_group(training.Job(case, Protocol(), Venue(folder=folder, timeout_s=GUARD_S)), rank)
         complaints = list(check(rank, case.world_size, *args))
     except BaseException:
         complaints = [traceback.format_exc()]
         raise
     finally:
         (folder / f"rank{rank}.json").write_text(json.dumps(complaints))
-    membership.leave()
+    join.leave()
 
 
 # -- collectives against what torch computes from every rank's input ------------------------------------------------
@@ -243,8 +244,8 @@ def recorded(rank: int, size: int, algorithm: str) -> Iterator[str]:
         "all_gather": {"algorithm": algorithm, "calls": 1, "bytes": 16 * size},
         "reduce_scatter": {"algorithm": algorithm, "calls": 1, "bytes": 16},
     }
-    if membership.calls() != expected:
-        yield f"calls are {membership.calls()}"
+    if join.calls() != expected:
+        yield f"calls are {join.calls()}"
 
 
 def unusual_callers(rank: int, size: int) -> Iterator[str]:
@@ -315,7 +316,7 @@ def dying(rank: int, case: Case, folder: Path) -> None:
     """The last rank is killed while it sends; the others write down what they are told. Not run by torch elastic,
     which would end them first."""
     os.environ.update(LOOPBACK)
-    worker.join_group(worker.Job(case, Protocol(), Venue(folder=folder, timeout_s=GUARD_S)), rank)
+    training.join_group(training.Job(case, Protocol(), Venue(folder=folder, timeout_s=GUARD_S)), rank)
     dist.barrier()
     wire.PIECE_BYTES = SMALL_PIECE_BYTES
     if rank == case.world_size - 1:
@@ -338,7 +339,7 @@ def dying(rank: int, case: Case, folder: Path) -> None:
 def stopping_dead(rank: int, case: Case, folder: Path) -> None:
     """The last rank stops before it takes part; the others write down what they are told."""
     os.environ.update(LOOPBACK)
-    worker.join_group(worker.Job(case, Protocol(), Venue(folder=folder, timeout_s=3.0)), rank)
+    training.join_group(training.Job(case, Protocol(), Venue(folder=folder, timeout_s=3.0)), rank)
     dist.barrier()
     if rank == case.world_size - 1:
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from parabench.case import Case
+from parabench.plan.case import Case
 
 FLOAT64_BOUND = 1.1e-9
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from parabench.models.model import Model
 from parabench.strategies import parameter_server_async as module
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.local_only import local_only
 from parabench.strategies.parameter_server import parameter_server
 from parabench.strategies.parameter_server_async import parameter_server_async
-from parabench.strategies.recipe import Context, Parallel
 from parabench.strategies.versions import Versions
 
 Strategy = Callable[[Model, Context], Parallel]

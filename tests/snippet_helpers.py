@@ -1,4 +1,4 @@
-"""The lines of `parabench.analysis.sweet_spot.snippet`, executed as a script of somebody's own would have them."""
+"""The lines of `parabench.strategies.snippet`, executed as a script of somebody's own would have them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-from parabench import worker
-from parabench.analysis.sweet_spot.snippet import snippet
-from parabench.case import Case
-from parabench.cluster.team import LOOPBACK
-from parabench.collectives import membership
+from parabench.collectives import join as membership
+from parabench.launch.context import LOOPBACK
+from parabench.plan.case import Case
+from parabench.strategies.snippet import snippet
+from parabench.workloads import training
 
 WIDTH = 512  # a layer's weight is 1 MiB
 ALIKE: dict[str, Any] = {"device": "cpu", "backend": "gloo", "world_size": 2, "algorithm": "ring"}
@@ -66,7 +66,7 @@ def script(case: Case, rank: int, *, joins: bool = False) -> dict[str, Any]:
 
 def scripts(folder: Path) -> None:
     """What each of them did, in one group that the first one's own lines made."""
-    worker.tie_to_driver()
+    training.tie_to_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])

@@ -28,24 +28,28 @@ from guard import GUARD_S
 from rich.console import Console
 from test_driver import end, end_all, left_of, signals_as_usual
 
-from parabench import ab, opened, report, side_process
-from parabench.ab import AbRequest, hide, pairs, run_ab
-from parabench.analysis.gate.compare import compare
-from parabench.analysis.gate.sides import side_of
+from parabench.ab import driver as ab
+from parabench.ab import remote
+from parabench.ab.driver import AbRequest, hide, pairs, run_ab
+from parabench.ab.remote import running
+from parabench.ab.server import PROTOCOL, Side, labels
+from parabench.ab.variant import read_setting
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import select_session
-from parabench.case import Case, Protocol
 from parabench.cli import main
 from parabench.errors import UsageError
-from parabench.interrupt import STOPPED, signals_restored
-from parabench.machine import Gpu, Machine, environment
-from parabench.plan import Plan
-from parabench.record import Failure, Launch, Status
-from parabench.run import Request, run_suite
-from parabench.schema import SCHEMA_VERSION
-from parabench.setting import read_setting
-from parabench.side import PROTOCOL, Side, labels
-from parabench.side_process import running
-from parabench.store import load
+from parabench.machine.machine import Gpu, Machine, environment
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.plan.protocol import Protocol
+from parabench.report import build
+from parabench.session import resume as opened
+from parabench.session.session import Request, run_suite
+from parabench.signals import STOPPED, signals_restored
+from parabench.store.record import Failure, Launch, Status
+from parabench.store.schema import SCHEMA_VERSION
+from parabench.store.store import load
 
 pytestmark = pytest.mark.alone
 
@@ -224,7 +228,7 @@ class Lab:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    monkeypatch.setattr(report, "write_report", lambda results, path, session: path)
+    monkeypatch.setattr(build, "write_report", lambda results, path, session: path)
     return Lab(tmp_path, monkeypatch)
 
 
@@ -456,7 +460,7 @@ def test_a_side_that_does_not_fit_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, why: str
 ) -> None:
     if "has not answered" in why:  # the others have all the time that they need
-        monkeypatch.setattr(side_process, "HELLO_S", 0.2)
+        monkeypatch.setattr(remote, "HELLO_S", 0.2)
     (tmp_path / "tree" / "parabench").mkdir(parents=True)
     (tmp_path / "tree" / "parabench" / "__init__.py").touch()
     setting = read_setting("b", f"{scripted(tmp_path, does)} {tmp_path / 'tree'}")
@@ -477,7 +481,7 @@ def test_what_others_print_is_passed_over_until_the_side_speaks(tmp_path: Path) 
 def test_a_side_that_is_silent_beyond_its_deadline_is_told_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(side_process, "AFTER_DEADLINE_S", 0.0)
+    monkeypatch.setattr(remote, "AFTER_DEADLINE_S", 0.0)
     os.mkfifo(tmp_path / "pipe")
     starting = {"tells": "starting", "label": "ddp", "block": 0, "deadline_s": 0.01}
     does = f"{answers()}; read question; echo '{json.dumps(starting)}'; read line < {tmp_path}/pipe; {answers()}"
@@ -676,13 +680,13 @@ def test_what_nccl_refuses_on_one_side_is_left_out_on_both(lab: Lab, monkeypatch
     """Also where a stop came in between: what one side had left out then, both leave out when they go on."""
     suite = lab.folder / "pins.py"
     suite.write_text(
-        '"""Which of NCCL\'s own?"""\n\nfrom parabench.suite import sweep\n\n'
+        '"""Which of NCCL\'s own?"""\n\nfrom parabench import sweep\n\n'
         'CASES = sweep(strategy="ddp", algorithm=("native", "nccl:nvls"), world_size=2, '
         'backend="nccl", device="cuda")\n'
     )
     gpus = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 2)
-    monkeypatch.setattr("parabench.side.this_machine", lambda: gpus)
-    monkeypatch.setattr("parabench.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    monkeypatch.setattr("parabench.ab.server.this_machine", lambda: gpus)
+    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
     plain = lab.launcher
 
     def launcher(name: str) -> Callable[..., Launch]:

@@ -13,13 +13,14 @@ import pytest
 from click.testing import CliRunner
 from test_compare_outputs import EVIL, OOM, check
 
-from parabench.analysis.gate.across import across
-from parabench.analysis.gate.geometric import geometric_mean
-from parabench.analysis.gate.sides import side_of
+from parabench.analysis.compare.across import across
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.stats.geometric import geometric_mean
 from parabench.cli import main
 from parabench.errors import UsageError
-from parabench.pages import across_markdown, across_report
-from parabench.record import MIB, DeviceSample
+from parabench.report.output import markdown_across
+from parabench.report.views import across as across_report
+from parabench.store.record import MIB, DeviceSample
 
 BUCKETS = (1.0, 4.0, 25.0)
 CPU = [fake.case(bucket_mib=b) for b in BUCKETS]
@@ -175,7 +176,7 @@ def test_no_launch_ended_well(tmp_path):
     assert found.sentence().startswith("No case ended well on both sides, so base (8 cores of Some CPU) cannot be ")
     check(found)
     assert "Unknown: its launches ended oom." in across_report.render(found)
-    assert "its launches ended oom" in across_markdown.render(found)
+    assert "its launches ended oom" in markdown_across.render(found)
 
 
 def logs(random, cases, blocks, shared):
@@ -236,7 +237,7 @@ def test_json_is_what_the_schema_says(request, which):
 @pytest.mark.parametrize("which", ["gpus", "mixed"])
 def test_markdown_and_page_hold_every_case_and_no_script(request, which):
     found = request.getfixturevalue(which)
-    written, page = across_markdown.render(found), across_report.render(found)
+    written, page = markdown_across.render(found), across_report.render(found)
     assert "<script" not in written
     assert "<script>alert" not in page
     for label in [case.label for case in found.cases] + [each.label for each in found.alone]:

@@ -9,10 +9,11 @@ import pytest
 import torch
 from guard import GUARD_S
 
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
+from parabench.launch.launcher import launch
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 from parabench.probes.allocator import MemoryClock, ResidentSet
-from parabench.record import METRICS, MIB, Phase, Status
+from parabench.store.record import METRICS, MIB, Phase, Status
 
 pytestmark = pytest.mark.alone
 

@@ -11,17 +11,17 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from parabench.analysis.environment.facts import case_rows
 from parabench.analysis.evidence import evidence
-from parabench.analysis.frames import case_table, launch_table
+from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.analysis.session import select_session
-from parabench.analysis.sweet_spot import effects as effects_module
-from parabench.analysis.sweet_spot.best import sweet_spots
-from parabench.analysis.sweet_spot.best_lines import lines
-from parabench.analysis.sweet_spot.effects import fit
-from parabench.analysis.sweet_spot.studentized import studentized_range
-from parabench.analysis.tables import case_rows
-from parabench.record import Status
-from parabench.report import render
+from parabench.analysis.stats import block_model as effects_module
+from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.tukey import studentized_range
+from parabench.analysis.tables import case_table, launch_table
+from parabench.analysis.text.best import lines
+from parabench.report.build import render
+from parabench.store.record import Status
 
 BUCKETS = (1.0, 4.0, 16.0, 25.0, None)
 

@@ -8,14 +8,14 @@ import fake_results as fake
 import numpy as np
 import pytest
 
-from parabench.analysis import words
-from parabench.analysis.gate import compare as gate
-from parabench.analysis.gate.outcome import Outcome, Verdict
-from parabench.analysis.gate.rule import speed
-from parabench.analysis.gate.sides import read_side, side_of
-from parabench.analysis.gate.significance import holm, judge
+from parabench.analysis.compare import gate
+from parabench.analysis.compare.outcome import Outcome, Verdict
+from parabench.analysis.compare.rule import speed
+from parabench.analysis.compare.sides import read_side, side_of
+from parabench.analysis.stats.ttest import holm, judge
+from parabench.analysis.text import format
 from parabench.errors import UsageError
-from parabench.record import Failure, Status
+from parabench.store.record import Failure, Status
 
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
 
@@ -105,7 +105,7 @@ def test_a_slowdown_that_may_be_the_tolerance_is_no_pass_however_surely_it_is_sm
         assert found.verdict is verdict
         assert row.ratio < row.upper < row.high
         assert (row.upper < 1.02) == (verdict is Verdict.NO_REGRESSION)
-        assert f"the upper bound is {words.signed(row.upper - 1)}, ddp native 1 MiB, 2 ranks" in found.sentence()
+        assert f"the upper bound is {format.signed(row.upper - 1)}, ddp native 1 MiB, 2 ranks" in found.sentence()
 
 
 def test_what_is_no_number_rules_nothing_out():
@@ -129,7 +129,7 @@ def test_a_gate_that_does_not_rule_out_the_tolerance_is_inconclusive(tmp_path):
     assert found.upper == widest.upper > 1.02
     assert found.sentence().startswith(
         "Inconclusive: slowdowns above 2 % are not ruled out in 3 of 3 cases (95 %; the largest upper bound is "
-        f"{words.signed(widest.upper - 1)}, {widest.label})."
+        f"{format.signed(widest.upper - 1)}, {widest.label})."
     )
     needed = max(row.launches_needed for row in found.rows)
     assert f"Two equal sides would pass with about {needed} launches a side (90 %)." in found.sentence()
@@ -500,7 +500,7 @@ def test_two_wild_launches_give_no_absurd_numbers(tmp_path):
     ],
 )
 def test_shares_are_said_with_sense(share, said, signed):
-    assert (words.percent(share), words.signed(share)) == (said, signed)
+    assert (format.percent(share), format.signed(share)) == (said, signed)
 
 
 @pytest.mark.parametrize(
@@ -514,14 +514,14 @@ def test_shares_are_said_with_sense(share, said, signed):
     ],
 )
 def test_a_half_width_has_no_more_digits_than_its_number_can_bear(margin_s, latency_s, said):
-    assert words.plus_minus(words.margin(margin_s, latency_s)) == said
+    assert format.plus_minus(format.margin(margin_s, latency_s)) == said
 
 
 @pytest.mark.parametrize(
     ("per_s", "said"), [(12436.0, "12,400"), (99.96, "100"), (12.34, "12.3"), (0.000512, "0.000512"), (0.0, "unknown")]
 )
 def test_a_rate_has_three_digits_and_is_never_rounded_away(per_s, said):
-    assert words.rate(per_s) == said
+    assert format.rate(per_s) == said
 
 
 def test_holm_steps_down():

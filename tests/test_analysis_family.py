@@ -7,9 +7,9 @@ import json
 import fake_results as fake
 import pytest
 
-from parabench.analysis.checks import LOCAL_FORWARD
-from parabench.analysis.sweet_spot.best import sweet_spots
-from parabench.record import Finding
+from parabench.analysis.ranking.ranking import sweet_spots
+from parabench.analysis.warnings.launches import LOCAL_FORWARD
+from parabench.store.record import Finding
 
 SPEED = {"ddp": 0.040, "fsdp": 0.050, "local_only": 0.030, "parameter_server_async": 0.035}
 

@@ -6,12 +6,12 @@ import fake_results as fake
 import numpy as np
 import pytest
 
-from parabench.analysis.checks import check
-from parabench.analysis.frames import case_table, launch_table
 from parabench.analysis.scaling import scaling
 from parabench.analysis.session import select_session
+from parabench.analysis.tables import case_table, launch_table
+from parabench.analysis.warnings.launches import check
 from parabench.errors import UsageError
-from parabench.record import MIB, DeviceSample, Failure, Sample, Status
+from parabench.store.record import MIB, DeviceSample, Failure, Sample, Status
 
 
 def tables(results):

@@ -5,12 +5,12 @@ import math
 import fake_results as fake
 import pytest
 
-from parabench.analysis.frames import launch_table
 from parabench.analysis.memory import FORMULAS, PARTS, compared, sentences, state_table
 from parabench.analysis.session import select_session
-from parabench.analysis.verdict import verdict
-from parabench.family import STRATEGIES
-from parabench.record import MIB
+from parabench.analysis.tables import launch_table
+from parabench.analysis.text.progress import verdict
+from parabench.store.record import MIB
+from parabench.strategies import STRATEGIES
 
 # K = 12 MiB, of which tensor parallel splits 8 and FSDP's root unit has 2 (fake.SIZES); parameters, gradients and
 # optimizer state in MiB on the rank that holds most.

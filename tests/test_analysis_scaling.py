@@ -3,9 +3,9 @@ from __future__ import annotations
 import fake_results as fake
 import pytest
 
-from parabench.analysis.frames import case_table, launch_table
 from parabench.analysis.scaling import scaling
 from parabench.analysis.session import select_session
+from parabench.analysis.tables import case_table, launch_table
 
 
 def curves(tmp_path, truth):

@@ -9,16 +9,16 @@ from typing import Any
 import fake_results as fake
 import pytest
 
-from parabench.analysis.checks import check_evidence
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.instruments.anatomy import COMPUTE, EXPOSED_IN, case_anatomy, step_table
-from parabench.analysis.instruments.anatomy import findings as doubts
-from parabench.analysis.instruments.calls import bucket_table, call_table
-from parabench.analysis.instruments.stragglers import findings as late_ranks
-from parabench.analysis.instruments.stragglers import step_stragglers, straggler_table
 from parabench.analysis.session import select_session
-from parabench.record import Launch
+from parabench.analysis.step.breakdown import COMPUTE, EXPOSED_IN, case_anatomy, step_table
+from parabench.analysis.step.breakdown import findings as doubts
+from parabench.analysis.step.calls import bucket_table, call_table
+from parabench.analysis.step.stragglers import findings as late_ranks
+from parabench.analysis.step.stragglers import step_stragglers, straggler_table
+from parabench.analysis.warnings.launches import check_evidence
+from parabench.store.record import Launch
 
 PARTS = ("data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", "idle_s")
 

@@ -8,9 +8,10 @@ import pytest
 from guard import GUARD_S
 
 from benchmarks.instruments import NoSampler
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
-from parabench.record import Status
+from parabench.launch.launcher import launch
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Status
 
 pytestmark = pytest.mark.alone
 
@@ -52,7 +53,7 @@ def test_instruments_and_sampler_move_nothing_in_steps_that_they_do_not_carry(
     """What gloo sends for a step does not depend on time, and is written to its sockets: to the byte and the call it
     is the same with instruments as without, and nothing is written beside it. It reads by recv, which is no read."""
     full = moved("ddp", 2, 4, algorithm)
-    monkeypatch.setattr("parabench.part.Sampler", NoSampler)
+    monkeypatch.setattr("parabench.launch.node.Sampler", NoSampler)
     assert moved("ddp", 2, 0, algorithm) == full
     for steps in full:
         assert steps == [steps[0]] * (STEPS - 1)

@@ -12,15 +12,16 @@ import pytest
 import torch
 from guard import GUARD_S
 
-from parabench import worker
-from parabench.case import Case, Protocol
 from parabench.data.loader import Loading
+from parabench.launch.rank_env import Venue
+from parabench.models.base import share_compile_threads
 from parabench.models.build import build_model
-from parabench.models.options import share_compile_threads
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 from parabench.probes.replicas import PIECE, checksum, fingerprints, replicas_apart
-from parabench.probes.steps import MARKS, Awaited
-from parabench.trainer import Losses
-from parabench.venue import Venue
+from parabench.probes.step_clock import MARKS, Awaited
+from parabench.workloads import training
+from parabench.workloads.trainer import Losses
 
 pytestmark = pytest.mark.alone
 
@@ -44,14 +45,14 @@ def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypat
     before = workers()
     seen: list[int] = []
 
-    def join(job: worker.Job, rank: int) -> dict[str, Any]:
+    def join(job: training.Job, rank: int) -> dict[str, Any]:
         seen.append(len(workers()) - len(before))
         raise Joined
 
-    monkeypatch.setattr(worker, "join_group", join)
-    job = worker.Job(case(workers=2), Protocol(), Venue(folder=tmp_path, timeout_s=GUARD_S))
+    monkeypatch.setattr(training, "join_group", join)
+    job = training.Job(case(workers=2), Protocol(), Venue(folder=tmp_path, timeout_s=GUARD_S))
     with pytest.raises(Joined):
-        worker.measure(job, 0)
+        training.measure(job, 0)
     assert seen == [2]
 
 

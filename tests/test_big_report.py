@@ -6,8 +6,8 @@ import pytest
 from browser_helpers import CHROMIUM, needs_chromium
 
 from benchmarks import big_store, report_cost
-from parabench.report import write_report
-from parabench.store import load
+from parabench.report.build import write_report
+from parabench.store.store import load
 
 # A minute of making the store and of visiting all that there is.
 pytestmark = [*needs_chromium, pytest.mark.slow]

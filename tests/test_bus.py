@@ -11,7 +11,7 @@ from parabench.analysis.collectives.bus import LAUNCH_COLUMNS, bus_factor, bus_t
 from parabench.analysis.collectives.crossover import answers, bus_answers
 from parabench.analysis.session import select_session
 from parabench.collectives import LEVELS
-from parabench.record import MIB, Failure, Status
+from parabench.store.record import MIB, Failure, Status
 
 SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 22)
 

@@ -14,14 +14,15 @@ from guard import GUARD_S
 from ranks_helpers import in_group
 from watched_helpers import check_every_way, check_nothing_is_kept, check_the_results
 
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
+from parabench.launch.launcher import launch
+from parabench.launch.processes import run_ranks
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 from parabench.probes.buckets import Buckets
 from parabench.probes.moments import Moments
-from parabench.ranks import run_ranks
-from parabench.record import WAIT, Launch, Phase, Status
-from parabench.rows import ranks_word
-from parabench.store import Store, load
+from parabench.store.record import WAIT, Launch, Phase, Status
+from parabench.store.store import Store, load
+from parabench.workloads.training_samples import ranks_word
 
 pytestmark = pytest.mark.alone
 

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parabench.axes import AXES, parse_axis
-from parabench.case import Case, Protocol
 from parabench.errors import UsageError
 from parabench.models import MODELS, GPTEntry
+from parabench.plan.axes import AXES, parse_axis
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 
 
 def test_an_id_is_stable_and_tells_cases_apart():

@@ -13,12 +13,12 @@ from benchmarks.certainty import sweet_spots
 from benchmarks.former_gate import former_verdict
 from benchmarks.gate_truth import CASES, as_asked, false_alarms, gate, gates, pooled_alarms, wrong_passes
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise, launch_frame
-from parabench.analysis.gate.compare import compare
-from parabench.analysis.gate.outcome import Outcome, Verdict
-from parabench.analysis.gate.rule import speed
-from parabench.analysis.gate.sides import side_of
-from parabench.analysis.gate.significance import judge, launches_for
-from parabench.analysis.sweet_spot.effects import fit
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.outcome import Outcome, Verdict
+from parabench.analysis.compare.rule import speed
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.ttest import judge, launches_for
 
 
 # A share of 1 % or 5 % is exceeded by chance in so many of as many gates with a probability below 0.1 %.

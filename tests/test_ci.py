@@ -175,6 +175,6 @@ def test_gitlab_takes_inconclusive_for_a_warning():
 
 
 def test_without_pytest_benchmark_a_suite_is_one_sentence(pytester):
-    pytester.makepyfile(question='from parabench.suite import sweep\nCASES = sweep(strategy="single")\n')
+    pytester.makepyfile(question='from parabench import sweep\nCASES = sweep(strategy="single")\n')
     said = pytester.runpytest("-p", "no:benchmark", "question.py")
     said.stdout.fnmatch_lines(["parabench: pytest-benchmark is needed for the cases of a suite; install it, *"])

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from parabench.cli import main
-from parabench.progress import PatientConsole, say
-from parabench.suite import shipped
+from parabench.plan.suite import shipped
+from parabench.session.progress import PatientConsole, say
 
 
 def parabench(*arguments: object):

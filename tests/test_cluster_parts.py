@@ -14,23 +14,25 @@ import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
 import parabench
-from parabench.case import Case, Protocol
-from parabench.cluster import addresses, agreement, parcel
-from parabench.cluster.line import Line, Lost
-from parabench.cluster.meeting import Meeting
-from parabench.cluster.order import Order
-from parabench.cluster.site import Site
-from parabench.cluster.team import FAILED, HUNG, LOST, Word
-from parabench.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.cluster import fingerprint, network
+from parabench.cluster.topology import Site
 from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
-from parabench.family import STRATEGIES
-from parabench.judgement import judge
+from parabench.launch import blobs
+from parabench.launch.clocks import facts_of, on_one_clock
+from parabench.launch.context import FAILED, HUNG, LOST, Word
+from parabench.launch.meeting import Meeting
+from parabench.launch.node import Course, Part
+from parabench.launch.outcome import judge
+from parabench.launch.processes import Ended
+from parabench.launch.spec import Order
+from parabench.launch.store_client import Line, Lost
 from parabench.models import MODELS
-from parabench.part import Course, Part
-from parabench.ranks import Ended
-from parabench.record import DeviceSample, Failure, HostSample, Status
-from parabench.together import facts_of, on_one_clock
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.plan.protocol import Protocol
+from parabench.store.record import DeviceSample, Failure, HostSample, Status
+from parabench.strategies import STRATEGIES
 
 CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
 SITE = Site(nodes=2, ranks_per_node=2, host="localhost")
@@ -43,12 +45,12 @@ SITE = Site(nodes=2, ranks_per_node=2, host="localhost")
 def test_a_parcel_arrives_whole_and_leaves_nothing(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     store, content = HashStore(), {"numbers": list(range(100)), "text": "ä"}
     size = 4 << 20 if pieces == 1 else len(json.dumps(content)) // 5
-    monkeypatch.setattr(parcel, "PIECE_BYTES", size)
-    assert not parcel.arrived(store, "part")
-    parcel.send(store, "part", content)
-    assert parcel.arrived(store, "part")
+    monkeypatch.setattr(blobs, "PIECE_BYTES", size)
+    assert not blobs.arrived(store, "part")
+    blobs.send(store, "part", content)
+    assert blobs.arrived(store, "part")
     assert (store.num_keys() > 2) is (pieces > 1)
-    assert parcel.take(store, "part") == content
+    assert blobs.take(store, "part") == content
     assert store.num_keys() == 0
 
 
@@ -121,7 +123,7 @@ def test_a_word_is_heard_once_by_whoever_listens_or_will() -> None:
 def test_clocks_are_told_by_the_first_rank_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
     store, meeting = HashStore(), Meeting("", 0, "", nodes=3, ranks_per_node=2)
     ahead = threading.local()
-    monkeypatch.setattr("parabench.cluster.meeting.perf_counter", lambda: time_of(ahead))
+    monkeypatch.setattr("parabench.launch.meeting.perf_counter", lambda: time_of(ahead))
     told: dict[int, Any] = {}
 
     def rank(number: int, by: float) -> None:
@@ -275,16 +277,16 @@ def test_a_lost_node_and_a_hang() -> None:
 
 def test_what_differs_is_named_with_both_values() -> None:
     mine = {"torch": "2.13.0", "NCCL": None, "options": None}
-    assert agreement.differences(mine, dict(mine)) == []
+    assert fingerprint.differences(mine, dict(mine)) == []
     theirs = {"torch": "2.11.0", "NCCL": "2.27", "options": None}
-    assert agreement.differences(mine, theirs) == [
+    assert fingerprint.differences(mine, theirs) == [
         "torch 2.11.0, and node 0 has 2.13.0",
         "NCCL 2.27, and node 0 has none",
     ]
 
 
 def test_software_is_what_must_be_equal() -> None:
-    here = agreement.software()
+    here = fingerprint.software()
     assert here.keys() == {"parabench", "python", "torch", "CUDA", "NCCL"}
     assert str(here["parabench"]).startswith(f"{parabench.__version__} (source ")
 
@@ -294,10 +296,10 @@ def test_code_of_ones_own_is_found_and_told_by_its_file(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     tables = {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS}
     cases = [replace(CASE, model="my_code_of_own:model"), replace(CASE, algorithm="nccl:ring"), CASE]
-    assert agreement.own_names(cases, tables) == ["my_code_of_own:model"]
-    told = agreement.of_own(["my_code_of_own:model", "no_such_module_at_all:model"])
-    assert told["my_code_of_own:model"] == agreement.of_file(tmp_path / "my_code_of_own.py")
-    assert told["no_such_module_at_all:model"] == agreement.ABSENT
+    assert fingerprint.own_names(cases, tables) == ["my_code_of_own:model"]
+    told = fingerprint.of_own(["my_code_of_own:model", "no_such_module_at_all:model"])
+    assert told["my_code_of_own:model"] == fingerprint.of_file(tmp_path / "my_code_of_own.py")
+    assert told["no_such_module_at_all:model"] == fingerprint.ABSENT
 
 
 # -- addresses -------------------------------------------------------------------------------------------------------
@@ -309,8 +311,8 @@ NAMES = {"node0": ["127.0.1.1"], "both": ["127.0.1.1", "10.0.0.1"], "far": ["10.
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "own_addresses", lambda: OWN)
-    monkeypatch.setattr(addresses, "addresses_of", lambda name: NAMES.get(name, [name] if name[0].isdigit() else []))
+    monkeypatch.setattr(network, "own_addresses", lambda: OWN)
+    monkeypatch.setattr(network, "addresses_of", lambda name: NAMES.get(name, [name] if name[0].isdigit() else []))
 
 
 @pytest.mark.usefixtures("host")
@@ -327,12 +329,12 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_node_0_listens_where_the_endpoint_leads(changes: Any, address: str, interface: str, restricted: bool) -> None:
-    assert addresses.way_in(replace(SITE, **changes)) == addresses.Way(address, interface, restricted)
+    assert network.way_in(replace(SITE, **changes)) == network.Way(address, interface, restricted)
 
 
 @pytest.mark.usefixtures("host")
 def test_only_what_leads_here_is_ours() -> None:
-    assert [addresses.is_ours(name) for name in ("both", "node0", "localhost", "far", "nowhere")] == [
+    assert [network.is_ours(name) for name in ("both", "node0", "localhost", "far", "nowhere")] == [
         True, True, True, False, False,
     ]  # fmt: skip
 
@@ -347,23 +349,23 @@ def test_only_what_leads_here_is_ours() -> None:
 )
 def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        addresses.check(replace(SITE, **changes))
-    addresses.check(replace(SITE, interface="eth0", local_addr="10.1.0.1"))
+        network.check(replace(SITE, **changes))
+    network.check(replace(SITE, interface="eth0", local_addr="10.1.0.1"))
 
 
 @pytest.mark.parametrize(
     ("way", "environ", "told"),
     [
-        (addresses.Way("10.0.0.1", "eth0"), {}, {"GLOO_SOCKET_IFNAME": "eth0"}),
-        (addresses.Way("10.0.0.1", "eth0"), {"GLOO_SOCKET_IFNAME": "ib0"}, {"GLOO_SOCKET_IFNAME": "ib0"}),
+        (network.Way("10.0.0.1", "eth0"), {}, {"GLOO_SOCKET_IFNAME": "eth0"}),
+        (network.Way("10.0.0.1", "eth0"), {"GLOO_SOCKET_IFNAME": "ib0"}, {"GLOO_SOCKET_IFNAME": "ib0"}),
         (
-            addresses.Way("10.0.0.1", "eth0", restricted=True),
+            network.Way("10.0.0.1", "eth0", restricted=True),
             {"GLOO_SOCKET_IFNAME": "ib0"},
             {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"},
         ),
-        (addresses.Way("127.0.0.1", "lo"), {}, {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}),
-        (addresses.Way("0.0.0.0", None), {}, {}),
+        (network.Way("127.0.0.1", "lo"), {}, {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}),
+        (network.Way("0.0.0.0", None), {}, {}),
     ],
 )
-def test_ranks_keep_to_the_interface(way: addresses.Way, environ: dict[str, str], told: dict[str, str]) -> None:
+def test_ranks_keep_to_the_interface(way: network.Way, environ: dict[str, str], told: dict[str, str]) -> None:
     assert way.environment(environ) == told

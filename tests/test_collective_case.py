@@ -3,10 +3,10 @@ from __future__ import annotations
 import fake_collectives as fake
 import pytest
 
-from parabench.collective_case import OPS, CollectiveCase, CollectiveProtocol, parse_size, size_text
 from parabench.errors import UsageError
-from parabench.plan import Plan, Skipped
-from parabench.record import MIB, Phase
+from parabench.plan.collective_case import OPS, CollectiveCase, CollectiveProtocol, parse_size, size_text
+from parabench.plan.plan import Plan, Skipped
+from parabench.store.record import MIB, Phase
 
 
 @pytest.mark.parametrize(

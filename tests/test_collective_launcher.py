@@ -17,18 +17,18 @@ from guard import GUARD_S
 from hang_helpers import came, pass_when
 from torch.distributed import ReduceOp
 
-from parabench.cluster.team import LOST
-from parabench.collective_case import OPS, CollectiveCase, CollectiveProtocol
-from parabench.collective_launcher import collective_course, launch_collective, timed
 from parabench.collectives import LEVELS
 from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.exact import Truth
 from parabench.collectives.reduction import reduction
 from parabench.collectives.ring import RING
-from parabench.launcher import observed
-from parabench.part import Part
-from parabench.ranks import Ended
-from parabench.record import Launch, Phase, Status
+from parabench.launch.context import LOST
+from parabench.launch.launcher import observed
+from parabench.launch.node import Part
+from parabench.launch.processes import Ended
+from parabench.plan.collective_case import OPS, CollectiveCase, CollectiveProtocol
+from parabench.store.record import Launch, Phase, Status
+from parabench.workloads.collectives_launch import collective_course, launch_collective, timed
+from parabench.workloads.exact import Truth
 
 pytestmark = pytest.mark.alone
 

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from fake_cuda import Device
 
-from parabench.collective_case import CollectiveProtocol
-from parabench.collective_modes import FIRST_RUN_IN_S, MOST_IN_A_BATCH, RUN_IN_S
-from parabench.collectives import timing
-from parabench.collectives.timing import MARKS, Bench
+from parabench.plan.collective_case import CollectiveProtocol
+from parabench.plan.collective_modes import FIRST_RUN_IN_S, MOST_IN_A_BATCH, RUN_IN_S
+from parabench.workloads import timing
+from parabench.workloads.timing import MARKS, Bench
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
 

@@ -20,13 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.futures import Future
 
-from parabench.case import Case
 from parabench.collectives import wire
-from parabench.collectives.lane import ThreadLane
+from parabench.collectives.async_queue import ThreadLane
 from parabench.collectives.tree import Node, double_tree, tree
 from parabench.collectives.two_level import levels
 from parabench.collectives.wire import Wire, pieces, split
-from parabench.ranks import run_ranks, start_server
+from parabench.launch.processes import run_ranks, start_server
+from parabench.plan.case import Case
 
 pytestmark = pytest.mark.alone
 

@@ -11,11 +11,11 @@ import fake_results
 import pytest
 from page_helpers import unpacked
 
-from parabench.collective_case import OPS
-from parabench.listing import ALGORITHMS
-from parabench.pages.palette import ALGORITHM, algorithm_line
-from parabench.record import Failure, Finding, Status
-from parabench.report import render
+from parabench.commands.list import ALGORITHMS
+from parabench.plan.collective_case import OPS
+from parabench.report.build import render
+from parabench.report.palette import ALGORITHM, algorithm_line
+from parabench.store.record import Failure, Finding, Status
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028&amp;"
 OWN = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level")

@@ -16,17 +16,17 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from parabench import collectives_run
 from parabench.analysis.collectives.nccl_tests import results_json, table_lines
 from parabench.analysis.session import select_session
 from parabench.cli import main
-from parabench.collective_case import OPS
-from parabench.collectives_run import CollectivesRequest, plan_collectives, run_collectives
 from parabench.errors import UsageError
-from parabench.interrupt import signals_restored
-from parabench.machine import Gpu, Machine
-from parabench.record import Failure, Status
-from parabench.store import load
+from parabench.machine.machine import Gpu, Machine
+from parabench.plan.collective_case import OPS
+from parabench.session import collectives as collectives_run
+from parabench.session.collectives import CollectivesRequest, plan_collectives, run_collectives
+from parabench.signals import signals_restored
+from parabench.store.record import Failure, Status
+from parabench.store.store import load
 
 GPUS = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
 
@@ -450,7 +450,7 @@ def test_a_pin_that_nccl_refuses_once_is_launched_no_more(tmp_path, monkeypatch)
             return launch
 
     monkeypatch.setattr(collectives_run, "this_machine", lambda: GPUS)
-    monkeypatch.setattr("parabench.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
     asked = request(tmp_path, algorithm="nccl:ring,nccl:nvls", launches=3)
     code, _ = run(asked, Refusing())
     assert code == 1

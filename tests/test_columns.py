@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from page_helpers import unpacked
 
-from parabench.pages.columns import column
+from parabench.report.data.columns import column
 
 
 @pytest.mark.parametrize(

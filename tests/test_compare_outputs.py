@@ -16,17 +16,19 @@ import pytest
 from click.testing import CliRunner
 from markupsafe import escape
 
-from parabench.analysis import words
-from parabench.analysis.gate import compare as gate
-from parabench.analysis.gate.compare_words import ids
-from parabench.analysis.gate.outcome import Outcome, Verdict
-from parabench.analysis.gate.sides import side_of
+from parabench.analysis.compare import gate
+from parabench.analysis.compare.outcome import Outcome, Verdict
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.text import format as words
+from parabench.analysis.text.compare import ids
 from parabench.cli import main
-from parabench.pages import compare_junit, compare_markdown, compare_report
-from parabench.pages.figures_compare import MOST_DOTS
-from parabench.pages.markdown import LIMIT, Rows, code, fitted, text
-from parabench.progress import PatientConsole
-from parabench.record import Failure, Status
+from parabench.report.figures.compare import MOST_DOTS
+from parabench.report.output import junit as compare_junit
+from parabench.report.output import markdown_gate
+from parabench.report.output.markdown import LIMIT, Rows, code, fitted, text
+from parabench.report.views import gate as compare_report
+from parabench.session.progress import PatientConsole
+from parabench.store.record import Failure, Status
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "compare.schema.json").read_text())
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
@@ -197,19 +199,19 @@ def test_junit_replaces_what_xml_cannot_say(gates):
 
 def test_markdown_has_the_verdict_first_and_regressions_on_top(gates):
     found = gates[Verdict.REGRESSION]
-    lines = compare_markdown.render(found).splitlines()
+    lines = markdown_gate.render(found).splitlines()
     assert lines[0] == "## ✗ Regression"
     assert lines[2].startswith("Regression: 3 cases of 3 judged got slower")
     assert lines[6].startswith("| ddp native 25 MiB, 2 ranks | **slower** |") or "**slower**" in lines[6]
     assert f"```\nparabench compare {found.origins[0].at} {found.origins[1].at} --tolerance 0.02" in "\n".join(lines)
-    same = compare_markdown.render(gates[Verdict.NO_REGRESSION])
+    same = markdown_gate.render(gates[Verdict.NO_REGRESSION])
     assert same.startswith("## ✓ No regression")
     assert same.index("<summary>3 cases") < same.index("| same |")
-    assert compare_markdown.render(gates[Verdict.INCONCLUSIVE]).startswith("## ? Inconclusive")
+    assert markdown_gate.render(gates[Verdict.INCONCLUSIVE]).startswith("## ? Inconclusive")
 
 
 def test_markdown_shows_hostile_texts_as_they_are(gates):
-    written = compare_markdown.render(gates["all"])
+    written = markdown_gate.render(gates["all"])
     outside = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)
     assert "<script" not in outside
     assert "`" not in outside
@@ -235,7 +237,7 @@ def test_markdown_is_cut_where_github_would_refuse_it(gates):
         gates[Verdict.REGRESSION],
         rows=(row, *(replace(row, outcome=Outcome.SAME, label=f"case {i} " + "x" * 200) for i in range(500))),
     )
-    written = compare_markdown.render(many)
+    written = markdown_gate.render(many)
     assert LIMIT - 1000 < len(written) <= LIMIT
     assert written.index("**slower**") < written.index("| same |")
     shown = len(re.findall(r"\| same \|", written))

@@ -16,11 +16,11 @@ from parabench.analysis.collectives.bus import launch_sizes
 from parabench.analysis.collectives.cost_formula import FORMULAS, INNER, NODE, OUTER, Terms, formula, terms
 from parabench.analysis.collectives.cost_model import Fit, Point, fit_costs, points_of, to_dict
 from parabench.analysis.session import select_session
-from parabench.collective_case import OPS
 from parabench.collectives import LEVELS, levels_of, wire
 from parabench.collectives.algorithm import make
 from parabench.collectives.reduction import reduction
 from parabench.collectives.simulated import Simulation, rounds
+from parabench.plan.collective_case import OPS
 
 SIZES = [2**16 * 4**i for i in range(6)]
 MIB = 2**20

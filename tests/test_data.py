@@ -21,19 +21,20 @@ from guard import GUARD_S
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from parabench.axes import parse_axis
-from parabench.case import Case, Protocol
-from parabench.data import bpe, idx
+from parabench.data import bpe, mnist
 from parabench.data.datasets import MNIST_MEAN, MNIST_STD, Samples, Tokens, dataset_of
 from parabench.data.loader import batches
-from parabench.data.split import Drawn, Rows, columns_of
+from parabench.data.sampler import Drawn, Rows, columns_of
 from parabench.errors import UsageError
-from parabench.launcher import launch
+from parabench.launch.launcher import launch
 from parabench.models.build import build_model
-from parabench.plan import make_plan
-from parabench.record import Status
-from parabench.suite import Suite, sweep
-from parabench.verify import reference_of, verify
+from parabench.plan.axes import parse_axis
+from parabench.plan.case import Case
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, sweep
+from parabench.store.record import Status
+from parabench.workloads.verify import reference_of, verify
 
 pytestmark = pytest.mark.alone
 
@@ -320,7 +321,7 @@ LABELS = np.arange(20) % 10
 
 def digits(folder: Path, images: bytes | None = None, labels: bytes | None = None, zipped: bool = False) -> str:
     folder.mkdir(exist_ok=True)
-    for name, content in ((idx.IMAGES, images or idx_bytes(IMAGES)), (idx.LABELS, labels or idx_bytes(LABELS))):
+    for name, content in ((mnist.IMAGES, images or idx_bytes(IMAGES)), (mnist.LABELS, labels or idx_bytes(LABELS))):
         (folder / f"{name}.gz" if zipped else folder / name).write_bytes(gzip.compress(content) if zipped else content)
     return str(folder)
 
@@ -358,11 +359,13 @@ def test_damaged_digits_are_refused(machine: Any, tmp_path: Path, files: dict[st
 
 def test_absent_and_broken_digits_are_refused(machine: Any, tmp_path: Path) -> None:
     assert "give mnist:DIR" in refused(machine, model="mnist", data="mnist")
-    assert f"has no {idx.IMAGES} and no {idx.IMAGES}.gz" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
+    assert f"has no {mnist.IMAGES} and no {mnist.IMAGES}.gz" in refused(
+        machine, model="mnist", data=f"mnist:{tmp_path}"
+    )
     digits(tmp_path, zipped=True)
-    whole = (tmp_path / f"{idx.IMAGES}.gz").read_bytes()
+    whole = (tmp_path / f"{mnist.IMAGES}.gz").read_bytes()
     for broken in (whole[:-40], b"no gzip", whole[:40] + b"?" + whole[41:]):
-        (tmp_path / f"{idx.IMAGES}.gz").write_bytes(broken)
+        (tmp_path / f"{mnist.IMAGES}.gz").write_bytes(broken)
         assert "cannot be read" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
 
 
@@ -450,8 +453,8 @@ def test_what_is_no_file_is_refused(machine: Any, tmp_path: Path) -> None:
         assert "it is no regular file; give one" in refused(machine, model="gpt2", vocabulary=str(path))
     for path in (tmp_path / "absent", "x" * 5000):
         assert "there is no such file" in refused(machine, strategy="single", data=f"text:{path}")
-    assert f"has no {idx.IMAGES}" in refused(machine, model="mnist", data=f"mnist:{'x' * 5000}")
-    (tmp_path / idx.IMAGES).mkdir()
+    assert f"has no {mnist.IMAGES}" in refused(machine, model="mnist", data=f"mnist:{'x' * 5000}")
+    (tmp_path / mnist.IMAGES).mkdir()
     assert "it is no regular file" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
 
 

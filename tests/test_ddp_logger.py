@@ -11,13 +11,14 @@ import torch
 from guard import GUARD_S
 
 from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.instruments.ddp_log import SPANS, ddp_comparison, findings
 from parabench.analysis.session import select_session
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
+from parabench.analysis.step.ddp_log import SPANS, ddp_comparison, findings
+from parabench.launch.launcher import launch
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 from parabench.probes.ddp_logger import USUAL_RATE, DdpLogger
 from parabench.probes.moments import Moments
-from parabench.record import CollectiveSample, Launch, Phase, Span, Status
+from parabench.store.record import CollectiveSample, Launch, Phase, Span, Status
 
 pytestmark = pytest.mark.alone
 

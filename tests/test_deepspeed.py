@@ -13,16 +13,17 @@ import torch
 from guard import GUARD_S
 from rounding_helpers import FLOAT64_BOUND, wide
 
-from parabench import worker
-from parabench.case import Case, Protocol
+from parabench.commands.list import lines
 from parabench.errors import UsageError
-from parabench.launcher import launch
-from parabench.listing import lines
-from parabench.plan import make_plan
-from parabench.record import Status
-from parabench.strategies.recipe import Place
-from parabench.suite import Suite, sweep
-from parabench.verify import reference_of, verify
+from parabench.launch.launcher import launch
+from parabench.plan.case import Case
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, sweep
+from parabench.store.record import Status
+from parabench.strategies.base import Place
+from parabench.workloads import training as worker
+from parabench.workloads.verify import reference_of, verify
 
 pytestmark = pytest.mark.alone
 

@@ -8,18 +8,19 @@ import pytest
 from click.testing import CliRunner
 from fake_launch import FakeLauncher
 
-from parabench.analysis.verdict import verdict
-from parabench.case import DEFAULTS, Protocol
+from parabench.analysis.text.progress import verdict
 from parabench.cli import main
-from parabench.defaults import ON_CUDA, defaults_on, global_batch
 from parabench.errors import UsageError
-from parabench.machine import Gpu, Machine
-from parabench.plan import make_plan
-from parabench.record import Status
-from parabench.run import Request, plan_request, real_launch
-from parabench.session import Session
-from parabench.store import Store, load
-from parabench.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, shipped, sweep
+from parabench.machine.machine import Gpu, Machine
+from parabench.plan.case import DEFAULTS
+from parabench.plan.defaults import ON_CUDA, defaults_on, global_batch
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, shipped, sweep
+from parabench.session.runner import Session
+from parabench.session.session import Request, plan_request, real_launch
+from parabench.store.record import Status
+from parabench.store.store import Store, load
 
 BY_TIME = {"warmup": None, "steps": None, "warmup_s": 2.0, "measure_s": 2.0}
 
@@ -173,7 +174,7 @@ def test_every_suite_can_be_planned_on_any_number_of_gpus(name, gpus):
 
 @pytest.mark.parametrize(("gpus", "said"), [(0, "20 measured"), (1, "2 s of measured steps"), (2, "2 s of measured")])
 def test_a_dry_run_says_what_each_machine_measures(gpus, said, monkeypatch, tmp_path):
-    for module in ("parabench.commands.dry_run", "parabench.run"):
+    for module in ("parabench.session.dry_run", "parabench.session.session"):
         monkeypatch.setattr(f"{module}.this_machine", lambda: with_gpus(gpus))
     done = CliRunner().invoke(main, ["run", "quick", "--dry-run", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
@@ -184,7 +185,7 @@ def test_a_dry_run_says_what_each_machine_measures(gpus, said, monkeypatch, tmp_
 
 def suite_file(tmp_path, text):
     path = tmp_path / "mine.py"
-    path.write_text(f'"""Which?"""\nfrom parabench.case import Protocol\nfrom parabench.suite import sweep\n{text}')
+    path.write_text(f'"""Which?"""\nfrom parabench import Protocol, sweep\n{text}')
     return str(path)
 
 

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from fake_old_store import make_older
 
-from parabench.analysis.frames import launch_table
 from parabench.analysis.session import select_session
-from parabench.record import STEP_PARTS, Sample
-from parabench.store import Store, load
+from parabench.analysis.tables import launch_table
+from parabench.store.record import STEP_PARTS, Sample
+from parabench.store.store import Store, load
 
 KEYS = ["launch_id", "metric", "phase", "rank"]
 BRIEF = ("steps", "medians", "whole")

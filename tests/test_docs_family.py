@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from parabench.analysis.memory import FORMULAS
-from parabench.axes import AXES, BATCH_PER_RANK, parse_axis
-from parabench.case import DEFAULTS
-from parabench.defaults import defaults_on
-from parabench.family import STRATEGIES
-from parabench.machine import Machine
+from parabench.machine.machine import Machine
+from parabench.plan.axes import AXES, BATCH_PER_RANK, parse_axis
+from parabench.plan.case import DEFAULTS
+from parabench.plan.defaults import defaults_on
+from parabench.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
 

@@ -18,25 +18,26 @@ from fake_collectives import FakeCollectiveLauncher
 from fake_launch import FakeLauncher
 from rich.console import Console
 
-from parabench.axes import parse_axis
-from parabench.case import Case, Protocol
 from parabench.cli import main
-from parabench.cluster.site import Flags, site_of
-from parabench.collective_modes import FIRST_RUN_IN_S, RUN_IN_S
-from parabench.collectives_run import CollectivesRequest, run_collectives
-from parabench.commands.dry_collectives import dry_collectives
-from parabench.commands.dry_run import dry_run, planned_for
-from parabench.commands.expected import Launches
+from parabench.cluster.topology import Flags, site_of
 from parabench.errors import UsageError
-from parabench.machine import Gpu, Machine
+from parabench.machine.machine import Gpu, Machine
 from parabench.models import MODELS
-from parabench.opened import Opened
-from parabench.plan import make_plan
-from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
-from parabench.run import Request, run_suite
-from parabench.session import Session
-from parabench.store import Store
-from parabench.suite import Suite, sweep
+from parabench.plan.axes import parse_axis
+from parabench.plan.case import Case
+from parabench.plan.collective_modes import FIRST_RUN_IN_S, RUN_IN_S
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, sweep
+from parabench.session.collectives import CollectivesRequest, run_collectives
+from parabench.session.dry_collectives import dry_collectives
+from parabench.session.dry_run import dry_run, planned_for
+from parabench.session.estimate import Launches
+from parabench.session.resume import Opened
+from parabench.session.runner import Session
+from parabench.session.session import Request, run_suite
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
+from parabench.store.store import Store
 
 SUITE = '''\
 """Which bucket size

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parabench.analysis.sweet_spot.effects import COMMON_WEIGHT, fit
-from parabench.analysis.sweet_spot.studentized import studentized_range
+from parabench.analysis.stats.block_model import COMMON_WEIGHT, fit
+from parabench.analysis.stats.tukey import studentized_range
 
 
 def dense(frame):

@@ -14,16 +14,17 @@ from trained_helpers import TRAINED_TOKENS, small_gpt
 from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, POWER, efficiency, flops_per_token
 from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session
-from parabench.case import Case, Protocol
+from parabench.launch.rank_env import Venue
+from parabench.machine.peaks import DEVICES, peak_of
 from parabench.models.build import sizes
-from parabench.peaks import DEVICES, peak_of
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 from parabench.probes.flops import count_flops
-from parabench.record import DeviceSample
+from parabench.store.record import DeviceSample
+from parabench.strategies.base import Context, Place
 from parabench.strategies.compute import ForwardBackward
-from parabench.strategies.recipe import Context, Place
-from parabench.trainer import Training
-from parabench.venue import Venue
-from parabench.worker import Job, train_case
+from parabench.workloads.trainer import Training
+from parabench.workloads.training import Job, train_case
 
 MODEL = {"parameters": 1000, "embedding_parameters": 400, "layers": 2, "heads": 4, "head_dim": 8}
 PER_TOKEN = 6 * 600 + 12 * 2 * 4 * 8 * 64
@@ -233,6 +234,10 @@ def test_a_record_from_before_all_this_has_throughput_and_reasons(tmp_path):
     assert row["joules_reason"] == "it ran on CPU cores, whose energy is not read"
 
 
+def counted(training):
+    return count_flops(training.compute, training.batches)
+
+
 def training_of(model, batch, *, fails=False):
     def loss(output, targets):
         if fails:
@@ -251,7 +256,7 @@ def test_a_decoders_count_is_the_formula_but_for_vectors_and_repeated_scores():
     not know; the counter has 7 products of attention's matrices, the formula 6."""
     model = small_gpt()
     tokens = torch.zeros(2, TRAINED_TOKENS, dtype=torch.long)
-    found = count_flops(training_of(model, (tokens, tokens)))
+    found = counted(training_of(model, (tokens, tokens)))
     known = sizes(model) | {"layers": 2, "heads": 4, "head_dim": 16}
     assert known["embedding_parameters"] == model.module.stem.positions.weight.numel()  # the tokens' is the head's too
     formula = flops_per_token(known, TRAINED_TOKENS) * tokens.numel()
@@ -264,7 +269,7 @@ def test_a_decoders_count_is_the_formula_but_for_vectors_and_repeated_scores():
 def test_a_counter_that_fails_is_an_unknown_with_its_reason():
     model = small_gpt()
     tokens = torch.zeros(1, TRAINED_TOKENS, dtype=torch.long)
-    found = count_flops(training_of(model, (tokens, tokens), fails=True))
+    found = counted(training_of(model, (tokens, tokens), fails=True))
     assert found == {"counted": None, "reason": "the counter failed: RuntimeError: this loss fails"}
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import parabench
-from parabench import record, verify
-from parabench.analysis.finding_codes import CODES
+from parabench.analysis.warnings.codes import CODES
+from parabench.store import record
+from parabench.workloads import verify
 
 ROOT = Path(parabench.__file__).parent
 DOCUMENTED = (ROOT.parent / "docs" / "findings.md").read_text(encoding="utf-8")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from guard import GUARD_S
 
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
+from parabench.launch.launcher import launch
 from parabench.models import MODELS, GPTEntry
-from parabench.record import Status
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Status
 
 pytestmark = pytest.mark.alone
 

@@ -13,10 +13,11 @@ import pytest
 import torch
 from guard import GUARD_S
 
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
-from parabench.record import MIB, Launch, Status
-from parabench.session import EXPLAINING
+from parabench.launch.launcher import launch
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.session.runner import EXPLAINING
+from parabench.store.record import MIB, Launch, Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two NVIDIA GPUs")

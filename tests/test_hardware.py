@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from parabench import gpus, hardware, provenance
+from parabench.machine import gpus, host
+from parabench.machine import versions as provenance
 
 GIB = 2**30
 
@@ -38,30 +39,30 @@ def two_sockets(tmp_path):
 
 
 def test_sockets_cores_and_threads_are_counted_once_each(two_sockets):
-    assert hardware.processor(two_sockets) == {
+    assert host.processor(two_sockets) == {
         "sockets": 2, "physical_cores": 4, "logical_cores": 8, "reasons": {}
     }  # fmt: skip
 
 
 def test_nodes_have_their_cpus_and_memory(two_sockets):
-    assert hardware.numa(two_sockets)["nodes"] == [
+    assert host.numa(two_sockets)["nodes"] == [
         {"node": 0, "cpus": "0-1,4-5", "memory_bytes": GIB},
         {"node": 1, "cpus": "2-3,6-7", "memory_bytes": GIB},
     ]
 
 
 def test_a_port_has_its_rate(two_sockets):
-    assert hardware.network(two_sockets)["infiniband"] == [
+    assert host.network(two_sockets)["infiniband"] == [
         {"name": "mlx5_0", "port": 1, "bits_per_s": 400 * 10**9, "state": "active", "layer": "InfiniBand"}
     ]
 
 
 def test_a_kernel_that_tells_nothing_leaves_unknowns_with_reasons(tmp_path):
-    for facts in (hardware.processor(tmp_path), hardware.numa(tmp_path)):
+    for facts in (host.processor(tmp_path), host.numa(tmp_path)):
         unknown = {name for name, value in facts.items() if value is None}
         assert unknown == set(facts["reasons"])
         assert unknown
-    assert hardware.network(tmp_path)["infiniband"] == []
+    assert host.network(tmp_path)["infiniband"] == []
 
 
 VERSION_2 = {"proc/self/cgroup": "0::/job", "sys/fs/cgroup/cpu.max": "max 100000"}
@@ -89,7 +90,7 @@ VERSION_1 = {"proc/self/cgroup": "4:memory:/a/b\n2:cpu,cpuacct:/a"}
 )
 def test_limits_of_control_groups_of_both_versions(tmp_path, files, cores, memory):
     write(tmp_path, files)
-    found = hardware.container(tmp_path, {})
+    found = host.container(tmp_path, {})
     assert (found["cores"], found["memory_bytes"]) == (cores, memory)
     assert ("cores" in found["reasons"], "memory_bytes" in found["reasons"]) == (cores is None, memory is None)
 
@@ -106,7 +107,7 @@ def test_limits_of_control_groups_of_both_versions(tmp_path, files, cores, memor
 )
 def test_kinds_of_containers(tmp_path, file, environ, kind):
     write(tmp_path, {file: ""})
-    assert hardware.container(tmp_path, environ)["kind"] == kind
+    assert host.container(tmp_path, environ)["kind"] == kind
 
 
 class Nvml:

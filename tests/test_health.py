@@ -9,12 +9,12 @@ import fake_results as fake
 import pytest
 from fake_devices import device_samples, gpu_case, host_samples, read
 
-from parabench.analysis.checks import check
 from parabench.analysis.evidence import evidence
-from parabench.analysis.instruments.health import findings
 from parabench.analysis.scaling import curves
 from parabench.analysis.session import select_session
-from parabench.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Finding, HostSample, Launch
+from parabench.analysis.warnings.health import findings
+from parabench.analysis.warnings.launches import check
+from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Finding, HostSample, Launch
 
 GIB = 2**30
 

@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 from fake_nvml import Clock, Device, FakeNvml
 
-from parabench import machine
-from parabench.case import Case
-from parabench.cluster.inside import hosts
-from parabench.cluster.inside.group import LOOPBACK, Group
-from parabench.cluster.inside.hosts import About
-from parabench.cluster.inside.merged import by_node, silent
-from parabench.probes import nvml
+from parabench.cluster.attached import hosts
+from parabench.cluster.attached.environment import LOOPBACK, Group
+from parabench.cluster.attached.hosts import About
+from parabench.cluster.attached.merged import by_node, silent
+from parabench.launch.processes import Ended
+from parabench.machine import machine, nvml
+from parabench.plan.case import Case
+from parabench.plan.validate import refusal
 from parabench.probes.devices import HIDDEN, Devices
 from parabench.probes.pids import RankPids
 from parabench.probes.sampler import Sampler
-from parabench.ranks import Ended
-from parabench.record import DeviceSample
-from parabench.rules import refusal
+from parabench.store.record import DeviceSample
 
 ADDRESSES = ("00000000:1A:00.0", "00000000:3B:00.0", "00000000:9C:00.0", "00000000:DB:00.0")
 

@@ -16,20 +16,20 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.change_points import alike, false_alarms, found, none, normal, outliers
-from parabench.analysis.frames import launch_table
-from parabench.analysis.over_time.change_points import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
-from parabench.analysis.over_time.history import history
-from parabench.analysis.over_time.level_cost import LevelCost
-from parabench.analysis.over_time.series import History
-from parabench.analysis.over_time.visits import numbers_of, visits_of
+from parabench.analysis.history.history import history
+from parabench.analysis.history.points import numbers_of, visits_of
+from parabench.analysis.history.series import History
 from parabench.analysis.session import select_session
+from parabench.analysis.stats.change_point import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
+from parabench.analysis.stats.level_cost import LevelCost
+from parabench.analysis.tables import launch_table
 from parabench.cli import main
-from parabench.pages.history_report import render
-from parabench.pages.section import Section
-from parabench.pages.sections_history import _sessions, sections
-from parabench.record import Status
-from parabench.report import render as render_report
-from parabench.store import load
+from parabench.report.build import render as render_report
+from parabench.report.sections.history import _sessions, sections
+from parabench.report.spec import Section
+from parabench.report.views.history import render
+from parabench.store.record import Status
+from parabench.store.store import load
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "history.schema.json").read_text())
 A, B = fake.case(), fake.case(algorithm="ring")

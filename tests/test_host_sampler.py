@@ -16,15 +16,16 @@ from fake_nvml import Clock
 from guard import GUARD_S
 
 from parabench.analysis.evidence import evidence
-from parabench.analysis.instruments.memory_time import Allocation, allocations, launch_phases, memory_timeline
 from parabench.analysis.session import select_session
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
+from parabench.analysis.step.memory_time import Allocation, allocations, launch_phases, memory_timeline
+from parabench.launch.launcher import launch
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 from parabench.probes import host
 from parabench.probes.host import ENDED, UNCOUNTED, Host
 from parabench.probes.pids import RankPids, leave_pid
 from parabench.probes.sampler import PERIOD_S, Sampler
-from parabench.record import METRICS, MIB, HostSample, Phase, Status
+from parabench.store.record import METRICS, MIB, HostSample, Phase, Status
 
 CORES = 4
 Times = namedtuple("Times", "user nice system irq softirq idle iowait steal")

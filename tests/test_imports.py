@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,63 +14,99 @@ import pytest
 import parabench
 
 ROOT = Path(parabench.__file__).parent
-EVERYONES = {
-    "__init__", "averaging", "axes", "case", "collective_case", "collective_modes", "family", "record", "registry",
-    "precision", "errors", "interrupt", "peaks", "whole_file", "scratch", "nccl_names", "lifeline", "protocol",
-}  # fmt: skip
-READING = {"store", "results", "digest", "schema", "analysis", "live", "pages", "report", "trace"}
-MEASURING = {
-    "collectives", "strategies", "models", "data", "probes", "trainer", "worker", "launcher", "rows", "ranks",
-    "preload", "rank", "collective_launcher", "collective_options", "plan", "settle", "rules", "suite", "session",
-    "verify", "machine", "hardware", "gpus", "provenance", "cluster", "part", "judgement", "together", "venue",
-    "courses", "links", "spread", "nccl_pins", "nccl_version", "pace", "stuck", "defaults", "gpu_checks",
-}  # fmt: skip
-SEE_BOTH = {
-    "cli",
-    "commands",
-    "run",
-    "opened",
-    "collectives_run",
-    "pytest_gate",
-    "pytest_plugin",
-    "__main__",
-    "doctor",
-    "listing",
-    "progress",
-    "until",
-    "walking",
-    "linking",
+
+# The order of rooms: a module imports from its own room and from those above it in this list, and from nowhere else.
+# A line is a layer, whose rooms do not import each other. A name with a dot is a module that stands apart from its
+# room: what probes are written against is the interface of strategies alone.
+# `tables` are the parts of the extension rooms that name what there is, and import no torch.
+ORDER = (
+    "errors",
+    "registry machine.scratch machine.lifeline",
+    "files signals store",
+    "tables",
+    "cases",
+    "collectives models",
+    "data",
+    "machine",
+    "plan strategies.snippet_lines",
+    "strategies.base strategies.snippet",
+    "probes analysis",
+    "data.loader report",
+    "strategies serve",
+    "launch",
+    "workloads",
+    "cluster",
+    "session",
     "ab",
-    "ab_plan",
-    "ab_verdict",
-    "setting",
-    "side",
-    "side_process",
+    "commands",
+    "cli pytest_plugin",
+    "launch.preload __main__",
+)
+TABLES = {
+    "collectives", "collectives.averaging", "collectives.nccl", "data", "models", "models.precision", "strategies",
+}  # fmt: skip
+# What a measurement is, which everything speaks of; the rest of `plan` makes lists of it.
+CASES = {"plan.case", "plan.protocol", "plan.collective_case", "plan.collective_modes", "plan.link_protocol"}
+APART = {word for layer in ORDER for word in layer.split() if "." in word}
+
+# Measuring and reading are two wings: neither imports the other, and only the rooms from `session` on see both.
+MEASURING = {
+    "strategies",
+    "strategies.base",
+    "models",
+    "collectives",
+    "data",
+    "data.loader",
+    "probes",
+    "launch",
+    "workloads",
+    "cluster",
+}
+READING = {"analysis", "report", "serve"}
+
+# Arrows that still point up.
+UP = {
+    ("launch.courses", "workloads.collectives_launch"),
+    ("launch.courses", "workloads.links_launch"),
+    ("launch.launcher", "cluster.coordinator"),
+    ("launch.launcher", "workloads.training"),
+    ("launch.launcher", "workloads.training_samples"),
+    ("workloads.collectives_launch", "cluster.coordinator"),
+    ("workloads.links_launch", "cluster.coordinator"),
 }
 
 
+def names() -> dict[str, Path]:
+    """Every module by its name below the package."""
+    paths = {path.relative_to(ROOT).with_suffix("").parts: path for path in ROOT.rglob("*.py")}
+    return {".".join(parts).removesuffix("__init__").rstrip("."): path for parts, path in paths.items()}
+
+
 def room(module: str) -> str:
-    return module.split(".")[1] if "." in module else "__init__"
+    if module in TABLES:
+        return "tables"
+    if module in CASES:
+        return "cases"
+    return next((name for name in APART if f"{module}.".startswith(f"{name}.")), module.split(".")[0])
 
 
-def imports(path: Path) -> set[str]:
+def imports(path: Path, known: Collection[str]) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        found |= {room(name) for name in names if name.split(".")[0] == "parabench" and "." in name}
-    return found
+            each = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name.removeprefix("parabench.") in known else node.module or "" for name in each}
+    return {name.removeprefix("parabench.") for name in found if name.startswith("parabench.")}
 
 
-def modules() -> dict[str, set[str]]:
-    rooms: dict[str, set[str]] = {}
-    for path in ROOT.rglob("*.py"):
-        relative = path.relative_to(ROOT)
-        rooms.setdefault(relative.parts[0].removesuffix(".py"), set()).update(imports(path))
-    return rooms
+def arrows() -> Iterator[tuple[str, str]]:
+    """Every (importing module, imported module), what is imported only for types or only when needed included."""
+    known = names()
+    for module, path in known.items():
+        if module:  # the package itself only says what there is
+            yield from ((module, each) for each in imports(path, known))
 
 
 def test_every_package_is_shipped():
@@ -78,19 +115,21 @@ def test_every_package_is_shipped():
     assert there <= set(shipped)
 
 
-def test_every_module_has_a_wing():
-    assert set(modules()) == EVERYONES | READING | MEASURING | SEE_BOTH
+def test_the_root_holds_rooms():
+    assert len(list(ROOT.glob("*.py"))) <= 8
 
 
-def test_the_wings_never_import_each_other():
-    for module, used in modules().items():
-        # `preload` is no part of the flow: it names what the fork server imports.
-        if module in READING:
-            assert not used & (MEASURING | SEE_BOTH), module
-        if module in MEASURING - {"preload"}:
-            assert not used & (READING | SEE_BOTH), module
-        if module in EVERYONES:
-            assert used <= EVERYONES, module
+def test_imports_go_down_the_order_of_rooms():
+    level = {name: at for at, layer in enumerate(ORDER) for name in layer.split()}
+    assert {room(module) for module in names() if module} == set(level), "a room without a place in ORDER, or no room"
+    up = {(a, b) for a, b in arrows() if room(a) != room(b) and level[room(b)] >= level[room(a)]}
+    assert up == UP
+
+
+def test_measuring_and_reading_do_not_meet():
+    for module, imported in arrows():
+        pair = {room(module), room(imported)}
+        assert not (pair & MEASURING and pair & READING), (module, imported)
 
 
 @pytest.mark.parametrize(
@@ -117,13 +156,13 @@ def test_reading_commands_import_no_torch(command):
 @pytest.mark.parametrize(
     "module",
     [
-        "parabench.report",
-        "parabench.live.server",
-        "parabench.trace",
-        "parabench.analysis.gate.compare",
-        "parabench.store",
-        "parabench.run",
-        "parabench.collectives_run",
+        "parabench.report.build",
+        "parabench.serve.server",
+        "parabench.report.trace",
+        "parabench.analysis.compare.gate",
+        "parabench.store.store",
+        "parabench.session.session",
+        "parabench.session.collectives",
     ],
 )
 def test_reading_modules_import_no_torch(module):

@@ -14,27 +14,28 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from parabench.case import Case, Protocol
 from parabench.cli import main
-from parabench.cluster.inside.fresh import SHARED, freshen
-from parabench.cluster.inside.grounds import Grounds, enter
-from parabench.cluster.inside.group import LOOPBACK, Group, OfThisRank, group_of, speaks
-from parabench.cluster.inside.hosts import cores_of, environment_of, nodes_of
-from parabench.cluster.inside.lead import Lead
-from parabench.cluster.inside.merged import by_node, silent
-from parabench.cluster.inside.waiting import AGAIN_S, FIRST_S, Waiting, in_words
-from parabench.cluster.line import Lost
-from parabench.commands.worker_session import check_asked, fitting, misfit
+from parabench.cluster.attached.coordinator import Lead
+from parabench.cluster.attached.environment import LOOPBACK, Group, OfThisRank, group_of, speaks
+from parabench.cluster.attached.fresh import SHARED, freshen
+from parabench.cluster.attached.hosts import cores_of, environment_of, nodes_of
+from parabench.cluster.attached.merged import by_node, silent
+from parabench.cluster.attached.store import Grounds, enter
+from parabench.cluster.attached.waiting import AGAIN_S, FIRST_S, Waiting, in_words
 from parabench.errors import UsageError
-from parabench.interrupt import signals_restored
-from parabench.judgement import judge
-from parabench.machine import Machine
-from parabench.opened import begin_session, resume
-from parabench.part import Part
-from parabench.plan import Plan
-from parabench.ranks import Ended
-from parabench.record import Launch, Status, utc_now
-from parabench.store import Store, load
+from parabench.launch.node import Part
+from parabench.launch.outcome import judge
+from parabench.launch.processes import Ended
+from parabench.launch.store_client import Lost
+from parabench.machine.machine import Machine
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.plan.protocol import Protocol
+from parabench.session.attached import check_asked, fitting, misfit
+from parabench.session.resume import begin_session, resume
+from parabench.signals import signals_restored
+from parabench.store.record import Launch, Status, utc_now
+from parabench.store.store import Store, load
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 MEET = {"MASTER_ADDR": "host0", "MASTER_PORT": "29501"}
@@ -153,7 +154,7 @@ def test_one_rank_of_a_host_says_what_all_of_them_find():
 
 def test_a_long_wait_is_told_of_now_and_then(monkeypatch):
     now, said = [100.0], []
-    monkeypatch.setattr("parabench.cluster.inside.waiting.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("parabench.cluster.attached.waiting.time.monotonic", lambda: now[0])
     waiting = Waiting(said.append)
     for after in (0.0, FIRST_S - 1, FIRST_S, FIRST_S + 1, FIRST_S + AGAIN_S - 1, FIRST_S + AGAIN_S):
         now[0] = 100.0 + after
@@ -212,10 +213,10 @@ class NobodyThere:
     [([LOOPBACK], "127.0.0.1:29500 is gone: refused"), ([], "127.0.0.1 resolves to no address")],
 )
 def test_a_rank_that_does_not_find_rank_0_says_where_it_looks(monkeypatch, found, why):
-    monkeypatch.setattr("parabench.cluster.inside.grounds.Line", NobodyThere)
-    monkeypatch.setattr("parabench.cluster.inside.grounds.addresses_of", lambda name: found)
-    monkeypatch.setattr("parabench.cluster.inside.grounds.BEGIN_S", 0.01)
-    monkeypatch.setattr("parabench.cluster.inside.waiting.FIRST_S", 0.0)
+    monkeypatch.setattr("parabench.cluster.attached.store.Line", NobodyThere)
+    monkeypatch.setattr("parabench.cluster.attached.store.addresses_of", lambda name: found)
+    monkeypatch.setattr("parabench.cluster.attached.store.BEGIN_S", 0.01)
+    monkeypatch.setattr("parabench.cluster.attached.waiting.FIRST_S", 0.0)
     said: list[str] = []
     with pytest.raises(OfThisRank, match="rank 1 did not reach rank 0 at "):
         enter(replace(GROUP, rank=1, local_rank=1), said.append)
@@ -236,10 +237,10 @@ class NobodySpeaks:
 
 
 def test_rank_0_says_for_whom_it_waits(monkeypatch, tmp_path):
-    monkeypatch.setattr("parabench.cluster.inside.lead.Channel", NobodySpeaks)
-    monkeypatch.setattr("parabench.cluster.inside.lead.Watch", lambda: None)
-    monkeypatch.setattr("parabench.cluster.inside.lead.BEGIN_S", 0.01)
-    monkeypatch.setattr("parabench.cluster.inside.waiting.FIRST_S", 0.0)
+    monkeypatch.setattr("parabench.cluster.attached.coordinator.Channel", NobodySpeaks)
+    monkeypatch.setattr("parabench.cluster.attached.coordinator.Watch", lambda: None)
+    monkeypatch.setattr("parabench.cluster.attached.coordinator.BEGIN_S", 0.01)
+    monkeypatch.setattr("parabench.cluster.attached.waiting.FIRST_S", 0.0)
     group = replace(GROUP, size=6, local_size=6)
     grounds = Grounds(group=group, address=LOOPBACK, port=29500, prefix="", environment={})
     said: list[str] = []
@@ -380,7 +381,7 @@ def test_a_process_that_stays_forgets_its_peak(monkeypatch, tmp_path):
     assert freshen()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before
     # Where the kernel does not let it, that is known: the peak would be another launch's.
-    monkeypatch.setattr("parabench.cluster.inside.fresh.CLEAR_REFS", tmp_path / "gone" / "clear_refs")
+    monkeypatch.setattr("parabench.cluster.attached.fresh.CLEAR_REFS", tmp_path / "gone" / "clear_refs")
     assert not freshen()
 
 

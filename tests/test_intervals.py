@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parabench.analysis.instruments.intervals import Intervals, union
+from parabench.analysis.stats.intervals import Intervals, union
 
 KEYS, MOMENTS = 4, 24
 

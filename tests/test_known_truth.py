@@ -12,13 +12,14 @@ import truth_helpers as truth
 from guard import GUARD_S
 
 from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.instruments.anatomy import Steps, step_table
-from parabench.analysis.instruments.calls import bucket_table, rank_calls
-from parabench.analysis.instruments.stragglers import step_stragglers
 from parabench.analysis.session import select_session
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
-from parabench.record import Status
+from parabench.analysis.step.breakdown import Steps, step_table
+from parabench.analysis.step.calls import bucket_table, rank_calls
+from parabench.analysis.step.stragglers import step_stragglers
+from parabench.launch.launcher import launch
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Status
 
 pytestmark = pytest.mark.alone
 

@@ -8,12 +8,12 @@ from typing import Any
 import fake_results as fake
 import pytest
 
-from parabench.analysis.checks import check
 from parabench.analysis.evidence import evidence
-from parabench.analysis.instruments.launch_bound import findings
 from parabench.analysis.session import select_session
-from parabench.case import Case
-from parabench.record import Finding, Launch, Sample
+from parabench.analysis.warnings.launch_bound import findings
+from parabench.analysis.warnings.launches import check
+from parabench.plan.case import Case
+from parabench.store.record import Finding, Launch, Sample
 
 
 def lagging(of: Case, *lags_s: float, step_s: float = 0.004, block: int = 0, data: float | None = None) -> Launch:

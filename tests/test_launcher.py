@@ -15,15 +15,16 @@ from faulty_helpers import FAULTY_RANK
 from guard import GUARD_S
 from hang_helpers import pass_when
 
-from parabench import scratch
-from parabench.case import Case, Protocol
-from parabench.cluster.team import LOOPBACK
-from parabench.family import STRATEGIES
-from parabench.launcher import launch
-from parabench.ranks import run_ranks, start_server
-from parabench.record import Launch, Phase, Status
-from parabench.venue import Venue
-from parabench.worker import Job, run
+from parabench.launch.context import LOOPBACK
+from parabench.launch.launcher import launch
+from parabench.launch.processes import run_ranks, start_server
+from parabench.launch.rank_env import Venue
+from parabench.machine import scratch
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Launch, Phase, Status
+from parabench.strategies import STRATEGIES
+from parabench.workloads.training import Job, run
 
 pytestmark = pytest.mark.alone
 

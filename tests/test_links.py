@@ -12,25 +12,26 @@ import pytest
 from fake_launch import FakeLauncher
 from rich.console import Console
 
-from parabench import linking
-from parabench.analysis.link_checks import check_links
 from parabench.analysis.links import Tier, link_table, tiers_of, tiers_said
+from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.analysis.session import select_session
-from parabench.analysis.sweet_spot.best import sweet_spots
-from parabench.analysis.sweet_spot.link_words import explained
-from parabench.analysis.verdict import verdict
-from parabench.case import Case, Protocol
-from parabench.cluster.order import Order
-from parabench.collective_case import CollectiveCase
-from parabench.interrupt import STOPPED, Interrupted
-from parabench.links.measure import rows
-from parabench.links.pairs import all_pairs, neighbours, schedule
-from parabench.links.protocol import TOO_QUICK, LinkProtocol, rate
-from parabench.machine import Gpu, Machine
-from parabench.record import MIB, LinkMessage, LinkSample, Phase
-from parabench.report import render
-from parabench.run import Request, run_suite
-from parabench.store import Store, load
+from parabench.analysis.text.links import explained
+from parabench.analysis.text.progress import verdict
+from parabench.analysis.warnings.links import check_links
+from parabench.launch.spec import Order
+from parabench.machine.machine import Gpu, Machine
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.link_protocol import TOO_QUICK, LinkProtocol, rate
+from parabench.plan.protocol import Protocol
+from parabench.report.build import render
+from parabench.session import links as linking
+from parabench.session.session import Request, run_suite
+from parabench.signals import STOPPED, Interrupted
+from parabench.store.record import MIB, LinkMessage, LinkSample, Phase
+from parabench.store.store import Store, load
+from parabench.workloads.link_pairs import all_pairs, neighbours, schedule
+from parabench.workloads.links_launch import rows
 
 # ---- which pairs, and when
 
@@ -365,7 +366,7 @@ class Links:
 
 
 def session(tmp_path, monkeypatch, stand_in, **more):
-    monkeypatch.setattr("parabench.links.measure.measure", stand_in)
+    monkeypatch.setattr("parabench.workloads.links_launch.measure", stand_in)
     told = Console(file=(tmp_path / "told").open("w"), width=200)
     words = {"suite": "quick", "argv": ["parabench", "run"], "out": tmp_path / "out", "links": True, "launches": 1}
     axes = ("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2")
@@ -411,7 +412,7 @@ def test_an_interruption_ends_the_session_and_the_resumed_one_measures_what_is_m
 
 def test_a_resumed_session_that_has_its_links_measures_none(tmp_path, monkeypatch):
     links = Links(fake_links.rows(1, 2, device="cpu"))
-    monkeypatch.setattr("parabench.links.measure.measure", links)
+    monkeypatch.setattr("parabench.workloads.links_launch.measure", links)
     launcher = FakeLauncher()
     launcher.interrupt_at = 1
     request = Request(
@@ -437,7 +438,7 @@ def test_what_is_found_slow_is_said_at_once(tmp_path, monkeypatch):
 def test_a_matrix_with_holes_is_measured_again_unless_it_would_have_them_again(tmp_path, monkeypatch, reason, times):
     whole = fake_links.rows(1, 4, device="cpu")
     links = Links([*whole[:-1], whole[-1]._replace(bytes_per_s=None, reason=reason)])
-    monkeypatch.setattr("parabench.links.measure.measure", links)
+    monkeypatch.setattr("parabench.workloads.links_launch.measure", links)
     launcher = FakeLauncher()
     launcher.interrupt_at = 1
     request = Request(

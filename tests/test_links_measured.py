@@ -12,13 +12,13 @@ from cluster_helpers import cluster
 from guard import GUARD_S
 from hang_helpers import pass_when
 
-from parabench import scratch
-from parabench.case import Case
-from parabench.links.bench import MARKS, marks_path
-from parabench.links.measure import link_course, measure
-from parabench.links.protocol import QUANTILE, LinkProtocol, rate
-from parabench.record import MIB, Phase
-from parabench.results import load
+from parabench.machine import scratch
+from parabench.plan.case import Case
+from parabench.plan.link_protocol import QUANTILE, LinkProtocol, rate
+from parabench.store.record import MIB, Phase
+from parabench.store.results import load
+from parabench.workloads.links import MARKS, marks_path
+from parabench.workloads.links_launch import link_course, measure
 
 pytestmark = pytest.mark.alone
 

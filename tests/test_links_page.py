@@ -14,10 +14,10 @@ from test_report_access import AXE, FIND
 
 from parabench.analysis.links import link_table
 from parabench.analysis.session import select_session
-from parabench.pages.section import SHADES, Cell
-from parabench.pages.sections_links import link_sections
-from parabench.report import render, write_report
-from parabench.store import Store, load
+from parabench.report.build import render, write_report
+from parabench.report.sections.links import link_sections
+from parabench.report.spec import SHADES, Cell
+from parabench.store.store import Store, load
 
 __all__ = ["browser"]
 

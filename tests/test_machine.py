@@ -11,11 +11,12 @@ import fake_results as fake
 import pynvml
 import pytest
 
-from parabench import machine, rank
-from parabench.analysis.gate.sides import differences, read_side
-from parabench.analysis.tables import environment_rows
-from parabench.case import Case
-from parabench.rules import refusal
+from parabench.analysis.compare.sides import differences, read_side
+from parabench.analysis.environment.facts import environment_rows
+from parabench.launch import rank
+from parabench.machine import machine
+from parabench.plan.case import Case
+from parabench.plan.validate import refusal
 
 GIB = 2**30
 

@@ -16,13 +16,13 @@ import torch.distributed as dist
 from guard import GUARD_S
 from torch.distributed.device_mesh import DeviceMesh
 
-from parabench.case import Case
-from parabench.collectives import membership
+from parabench.collectives import join as membership
 from parabench.collectives.algorithm import make
-from parabench.collectives.group import AlgorithmGroup
-from parabench.ranks import run_ranks
+from parabench.collectives.process_group import AlgorithmGroup
+from parabench.launch.processes import run_ranks
+from parabench.plan.case import Case
 from parabench.strategies import mesh
-from parabench.strategies.recipe import Place
+from parabench.strategies.base import Place
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,15 @@ import torch
 from guard import GUARD_S
 from torch import nn
 
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
+from parabench.launch.launcher import launch
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR
 from parabench.models.build import build_model
 from parabench.models.fields import check_model, outside, split_widths
-from parabench.record import Status
-from parabench.settle import settle
-from parabench.verify import reference_of, verify
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.plan.resolve import settle
+from parabench.store.record import Status
+from parabench.workloads.verify import reference_of, verify
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.alone]
 

@@ -14,15 +14,16 @@ from fake_launch import FakeLauncher
 from guard import GUARD_S
 
 from parabench.analysis.evidence import evidence
-from parabench.analysis.instruments.nccl_choice import choices
 from parabench.analysis.session import select_session
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
-from parabench.plan import Plan
+from parabench.analysis.step.nccl import choices
+from parabench.launch.launcher import launch
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.plan.protocol import Protocol
 from parabench.probes import nccl_inspector, nccl_log
-from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
-from parabench.session import EXPLAINING, Session
-from parabench.store import Store
+from parabench.session.runner import EXPLAINING, Session
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
+from parabench.store.store import Store
 
 # 2.18: numbers, no operation, Trees on one line, devices by bus id.
 NCCL_2_18 = """\

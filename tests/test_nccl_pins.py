@@ -14,23 +14,24 @@ from click.testing import CliRunner
 from fake_launch import FakeLauncher
 from rich.console import Console
 
-from parabench import run as run_module
-from parabench.analysis.checks import check
-from parabench.case import Case, Protocol
+from parabench.analysis.warnings.launches import check
 from parabench.cli import main
-from parabench.collective_case import CollectiveCase
-from parabench.family import STRATEGIES
-from parabench.linking import case_of
-from parabench.machine import Gpu, Machine
-from parabench.nccl_names import NCCL_ALGORITHMS
-from parabench.nccl_pins import communicators, launch_order, unpinned
-from parabench.nccl_version import Nccl, this_nccl
-from parabench.plan import Plan, make_plan
-from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Launch, Status
-from parabench.rules import lacking, refusal
-from parabench.run import Request, run_suite
-from parabench.store import load
-from parabench.suite import Suite, sweep
+from parabench.collectives.nccl import NCCL_ALGORITHMS
+from parabench.machine.machine import Gpu, Machine
+from parabench.machine.nccl_version import Nccl, this_nccl
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.nccl_pins import communicators, launch_order, unpinned
+from parabench.plan.plan import Plan, make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, sweep
+from parabench.plan.validate import lacking, refusal
+from parabench.session import session as run_module
+from parabench.session.links import case_of
+from parabench.session.session import Request, run_suite
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Launch, Status
+from parabench.store.store import load
+from parabench.strategies import STRATEGIES
 
 UNKNOWN = Nccl()
 GPUS = Machine(cores=8, gpus=tuple(Gpu("NVIDIA H100", 80_000_000_000, n) for n in range(4)))
@@ -119,13 +120,13 @@ def test_the_version_counts_where_it_is_known() -> None:
 def test_the_version_is_unknown_where_another_library_may_be_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parabench.provenance.version", {"nvidia-nccl-cu13": "2.28.9"}.get)
+    monkeypatch.setattr("parabench.machine.versions.version", {"nvidia-nccl-cu13": "2.28.9"}.get)
     assert this_nccl({}) == Nccl((2, 28, 9))
     assert this_nccl({"LD_PRELOAD": "/opt/nccl/libnccl.so.2"}).version is None
     assert this_nccl({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}"}).version == (2, 28, 9)
     (tmp_path / "libnccl.so.2").touch()
     assert this_nccl({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}"}).version is None
-    monkeypatch.setattr("parabench.provenance.version", lambda name: None)
+    monkeypatch.setattr("parabench.machine.versions.version", lambda name: None)
     assert this_nccl({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) == Nccl(None, shares_gpu=True)
     assert not this_nccl({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}).shares_gpu
 
@@ -177,7 +178,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     suite = tmp_path / "pins.py"
     suite.write_text(SUITE)
     monkeypatch.setattr(run_module, "this_machine", lambda: GPUS)
-    monkeypatch.setattr("parabench.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
 
     def run(launcher: FakeLauncher, **more: Any) -> int:
         asked = Request(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)

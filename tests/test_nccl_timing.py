@@ -16,16 +16,16 @@ from ranks_helpers import in_group
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ProcessGroup
 
-from parabench.case import Case
-from parabench.probes.calls import Recorder
+from parabench.launch.processes import run_ranks
+from parabench.plan.case import Case
+from parabench.probes.backend_calls import NativeCalls
 from parabench.probes.coalesced import CoalescedCalls
+from parabench.probes.collective_calls import Recorder
 from parabench.probes.instruments import Instruments
 from parabench.probes.moments import Moments
-from parabench.probes.native import NativeCalls
 from parabench.probes.nccl_timing import enable_timing, is_nccl
 from parabench.probes.stalls import Stalls
-from parabench.ranks import run_ranks
-from parabench.strategies.recipe import Parallel
+from parabench.strategies.base import Parallel
 
 CUDA = torch.device("cuda", 0)
 GROUP: Any = Group()

@@ -10,25 +10,25 @@ import pytest
 from fake_devices import gpu_case
 from test_report_machine import DEVICE, section
 
-from parabench.analysis import nodes
-from parabench.analysis.checks import check
+from parabench.analysis.compare.across_facts import hardware_facts
+from parabench.analysis.compare.sides import differences, side_of
 from parabench.analysis.efficiency import efficiency, launch_joules
+from parabench.analysis.environment import nodes
+from parabench.analysis.environment.node_facts import kinds, node_rows, nodes_compared
 from parabench.analysis.evidence import evidence
-from parabench.analysis.gate.across_facts import hardware_facts
-from parabench.analysis.gate.sides import differences, side_of
-from parabench.analysis.instruments.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
-from parabench.analysis.instruments.calls import call_table
-from parabench.analysis.instruments.device_time import device_line, device_table, host_table, node_table
-from parabench.analysis.instruments.device_time import unread as unread_of
-from parabench.analysis.instruments.memory_time import memory_timeline
-from parabench.analysis.instruments.node_facts import kinds, node_rows, nodes_compared
-from parabench.analysis.instruments.stragglers import straggler_table
-from parabench.analysis.instruments.timeline import median_step
 from parabench.analysis.session import select_session
-from parabench.pages import sections_devices
-from parabench.pages.sections_machine import machine_section
-from parabench.report import render
-from parabench.trace import choose, trace
+from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
+from parabench.analysis.step.calls import call_table
+from parabench.analysis.step.device_time import device_line, device_table, host_table, node_table
+from parabench.analysis.step.device_time import unread as unread_of
+from parabench.analysis.step.memory_time import memory_timeline
+from parabench.analysis.step.stragglers import straggler_table
+from parabench.analysis.step.timeline import median_step
+from parabench.analysis.warnings.launches import check
+from parabench.report.build import render
+from parabench.report.sections import devices as sections_devices
+from parabench.report.sections.machine import machine_section
+from parabench.report.trace import choose, trace
 
 GPUS = [DEVICE, DEVICE]
 

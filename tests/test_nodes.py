@@ -12,7 +12,7 @@ import pytest
 from cluster_helpers import cluster
 from nodes_helpers import Nodes
 
-from parabench.family import STRATEGIES
+from parabench.strategies import STRATEGIES
 
 pytestmark = pytest.mark.alone
 
@@ -139,8 +139,8 @@ def test_with_a_fast_link_they_are_not(tmp_path: Path) -> None:
 
 def answer(nodes: Nodes) -> list[str]:
     """What the session ends with: the answer, then its notes."""
-    from parabench.analysis.verdict import verdict
-    from parabench.store import load
+    from parabench.analysis.text.progress import verdict
+    from parabench.store.store import load
 
     return verdict(load(nodes.out(0) / "results.db"), "1")
 

@@ -17,13 +17,14 @@ import pytest
 from fake_nvml import GIB, Clock, Device, FakeNvml
 from guard import GUARD_S
 
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
-from parabench.probes import nvml
+from parabench.launch.launcher import launch
+from parabench.machine import nvml
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 from parabench.probes.devices import UNLISTED, UNTOLD, WRAPPED, Devices
 from parabench.probes.pids import RankPids, leave_pid
 from parabench.probes.sampler import PERIOD_S, Sampler
-from parabench.record import MAY_HAVE_WRAPPED, METRICS, NOT_SUPPORTED, DeviceSample, Status
+from parabench.store.record import MAY_HAVE_WRAPPED, METRICS, NOT_SUPPORTED, DeviceSample, Status
 
 LOST = "the GPU is lost: it fell off the bus or has hung"
 RANKS = {0: 501, 1: 502}

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from parabench.analysis.sweet_spot.best import sweet_spots
-from parabench.analysis.sweet_spot.objectives import OBJECTIVES
+from parabench.analysis.ranking.objectives import OBJECTIVES
+from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.cli import main
 from parabench.errors import UsageError
-from parabench.record import MIB, DeviceSample, Status
+from parabench.store.record import MIB, DeviceSample, Status
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "best.schema.json").read_text())
 GPU = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False}] * 4}

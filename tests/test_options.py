@@ -9,15 +9,16 @@ import torch
 from guard import GUARD_S
 from torch import nn
 
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
+from parabench.launch.launcher import launch
+from parabench.models.base import apply_options
 from parabench.models.gpt import Block
 from parabench.models.model import Model
-from parabench.models.options import apply_options
-from parabench.record import Launch, Status
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Launch, Status
 from parabench.strategies import dp
-from parabench.strategies.recipe import Context, Place
-from parabench.verify import reference_of, verify
+from parabench.strategies.base import Context, Place
+from parabench.workloads.verify import reference_of, verify
 
 pytestmark = pytest.mark.alone
 

@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from parabench.analysis.frames import LAUNCH_NUMBERS, STEP_TIMES, launch_table
-from parabench.analysis.gate.compare import compare
-from parabench.analysis.gate.sides import read_sides, side_of
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import read_sides, side_of
 from parabench.analysis.session import select_session
+from parabench.analysis.tables import LAUNCH_NUMBERS, STEP_TIMES, launch_table
 from parabench.cli import main
 from parabench.errors import UsageError
-from parabench.pages import compare_report
-from parabench.store import load, split
+from parabench.report.views import gate as compare_report
+from parabench.store.store import load, split
 
 CASES = [fake.case(bucket_mib=size) for size in (1.0, 4.0, 25.0)]
 

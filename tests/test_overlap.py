@@ -11,8 +11,8 @@ import pytest
 import ranks_helpers
 from guard import GUARD_S
 
-from parabench.case import Case
-from parabench.ranks import run_ranks
+from parabench.launch.processes import run_ranks
+from parabench.plan.case import Case
 
 pytestmark = pytest.mark.alone
 

@@ -14,20 +14,21 @@ from typing import Any
 import pytest
 from guard import GUARD_S
 
-from parabench.case import Case, Protocol
 from parabench.data.datasets import dataset_of
 from parabench.errors import UsageError
-from parabench.family import STRATEGIES, Layout
-from parabench.launcher import launch
-from parabench.machine import Machine
+from parabench.launch.launcher import launch
+from parabench.machine.machine import Machine
 from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
 from parabench.models.build import build_model
-from parabench.models.known import entry_of_model
-from parabench.plan import make_plan
-from parabench.record import Status
-from parabench.rules import lacking
-from parabench.suite import Suite, sweep
-from parabench.verify import reference_of, verify
+from parabench.models.lookup import entry_of_model
+from parabench.plan.case import Case
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, sweep
+from parabench.plan.validate import lacking
+from parabench.store.record import Status
+from parabench.strategies import STRATEGIES, Layout
+from parabench.workloads.verify import reference_of, verify
 
 pytestmark = pytest.mark.alone
 

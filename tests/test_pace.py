@@ -11,24 +11,24 @@ import pytest
 from guard import GUARD_S
 from torch._C._distributed_c10d import FileStore, HashStore
 
-from parabench.ab_plan import check_alike
-from parabench.analysis.gate.sides import session_facts
+from parabench.ab.pairing import check_alike
+from parabench.analysis.compare.sides import session_facts
 from parabench.analysis.session import select_session
-from parabench.case import Case, Protocol
-from parabench.cluster.order import Order
 from parabench.errors import UsageError
-from parabench.launcher import launch
-from parabench.pace import PIECES, RUN_IN, Agreement, warm_up
-from parabench.pages.rerun import rerun_of
-from parabench.part import Part
-from parabench.plan import Plan
-from parabench.protocol import LEAST_MEASURED, LEAST_WARMUP, MOST_STEPS, Counts
-from parabench.ranks import Ended
-from parabench.record import REFERENCE_BLOCK, Phase, Sample, Status
-from parabench.run import Request, protocol_of
-from parabench.session import Session, reference_protocol
-from parabench.store import load
-from parabench.verify import reference_of, verify
+from parabench.launch.launcher import launch
+from parabench.launch.node import Part
+from parabench.launch.processes import Ended
+from parabench.launch.spec import Order
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, MOST_STEPS, Counts, Protocol
+from parabench.report.rerun import rerun_of
+from parabench.session.runner import Session, reference_protocol
+from parabench.session.session import Request, protocol_of
+from parabench.store.record import REFERENCE_BLOCK, Phase, Sample, Status
+from parabench.store.store import load
+from parabench.workloads.pace import PIECES, RUN_IN, Agreement, warm_up
+from parabench.workloads.verify import reference_of, verify
 from tests.fake_launch import FakeLauncher
 from tests.faulty_helpers import FAULTY_RANK, FAULTY_STEP
 from tests.test_rerun import session_of
@@ -386,7 +386,7 @@ def test_a_session_of_the_command_goes_by_time(tmp_path, monkeypatch):
 
     path = tmp_path / "tiny.py"
     path.write_text(
-        '"""Which?"""\nfrom parabench.suite import sweep\n'
+        '"""Which?"""\nfrom parabench import sweep\n'
         'CASES = sweep(strategy=("single", "ddp"), world_size=2, model="toy", seq_len=1)\n'
     )
     out = tmp_path / "out"

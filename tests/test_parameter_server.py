@@ -18,16 +18,17 @@ from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound
 from torch import nn
 from trained_helpers import train_in_group
 
-from parabench.case import Case, Protocol
 from parabench.errors import UsageError
-from parabench.launcher import launch
+from parabench.launch.launcher import launch
 from parabench.models import MODELS
-from parabench.record import Launch, Status
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Launch, Status
+from parabench.strategies.base import Context, Place
 from parabench.strategies.optimizer import adamw
-from parabench.strategies.recipe import Context, Place
 from parabench.strategies.remote import Flat
 from parabench.strategies.versions import Versions
-from parabench.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, reference_of, verify
+from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, reference_of, verify
 
 pytestmark = pytest.mark.alone
 

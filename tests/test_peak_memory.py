@@ -15,13 +15,14 @@ from ranks_helpers import in_group
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from parabench import worker
-from parabench.case import Case, Protocol
+from parabench.launch.processes import run_ranks
+from parabench.launch.rank_env import Venue
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 from parabench.probes import memory
-from parabench.ranks import run_ranks
+from parabench.strategies.base import Place
 from parabench.strategies.norm import PIECE, norm_of, squares_of
-from parabench.strategies.recipe import Place
-from parabench.venue import Venue
+from parabench.workloads import training as worker
 
 pytestmark = pytest.mark.alone
 

@@ -14,24 +14,25 @@ from guard import GUARD_S
 from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound, differences
 from torch import nn
 
-from parabench.analysis.frames import launch_table
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import select_session
-from parabench.case import Case, Protocol
+from parabench.analysis.tables import launch_table
 from parabench.errors import UsageError
-from parabench.launcher import launch
-from parabench.machine import Machine
+from parabench.launch.launcher import launch
+from parabench.launch.processes import run_ranks
+from parabench.machine.machine import Machine
 from parabench.models.model import Model
-from parabench.ranks import run_ranks
-from parabench.record import Sample, Status
-from parabench.rules import check, check_fit
-from parabench.settle import settle
-from parabench.strategies import busy
-from parabench.strategies.bubble import automatic, fault
-from parabench.strategies.busy import BusyShare
-from parabench.strategies.recipe import Context, Place
-from parabench.strategies.stages import deal, drop_all_but, holders, stages_from
-from parabench.verify import reference_of, verify
+from parabench.plan.case import Case
+from parabench.plan.pipeline_schedule import automatic, fault
+from parabench.plan.protocol import Protocol
+from parabench.plan.resolve import settle
+from parabench.plan.validate import check, check_fit
+from parabench.probes import pipeline_busy
+from parabench.probes.pipeline_busy import BusyShare
+from parabench.store.record import Sample, Status
+from parabench.strategies.base import Context, Place
+from parabench.strategies.pipeline_stages import deal, drop_all_but, holders, stages_from
+from parabench.workloads.verify import reference_of, verify
 
 pytestmark = pytest.mark.alone
 
@@ -295,8 +296,8 @@ class Clock:
 def test_only_the_second_step_is_timed_and_only_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     met: list[float] = []
-    monkeypatch.setattr(busy, "perf_counter", clock)
-    monkeypatch.setattr(busy.dist, "all_reduce", lambda _: met.append(clock.now))
+    monkeypatch.setattr(pipeline_busy, "perf_counter", clock)
+    monkeypatch.setattr(pipeline_busy.dist, "all_reduce", lambda _: met.append(clock.now))
     watch = BusyShare(torch.device("cpu"))
     work = watch.counted(clock.work)
     shares = []

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from parabench.axes import parse_axis
-from parabench.case import Case, Protocol
+from parabench.collectives.nccl import nccl_environment
 from parabench.errors import UsageError
-from parabench.machine import Gpu, Machine
-from parabench.nccl_names import nccl_environment
-from parabench.plan import Plan, make_plan
-from parabench.settle import settle
-from parabench.suite import Suite, load_suite, shipped, sweep
+from parabench.machine.machine import Gpu, Machine
+from parabench.plan.axes import parse_axis
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan, make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.resolve import settle
+from parabench.plan.suite import Suite, load_suite, shipped, sweep
 
 
 def plan(machine, *sweeps, overrides=None, protocol=None, seed=0):
@@ -304,14 +305,14 @@ def test_quick_has_what_it_promises(machine):
         ("", "declares no CASES"),
         ("import sys; sys.exit(3)", "SystemExit"),
         ('"""Q?"""\nCASES = (1 / 0 for _ in range(3))', "ZeroDivisionError"),
-        ("from parabench.suite import sweep\n__doc__ = 5\nCASES = sweep()", "no docstring"),
-        ('"""Q?"""\nfrom parabench.case import Protocol\nPROTOCOL = Protocol(steps=2.5)', "steps is 2.5"),
+        ("from parabench import sweep\n__doc__ = 5\nCASES = sweep()", "no docstring"),
+        ('"""Q?"""\nfrom parabench import Protocol\nPROTOCOL = Protocol(steps=2.5)', "steps is 2.5"),
         ('"""Q?"""\nCASES = [1]', "declares no CASES"),
-        ('from parabench.suite import sweep\nCASES = sweep(strategy="ddp")', "no docstring"),
+        ('from parabench import sweep\nCASES = sweep(strategy="ddp")', "no docstring"),
         ("def broken(:", "SyntaxError"),
         ("1 / 0", "ZeroDivisionError"),
-        ('"""Q?"""\nfrom parabench.suite import sweep\nCASES = sweep(colour=1)', "axis 'colour' is unknown"),
-        ('"""Q?"""\nfrom parabench.suite import sweep\nCASES = sweep()\nPROTOCOL = 3', "PROTOCOL must be"),
+        ('"""Q?"""\nfrom parabench import sweep\nCASES = sweep(colour=1)', "axis 'colour' is unknown"),
+        ('"""Q?"""\nfrom parabench import sweep\nCASES = sweep()\nPROTOCOL = 3', "PROTOCOL must be"),
     ],
 )
 def test_an_unreadable_suite_is_named(tmp_path, source, said):

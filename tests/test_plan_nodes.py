@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from parabench.case import Protocol
 from parabench.errors import UsageError
-from parabench.machine import Gpu, Machine
-from parabench.plan import make_plan
-from parabench.suite import Suite, load_suite, shipped, sweep
+from parabench.machine.machine import Gpu, Machine
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, load_suite, shipped, sweep
 
 
 def cluster(nodes, ranks_per_node, gpus=True):

@@ -11,20 +11,21 @@ import torch
 from guard import GUARD_S
 from torch import nn
 
-from parabench.analysis.checks import check
-from parabench.case import Case, Protocol
+from parabench.analysis.warnings.launches import check
 from parabench.errors import UsageError
-from parabench.launcher import launch
-from parabench.machine import Machine
+from parabench.launch.launcher import launch
+from parabench.machine.machine import Machine
 from parabench.models import arithmetic
 from parabench.models.build import build_model
-from parabench.precision import PRECISIONS
-from parabench.record import Status
-from parabench.rules import check as check_case
-from parabench.rules import lacking
+from parabench.models.precision import PRECISIONS
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.plan.validate import check as check_case
+from parabench.plan.validate import lacking
+from parabench.store.record import Status
 from parabench.strategies.loss_scale import FIRST_SCALE, GROWTH_INTERVAL, LossScale
 from parabench.strategies.optimizer import adamw
-from parabench.verify import TOLERANCES, reference_of, verify
+from parabench.workloads.verify import TOLERANCES, reference_of, verify
 
 CPU = torch.device("cpu")
 SHORT = Protocol(warmup=2, steps=6, instrumented=1)

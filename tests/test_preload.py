@@ -11,20 +11,22 @@ import fake_collectives
 import pytest
 from guard import GUARD_S
 
-from parabench.case import Case, Protocol
-from parabench.cluster.order import Order
-from parabench.collective_case import CollectiveProtocol
-from parabench.collectives import ALGORITHMS, bench
-from parabench.courses import course_of
-from parabench.family import STRATEGIES
-from parabench.launcher import observe
-from parabench.links import bench as links_bench
-from parabench.links.protocol import LinkProtocol
+from parabench.collectives import ALGORITHMS
+from parabench.launch.courses import course_of
+from parabench.launch.launcher import observe
+from parabench.launch.processes import PRELOAD
+from parabench.launch.rank import hand_over, tie_to_driver
+from parabench.launch.spec import Order
 from parabench.models import MODELS
-from parabench.rank import hand_over, tie_to_driver
-from parabench.ranks import PRELOAD
-from parabench.record import MIB, Status
-from parabench.worker import measure
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveProtocol
+from parabench.plan.link_protocol import LinkProtocol
+from parabench.plan.protocol import Protocol
+from parabench.store.record import MIB, Status
+from parabench.strategies import STRATEGIES
+from parabench.workloads import collectives as bench
+from parabench.workloads import links as links_bench
+from parabench.workloads.training import measure
 
 pytestmark = pytest.mark.alone
 

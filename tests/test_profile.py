@@ -14,14 +14,15 @@ from fake_launch import FakeLauncher
 from guard import GUARD_S
 from rich.console import Console
 
-from parabench.case import Case, Protocol
 from parabench.errors import UsageError
-from parabench.launcher import launch
-from parabench.probes.profile import Traces
-from parabench.record import Phase, Status
-from parabench.run import Request, run_suite
-from parabench.store import load
-from parabench.strategies.recipe import Place
+from parabench.launch.launcher import launch
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes.profiler import Traces
+from parabench.session.session import Request, run_suite
+from parabench.store.record import Phase, Status
+from parabench.store.store import load
+from parabench.strategies.base import Place
 
 pytestmark = pytest.mark.alone
 
@@ -81,7 +82,7 @@ def test_on_the_cpu_a_memory_snapshot_is_a_step_like_any_other(tmp_path: Path) -
     assert (taken, traces.write(tmp_path / "x")) == ([1], {})
 
 
-SUITE = '"""Which?"""\nfrom parabench.suite import sweep\nCASES = sweep(strategy="ddp", world_size=2, device="cpu")\n'
+SUITE = '"""Which?"""\nfrom parabench import sweep\nCASES = sweep(strategy="ddp", world_size=2, device="cpu")\n'
 
 
 def ran(tmp_path: Path, **more: Any) -> tuple[int, str]:

@@ -15,13 +15,13 @@ import pytest
 from fake_launch import FakeLauncher
 from rich.console import Console
 
-import parabench.pytest_gate
-import parabench.report
-import parabench.run
-from parabench.case import Case
-from parabench.record import Failure, Status
-from parabench.run import Request, run_suite
-from parabench.store import load
+import parabench.pytest_plugin.gate
+import parabench.report.build
+import parabench.session.session
+from parabench.plan.case import Case
+from parabench.session.session import Request, run_suite
+from parabench.store.record import Failure, Status
+from parabench.store.store import load
 
 pytestmark = pytest.mark.alone
 
@@ -85,7 +85,7 @@ class Run:
 def measured(tmp_path_factory):
     """A lab's folder with one session of its suite, to be copied."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parabench.run, "conclude", lambda path, session, console: None)
+        patch.setattr(parabench.session.session, "conclude", lambda path, session, console: None)
         lab = Lab(tmp_path_factory.mktemp("baseline"))
         lab.measure()
     return lab.folder
@@ -97,9 +97,9 @@ def lab(pytester, monkeypatch, measured):
     lab = Lab(pytester.path)
     for name in ("CI", "BUILD_NUMBER"):  # pytest then writes each failure whole a second time, in its summary
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(parabench.report, "write_report", lambda results, output, session: output)
-    monkeypatch.setattr(parabench.run, "conclude", lambda path, session, console: None)
-    monkeypatch.setattr(parabench.run, "real_launch", lambda folder: lab.launcher)
+    monkeypatch.setattr(parabench.report.build, "write_report", lambda results, output, session: output)
+    monkeypatch.setattr(parabench.session.session, "conclude", lambda path, session, console: None)
+    monkeypatch.setattr(parabench.session.session, "real_launch", lambda folder: lab.launcher)
     return lab
 
 
@@ -296,8 +296,8 @@ def test_each_suite_is_compared_with_its_own_session(lab, gate):
 
 def test_suites_share_the_rate_of_false_alarms(lab, gate, monkeypatch):
     asked = []
-    compare = parabench.pytest_gate.compare
-    monkeypatch.setattr(parabench.pytest_gate, "compare", lambda *args: asked.append(args[3]) or compare(*args))
+    compare = parabench.pytest_plugin.gate.compare
+    monkeypatch.setattr(parabench.pytest_plugin.gate, "compare", lambda *args: asked.append(args[3]) or compare(*args))
     lab.add("other")
     lab.measure("other")
     assert gate("--parabench-alpha=0.02").counts == {"passed": 6}
@@ -307,6 +307,7 @@ def test_suites_share_the_rate_of_false_alarms(lab, gate, monkeypatch):
 def test_pytest_starts_as_quickly_as_before():
     """What the gate needs is imported only with a baseline."""
     code = (
-        "import sys, parabench.pytest_plugin; assert not {'click', 'numpy', 'parabench.pytest_gate'} & {*sys.modules}"
+        "import sys, parabench.pytest_plugin; "
+        "assert not {'click', 'numpy', 'parabench.pytest_plugin.gate'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

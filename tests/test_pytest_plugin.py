@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from parabench.store import load
+from parabench.store.store import load
 
 pytestmark = pytest.mark.alone
 

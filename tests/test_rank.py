@@ -14,9 +14,9 @@ import torch
 from guard import GUARD_S
 from torch.utils.data import DataLoader
 
-from parabench.lifeline import die_with_parent
-from parabench.rank import in_a_line, is_out_of_memory
-from parabench.ranks import run_ranks
+from parabench.launch.processes import run_ranks
+from parabench.launch.rank import in_a_line, is_out_of_memory
+from parabench.machine.lifeline import die_with_parent
 
 pytestmark = pytest.mark.alone
 

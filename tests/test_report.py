@@ -11,9 +11,9 @@ import pytest
 from page_helpers import unpacked
 
 from parabench.errors import UsageError
-from parabench.pages.page import script_json
-from parabench.record import Failure, Finding, Status
-from parabench.report import render, write_report
+from parabench.report.build import render, write_report
+from parabench.report.page import script_json
+from parabench.store.record import Failure, Finding, Status
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028&amp;"
 

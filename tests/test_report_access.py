@@ -12,12 +12,14 @@ import pytest
 from browser_helpers import each_tab, needs_chromium, opened
 from test_report_anatomy import step
 
-from parabench.analysis.gate.across import across
-from parabench.analysis.gate.compare import compare
-from parabench.analysis.gate.sides import side_of
-from parabench.analysis.over_time.history import history
-from parabench.pages import across_report, compare_report, history_report
-from parabench.report import write_report
+from parabench.analysis.compare.across import across
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.history.history import history
+from parabench.report.build import write_report
+from parabench.report.views import across as across_report
+from parabench.report.views import gate as compare_report
+from parabench.report.views import history as history_report
 
 _FOUND = importlib.util.find_spec("axe_playwright_python")
 AXE = Path(_FOUND.origin).with_name("axe.min.js") if _FOUND and _FOUND.origin else None

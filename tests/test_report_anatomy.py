@@ -10,15 +10,15 @@ import pytest
 from test_report import Page, figures
 
 from parabench.analysis.evidence import evidence
-from parabench.analysis.instruments.bandwidth import alone_table, training_bandwidth
-from parabench.analysis.instruments.calls import call_table
-from parabench.analysis.instruments.timeline import timelines
 from parabench.analysis.session import select_session
-from parabench.pages import sections_anatomy
-from parabench.pages.case_columns import case_columns
-from parabench.pages.figures_timeline import MOST_RANKS
-from parabench.record import MIB
-from parabench.report import render
+from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
+from parabench.analysis.step.calls import call_table
+from parabench.analysis.step.timeline import timelines
+from parabench.report.build import render
+from parabench.report.data.case_columns import case_columns
+from parabench.report.figures.timeline import MOST_RANKS
+from parabench.report.sections import step as sections_anatomy
+from parabench.store.record import MIB
 
 IDS = ["anatomy", "timeline", "buckets", "bandwidth", "stragglers"]
 

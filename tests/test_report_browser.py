@@ -25,12 +25,13 @@ from browser_helpers import (
 )
 from test_report_anatomy import step
 
-from parabench.analysis.gate.across import across
-from parabench.analysis.gate.compare import compare
-from parabench.analysis.gate.sides import side_of
-from parabench.pages import across_report, compare_report
-from parabench.record import Failure, Status
-from parabench.report import write_report
+from parabench.analysis.compare.across import across
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import side_of
+from parabench.report.build import write_report
+from parabench.report.views import across as across_report
+from parabench.report.views import gate as compare_report
+from parabench.store.record import Failure, Status
 
 pytestmark = needs_chromium
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from parabench.cli import main
-from parabench.pages import templates
-from parabench.store import Store, load
+from parabench.report import templates
+from parabench.store.store import Store, load
 
 
 def parabench(*arguments: object):

@@ -11,14 +11,15 @@ from fake_devices import BEGAN_S, device_samples, gpu_case, host_samples, read
 from test_report import Page
 
 from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.instruments.device_time import device_table, too_short_said
-from parabench.analysis.instruments.memory_time import memory_timeline
 from parabench.analysis.session import select_session
-from parabench.pages import figures_devices, sections_devices
-from parabench.pages.case_columns import case_columns
-from parabench.pages.section import Section
-from parabench.record import MIB, NOT_SUPPORTED, DeviceSample, Launch, Status
-from parabench.report import render
+from parabench.analysis.step.device_time import device_table, too_short_said
+from parabench.analysis.step.memory_time import memory_timeline
+from parabench.report.build import render
+from parabench.report.data.case_columns import case_columns
+from parabench.report.figures import devices as figures_devices
+from parabench.report.sections import devices as sections_devices
+from parabench.report.spec import Section
+from parabench.store.record import MIB, NOT_SUPPORTED, DeviceSample, Launch, Status
 
 HOT = {"clock_event_reasons": lambda t: 0x20 * (2 <= t < 2.3)}
 

@@ -8,9 +8,9 @@ import pytest
 from browser_helpers import each_tab, needs_chromium, opened, too_wide, unmarked
 from fake_old_store import make_older
 
-from parabench.record import Failure, Status
-from parabench.report import write_report
-from parabench.store import load
+from parabench.report.build import write_report
+from parabench.store.record import Failure, Status
+from parabench.store.store import load
 
 WRONG = Failure("loss 3.1 of step 2 differs from the reference's 3.0")
 

@@ -6,9 +6,9 @@ import fake_results as fake
 import pytest
 from test_report import Page, data
 
-from parabench.family import STRATEGIES
-from parabench.pages.palette import STRATEGY
-from parabench.report import render
+from parabench.report.build import render
+from parabench.report.palette import STRATEGY
+from parabench.strategies import STRATEGIES
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import fake_results as fake
 import pytest
 from browser_helpers import drawn, needs_chromium, opened, until
 
-from parabench.report import write_report
+from parabench.report.build import write_report
 
 pytestmark = needs_chromium
 

@@ -8,13 +8,15 @@ import hostile_helpers as hostile
 import pytest
 from browser_helpers import drawn, each_tab, needs_chromium, opened, resize, too_wide, unmarked
 
-from parabench.analysis.gate.across import across
-from parabench.analysis.gate.compare import compare
-from parabench.analysis.gate.sides import side_of
-from parabench.analysis.over_time.history import history
-from parabench.pages import across_report, compare_report, history_report
-from parabench.report import write_report
-from parabench.store import load
+from parabench.analysis.compare.across import across
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.history.history import history
+from parabench.report.build import write_report
+from parabench.report.views import across as across_report
+from parabench.report.views import gate as compare_report
+from parabench.report.views import history as history_report
+from parabench.store.store import load
 
 pytestmark = needs_chromium
 

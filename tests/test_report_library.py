@@ -11,10 +11,10 @@ from test_report import HOSTILE, Page
 
 from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session
-from parabench.pages import sections_library
-from parabench.pages.section import Section, Table
-from parabench.record import EXPLAIN_BLOCK, MIB, REFERENCE_BLOCK, Launch, Sample
-from parabench.report import render
+from parabench.report.build import render
+from parabench.report.sections import libraries
+from parabench.report.spec import Section, Table
+from parabench.store.record import EXPLAIN_BLOCK, MIB, REFERENCE_BLOCK, Launch, Sample
 
 NCCL = fake.case(device="cuda", backend="nccl")
 TOLD: dict[str, Any] = {
@@ -34,7 +34,7 @@ NOTHING: dict[str, Any] = {
 
 def section(folder: Path, *launches: Launch) -> Section | None:
     results = fake.write(folder / f"{len(list(folder.iterdir()))}.db", launches)
-    found = sections_library.sections(evidence(results, select_session(results)))
+    found = libraries.sections(evidence(results, select_session(results)))
     return found[0] if found else None
 
 

@@ -9,9 +9,9 @@ import fake_collectives as collectives
 import fake_results as fake
 import pytest
 
-from parabench.analysis.gate.sides import differences, side_of
-from parabench.record import DeviceSample
-from parabench.report import render
+from parabench.analysis.compare.sides import differences, side_of
+from parabench.report.build import render
+from parabench.store.record import DeviceSample
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 MODEL = {"parameters": 957184, "embedding_parameters": 131072, "layers": 4, "heads": 4, "head_dim": 32}

@@ -8,8 +8,8 @@ from browser_helpers import drawn, needs_chromium, opened
 from test_report_anatomy import step
 from test_report_devices import gpu_launches
 
-from parabench.record import MIB
-from parabench.report import write_report
+from parabench.report.build import write_report
+from parabench.store.record import MIB
 
 pytestmark = needs_chromium
 

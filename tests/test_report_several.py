@@ -28,19 +28,19 @@ from browser_helpers import browser as browser
 from page_helpers import unpacked
 from test_compare_outputs import EVIL, OOM
 
-from parabench.analysis.gate.compare import compare
-from parabench.analysis.gate.outcome import Outcome
-from parabench.analysis.side_by_side.doubts import several_findings
-from parabench.analysis.side_by_side.facts import apart, facts
-from parabench.analysis.side_by_side.next_words import steps
-from parabench.analysis.side_by_side.overall import overall
-from parabench.analysis.side_by_side.overall_words import sentences
-from parabench.analysis.side_by_side.several import several
-from parabench.analysis.side_by_side.sides import read_several
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.outcome import Outcome
+from parabench.analysis.comparison.facts import apart, facts
+from parabench.analysis.comparison.overall import overall
+from parabench.analysis.comparison.several import several
+from parabench.analysis.comparison.sides import read_several
+from parabench.analysis.comparison.warnings import several_findings
+from parabench.analysis.text.comparison import sentences
+from parabench.analysis.text.comparison_next import steps
 from parabench.errors import UsageError
-from parabench.pages.several_data import SIDES, several_data, side_styles
-from parabench.pages.several_report import render, write_comparison
-from parabench.pages.several_sections import several_sections
+from parabench.report.data.comparison import SIDES, several_data, side_styles
+from parabench.report.views.comparison import render, write_comparison
+from parabench.report.views.comparison_sections import several_sections
 
 CASES = [fake.case(bucket_mib=b, world_size=n) for n in (2, 4) for b in (1.0, 4.0, 25.0)]
 

@@ -13,10 +13,10 @@ from browser_helpers import choose, drawn, go_to, needs_chromium, opened, too_wi
 from test_report_anatomy import step
 
 from parabench.analysis.session import select_session
-from parabench.case import Case
-from parabench.pages.rerun import rerun_of
-from parabench.record import Failure, Status
-from parabench.report import write_report
+from parabench.plan.case import Case
+from parabench.report.build import write_report
+from parabench.report.rerun import rerun_of
+from parabench.store.record import Failure, Status
 
 pytestmark = needs_chromium
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from parabench.analysis.session import Session
-from parabench.case import Case, Protocol
 from parabench.cli import run
 from parabench.commands.options import flags_of
-from parabench.machine import Machine
-from parabench.pages.rerun import rerun_of
-from parabench.run import Request, plan_request
-from parabench.suite import load_suite, shipped
+from parabench.machine.machine import Machine
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import load_suite, shipped
+from parabench.report.rerun import rerun_of
+from parabench.session.session import Request, plan_request
 
 MACHINE = Machine(cores=4)
 
@@ -87,7 +88,7 @@ def test_what_the_command_line_set_stays_set(tmp_path):
 )
 def test_a_suite_of_ones_own(tmp_path, sweeps):
     path = tmp_path / "my own.py"
-    path.write_text(f'"""Which?"""\nfrom parabench.suite import sweep\nCASES = [{sweeps}]\n')
+    path.write_text(f'"""Which?"""\nfrom parabench import sweep\nCASES = [{sweeps}]\n')
     _, rerun = check(["parabench", "run", "--label", "l", str(path)])
     assert rerun.head == f"parabench run '{path}'"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from parabench import scratch
-from parabench.whole_file import replacing
+from parabench.files import replacing
+from parabench.machine import scratch
 
 HOLDER = """
 import sys

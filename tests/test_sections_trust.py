@@ -8,12 +8,12 @@ import fake_results as fake
 from page_helpers import unpacked
 
 from parabench.analysis.evidence import evidence
+from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import select_session
-from parabench.analysis.sweet_spot.best import spots
-from parabench.pages import sections_trust
-from parabench.pages.case_data import page_data
-from parabench.pages.detail_data import detail_data
-from parabench.record import MIB, Failure, Finding, Status
+from parabench.report.data.cases import page_data
+from parabench.report.data.detail import detail_data
+from parabench.report.sections import trust
+from parabench.store.record import MIB, Failure, Finding, Status
 
 
 def seen_of(results):
@@ -21,7 +21,7 @@ def seen_of(results):
 
 
 def sections(results):
-    return {section.id: section for section in sections_trust.sections(seen_of(results))}
+    return {section.id: section for section in trust.sections(seen_of(results))}
 
 
 def column(table, name):
@@ -61,7 +61,7 @@ def test_of_very_many_the_first_are_listed_and_that_is_said(tmp_path):
     ]
     excluded = sections(fake.write(tmp_path / "r.db", [*bad, fake.launch(fake.case())]))["excluded"]
     (table,) = excluded.tables
-    assert len(table.rows) == sections_trust.MOST_EXCLUDED
+    assert len(table.rows) == trust.MOST_EXCLUDED
     assert table.note == "The first 100 of 150; the table of launches under Data has every one."
     assert excluded.lead.endswith("150 launches of 151 do not count: hung.")
 

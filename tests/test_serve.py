@@ -27,14 +27,14 @@ from werkzeug.test import Client
 
 from parabench.cli import main
 from parabench.errors import UsageError
-from parabench.live import server
-from parabench.live.renewal import SHARE, Child, Page, Renewal
-from parabench.live.said import duration, progress_words
-from parabench.live.server import Live, application, listen
-from parabench.live.standing import Standing, standing
-from parabench.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Status
-from parabench.report import render
-from parabench.store import Store, load
+from parabench.report.build import render
+from parabench.serve import server
+from parabench.serve.progress import Standing, standing
+from parabench.serve.rebuild import SHARE, Child, Page, Renewal
+from parabench.serve.server import Live, application, listen
+from parabench.serve.text import duration, progress_words
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Status
+from parabench.store.store import Store, load
 
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
 

@@ -9,15 +9,16 @@ import pytest
 from fake_launch import FakeLauncher
 from rich.console import Console
 
-from parabench.case import Case, Protocol
 from parabench.errors import UsageError
-from parabench.interrupt import signals_restored
-from parabench.plan import Plan
-from parabench.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
-from parabench.run import Request, run_suite
-from parabench.session import Session
-from parabench.store import load
-from parabench.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.plan.protocol import Protocol
+from parabench.session.runner import Session
+from parabench.session.session import Request, run_suite
+from parabench.signals import signals_restored
+from parabench.store.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
+from parabench.store.store import load
+from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
 
 pytestmark = pytest.mark.alone
 
@@ -324,7 +325,7 @@ def test_a_reference_of_zero_is_compared_too():
 
 def test_a_console_outlives_its_reader():
     talk = "for number in range(100_000): console.print(number)"
-    code = f"import sys\nfrom parabench.progress import PatientConsole\nconsole = PatientConsole()\n{talk}\n"
+    code = f"import sys\nfrom parabench.session.progress import PatientConsole\nconsole = PatientConsole()\n{talk}\n"
     code += "sys.stderr.write('to the end')"
     talker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert talker.stdout is not None
@@ -339,7 +340,7 @@ def test_a_console_outlives_its_reader():
 def test_when_the_reader_of_stderr_leaves_what_is_said_on_stdout_is_heard():
     """As `ab --json - 2> >(head)` does it: the results come last, on the other stream."""
     talk = "for number in range(100_000): console.print(number)"
-    code = "from parabench.progress import PatientConsole\nconsole = PatientConsole(stderr=True)\n"
+    code = "from parabench.session.progress import PatientConsole\nconsole = PatientConsole(stderr=True)\n"
     code += f"{talk}\nprint('the results')"
     talker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert talker.stdout is not None

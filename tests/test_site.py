@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from parabench.cli import main
-from parabench.cluster.site import PORT, RUN_ID, TIMEOUT_S, Flags, Site, site_of
+from parabench.cluster.topology import PORT, RUN_ID, TIMEOUT_S, Flags, Site, site_of
 from parabench.errors import UsageError
-from parabench.machine import Gpu, Machine
+from parabench.machine.machine import Gpu, Machine
 
 CPU = Machine(cores=4, gpus_reason="this torch is a CPU build")
 GPUS = Machine(cores=4, gpus=(Gpu("H", 1, 0),) * 8)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from parabench.cluster.site import Flags, Site, site_of
 from parabench.cluster.slurm import SlurmStep, first_host, step_of
+from parabench.cluster.topology import Flags, Site, site_of
 from parabench.errors import UsageError
-from parabench.machine import Machine
+from parabench.machine.machine import Machine
 
 # Two nodes of a job of three: what srun adds to what the batch script has.
 BATCH = {

@@ -9,14 +9,14 @@ import pytest
 import snippet_helpers
 from guard import GUARD_S
 
-from parabench.analysis.sweet_spot.snippet import snippet
-from parabench.case import Case
 from parabench.collectives import ALGORITHMS
-from parabench.collectives.membership import use
+from parabench.collectives.join import use
+from parabench.collectives.nccl import nccl_environment
 from parabench.errors import UsageError
-from parabench.family import OPTIONAL, STRATEGIES, entry_of
-from parabench.nccl_names import nccl_environment
-from parabench.ranks import run_ranks, start_server
+from parabench.launch.processes import run_ranks, start_server
+from parabench.plan.case import Case
+from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
+from parabench.strategies.snippet import snippet
 
 pytestmark = pytest.mark.alone
 

@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 from benchmarks import soak
-from parabench.case import Case, Protocol
-from parabench.record import Failure, Launch, Phase, Sample, Status
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Failure, Launch, Phase, Sample, Status
 
 pytestmark = pytest.mark.alone
 

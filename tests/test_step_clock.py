@@ -13,7 +13,7 @@ from fake_cuda import Behind
 
 from parabench.probes import hang
 from parabench.probes.moments import ANCHOR_TRIES, event
-from parabench.probes.steps import BLOCK, MARKS, StepClock, read_marks
+from parabench.probes.step_clock import BLOCK, MARKS, StepClock, read_marks
 
 CUDA = torch.device("cuda", 0)
 QUICK = 5e-6

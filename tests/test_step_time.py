@@ -14,23 +14,23 @@ import pytest
 from click.testing import CliRunner
 from page_helpers import unpacked
 
+from parabench.analysis.comparison.several import several
+from parabench.analysis.comparison.sides import read_several
 from parabench.analysis.evidence import evidence
-from parabench.analysis.frames import case_table, launch_table, mean_peaks
+from parabench.analysis.history.points import numbers_of, visits_of
 from parabench.analysis.launch_number import QUANTILE, launch_number
-from parabench.analysis.over_time.visits import numbers_of, visits_of
 from parabench.analysis.pipeline import bubbles
+from parabench.analysis.ranking.objectives import OBJECTIVES
+from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import select_session
-from parabench.analysis.side_by_side.several import several
-from parabench.analysis.side_by_side.sides import read_several
-from parabench.analysis.sweet_spot.best import answers
-from parabench.analysis.sweet_spot.objectives import OBJECTIVES
-from parabench.analysis.words import milliseconds
+from parabench.analysis.tables import case_table, launch_table, mean_peaks
+from parabench.analysis.text.format import milliseconds
 from parabench.cli import main
-from parabench.links import protocol as links
-from parabench.pages.case_data import page_data
-from parabench.pages.several_data import several_data
-from parabench.progress import outcome
-from parabench.record import Status
+from parabench.plan import link_protocol as links
+from parabench.report.data.cases import page_data
+from parabench.report.data.comparison import several_data
+from parabench.session.progress import outcome
+from parabench.store.record import Status
 
 FAST, SLOW = fake.case(algorithm="ring"), fake.case()
 # What the machine itself did from block to block; the last block, in which FAST has no launch, was twice as slow.

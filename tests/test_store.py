@@ -10,10 +10,10 @@ import pytest
 from fake_old_store import make_older
 
 from parabench.errors import UsageError
-from parabench.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
-from parabench.results import check_version
-from parabench.schema import SCHEMA_VERSION, new_columns
-from parabench.store import Store, load
+from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
+from parabench.store.results import check_version
+from parabench.store.schema import SCHEMA_VERSION, new_columns
+from parabench.store.store import Store, load
 
 
 def contents(path):

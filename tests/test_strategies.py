@@ -18,16 +18,17 @@ from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound
 from torch import nn
 from trained_helpers import train_in_group
 
-from parabench.case import Case, Protocol
 from parabench.errors import UsageError
-from parabench.family import Layout, entry_of
-from parabench.launcher import launch
-from parabench.machine import Machine
+from parabench.launch.launcher import launch
+from parabench.machine.machine import Machine
 from parabench.models import MODELS
-from parabench.record import MIB, Launch, Status
-from parabench.rules import check_fit, lacking
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.plan.validate import check_fit, lacking
+from parabench.store.record import MIB, Launch, Status
+from parabench.strategies import Layout, entry_of
 from parabench.strategies.fsdp import group_blocks
-from parabench.verify import reference_of, verify
+from parabench.workloads.verify import reference_of, verify
 
 pytestmark = pytest.mark.alone
 

@@ -17,12 +17,13 @@ from fake_streams import CUDA, Device, Tensor
 from torch.distributed import ProcessGroup
 from torch.futures import Future
 
-from parabench.collectives import lane as lanes
-from parabench.collectives import membership, stream_lane
+from parabench.collectives import async_queue as lanes
+from parabench.collectives import join as membership
+from parabench.collectives import stream_queue
 from parabench.collectives.algorithm import make
-from parabench.collectives.group import AlgorithmGroup, groups
-from parabench.collectives.lane import ThreadLane
-from parabench.collectives.stream_lane import StreamLane
+from parabench.collectives.async_queue import ThreadLane
+from parabench.collectives.process_group import AlgorithmGroup, groups
+from parabench.collectives.stream_queue import StreamLane
 
 
 class HostFuture(Future[Any]):
@@ -38,7 +39,7 @@ class HostFuture(Future[Any]):
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(lanes, "Future", HostFuture)
-    monkeypatch.setattr(stream_lane, "Future", HostFuture)
+    monkeypatch.setattr(stream_queue, "Future", HostFuture)
     return Device(monkeypatch)
 
 
@@ -185,7 +186,7 @@ def test_a_future_is_made_when_it_is_asked_for_and_no_callback_where_nothing_fai
         def then(self, callback: Callable[[Future[Any]], Any]) -> Any:
             raise AssertionError("a callback, which runs on a stream of the pool")
 
-    monkeypatch.setattr(stream_lane, "Future", Noting)
+    monkeypatch.setattr(stream_queue, "Future", Noting)
     lane, tensors = StreamLane(), outcome()
     work = lane.run(lambda: device.kernel("job"), tensors, "ring all_reduce")
     work.wait()
@@ -313,7 +314,7 @@ def test_what_goes_by_the_host_is_copied_through_pinned_memory(group: Any, monke
             return Buffer()
 
     group._is_nccl, group._wire = False, Pinning()
-    monkeypatch.setattr("parabench.collectives.group.arrive", lambda: told.append("arrived"))
+    monkeypatch.setattr("parabench.collectives.process_group.arrive", lambda: told.append("arrived"))
     tensor: Any = OnDevice()
     flat = group._carried(tensor, "host")
     group._deliver(flat, tensor)

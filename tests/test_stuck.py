@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parabench.judgement import judge
-from parabench.part import Part
-from parabench.ranks import Ended
-from parabench.record import Status
-from parabench.stuck import in_words, missing
+from parabench.launch.hang import in_words, missing
+from parabench.launch.node import Part
+from parabench.launch.outcome import judge
+from parabench.launch.processes import Ended
+from parabench.store.record import Status
 
 STEPS, MARKS = 4, 5
 

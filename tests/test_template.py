@@ -13,18 +13,18 @@ import fake_results as fake
 import pytest
 from plotly.offline import get_plotlyjs_version
 
-from parabench.analysis.gate.across import across
-from parabench.analysis.gate.compare import compare
-from parabench.analysis.gate.sides import side_of
-from parabench.analysis.over_time.history import history
+from parabench.analysis.compare.across import across
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.history.history import history
 from parabench.errors import UsageError
-from parabench.pages import look, templates
-from parabench.pages.across_report import render as render_across
-from parabench.pages.compare_report import render as render_gate
-from parabench.pages.history_report import render as render_history
-from parabench.pages.look import Look
-from parabench.pages.several_report import write_comparison
-from parabench.report import render
+from parabench.report import assets, templates
+from parabench.report.assets import Look
+from parabench.report.build import render
+from parabench.report.views.across import render as render_across
+from parabench.report.views.comparison import write_comparison
+from parabench.report.views.gate import render as render_gate
+from parabench.report.views.history import render as render_history
 
 ROOT = Path(__file__).parent.parent
 REPORTS = ROOT / "reports"
@@ -54,9 +54,9 @@ def test_the_drawing_library_is_the_one_that_makes_the_figures():
 
 
 def test_every_script_and_style_is_part_of_the_page():
-    assert sorted(f"script/{name}.js" for name in look.SCRIPTS) == [n for n in templates.names() if n.endswith(".js")]
-    assert sorted(f"style/{name}.css" for name in look.STYLES) == [n for n in templates.names() if n.endswith(".css")]
-    assert look.SCRIPTS[-1] == "start"
+    assert sorted(f"script/{name}.js" for name in assets.SCRIPTS) == [n for n in templates.names() if n.endswith(".js")]
+    assert sorted(f"style/{name}.css" for name in assets.STYLES) == [n for n in templates.names() if n.endswith(".css")]
+    assert assets.SCRIPTS[-1] == "start"
 
 
 def test_the_script_is_one_that_parses(tmp_path):
@@ -139,4 +139,4 @@ def test_what_templates_are_given_is_documented(tmp_path, monkeypatch):
     rows = re.findall(r"^\| `(\w+\.html)` \| (`.*`) \|$", documented, re.M)
     assert {name: set(re.findall(r"`(\w+)`", names)) for name, names in rows} == given
     (filters,) = re.findall(r"^Filters, of which those for numbers.*?: (.*?)\.$", documented, re.M | re.S)
-    assert set(re.findall(r"`(\w+)`", filters)) == set(look.FILTERS)
+    assert set(re.findall(r"`(\w+)`", filters)) == set(assets.FILTERS)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from parabench.cli import main
-from parabench.record import DeviceSample, HostSample, Launch
+from parabench.store.record import DeviceSample, HostSample, Launch
 
 # What each kind of event must have, beside what all have: Trace Event Format, "Event Descriptions".
 ALL = {"ph", "ts", "pid", "tid", "name"}

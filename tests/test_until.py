@@ -19,22 +19,22 @@ from click.testing import CliRunner
 from fake_launch import FakeLauncher
 from rich.console import Console
 
-import parabench.run
-from parabench.analysis.checks import check
-from parabench.analysis.frames import case_table, launch_table
+import parabench.session.session
+from parabench.analysis.ranking.ranking import sweet_spots
+from parabench.analysis.ranking.stopping import FEWEST_BLOCKS, block_seconds, candidates
 from parabench.analysis.session import select_session
-from parabench.analysis.sweet_spot.best import sweet_spots
-from parabench.analysis.sweet_spot.effects import MOST_BLOCKS
-from parabench.analysis.sweet_spot.undecided import FEWEST_BLOCKS, block_seconds, candidates
-from parabench.case import Case
+from parabench.analysis.stats.block_model import MOST_BLOCKS
+from parabench.analysis.tables import case_table, launch_table
+from parabench.analysis.warnings.launches import check
 from parabench.cli import main
 from parabench.errors import UsageError
-from parabench.interrupt import STOPPED, signals_restored
-from parabench.plan import Plan
-from parabench.record import Failure, Status
-from parabench.run import Request, run_suite
-from parabench.store import Results, Store, load
-from parabench.until import Until
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.session.session import Request, run_suite
+from parabench.session.stopping import Until
+from parabench.signals import STOPPED, signals_restored
+from parabench.store.record import Failure, Status
+from parabench.store.store import Results, Store, load
 
 SUITE = '''"""Which is fastest?"""
 from parabench.suite import sweep
@@ -75,7 +75,7 @@ def signals_as_before() -> Iterator[None]:
 def concluded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Whose report and verdict would be written, which takes longer than all else here and is tested elsewhere."""
     stores: list[Path] = []
-    monkeypatch.setattr(parabench.run, "conclude", lambda path, session_id, console: stores.append(path))
+    monkeypatch.setattr(parabench.session.session, "conclude", lambda path, session_id, console: stores.append(path))
     return stores
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from parabench.case import Case
-from parabench.record import Failure, Launch, Phase, Sample, Status
-from parabench.verify import (
+from parabench.plan.case import Case
+from parabench.store.record import Failure, Launch, Phase, Sample, Status
+from parabench.workloads.verify import (
     EARLY,
     LEAST_STEPS_TO_FALL,
     LOSS_COST,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from parabench.errors import UsageError
-from parabench.whole_file import write_whole
+from parabench.files import write_whole
 
 
 def write(path: Path, text: str = "new") -> None:

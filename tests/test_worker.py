@@ -21,7 +21,7 @@ import psutil
 import pytest
 from guard import GUARD_S
 
-from parabench.cluster.inside.watch import GONE, Ask, Watch
+from parabench.cluster.attached.monitor import GONE, Ask, Watch
 
 pytestmark = pytest.mark.alone
 
@@ -199,7 +199,7 @@ def test_who_watches_ends_with_its_rank_or_is_missed(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_breaks_does_not_wait_for_who_watches() -> None:
-    code = "from parabench.cluster.inside.watch import Watch\nwatch = Watch()\nraise RuntimeError('broken')"
+    code = "from parabench.cluster.attached.monitor import Watch\nwatch = Watch()\nraise RuntimeError('broken')"
     broken = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=GUARD_S)
     assert broken.returncode == 1
     assert broken.stderr.endswith("RuntimeError: broken\n")

@@ -14,7 +14,7 @@ from torch import nn
 from parabench.models.model import Model
 from parabench.strategies import ddp as torchs
 from parabench.strategies import single as alone
-from parabench.strategies.recipe import Context, Parallel
+from parabench.strategies.base import Context, Parallel
 
 # Where struct tcp_info (linux/tcp.h) has tcpi_notsent_bytes, u32, and tcpi_bytes_sent and tcpi_bytes_retrans, u64.
 NOT_SENT, SENT = 144, 200

@@ -13,16 +13,17 @@ import torch
 from guard import GUARD_S
 from rounding_helpers import differences, wide, widened
 
-from parabench import worker
-from parabench.case import Case, Protocol
-from parabench.cluster.team import LOOPBACK
-from parabench.collectives import membership
+from parabench.collectives import join
+from parabench.launch.context import LOOPBACK
+from parabench.launch.processes import run_ranks
+from parabench.launch.rank_env import Venue
 from parabench.models import gpt_entry
 from parabench.models.gpt import gpt
 from parabench.models.model import Model
-from parabench.ranks import run_ranks
-from parabench.strategies.recipe import Place
-from parabench.venue import Venue
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.strategies.base import Place
+from parabench.workloads import training as worker
 
 TRAINED_STEPS = 5
 
@@ -88,13 +89,13 @@ def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] 
                 "gradients": differences(outcome["gradients"], expected["gradients"]),
                 "parameters": differences(outcome["parameters"], expected["parameters"]),
                 "missing": sorted(expected["parameters"].keys() - outcome["gradients"].keys()),
-                "calls": membership.calls(),
+                "calls": join.calls(),
             }
             (folder / f"case{number}-rank{rank}.json").write_text(json.dumps(report))
         del outcome
         gc.collect()
     if grouped:
-        membership.leave()
+        join.leave()
 
 
 def train_visibly(case: Case, rank: int) -> dict[str, Any]:

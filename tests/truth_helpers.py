@@ -20,10 +20,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
 from parabench.models.model import Model
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.ddp import ddp
 from parabench.strategies.fsdp import fsdp
-from parabench.strategies.recipe import Context, Parallel
-from parabench.strategies.tp import tp
+from parabench.strategies.tensor_parallel import tp
 
 # How long the artificial collective takes, and how long backward goes on after it has begun.
 COLLECTIVE_S = 0.10

@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from parabench.collectives.group import groups
+from parabench.collectives.process_group import groups
 from parabench.models.model import Model
-from parabench.probes.calls import Call, Recorder
+from parabench.probes.backend_calls import NativeCalls
+from parabench.probes.collective_calls import Call, Recorder
 from parabench.probes.moments import Moments
-from parabench.probes.native import NativeCalls
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.ddp import ddp
-from parabench.strategies.recipe import Context, Parallel
 
 CPU = torch.device("cpu")
 NUMEL = 6

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu.check import Check, Seen
-from parabench.probes.steps import MARKS, StepClock
+from parabench.probes.step_clock import MARKS, StepClock
 
 CALIBRATION_CYCLES = 200_000_000
 LENGTHS_S = (0.001, 0.01, 0.1)

@@ -9,11 +9,11 @@ import torch
 
 from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import all_verified, case
-from parabench.collective_case import CollectiveCase, CollectiveProtocol
-from parabench.collective_launcher import launch_collective
-from parabench.collectives.stream_lane import StreamLane
-from parabench.nccl_version import SHARED_GPU, SHARED_GPU_SINCE
-from parabench.record import MIB, Status
+from parabench.collectives.stream_queue import StreamLane
+from parabench.machine.nccl_version import SHARED_GPU, SHARED_GPU_SINCE
+from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.store.record import MIB, Status
+from parabench.workloads.collectives_launch import launch_collective
 
 SLEEP_S = 0.05
 CYCLES_PER_S = 1_500_000_000

@@ -10,9 +10,9 @@ import torch
 from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import case, launched
 from parabench.models.model import Model
-from parabench.record import Status
+from parabench.store.record import Status
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.ddp import ddp
-from parabench.strategies.recipe import Context, Parallel
 
 DEADLINE_S = 30.0
 # More than any device has: logits of 50304 classes for each of its tokens.

@@ -33,7 +33,8 @@ def imports(device: torch.device) -> Seen:
     """Launching with what is only for reports hidden from the import."""
     script = (
         f"import sys; sys.modules.update(dict.fromkeys({NOT_NEEDED!r})); "
-        "import parabench.launcher, parabench.plan, parabench.store, parabench.session; print('imported')"
+        "import parabench.launch.launcher, parabench.plan.plan, parabench.store.store, parabench.session.runner; "
+        "print('imported')"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     lacking = [name for name in NOT_NEEDED if not _installed(name)]
@@ -52,7 +53,7 @@ def _installed(name: str) -> bool:
 def fork_server(device: torch.device) -> Seen:
     """A child of the fork server that ranks come from finds CUDA untouched, and can use it."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["parabench.preload"])
+    context.set_forkserver_preload(["parabench.launch.preload"])
     answers: SimpleQueue[Any] = context.SimpleQueue()
     child = context.Process(target=_child, args=(answers, str(device)))
     child.start()

@@ -6,11 +6,12 @@ import torch
 
 from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import case, launched
-from parabench import worker
-from parabench.case import Case, Protocol
 from parabench.models.build import build_model
 from parabench.models.model import Model
-from parabench.record import MIB, Launch
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import MIB, Launch
+from parabench.workloads import training
 
 SEQUENCE = 256
 PROTOCOL = Protocol(warmup=3, steps=5, instrumented=0)
@@ -37,7 +38,7 @@ def peak(seen: Launch) -> float:
 
 def without_norm() -> Model:
     """gpt2, in a process in which no gradient's norm is read."""
-    worker.norm_of = lambda gradients: 1.0  # type: ignore[assignment]
+    training.norm_of = lambda gradients: 1.0  # type: ignore[assignment]
     return build_model(Case(model="gpt2", seq_len=SEQUENCE))
 
 

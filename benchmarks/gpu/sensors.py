@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import case, launched, times
-from parabench.case import Protocol
-from parabench.probes.nvml import READINGS, processes, unsupported
+from parabench.machine.nvml import READINGS, processes, unsupported
+from parabench.plan.protocol import Protocol
 
 READS = 200
 COPIED_BYTES = 20_000_000_000

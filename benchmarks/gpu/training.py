@@ -8,9 +8,9 @@ import torch
 
 from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import all_verified, case, launched, times
-from parabench.case import Protocol
-from parabench.peaks import peak_of
-from parabench.record import Status
+from parabench.machine.peaks import peak_of
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Status
 
 LOADED = Protocol(warmup=50, steps=200, instrumented=0)
 LAUNCHES = 2

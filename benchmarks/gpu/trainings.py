@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.check import Seen
-from parabench.case import Case, Protocol
-from parabench.launcher import launch
-from parabench.record import Launch, Status
-from parabench.verify import Reference, reference_of, verify
+from parabench.launch.launcher import launch
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Launch, Status
+from parabench.workloads.verify import Reference, reference_of, verify
 
 DEADLINE_S = 120.0
 SHORT = Protocol(warmup=2, steps=8, instrumented=2)

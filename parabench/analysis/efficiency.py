@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis import words
+from parabench.analysis.environment.nodes import node_of_rank, node_records
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.instruments.windows import moves_too_few, too_short
-from parabench.analysis.nodes import node_of_rank, node_records
-from parabench.case import Case
-from parabench.peaks import peak_of
-from parabench.record import REFERENCE_BLOCK
+from parabench.analysis.stats.windows import moves_too_few, too_short
+from parabench.analysis.text import format
+from parabench.machine.peaks import peak_of
+from parabench.plan.case import Case
+from parabench.store.record import REFERENCE_BLOCK
 
 # Where a case's FLOPs of a step are from.
 FORMULA, COUNTED = "formula", "counted"
@@ -53,7 +53,7 @@ def efficiency(seen: Evidence) -> pd.DataFrame:
         models = (seen.facts[at].get("model") for at in good)
         model: dict[str, Any] = next(filter(None, models), {})
         found: dict[str, Any] = {name: row[name] for name in _KEPT}
-        found["unit"] = words.unit_of(case.seq_len)
+        found["unit"] = format.unit_of(case.seq_len)
         found |= _flops(case, model, counts.get(case.reference().id), float(row["latency_s"]))
         found |= _peak(case, str(row["device"]), _gpus(seen, good[0]))
         found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
@@ -80,7 +80,7 @@ def flops_per_token(model: Mapping[str, Any], seq_len: int) -> float:
 def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None, latency_s: float) -> dict[str, Any]:
     formula = flops_per_token(model, case.seq_len) * case.global_batch * case.seq_len
     counted = np.nan if count is None or count.get("counted") is None else float(count["counted"])
-    source = FORMULA if words.known(formula) else COUNTED if words.known(counted) else None
+    source = FORMULA if format.known(formula) else COUNTED if format.known(counted) else None
     reason = "" if source else str((count or {}).get("reason") or "the FLOPs of a step were not recorded")
     per_step = {FORMULA: formula, COUNTED: counted, None: np.nan}[source]
     return {
@@ -123,7 +123,7 @@ def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]
     if not gpus:
         return unknown | {"mfu_reason": "which devices it ran on was not recorded"}
     if case.world_size > len(gpus):
-        shared = f"{words.count(case.world_size, 'rank')} shared {words.count(len(gpus), 'device')}"
+        shared = f"{format.count(case.world_size, 'rank')} shared {format.count(len(gpus), 'device')}"
         return unknown | {"mfu_reason": shared}
     used = gpus[:devices]
     if any(gpu.get("mig") for gpu in used):
@@ -145,7 +145,7 @@ Energy = tuple[float, str]
 
 def _joules(case: Case, energies: list[Energy]) -> dict[str, Any]:
     """A case's joules from its launches' (joules of a step, where from, or why not)."""
-    known = [(joules, source) for joules, source in energies if words.known(joules)]
+    known = [(joules, source) for joules, source in energies if format.known(joules)]
     # Numbers of two kinds are not mixed.
     source = COUNTER if any(each == COUNTER for _, each in known) else POWER
     per_step = float(np.median([joules for joules, each in known if each == source])) if known else np.nan
@@ -181,7 +181,7 @@ def _energy(device: str, n_steps: int, facts: Mapping[str, Any], own: pd.DataFra
     devices = [group for _, group in own.groupby(["node", "device"])]
     for source, metric in ((COUNTER, "energy_j"), (POWER, "power_w")):
         spent = [_spent(group[group["metric"] == metric], begin, end, source) for group in devices]
-        if all(words.known(joules) for joules, _ in spent):
+        if all(format.known(joules) for joules, _ in spent):
             return sum(joules for joules, _ in spent) / n_steps, source
         if why := next((why for _, why in spent if why), ""):
             return np.nan, why

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from parabench.analysis.frames import case_table, counted, launch_table
 from parabench.analysis.session import Session
-from parabench.record import FIRST_BLOCK, Status
-from parabench.store import Results
+from parabench.analysis.tables import case_table, counted, launch_table
+from parabench.store.record import FIRST_BLOCK, Status
+from parabench.store.store import Results
 
 T = TypeVar("T")
 

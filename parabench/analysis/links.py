@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from parabench.analysis import words
 from parabench.analysis.session import Session
-from parabench.store import Results
+from parabench.analysis.text import format
+from parabench.store.store import Results
 
 # The tiers, from the farthest, and how each is said of links.
 ACROSS, NODE, DEVICE = "across nodes", "same node", "same device"
@@ -52,7 +52,7 @@ def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
         if len(own):
             rates = own["bytes_per_s"]
             numbers = (own["latency_s"].median(), rates.median(), rates.min(), rates.max())
-            found[name] = Tier(name, len(own), *(words.number_or_none(number) for number in numbers))
+            found[name] = Tier(name, len(own), *(format.number_or_none(number) for number in numbers))
     return found
 
 
@@ -71,14 +71,14 @@ def tiers_said(tiers: Mapping[str, Tier]) -> str:
         return said
     if 1 / ALIKE < times < ALIKE:
         return f"{said}: about as much"
-    return f"{said}: {words.digits(max(times, 1 / times), 2)} times {'less' if times > 1 else 'more'}"
+    return f"{said}: {format.digits(max(times, 1 / times), 2)} times {'less' if times > 1 else 'more'}"
 
 
 def gigabytes(bytes_per_s: float | None) -> str:
     """A bandwidth: '3.1 GB/s'."""
-    return f"{words.digits(bytes_per_s / 1e9, 2)} GB/s" if words.known(bytes_per_s) else words.UNKNOWN
+    return f"{format.digits(bytes_per_s / 1e9, 2)} GB/s" if format.known(bytes_per_s) else format.UNKNOWN
 
 
 def microseconds(seconds: float | None) -> str:
     """A latency: '57 µs'."""
-    return f"{words.digits(seconds * 1e6, 2)} µs" if words.known(seconds) else words.UNKNOWN
+    return f"{format.digits(seconds * 1e6, 2)} µs" if format.known(seconds) else format.UNKNOWN

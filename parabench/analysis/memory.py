@@ -15,11 +15,11 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis import words
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.frames import counted
-from parabench.family import entry_of
-from parabench.record import STATE_PARTS, Phase
+from parabench.analysis.tables import counted
+from parabench.analysis.text import format
+from parabench.store.record import STATE_PARTS, Phase
+from parabench.strategies import entry_of
 
 PARTS = STATE_PARTS
 # Farther than this from its formula a strategy holds something else: what is right agrees to a few tensors' padding.
@@ -237,24 +237,24 @@ def _least(states: pd.DataFrame) -> list[str]:
     least, most = ordered["measured"].min(), ordered["measured"].max()
     if least == most:
         whom = "Every case holds" if len(ordered) > 1 else f"{ordered['label'].iloc[0]} holds"
-        return [f"{whom} {words.mebibytes(least)} of training state on the rank that holds most."]
+        return [f"{whom} {format.mebibytes(least)} of training state on the rank that holds most."]
     holders = ordered[ordered["measured"] == least]
-    said = f"Least training state, on the rank that holds most: {words.listed(_names(holders), most=3)}: "
-    said += f"{words.mebibytes(least)}."
+    said = f"Least training state, on the rank that holds most: {format.listed(_names(holders), most=3)}: "
+    said += f"{format.mebibytes(least)}."
     for strategy, name in (("single", "One device"), ("ddp", "ddp")):
         whole = ordered[(ordered["strategy"] == strategy) & (ordered["measured"] > least)]
         if len(whole):
             held = float(whole["measured"].iloc[0])
-            return [said, f"{name} holds {words.mebibytes(held)}, {words.digits(held / least, 2)} times as much."]
+            return [said, f"{name} holds {format.mebibytes(held)}, {format.digits(held / least, 2)} times as much."]
     holders = ordered[ordered["measured"] == most]
-    times = f"{words.mebibytes(most)}, {words.digits(most / least, 2)} times as much"
-    return [said, f"Most: {words.listed(_names(holders), most=3)}: {times}."]
+    times = f"{format.mebibytes(most)}, {format.digits(most / least, 2)} times as much"
+    return [said, f"Most: {format.listed(_names(holders), most=3)}: {times}."]
 
 
 def _names(holders: pd.DataFrame) -> list[str]:
     """A case's label, or strategy and ranks of several cases alike in them."""
     return [
-        str(own["label"].iloc[0]) if len(own) == 1 else f"{strategy}, {words.count(int(str(world_size)), 'rank')}"
+        str(own["label"].iloc[0]) if len(own) == 1 else f"{strategy}, {format.count(int(str(world_size)), 'rank')}"
         for (strategy, world_size), own in holders.groupby(["strategy", "world_size"], sort=False)
     ]
 
@@ -264,19 +264,19 @@ def _against_theory(states: pd.DataFrame) -> list[str]:
     exact, uneven = known[known["exact"].astype(bool)], known[~known["exact"].astype(bool)]
     said = []
     if len(exact):
-        said.append(f"Measured is {_between(exact)} theory in {words.count(len(exact), 'case')}.")
+        said.append(f"Measured is {_between(exact)} theory in {format.count(len(exact), 'case')}.")
     off = exact[(exact["ratio"] - 1).abs() > OFF]
     if len(off):
-        names = words.joined(dict.fromkeys(off["strategy"]))
+        names = format.joined(dict.fromkeys(off["strategy"]))
         said.append(f"More than {100 * OFF:g} % off what the formula says: {names}.")
     if len(uneven):
         names = " and ".join(dict.fromkeys(uneven["strategy"]))
-        cases = words.count(len(uneven), "case")
+        cases = format.count(len(uneven), "case")
         said.append(f"For {names}, theory is no more than an even split: measured is {_between(uneven)} it in {cases}.")
     unknown = states[states["ratio"].isna()]
     if len(unknown):
-        names = words.listed(dict.fromkeys(unknown["strategy"]), most=3)
-        said.append(f"Theory is unknown in {words.count(len(unknown), 'case')}: {names}.")
+        names = format.listed(dict.fromkeys(unknown["strategy"]), most=3)
+        said.append(f"Theory is unknown in {format.count(len(unknown), 'case')}: {names}.")
     return said
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.frames import counted
+from parabench.analysis.tables import counted
 
 BUSY = "stage_busy_share"
 COLUMNS = ("case_id", "label", "stages", "microbatches", "schedule", "theory", "measured", "n_launches")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.environment.nodes import sharing
 from parabench.analysis.evidence import Evidence
-from parabench.analysis.frames import WORK
-from parabench.analysis.nodes import sharing
-from parabench.family import entry_of
+from parabench.analysis.tables import WORK
+from parabench.strategies import entry_of
 
 STRONG, WEAK = "strong", "weak"
 

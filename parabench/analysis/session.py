@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from parabench.collective_modes import timing_of
 from parabench.errors import UsageError
-from parabench.store import Results
+from parabench.plan.collective_modes import timing_of
+from parabench.store.store import Results
 
 
 @dataclass(frozen=True)

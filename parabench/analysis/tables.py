@@ -1,164 +1,279 @@
-"""What the report's tables and lists hold, as plain rows."""
+"""From stored rows to tidy tables: one row per step, per launch, per case.
+
+The replication unit is the launch: steps become one number per launch before anything is averaged or
+compared.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from parabench.analysis import words
-from parabench.analysis.finding_codes import CODES
-from parabench.analysis.frames import counted
-from parabench.analysis.instruments.machine_facts import MACHINE
+from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
 from parabench.analysis.session import Session
-from parabench.analysis.sweet_spot.answer import Answer
-from parabench.case import Case
-from parabench.collective_case import CollectiveCase
-from parabench.family import Rule, entry_of
-from parabench.record import Finding, Status
-from parabench.store import Results
+from parabench.plan.case import Case
+from parabench.store.record import FIRST_BLOCK, STEP_PARTS, UNVERIFIED, Phase, Status
+from parabench.store.store import Results
+from parabench.strategies import entry_of
 
-# How a strategy that may not be ranked is marked.
-NO_ANSWER = "headroom, no answer"
-# And one that may be the fastest, as others may.
-NOT_APART = "not told apart"
+# Two cases do the same work, and may be ranked against each other, when these fields agree. `split` is none of them:
+# it changes which samples come in which step, not how much there is to compute. `vocabulary` changes what a token is.
+WORK = ("model", "data", "vocabulary", "global_batch", "seq_len", "precision", "device")
+PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+MEMORY = (*PEAKS, "used_bytes")
+STALENESS = ("staleness_mean", "staleness_max")
 
-
-def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """The case table's rows, each with its `place` in the answers ('fastest', 'not told apart' or nothing), and
-    its `mark` where it is no answer, or another training."""
-    place = {}
-    for answer in answers:
-        if answer.best is not None and answer.decided:
-            place[answer.best.case_id] = NOT_APART if answer.winner is None else "fastest"
-            place.update({candidate.case_id: NOT_APART for candidate in answer.equals})
-    return [
-        {str(k): v for k, v in row.items()} | {"place": place.get(row["case_id"], ""), "mark": _mark(row)}
-        for row in cases.to_dict("records")
-    ]
+# What of a store `store.load` has to read for less than a report, as SQL conditions: no readings and calls at all; or
+# those that numbers of launches are made of.
+STEP_TIMES = dict.fromkeys(("collective", "device_sample", "host_sample", "span"), "FALSE")
+LAUNCH_NUMBERS = {
+    "device_sample": "rank IS NULL AND metric IN ('used_bytes', 'energy_j', 'power_w')",
+    # What `parabench collectives` measured; calls of a training's instrumented steps stay out.
+    "collective": f"phase IS NOT '{Phase.INSTRUMENT}'",
+    "host_sample": "FALSE",
+    "span": "FALSE",
+}
 
 
-def _mark(row: Mapping[Any, Any]) -> str:
-    entry = entry_of(str(row["strategy"]))
-    if not entry.ranked:
-        return NO_ANSWER
-    if entry.rule is not Rule.APPLIED_ONCE:
-        return ""
-    mean, most = row["staleness_mean"], row["staleness_max"]
-    known = words.known(mean) and words.known(most)
-    return "another training: stale gradients" + (f", {words.staleness(mean, most)}" if known else "")
+def launch_table(results: Results, session: Session) -> pd.DataFrame:
+    """One row per launch of the session, the reference launch included (`block` is -1).
+
+    Beside the stored columns and the case's fields: `label` (unique among cases), `verified` (its losses were
+    compared with one device's), `statistic`, `number_s` (the launch's one number), `p90_s`, `drift` (last third of
+    the steps against the first, as a fraction), `n_steps`, `tokens_per_s`, the step's parts in seconds (medians of
+    the slowest rank), the memory peaks in bytes (maximum over ranks or devices), `peak_memory_bytes` (the one of them
+    that answers are about), and how stale gradients were (`staleness_mean` over ranks, `staleness_max` of all). Unknown
+    is NaN.
+    Raises UsageError for a session that trained nothing.
+    """
+    session.require("training", "use --session to name one that did")
+    launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
+    ids = launches["launch_id"]
+    whole, medians, devices = (
+        table if len(ids) == len(results.launch) else table[table["launch_id"].isin(ids)]
+        for table in (results.whole, results.medians, results.device_sample)
+    )
+    doubted = results.finding.loc[results.finding["code"] == UNVERIFIED, "launch_id"].dropna()
+    table = numbered(launches, results.steps, {session.id: bool(session.environment.get("gpus"))})
+    table = table.assign(verified=~ids.isin(doubted).to_numpy())
+    tokens = table["global_batch"] * table["seq_len"]
+    table["tokens_per_s"] = (tokens / table["number_s"].where(table["number_s"] > 0)).astype(float)
+    for added in (_parts(medians), _peaks(whole, devices), _staleness(whole)):
+        table = table.join(added, on="launch_id")
+    return table.assign(peak_memory_bytes=_peak_memory(table))
 
 
-def skipped_rows(session: Session) -> list[tuple[str, str]]:
-    """(labels, reason) of the cases that were not launched, those of one reason together."""
-    kind = CollectiveCase if session.kind == "collectives" else Case
-    reasons: dict[str, list[str]] = {}
-    for entry in session.plan.get("skipped") or []:
-        reasons.setdefault(str(entry["reason"]), []).append(kind.from_dict(entry["case"]).label)
-    return [(words.listed(labels), reason) for reason, labels in reasons.items()]
+def numbered(launches: pd.DataFrame, steps: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFrame:
+    """Launches with their case's fields, `label`, `statistic`, `number_s`, `p90_s`, `drift` and `n_steps`.
+
+    `launches` are rows of the store of any sessions, with `launch_id`; `steps` is `Results.steps`; `gpus` tells of each
+    session whether its machine had some.
+    """
+    steps = steps[steps["launch_id"].isin(launches["launch_id"])]
+    fields = _case_fields(launches["case_json"], launches["session_id"].map(gpus))
+    table = pd.concat([launches[list(_KEPT)].infer_objects().reset_index(drop=True), fields], axis="columns")
+    table = table.join(_step_numbers(steps, table.set_index("launch_id")["device"]), on="launch_id")
+    return table.assign(n_steps=table["n_steps"].fillna(0).astype(int))
 
 
-@dataclass(frozen=True)
-class FindingGroup:
-    """Findings of one code and advice: what each says, beginning with the label of its case."""
-
-    code: str
-    advice: str
-    messages: tuple[str, ...]
-
-    @property
-    def about(self) -> str:
-        """What findings of this code doubt; empty for a code that this version does not know, from a newer store."""
-        return CODES.get(self.code, "")
-
-
-def finding_groups(
-    results: Results, session: Session, computed: Iterable[Finding], labels: Mapping[str, str]
-) -> list[FindingGroup]:
-    """Stored and computed findings, those of one code together; equal ones once. `labels` are by case id."""
-    stored = results.finding[results.finding["session_id"] == session.id]
-    found = [
-        Finding(
-            code=str(row["code"]),
-            message=str(row["message"]),
-            advice=str(row["advice"]),
-            case_id=row["case_id"] if isinstance(row["case_id"], str) else None,
-        )
-        for row in stored.to_dict("records")
-    ]
-    every = dict.fromkeys([*found, *computed])
-    groups: dict[tuple[str, str], list[str]] = {}
-    for finding in every:
-        label = labels.get(finding.case_id or "", "")
-        said = finding.message if label in finding.message else f"{label}: {finding.message}"
-        groups.setdefault((finding.code, finding.advice), []).append(said)
-    return [FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()]
+def _case_fields(stored: pd.Series[str], gpus: pd.Series[bool]) -> pd.DataFrame:
+    """For each launch its case's fields, with the device that `auto` meant, its `label`, and its `statistic`."""
+    codes, pairs = pd.factorize(pd.Series(list(zip(stored, gpus, strict=True)), dtype=object))
+    cases = [Case.from_dict(json.loads(text)) for text, _ in pairs]
+    ids = [case.id for case in cases]
+    labels = unique_labels(dict(zip(ids, cases, strict=True)))
+    rows = []
+    for at, case, (_, there) in zip(ids, cases, pairs, strict=True):
+        device = device_of(case.device, there)
+        rows.append(case.to_dict() | {"device": device, "label": labels[at], "statistic": STATISTIC[device]})
+    fields = pd.DataFrame(rows, columns=[*Case().to_dict(), "label", "statistic"])
+    return fields.take(codes).reset_index(drop=True)
 
 
-def trust(session: Session, own: pd.DataFrame) -> dict[str, int]:
-    """How much stands behind the answers: launches, good ones, those that ended well without a
-    number (`numberless`), cases, blocks, steps of a launch, and how many cases were skipped."""
-    good = counted(own)
-    return {
-        "launches": len(own),
-        "good": len(good),
-        "numberless": int((own["status"] == Status.OK).sum()) - len(good),
-        "skipped": len(session.plan.get("skipped") or []),
-        "cases": int(own["case_id"].nunique()),
-        "blocks": int(good["block"].nunique()),
-        "steps": int(good["n_steps"].median()) if len(good) else 0,
-    }
+def _step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
+    """By launch: number_s, p90_s, drift and n_steps; `steps` as `Results.steps` has them, `devices` by launch."""
+    # A step without end has no known length either.
+    known = steps[np.isfinite(steps["step_s"].to_numpy(dtype=float))]
+    launch, seconds = known["launch_id"].to_numpy(), known["step_s"].to_numpy(dtype=float)
+    first = np.flatnonzero(np.append(True, launch[1:] != launch[:-1])[: len(launch)])
+    counts = np.diff(np.append(first, len(launch)))
+    quantiles = devices.reindex(launch[first]).map(QUANTILE).to_numpy(dtype=float)
+    found = [pd.DataFrame({name: pd.Series(dtype=float) for name in ("number_s", "p90_s", "drift", "n_steps")})]
+    # Launches of as many steps are the rows of one matrix: a thousand quantiles at once.
+    for n, q in sorted(set(zip(counts.tolist(), quantiles.tolist(), strict=True))):
+        own = first[(counts == n) & (quantiles == q)]
+        matrix = seconds[own[:, None] + np.arange(n)]
+        third = n // 3
+        drift = np.full(len(matrix), np.nan)
+        if third >= 3:  # the quantile of one or two steps says nothing
+            late, early = np.quantile(matrix[:, -third:], q, axis=1), np.quantile(matrix[:, :third], q, axis=1)
+            np.divide(late, early, out=drift, where=early > 0)
+            drift -= 1
+        numbers = {"number_s": np.quantile(matrix, q, axis=1), "p90_s": np.quantile(matrix, 0.9, axis=1)}
+        found.append(pd.DataFrame(numbers | {"drift": drift, "n_steps": float(n)}, index=launch[own]))
+    return pd.concat(found[1:] or found)
 
 
-def environment_rows(session: Session) -> list[tuple[str, str]]:
-    """(name, value) of what is known about the run, its protocol and its software; of the machine its section tells."""
-    rows = [
-        ("suite", session.suite),
-        ("seed", str(session.seed)),
-        ("parabench", session.version),
-        ("started", when(session.started_utc)),
-        ("finished", when(session.finished_utc) if session.finished_utc else "not finished"),
-    ]
-    known = {name: value for name, value in session.environment.items() if name not in MACHINE}
-    git, unknown = known.pop("git", None), known.pop("unknown_versions", None) or {}
-    if git is not None:
-        rows.append(("commit", commit(git)))
-    groups = [
-        session.plan.get("protocol") or {},
-        *(known.pop(name, None) or {} for name in ("versions", "env")),
-    ]
-    rows += [(str(name), _said(value)) for group in groups for name, value in group.items() if value is not None]
-    for reason in dict.fromkeys(unknown.values()):
-        names = ", ".join(name for name, why in unknown.items() if why == reason)
-        rows.append((names, f"{words.UNKNOWN}: {reason}"))
-    return rows + [(name, _said(value)) for name, value in known.items()]
+def _peak_memory(table: pd.DataFrame) -> pd.Series[float]:
+    """Bytes on the rank that holds most: of its process on the CPU, on CUDA what is allocated of its device."""
+    peak: pd.Series[float] = table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
+    return peak
 
 
-def commit(git: Mapping[str, Any]) -> str:
-    """The commit of the project under test: '3f2a90c1b5d7, with changes that are not committed'."""
-    if git.get("commit") is None:
-        return f"{words.UNKNOWN}: {(git.get('reasons') or {}).get('commit')}"
-    state = {True: ", with changes that are not committed", False: "", None: ", perhaps with changes"}
-    return str(git["commit"])[:12] + state[git.get("dirty")]
+_KEPT = (
+    "launch_id", "case_id", "case_json", "block", "position", "status", "error", "failed_rank", "failed_signal",
+    "traceback", "started_utc", "wall_s", "facts",
+)  # fmt: skip
 
 
-def bucket_sizes(facts: object) -> str:
-    """The buckets that a launch really used: '3, largest 25.0 MiB'; empty when they were not recorded."""
-    sizes = json.loads(facts).get("bucket_bytes") if isinstance(facts, str) else None
-    if not isinstance(sizes, list) or not sizes:
-        return ""
-    return f"{len(sizes)}, largest {words.mebibytes(max(sizes))}"
+def counted(launches: pd.DataFrame) -> pd.DataFrame:
+    """The launches that count: ended well, with a number, and not the session's reference."""
+    known = launches["number_s"].notna() & (launches["number_s"] > 0)
+    return launches[(launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK) & known]
 
 
-def when(utc: str) -> str:
-    """'2026-01-31 14:05 UTC' from ISO 8601."""
-    return f"{utc[:10]} {utc[11:16]} UTC" if len(utc) > 16 and utc[10] == "T" else utc
+def case_table(launches: pd.DataFrame) -> pd.DataFrame:
+    """One row per case, fastest first, those without a number last; the reference launch is left out.
+
+    `latency_s` is the case's step time, wherever one is shown (`step_times`): the mean on the log scale of the numbers
+    of its launches, as in the average block of the case's work: where some cases have more blocks than others, what
+    drifted between blocks is no merit. `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1 (NaN
+    for fewer than two launches). `status` is 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts are
+    medians over the launches that count, peaks maxima.
+    """
+    own = launches[launches["block"] >= FIRST_BLOCK]
+    seconds, late = step_times(own), _levels(counted(own), "p90_s")
+    cases = own.drop_duplicates("case_id").set_index("case_id")
+    every, good = own.groupby("case_id"), counted(own).groupby("case_id")
+    failed = own.dropna(subset=["error"]).drop_duplicates("case_id")
+    errors: dict[Any, Any] = dict(zip(failed["case_id"], failed["error"], strict=True))
+    number = good["number_s"]
+    table = cases[["label", *Case().to_dict(), "statistic"]].assign(
+        status=every["status"].agg(status_counts),
+        error=pd.Series({case: errors.get(case) for case in cases.index}, dtype=object),
+        n_ok=number.size().reindex(cases.index, fill_value=0),
+        n_launches=every.size(),
+        latency_s=cases.index.map(seconds).astype(float),
+        low_s=number.min(),
+        high_s=number.max(),
+        spread=(number.max() / number.min() - 1).where(number.size() > 1),
+        p90_s=cases.index.map(late).astype(float),
+        **{name: good[name].median() for name in STEP_PARTS},
+        **{name: good[name].max() for name in MEMORY},
+        staleness_mean=good["staleness_mean"].mean(),
+        staleness_max=good["staleness_max"].max(),
+    )
+    columns = (
+        "case_id", "label", *Case().to_dict(), "statistic", "status", "error", "n_ok", "n_launches",
+        "latency_s", "low_s", "high_s", "spread", "p90_s", *STEP_PARTS, *MEMORY, *STALENESS,
+    )  # fmt: skip
+    table = table.reset_index()[list(columns)]
+    table["tokens_per_s"] = table["global_batch"] * table["seq_len"] / table["latency_s"]
+    table["peak_memory_bytes"] = _peak_memory(table)
+    return table.sort_values("latency_s", na_position="last", kind="stable").reset_index(drop=True)
 
 
-def _said(value: object) -> str:
-    if value is None:
-        return words.UNKNOWN
-    return value if isinstance(value, str) else json.dumps(value)
+def step_times(launches: pd.DataFrame) -> dict[str, float]:
+    """{case id: seconds}: the one step time that each case has in the session that `launches`, a launch table, is of;
+    no entry for a case of which no launch counts."""
+    return _levels(counted(launches), "number_s")
+
+
+def mean_peaks(launches: pd.DataFrame) -> dict[str, float]:
+    """{case id: bytes}: each case's peak memory, mean over launches as `step_times` makes it of steps."""
+    good = counted(launches)
+    return _levels(good[good["peak_memory_bytes"] > 0], "peak_memory_bytes")
+
+
+def from_case(launches: pd.DataFrame, cases: pd.DataFrame) -> pd.Series[float]:
+    """How far each launch's number is from its case's step time, as a fraction; NaN for the only launch of a case."""
+    known = cases.set_index("case_id")
+    seconds = known["latency_s"].astype(float).where(known["n_ok"] > 1)
+    return launches["number_s"] / launches["case_id"].map(seconds) - 1
+
+
+def _levels(good: pd.DataFrame, number: str) -> dict[str, float]:
+    """{case id: seconds}: the mean over launches on the log scale, as in the average block of the case's work."""
+    levels: dict[str, float] = {}
+    for _, group in same_work(good):
+        if group["case_id"].nunique() * group["block"].nunique() == len(group):  # every case is in every block
+            logs = pd.Series(np.log(group[number].to_numpy(dtype=float)), group["case_id"].to_numpy())
+            levels |= {str(case): float(np.exp(mean)) for case, mean in logs.groupby(level=0).mean().items()}
+            continue
+        from parabench.analysis.stats.block_model import fit  # which takes scipy with it
+
+        ranked = group["strategy"].map(lambda strategy: entry_of(str(strategy)).ranked).astype(bool)
+        # What is no answer shifts no answer: those are compared without it.
+        for some in (group, group[ranked]):
+            if len(some):
+                levels |= {case: float(np.exp(mean)) for case, mean in fit(some, number).means.items()}
+    return levels
+
+
+def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+    """The rows of each work, in the order in which the works first appear, with the fields that define it."""
+    groups = table.groupby(list(work), sort=False, dropna=False)
+    return [(dict(zip(work, key, strict=True)), group) for key, group in groups]
+
+
+def status_counts(statuses: Iterable[str]) -> str:
+    """One status where all have it, else how many have which: '2 ok, 1 oom'."""
+    counts = Counter(statuses)
+    return ", ".join(f"{n} {status}" for status, n in counts.items()) if len(counts) > 1 else next(iter(counts))
+
+
+def _parts(medians: pd.DataFrame) -> pd.DataFrame:
+    """Per launch, each part on the rank whose median step is longest; `medians` as `Results.medians` has them."""
+    known = medians[medians["value"].notna() | (medians["metric"] != "step_s")]
+    keys = ["launch_id", "rank"]
+    own = known[known["metric"] == "step_s"].sort_values(["launch_id", "value", "rank"], ascending=[True, False, True])
+    slowest = own.drop_duplicates("launch_id")[keys]
+    found = slowest.set_index("launch_id").drop(columns="rank")
+    for name in STEP_PARTS:
+        part = slowest.merge(known[known["metric"] == name][[*keys, "value"]], on=keys)
+        found[name] = part.set_index("launch_id")["value"]
+    return found
+
+
+def _peaks(whole: pd.DataFrame, device_samples: pd.DataFrame) -> pd.DataFrame:
+    """Each launch's peaks: the maximum over ranks (NaN when one is unknown), and over devices."""
+    rows = whole[whole["metric"].isin(PEAKS) & (whole["phase"] != Phase.INSTRUMENT)]
+    groups = rows.groupby(["launch_id", "metric"], observed=True)["value"]
+    peaks = groups.max().where(groups.count() == groups.size()).unstack("metric").reindex(columns=list(PEAKS))
+    used = device_samples[(device_samples["metric"] == "used_bytes") & device_samples["rank"].isna()]
+    in_use = pd.to_numeric(used["value"]).groupby(used["launch_id"]).max().rename("used_bytes")
+    return peaks.join(in_use, how="outer").astype(float)
+
+
+def _staleness(whole: pd.DataFrame) -> pd.DataFrame:
+    """Each launch's mean over the ranks that tell it (each sends as many gradients), and the largest."""
+    rows = whole[whole["metric"].isin(STALENESS)]
+    groups = rows.groupby(["launch_id", "metric"], observed=True)["value"]
+    mean = groups.mean().unstack("metric").reindex(columns=["staleness_mean"])
+    largest = groups.max().unstack("metric").reindex(columns=["staleness_max"])
+    return mean.join(largest).astype(float)
+
+
+def unique_labels(cases: dict[str, Case]) -> dict[str, str]:
+    """A label per case id; where two would read the same, the fields that tell them apart are added."""
+    labels = {key: case.label for key, case in cases.items()}
+    alike: dict[str, list[str]] = {}
+    for key, label in labels.items():
+        alike.setdefault(label, []).append(key)
+    for label, keys in alike.items():
+        if len(keys) > 1:
+            same = {key: cases[key].to_dict() for key in keys}
+            differing = [name for name in Case().to_dict() if len({values[name] for values in same.values()}) > 1]
+            for key, values in same.items():
+                labels[key] = f"{label} ({', '.join(_field(name, values[name]) for name in differing)})"
+    return labels
+
+
+def _field(name: str, value: Any) -> str:
+    return f"{re.sub('_', ' ', name)} {'default' if value is None else value}"

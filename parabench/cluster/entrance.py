@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parabench.cluster.site import Site
-from parabench.interrupt import STOPPED, Interrupted
-from parabench.machine import Machine
+from parabench.cluster.topology import Site
+from parabench.machine.machine import Machine
+from parabench.signals import STOPPED, Interrupted
 
 if TYPE_CHECKING:
-    from parabench.cluster.crew import Crew
+    from parabench.cluster.coordinator import Crew
 
 
 def place_in(
@@ -31,7 +31,7 @@ def place_in(
     """
     if site is None or site.nodes == 1:
         return None
-    from parabench.cluster.lead import Asked, take_place
+    from parabench.cluster.join import Asked, take_place
 
     return take_place(site, Asked(suite=suite, options=options), machine, out, say)
 
@@ -43,7 +43,7 @@ def led(crew: Crew | None, lead: Callable[[], tuple[int, int]], say: Callable[[s
     """
     if crew is None:
         return lead()
-    from parabench.cluster.lead import leading
+    from parabench.cluster.join import leading
 
     try:
         with leading(crew):

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from parabench.cluster.addresses import Way, is_ours, way_in
-from parabench.cluster.line import CONNECT
-from parabench.cluster.site import Site
+from parabench.cluster.network import Way, is_ours, way_in
+from parabench.cluster.topology import Site
 from parabench.errors import UsageError
+from parabench.launch.store_client import CONNECT
 
 # Where the store says whose it is, before any prefix.
 ID_KEY = "parabench/id"

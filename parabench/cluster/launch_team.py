@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parabench.cluster.addresses import Way
-from parabench.cluster.line import Line
-from parabench.cluster.meeting import Meeting
-from parabench.cluster.order import Order
-from parabench.cluster.site import Site
-from parabench.cluster.team import Team, Word
+from parabench.cluster.network import Way
+from parabench.cluster.topology import Site
+from parabench.launch.context import Team, Word
+from parabench.launch.meeting import Meeting
+from parabench.launch.spec import Order
+from parabench.launch.store_client import Line
 
 
 def team_of(

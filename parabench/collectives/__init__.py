@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
+from parabench.collectives.nccl import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
 from parabench.errors import UsageError
-from parabench.nccl_names import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
 from parabench.registry import Entry
 
 # `native` has nothing to load: the backend itself is the process group.

@@ -13,7 +13,7 @@ from parabench.commands.outputs import STANDARD_OUTPUT, check_apart, give
 from parabench.commands.surroundings import command, console
 
 if TYPE_CHECKING:
-    from parabench.analysis.gate.compare import Comparison
+    from parabench.analysis.compare.gate import Comparison
 
 
 @click.command()
@@ -48,8 +48,8 @@ def ab(
     when neither was shown.
     When a file is -, it alone is on standard output, and all else on standard error.
     """
-    from parabench.ab import AbRequest, run_ab
-    from parabench.run import Request
+    from parabench.ab.driver import AbRequest, run_ab
+    from parabench.session.session import Request
 
     files = {"--json": json_file, "--junit": junit_file, "--markdown": markdown_file, "--html": html_file}
     check_apart(files)

@@ -28,9 +28,9 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
     """Say what was fastest in STORE, or STORE@SESSION by id or label, and how sure that is."""
     from parabench.analysis.collectives.crossover import bus_answers
     from parabench.analysis.evidence import evidence
-    from parabench.analysis.frames import LAUNCH_NUMBERS
     from parabench.analysis.session import select_session
-    from parabench.store import load
+    from parabench.analysis.tables import LAUNCH_NUMBERS
+    from parabench.store.store import load
 
     axes = _axes(by)
     path, session = chosen_in(store, session)
@@ -50,9 +50,9 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
         _print([each.to_dict() for each in spots] if as_json else lines)
         return
 
-    from parabench.analysis.sweet_spot import best_lines
-    from parabench.analysis.sweet_spot.best import ranked
-    from parabench.analysis.sweet_spot.objectives import OBJECTIVES
+    from parabench.analysis.ranking.objectives import OBJECTIVES
+    from parabench.analysis.ranking.ranking import ranked
+    from parabench.analysis.text import best as best_lines
 
     seen = evidence(results, chosen)
     answers = ranked(seen, OBJECTIVES[objective], axes)

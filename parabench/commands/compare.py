@@ -12,8 +12,8 @@ from parabench.commands.outputs import FILE, Renders, check_apart, give, json_te
 from parabench.errors import UsageError
 
 if TYPE_CHECKING:
-    from parabench.analysis.gate.across import Across
-    from parabench.analysis.gate.compare import Comparison
+    from parabench.analysis.compare.across import Across
+    from parabench.analysis.compare.gate import Comparison
 
 # What only a gate has.
 _GATES = {
@@ -62,8 +62,8 @@ def compare(
     With --across-hardware there is no verdict, and it exits with 0. The file - is standard output, and nothing else is
     printed then.
     """
-    from parabench.analysis import words
-    from parabench.analysis.gate.sides import read_sides
+    from parabench.analysis.compare.sides import read_sides
+    from parabench.analysis.text import format
 
     if across_hardware:
         for name, option in _GATES.items():
@@ -73,17 +73,17 @@ def compare(
     check_apart(files)
     sides = read_sides(base, candidate)
     if across_hardware:
-        from parabench.analysis.gate.across import across
+        from parabench.analysis.compare.across import across
 
         outcome: Across | Comparison
         outcome = ratios = across(*sides)
         code, renders = 0, _across_renders(ratios)
     else:
-        from parabench.analysis.gate.compare import compare as compare_sides
+        from parabench.analysis.compare.gate import compare as compare_sides
 
         outcome = judged = compare_sides(*sides, tolerance, alpha, changed, allowance=between_sessions)
         code, renders = judged.verdict.exit_code, gate_renders(judged)
-    give(files, renders, (words.one_line(line) for line in outcome.lines()), "comparison")
+    give(files, renders, (format.one_line(line) for line in outcome.lines()), "comparison")
     raise SystemExit(code)
 
 
@@ -91,17 +91,17 @@ def gate_renders(outcome: Comparison) -> Renders:
     """What makes the text of each file of a gate; imported when it is asked for."""
 
     def junit() -> str:
-        from parabench.pages.compare_junit import render
+        from parabench.report.output.junit import render
 
         return render(outcome)
 
     def markdown() -> str:
-        from parabench.pages.compare_markdown import render
+        from parabench.report.output.markdown_gate import render
 
         return render(outcome)
 
     def html() -> str:
-        from parabench.pages.compare_report import render
+        from parabench.report.views.gate import render
 
         return render(outcome)
 
@@ -110,12 +110,12 @@ def gate_renders(outcome: Comparison) -> Renders:
 
 def _across_renders(outcome: Across) -> Renders:
     def markdown() -> str:
-        from parabench.pages.across_markdown import render
+        from parabench.report.output.markdown_across import render
 
         return render(outcome)
 
     def html() -> str:
-        from parabench.pages.across_report import render
+        from parabench.report.views.across import render
 
         return render(outcome)
 

@@ -44,10 +44,10 @@ def history(
     html_file: Path | None,
 ) -> None:
     """Show how fast each case was over the sessions of one STORE or several, and since when it is as it is now."""
-    from parabench.analysis.frames import STEP_TIMES
-    from parabench.analysis.over_time.history import history as follow
-    from parabench.pages.history_report import render
-    from parabench.store import load, split
+    from parabench.analysis.history.history import history as follow
+    from parabench.analysis.tables import STEP_TIMES
+    from parabench.report.views.history import render
+    from parabench.store.store import load, split
 
     files = {"--json": json_file, "--html": html_file}
     check_apart(files)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from parabench.cluster.site import Flags
+from parabench.cluster.topology import Flags
 
 DEFAULT_OUT = Path("parabench-results")
 

@@ -11,7 +11,7 @@ import click
 
 from parabench.commands.surroundings import say
 from parabench.errors import UsageError
-from parabench.whole_file import write_whole
+from parabench.files import write_whole
 
 # An option's file. "-" is standard output, which then holds that file alone.
 FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)

@@ -51,24 +51,24 @@ def report(
             f"{output} cannot be written: it is a folder; give -o a file, such as {output / 'report.html'}"
         )
     if session is not None and len(stores) > 1:
-        from parabench.store import split
+        from parabench.store.store import split
 
         raise UsageError(
             f"--session {session} cannot name a session of {len(stores)} stores; "
             f"write each as STORE@SESSION, as in {split(stores[0])[0]}@{session}"
         )
-    from parabench.pages.templates import check_folder
+    from parabench.report.templates import check_folder
 
     chosen = [chosen_in(store, session) for store in stores]
     if template is not None:
         check_folder(template)
     if len(chosen) > 1:
-        from parabench.pages.several_report import write_comparison
+        from parabench.report.views.comparison import write_comparison
 
         click.echo(write_comparison(chosen, output, template))
     else:
-        from parabench.report import write_report
-        from parabench.store import load
+        from parabench.report.build import write_report
+        from parabench.store.store import load
 
         ((path, which),) = chosen
         click.echo(write_report(load(path), output, which, template))
@@ -79,7 +79,7 @@ def report(
 def _copy(folder: Path, stores: tuple[str, ...]) -> None:
     if stores:
         raise UsageError(f"--copy-templates writes no report; give it without {stores[0]}")
-    from parabench.pages.templates import copy_to
+    from parabench.report.templates import copy_to
 
     copy_to(folder)
     click.echo(folder)

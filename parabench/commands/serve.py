@@ -10,7 +10,7 @@ from parabench.commands.options import DEFAULT_OUT
 from parabench.commands.report import template_option
 from parabench.commands.stores import chosen_in
 from parabench.commands.surroundings import say, show
-from parabench.interrupt import Interrupted, stop_signals
+from parabench.signals import Interrupted, stop_signals
 
 
 @click.command()
@@ -30,10 +30,10 @@ def serve(store: str, session: str | None, port: int, template: Path | None, ope
 
     STORE is parabench-results/results.db when not given; it need not exist yet. Ctrl-C ends it.
     """
-    from parabench.live.renewal import Child, Renewal
-    from parabench.live.server import LOOPBACK, Live, listen
-    from parabench.live.standing import standing
-    from parabench.pages.templates import check_folder
+    from parabench.report.templates import check_folder
+    from parabench.serve.progress import standing
+    from parabench.serve.rebuild import Child, Renewal
+    from parabench.serve.server import LOOPBACK, Live, listen
 
     if template is not None:
         check_folder(template)

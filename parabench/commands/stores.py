@@ -12,7 +12,7 @@ def chosen_in(store: str, session: str | None) -> tuple[Path, str | None]:
 
     Raises UsageError where both name a session.
     """
-    from parabench.store import split
+    from parabench.store.store import split
 
     path, named = split(store)
     if named is not None and session is not None:

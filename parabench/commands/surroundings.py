@@ -29,17 +29,17 @@ def command() -> list[str]:
 
 def console(stderr: bool = False) -> Console:
     """Where a run tells how far it is; on standard error when the output is to hold something else alone."""
-    from parabench.progress import PatientConsole
+    from parabench.session.progress import PatientConsole
 
     return PatientConsole(stderr=stderr)
 
 
 def say(lines: Iterable[str]) -> None:
     """Print lines of a store, which anyone may have written, so that they control no terminal and stay lines."""
-    from parabench.analysis import words
+    from parabench.analysis.text import format
 
     for line in lines:
-        click.echo(words.printable(line))
+        click.echo(format.printable(line))
 
 
 def show(address: str, called: str) -> None:

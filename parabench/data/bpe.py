@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from parabench.data.corpus import path_of, readable, stamp
+from parabench.data.text import path_of, readable, stamp
 from parabench.errors import UsageError
-from parabench.whole_file import replacing
+from parabench.files import replacing
 
 # Both from GPT-2's own source, github.com/openai/gpt-2/blob/master/src/encoder.py: where text may be cut before pairs
 # are merged; and the token between two documents, which comes after all others (50256 of 50257).

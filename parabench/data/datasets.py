@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from parabench.case import Case
-from parabench.data import SOURCES, bpe, corpus, idx, source_of
-from parabench.data.own import own
+from parabench.data import SOURCES, bpe, source_of
+from parabench.data import mnist as idx
+from parabench.data import text as corpus
+from parabench.data.user import own
 from parabench.errors import UsageError
-from parabench.models.model import MakeBatch, Model
-from parabench.registry import load, one_line
-
-# Enough that no batch repeats within the steps that are verified, little enough to be made at once.
-SYNTHETIC_BATCHES = 8
+from parabench.models.build import made_by
+from parabench.models.model import Model
+from parabench.plan.case import Case
+from parabench.registry import load
 
 # Mean and standard deviation of MNIST's pixels, from 0 to 1: pytorch/examples, mnist/main.py.
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
@@ -101,30 +101,6 @@ def synthetic(case: Case, model: Model) -> Dataset[Any]:
     if model.batch is None:
         raise UsageError(f"model {case.model!r} makes no synthetic data; give Model.batch, or another data")
     return Samples(*made_by(model.batch, case))
-
-
-def made_by(batch: MakeBatch, case: Case) -> Pair:
-    """The case's synthetic samples. Raises UsageError where a user's `batch` fails, or gives something else than it
-    was asked for."""
-    rows = SYNTHETIC_BATCHES * case.global_batch
-    try:
-        made: Any = batch(rows, torch.Generator().manual_seed(case.seed))
-    except UsageError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever a user's function does
-        raise UsageError(
-            f"model {case.model!r} cannot make {rows} samples: {one_line(error)}; mend its batch"
-        ) from error
-    asked = f"asked for {rows} samples; give a pair (inputs, targets) of tensors on the CPU with {rows} rows each"
-    if not isinstance(made, (tuple, list)) or not all(isinstance(each, Tensor) for each in made):
-        kind = type(made).__name__
-        inside = f" of {', '.join(type(each).__name__ for each in made[:3])}" if isinstance(made, (tuple, list)) else ""
-        raise UsageError(f"model {case.model!r}: batch gives {kind}{inside}, {asked}")
-    wrong = [each for each in made if each.device.type != "cpu" or each.shape[:1] != (rows,)]
-    if len(made) != 2 or wrong:
-        shapes = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in made[:3])
-        raise UsageError(f"model {case.model!r}: batch gives {len(made)} tensors, {shapes}, {asked}")
-    return made[0], made[1]
 
 
 def text(case: Case, model: Model) -> Dataset[Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from parabench.case import Case
 from parabench.models.model import Model
-from parabench.precision import TF32
+from parabench.models.precision import TF32
+from parabench.plan.case import Case
 
 # Read by cuBLAS and cuDNN themselves, behind torch's back ("NVIDIA_TF32_OVERRIDE" in their documentation).
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")

@@ -6,13 +6,16 @@ from fnmatch import fnmatch
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from parabench.case import Case
 from parabench.errors import UsageError
 from parabench.models import MODELS, GPTEntry
-from parabench.models.model import Model
-from parabench.registry import find, load, takes_argument
+from parabench.models.model import MakeBatch, Model
+from parabench.plan.case import Case
+from parabench.registry import find, load, one_line, takes_argument
+
+# Enough that no batch repeats within the steps that are verified, little enough to be made at once.
+SYNTHETIC_BATCHES = 8
 
 
 def build_model(case: Case) -> Model:
@@ -75,3 +78,27 @@ def attention_of(case: Case) -> dict[str, int]:
     if not isinstance(entry, GPTEntry) or entry.heads is None:
         return {}
     return {"layers": entry.layers, "heads": entry.heads, "head_dim": entry.width // entry.heads}
+
+
+def made_by(batch: MakeBatch, case: Case) -> tuple[Tensor, Tensor]:
+    """The case's synthetic samples. Raises UsageError where a user's `batch` fails, or gives something else than it
+    was asked for."""
+    rows = SYNTHETIC_BATCHES * case.global_batch
+    try:
+        made: Any = batch(rows, torch.Generator().manual_seed(case.seed))
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's function does
+        raise UsageError(
+            f"model {case.model!r} cannot make {rows} samples: {one_line(error)}; mend its batch"
+        ) from error
+    asked = f"asked for {rows} samples; give a pair (inputs, targets) of tensors on the CPU with {rows} rows each"
+    if not isinstance(made, (tuple, list)) or not all(isinstance(each, Tensor) for each in made):
+        kind = type(made).__name__
+        inside = f" of {', '.join(type(each).__name__ for each in made[:3])}" if isinstance(made, (tuple, list)) else ""
+        raise UsageError(f"model {case.model!r}: batch gives {kind}{inside}, {asked}")
+    wrong = [each for each in made if each.device.type != "cpu" or each.shape[:1] != (rows,)]
+    if len(made) != 2 or wrong:
+        shapes = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in made[:3])
+        raise UsageError(f"model {case.model!r}: batch gives {len(made)} tensors, {shapes}, {asked}")
+    return made[0], made[1]

@@ -20,9 +20,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from parabench.case import Case
 from parabench.models import GPTEntry
 from parabench.models.model import Model, at_least_float32
+from parabench.plan.case import Case
 
 
 class Attention(nn.Module):

@@ -12,9 +12,9 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from parabench.case import Case
 from parabench.models import MLP_CLASSES, MLP_HIDDEN, MLP_WIDTH, ModelEntry
 from parabench.models.model import Model, at_least_float32
+from parabench.plan.case import Case
 
 
 class Pair(nn.Module):

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-from parabench.case import Case
 from parabench.models import ModelEntry
 from parabench.models.mlp import class_loss
 from parabench.models.model import Model
+from parabench.plan.case import Case
 
 SIDE, CLASSES = 28, 10
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from parabench.case import Case
 from parabench.models import ModelEntry
 from parabench.models.model import Model, at_least_float32
+from parabench.plan.case import Case
 
 
 def toy(entry: ModelEntry, case: Case) -> Model:

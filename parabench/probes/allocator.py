@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from parabench.strategies.recipe import Clock
+from parabench.strategies.base import Clock
 
 # What ends at each of a step's five marks; at the second, where the batch is there, nothing does.
 ENDS = ("begin", None, "forward", "backward", "optimizer")

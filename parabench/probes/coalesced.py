@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.distributed import ProcessGroup
 
-from parabench.probes.calls import Recorder
+from parabench.probes.collective_calls import Recorder
 
 
 class CoalescedCalls:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pynvml
 
-from parabench.probes import nvml
+from parabench.machine import nvml
 from parabench.probes.pids import RankPids
 from parabench.probes.sampler import Reasons
-from parabench.record import MAY_HAVE_WRAPPED, DeviceSample
+from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")
 

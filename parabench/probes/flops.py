@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from parabench.trainer import Training
+from parabench.strategies.base import Compute
 
 
-def count_flops(training: Training) -> dict[str, Any]:
-    """Take forward and backward of one more batch under torch's FlopCounterMode.
+def count_flops(compute: Compute, batches: Iterator[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """Take forward and backward of the next batch under torch's FlopCounterMode.
 
     {"counted": operations, "by": {operation: its share}}, or {"counted": None, "reason": why}. The counter knows matrix
     products, convolutions and attention, a multiplication and an addition as two, and nothing else: sums, norms and
@@ -29,10 +31,10 @@ def count_flops(training: Training) -> dict[str, Any]:
                 lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
             ),
         }
-        inputs, targets = next(training.batches)
+        inputs, targets = next(batches)
         counter = FlopCounterMode(display=False, custom_mapping=attention)
         with counter:
-            training.compute(inputs, targets, _NoClock())
+            compute(inputs, targets, _NoClock())
     # A user's model may do what no counter foresees; the training itself is over and well.
     except Exception as error:
         return {"counted": None, "reason": f"the counter failed: {type(error).__name__}: {error}"[:500]}

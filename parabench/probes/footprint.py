@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from parabench.strategies.recipe import Steps, local_part
+from parabench.strategies.base import Steps, local_part
 
 
 class Footprint:

@@ -12,7 +12,7 @@ import psutil
 
 from parabench.probes.pids import RankPids
 from parabench.probes.sampler import Reasons
-from parabench.record import HostSample
+from parabench.store.record import HostSample
 
 # Which processes are ours is looked up once in so many readings: it costs more than a reading.
 LOOK_EVERY = 10

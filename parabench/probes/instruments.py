@@ -10,19 +10,19 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench.case import Case
 from parabench.collectives import is_backends
-from parabench.collectives.group import groups
+from parabench.collectives.process_group import groups
+from parabench.plan.case import Case
+from parabench.probes.backend_calls import NativeCalls
 from parabench.probes.buckets import Buckets, last_before
-from parabench.probes.calls import BLOCKED_S, Call, Recorder
 from parabench.probes.coalesced import CoalescedCalls
+from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder
 from parabench.probes.ddp_logger import DdpLogger
 from parabench.probes.moments import Moments, step_of
-from parabench.probes.native import NativeCalls
 from parabench.probes.nccl_timing import enable_timing
 from parabench.probes.stalls import Stalls
-from parabench.record import SeenCall
-from parabench.strategies.recipe import Parallel
+from parabench.store.record import SeenCall
+from parabench.strategies.base import Parallel
 
 
 class Instruments:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from parabench.probes.calls import Recorder
+from parabench.probes.collective_calls import Recorder
 from parabench.probes.moments import event
 
 

@@ -1,1 +1,248 @@
-"""Parallel strategies: one recipe a file. What is known of each without torch stands in `parabench.family`."""
+"""The family of strategies: what must be known of each before anything is launched, and without torch.
+
+How each one is done stands in `parabench/strategies/`, a recipe a file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from enum import StrEnum
+
+from parabench.registry import Entry
+
+
+class Layout(StrEnum):
+    """What a rank has to itself."""
+
+    DATA = "data"  # its part of the batch
+    TENSOR = "tensor"  # its part of every layer, and the whole batch
+    GRID = "grid"  # both: tensor parallel inside groups of tp_size ranks, data parallel between them
+    PIPELINE = "pipeline"  # its layers, and the whole batch
+
+
+class Rule(StrEnum):
+    """What proves that a launch trained as it should."""
+
+    REFERENCE = "reference"  # every loss and the first gradient are those of one device
+    FIRST_LOSS = "first_loss"  # ranks drift apart on purpose: only the first loss can be that of one device
+    APPLIED_ONCE = "applied_once"  # each gradient reached the parameters exactly once, and the loss fell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyEntry(Entry):
+    """What the planner and the reader of results must know of a strategy.
+
+    `axes`: which of the OPTIONAL axes it has. `splits` and `travels`: what is divided between ranks, and what goes
+    over the wire when. `needs`: what the model must bring ("blocks", "tensor_parallel"). `one_process`: a single
+    process drives all devices. `own_steps`: it takes its steps by itself, or each rank its own, and scales no loss.
+    `local_forward`: a rank's forward communicates nothing. `ranked`: whether it may be an answer. `package`: what must
+    be installed, as pip calls it.
+    """
+
+    axes: frozenset[str] = frozenset()
+    layout: Layout = Layout.DATA
+    rule: Rule = Rule.REFERENCE
+    needs: frozenset[str] = frozenset()
+    splits: str = ""
+    travels: str = ""
+    one_rank_only: bool = False
+    one_process: bool = False
+    own_steps: bool = False
+    local_forward: bool = False
+    ranked: bool = True
+    package: str | None = None
+
+    @property
+    def missing(self) -> str | None:
+        """The package that is needed and not installed, as pip calls it."""
+        absent = self.package is not None and importlib.util.find_spec(self.package) is None
+        return self.package if absent else None
+
+
+# Axes that only some strategies have; a sweep over several strategies drops them for the others.
+OPTIONAL = (
+    "algorithm",
+    "bucket_mib",
+    "ranks_per_node",
+    "grad_accumulation",
+    "no_sync",
+    "find_unused_parameters",
+    "static_graph",
+    "gradient_as_bucket_view",
+    "tp_size",
+    "sequence_parallel",
+    "schedule",
+    "microbatches",
+)
+
+_REDUCING = frozenset({"algorithm", "bucket_mib", "grad_accumulation", "no_sync"})
+_DDP = _REDUCING | {"find_unused_parameters", "static_graph", "gradient_as_bucket_view"}
+_TENSOR = frozenset({"algorithm", "sequence_parallel", "grad_accumulation"})
+_ALONE = frozenset({"grad_accumulation"})
+_PLAN = frozenset({"tensor_parallel"})
+
+STRATEGIES: dict[str, StrategyEntry] = {
+    "single": StrategyEntry(
+        target="parabench.strategies.single:single",
+        summary="one device: the reference",
+        axes=_ALONE,
+        splits="nothing",
+        travels="nothing",
+        one_rank_only=True,
+    ),
+    "dp": StrategyEntry(
+        target="parabench.strategies.dp:dp",
+        summary="DataParallel: one process scatters the batch over its CUDA devices; no other process",
+        axes=_ALONE,
+        splits="batch",
+        travels="parameters, inputs and gradients, between the first device and the others, every step",
+        one_process=True,
+    ),
+    "ddp": StrategyEntry(
+        target="parabench.strategies.ddp:ddp",
+        summary="DistributedDataParallel: a replica a rank, gradients all-reduced in buckets",
+        axes=_DDP,
+        splits="batch",
+        travels="gradients, all-reduced in buckets during backward",
+        local_forward=True,
+    ),
+    "zero1": StrategyEntry(
+        target="parabench.strategies.zero1:zero1",
+        summary="ZeroRedundancyOptimizer over DDP: each rank keeps the optimizer state of its parameters",
+        axes=_DDP,
+        splits="batch, optimizer state",
+        travels="gradients, all-reduced during backward; updated parameters, broadcast by their owners",
+        local_forward=True,
+    ),
+    "zero2": StrategyEntry(
+        target="parabench.strategies.zero2:zero2",
+        summary="FSDP2 that keeps gathered parameters from forward to backward: gradients and optimizer state sharded",
+        axes=_REDUCING,
+        splits="batch, gradients, optimizer state; parameters between steps",
+        travels="parameters, gathered once a step; gradients, reduce-scattered",
+    ),
+    "fsdp": StrategyEntry(
+        target="parabench.strategies.fsdp:fsdp",
+        summary="FSDP2: parameters, gradients and optimizer state sharded; all-gather and reduce-scatter a unit",
+        axes=_REDUCING,
+        splits="batch, parameters, gradients, optimizer state",
+        travels="parameters, gathered for forward and again for backward; gradients, reduce-scattered",
+    ),
+    "hsdp": StrategyEntry(
+        target="parabench.strategies.hsdp:hsdp",
+        summary="FSDP2 inside each node of ranks_per_node ranks, replicas across nodes",
+        axes=_REDUCING | {"ranks_per_node"},
+        splits="batch; inside a node parameters, gradients, optimizer state",
+        travels="as fsdp inside a node; each rank's gradient shard, all-reduced across nodes",
+    ),
+    "tp": StrategyEntry(
+        target="parabench.strategies.tensor_parallel:tp",
+        summary="tensor parallel: attention and MLP split column- then row-wise; activations all-reduced",
+        axes=_TENSOR,
+        layout=Layout.TENSOR,
+        needs=_PLAN,
+        splits="layers, with their gradients and optimizer state",
+        travels="activations, all-reduced in forward and their gradients in backward",
+    ),
+    "tp_ddp": StrategyEntry(
+        target="parabench.strategies.tp_ddp:tp_ddp",
+        summary="tensor parallel inside groups of tp_size ranks, DistributedDataParallel between them",
+        axes=_TENSOR | _DDP | {"tp_size"},
+        layout=Layout.GRID,
+        needs=_PLAN,
+        splits="layers inside a group, batch between groups",
+        travels="activations inside a group; gradients of each rank's part of the layers, between groups",
+    ),
+    "tp_fsdp": StrategyEntry(
+        target="parabench.strategies.tp_fsdp:tp_fsdp",
+        summary="tensor parallel inside groups of tp_size ranks, FSDP2 between them",
+        axes=_TENSOR | _REDUCING | {"tp_size"},
+        layout=Layout.GRID,
+        needs=_PLAN,
+        splits="layers inside a group; between groups batch, parameters, gradients, optimizer state",
+        travels="activations inside a group; each rank's part of parameters and gradients, between groups",
+    ),
+    "pp": StrategyEntry(
+        own_steps=True,
+        target="parabench.strategies.pipeline:pp",
+        summary="pipeline of stages over micro-batches: GPipe, 1F1B or interleaved",
+        axes=frozenset({"schedule", "microbatches"}),
+        layout=Layout.PIPELINE,
+        needs=frozenset({"blocks"}),
+        splits="blocks, with their gradients and optimizer state",
+        travels="activations and their gradients, from stage to stage, a micro-batch at a time",
+    ),
+    "layer_split": StrategyEntry(
+        own_steps=True,
+        target="parabench.strategies.layer_split:layer_split",
+        summary="the naive vertical split: one stage after the other, the whole batch at once",
+        layout=Layout.PIPELINE,
+        needs=frozenset({"blocks"}),
+        splits="blocks, with their gradients and optimizer state",
+        travels="activations and their gradients, from stage to stage, while all other ranks wait",
+    ),
+    "parameter_server": StrategyEntry(
+        own_steps=True,
+        target="parabench.strategies.parameter_server:parameter_server",
+        summary="synchronous: gradients to rank 0, which updates and sends the parameters back",
+        axes=_ALONE,
+        splits="batch; rank 0 alone has the optimizer state",
+        travels="n-1 gradients to rank 0 and n-1 copies of the parameters back: 2(n-1)K",
+        local_forward=True,
+    ),
+    "parameter_server_async": StrategyEntry(
+        own_steps=True,
+        target="parabench.strategies.parameter_server_async:parameter_server_async",
+        summary="asynchronous: each rank's gradient is applied when it comes, so gradients are stale; another training",
+        axes=_ALONE,
+        rule=Rule.APPLIED_ONCE,
+        splits="batch; rank 0 alone has the optimizer state",
+        travels="each rank's gradients to rank 0 and the newest parameters back, with no wait for other ranks",
+        local_forward=True,
+    ),
+    "local_only": StrategyEntry(
+        own_steps=True,
+        target="parabench.strategies.local_only:local_only",
+        summary="no gradient exchange at all: the headroom, what communication could cost at most; no answer",
+        axes=_ALONE,
+        rule=Rule.FIRST_LOSS,
+        splits="batch",
+        travels="nothing: ranks train apart",
+        ranked=False,
+        local_forward=True,
+    ),
+    **{
+        f"deepspeed{stage}": StrategyEntry(
+            own_steps=True,
+            target=f"parabench.strategies.deepspeed:stage{stage}",
+            summary=f"DeepSpeed's ZeRO stage {stage}: {what} split",
+            axes=_ALONE,
+            splits=f"batch, {what}",
+            travels=travels,
+            local_forward=stage < 3,
+            package="deepspeed",
+        )
+        for stage, what, travels in (
+            (1, "optimizer state", "gradients, all-reduced; updated parameters, gathered"),
+            (2, "gradients and optimizer state", "gradients, reduced to their owners; updated parameters, gathered"),
+            (3, "parameters, gradients and optimizer state", "parameters, gathered twice; gradients, reduce-scattered"),
+        )
+    },
+}
+
+# What is assumed of a user's own strategy: a data-parallel one with DDP's axes.
+USERS_OWN = StrategyEntry(target="", summary="a user's own", axes=_DDP, splits="batch")
+
+
+def entry_of(strategy: str) -> StrategyEntry:
+    """What is known of a strategy; a user's own counts as data-parallel."""
+    return STRATEGIES.get(strategy, USERS_OWN)
+
+
+def data_ranks(strategy: str, world_size: int, tp_size: int | None) -> int:
+    """Into how many ranks' parts the global batch is split."""
+    layout = entry_of(strategy).layout
+    if layout is Layout.DATA:
+        return world_size
+    return world_size // (tp_size or 1) if layout is Layout.GRID else 1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from parabench.models.model import Loss
-from parabench.strategies.recipe import Clock, Context, always
+from parabench.strategies.base import Clock, Context, always
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench.case import Case
 from parabench.models.model import Model
-from parabench.strategies.recipe import Context, Parallel
+from parabench.plan.case import Case
+from parabench.strategies.base import Context, Parallel
 
 
 def ddp(model: Model, context: Context) -> Parallel:

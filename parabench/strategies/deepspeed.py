@@ -15,9 +15,9 @@ from deepspeed.utils import safe_get_full_grad
 from torch import Tensor, nn
 
 from parabench.models.model import Loss, Model
+from parabench.strategies.base import Clock, Context, Parallel
 from parabench.strategies.norm import squares_of
 from parabench.strategies.optimizer import adamw
-from parabench.strategies.recipe import Clock, Context, Parallel
 
 
 def stage1(model: Model, context: Context) -> Parallel:

@@ -6,7 +6,7 @@ PyTorch advises DistributedDataParallel instead; it is here because people still
 from torch import nn
 
 from parabench.models.model import Model
-from parabench.strategies.recipe import Context, Parallel
+from parabench.strategies.base import Context, Parallel
 
 
 def dp(model: Model, context: Context) -> Parallel:

@@ -12,9 +12,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from parabench.models.model import Model
-from parabench.record import MIB
+from parabench.store.record import MIB
+from parabench.strategies.base import Context, Parallel, local_part
 from parabench.strategies.mesh import line
-from parabench.strategies.recipe import Context, Parallel, local_part
 
 
 def fsdp(model: Model, context: Context) -> Parallel:

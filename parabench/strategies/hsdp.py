@@ -5,9 +5,9 @@ stays on the fast links inside a node; only each rank's gradient shard is all-re
 """
 
 from parabench.models.model import Model
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.fsdp import sharded
 from parabench.strategies.mesh import grid
-from parabench.strategies.recipe import Context, Parallel
 
 
 def hsdp(model: Model, context: Context) -> Parallel:

@@ -5,8 +5,8 @@ what fits on no single device, n times as slowly as n devices could.
 """
 
 from parabench.models.model import Model
-from parabench.strategies.pp import pipelined
-from parabench.strategies.recipe import Context, Parallel
+from parabench.strategies.base import Context, Parallel
+from parabench.strategies.pipeline import pipelined
 
 
 def layer_split(model: Model, context: Context) -> Parallel:

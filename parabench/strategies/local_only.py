@@ -4,7 +4,7 @@ It shows the headroom: what a step would take if communication were free. The co
 """
 
 from parabench.models.model import Model
-from parabench.strategies.recipe import Context, Parallel
+from parabench.strategies.base import Context, Parallel
 
 
 def local_only(model: Model, context: Context) -> Parallel:

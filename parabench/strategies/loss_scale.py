@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from parabench.strategies.recipe import Steps, local_part
+from parabench.strategies.base import Steps, local_part
 
 # torch.amp.GradScaler begins with 2^16 and leaves out the first steps until it fits. Gradients of a mean loss do not
 # overflow float16 (65504) at 2^12, so that the first step counts, whose gradient is verified.

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from parabench.strategies.recipe import Place
+from parabench.strategies.base import Place
 
 
 def line(place: Place) -> DeviceMesh:

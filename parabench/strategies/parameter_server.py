@@ -14,10 +14,10 @@ from torch import Tensor
 
 from parabench.collectives.wire import pieces
 from parabench.models.model import Model
+from parabench.strategies.base import Clock, Context, Parallel, Steps
 from parabench.strategies.compute import ForwardBackward
 from parabench.strategies.norm import norm_of
 from parabench.strategies.optimizer import adamw
-from parabench.strategies.recipe import Clock, Context, Parallel, Steps
 from parabench.strategies.remote import SERVER, Flat, RemoteStep
 
 

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parabench.models.model import Model
+from parabench.strategies.base import Clock, Context, Parallel
 from parabench.strategies.compute import ForwardBackward
-from parabench.strategies.recipe import Clock, Context, Parallel
 from parabench.strategies.remote import SERVER, Flat, RemoteStep
 from parabench.strategies.versions import Versions
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from parabench.errors import UsageError
-from parabench.strategies.recipe import Context
+from parabench.strategies.base import Context
 
 # The rank that holds the optimizer.
 SERVER = 0

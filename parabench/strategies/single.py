@@ -1,7 +1,7 @@
 """One device: the reference that every other strategy must agree with."""
 
 from parabench.models.model import Model
-from parabench.strategies.recipe import Context, Parallel
+from parabench.strategies.base import Context, Parallel
 
 
 def single(model: Model, context: Context) -> Parallel:

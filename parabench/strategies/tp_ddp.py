@@ -15,10 +15,10 @@ from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 
 from parabench.models.model import Model
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.ddp import bucket_facts, last_reduces, replicate
 from parabench.strategies.norm import norm_of
-from parabench.strategies.recipe import Context, Parallel
-from parabench.strategies.tp import grid, split_layers
+from parabench.strategies.tensor_parallel import grid, split_layers
 
 
 class Parts(nn.Module):

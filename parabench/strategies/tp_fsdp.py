@@ -5,9 +5,9 @@ sharded again over the ranks that hold the same part in the other groups.
 """
 
 from parabench.models.model import Model
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.fsdp import sharded
-from parabench.strategies.recipe import Context, Parallel
-from parabench.strategies.tp import grid, split_layers
+from parabench.strategies.tensor_parallel import grid, split_layers
 
 
 def tp_fsdp(model: Model, context: Context) -> Parallel:

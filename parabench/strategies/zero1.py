@@ -13,9 +13,9 @@ import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from parabench.models.model import Model
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.ddp import ddp
 from parabench.strategies.optimizer import SETTINGS
-from parabench.strategies.recipe import Context, Parallel
 
 
 def zero1(model: Model, context: Context) -> Parallel:

@@ -5,9 +5,9 @@ all of them. Against `fsdp` one of two all-gathers is saved, and paid for in mem
 """
 
 from parabench.models.model import Model
+from parabench.strategies.base import Context, Parallel
 from parabench.strategies.fsdp import sharded
 from parabench.strategies.mesh import line
-from parabench.strategies.recipe import Context, Parallel
 
 
 def zero2(model: Model, context: Context) -> Parallel:

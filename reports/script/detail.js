@@ -6,7 +6,7 @@ const findingsOf = groupBy(Array.from({ length: foundOf.n }, (_, i) => i), (i) =
 // A word as a shell takes it: what Python's shlex.quote makes of it.
 const shellWord = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
 
-// The command that measures a case again, as parabench/pages/rerun.py makes it.
+// The command that measures a case again, as parabench/report/rerun.py makes it.
 const rerunOf = (row) => {
   const { head, tail, axes, unset, paths } = data.rerun;
   const said = (name) => {

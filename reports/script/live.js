@@ -12,7 +12,7 @@ const atRest = () => scrollY < 8
   && !document.documentElement.dataset.print;
 
 // The address keeps tab, filters, order and open case; this keeps the rest over the change to the newer page.
-const KEPT = "parabench.live";
+const KEPT = "parabench.serve";
 const everyDetails = () => [...document.querySelectorAll("details")].map((each) => [
   `${each.closest("[id]")?.id} ${each.querySelector("summary")?.textContent.replace(/\d+/g, "#")}`, each,
 ]);

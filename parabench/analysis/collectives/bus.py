@@ -14,10 +14,10 @@ import pandas as pd
 
 from parabench.analysis.launch_number import STATISTIC, launch_number
 from parabench.analysis.session import Session
-from parabench.collective_case import OPS, CollectiveCase
-from parabench.collective_modes import LATENCY
-from parabench.record import GB, Phase, Status
-from parabench.store import Results
+from parabench.plan.collective_case import OPS, CollectiveCase
+from parabench.plan.collective_modes import LATENCY
+from parabench.store.record import GB, Phase, Status
+from parabench.store.store import Results
 
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 

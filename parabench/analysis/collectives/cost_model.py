@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis import words
 from parabench.analysis.collectives.bus import one_form
 from parabench.analysis.collectives.cost_formula import Terms, terms
-from parabench.analysis.collectives.jackknife import SAME, Matrix, intervals
-from parabench.record import Status
+from parabench.analysis.stats.cluster import SAME, Matrix, intervals
+from parabench.analysis.text import format
+from parabench.store.record import Status
 
 # Reweighting ends when no constant moves by more than this, relatively, or after so many rounds.
 _STEADY = 1e-10
@@ -141,11 +141,11 @@ def points_of(sizes: pd.DataFrame) -> list[Point]:
             op=row["op"],
             algorithm=row["algorithm"],
             world_size=int(row["world_size"]),
-            ranks_per_node=int(row["ranks_per_node"]) if words.known(row["ranks_per_node"]) else None,
+            ranks_per_node=int(row["ranks_per_node"]) if format.known(row["ranks_per_node"]) else None,
             bytes=int(row["bytes"]),
             seconds=float(row["number_s"]),
             # Where it was not recorded, nothing is known to have been cut.
-            piece_bytes=int(row["piece_bytes"] if words.known(row["piece_bytes"]) else row["bytes"]),
+            piece_bytes=int(row["piece_bytes"] if format.known(row["piece_bytes"]) else row["bytes"]),
             launch=int(row["launch_id"]),
             timing=str(row["timing"]),
         )

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pandas as pd
 
-from parabench.analysis import words
 from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
-from parabench.analysis.confidence import CONFIDENCE
 from parabench.analysis.session import select_session
-from parabench.analysis.sweet_spot.effects import fit
-from parabench.collective_case import OPS, size_text
-from parabench.collective_modes import LATENCY, in_words
-from parabench.record import Status
-from parabench.store import Results
+from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.confidence import CONFIDENCE
+from parabench.analysis.text import format
+from parabench.plan.collective_case import OPS, size_text
+from parabench.plan.collective_modes import LATENCY, in_words
+from parabench.store.record import Status
+from parabench.store.store import Results
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class BusAnswer:
     @property
     def heading(self) -> str:
         """Which question this answers: 'all_reduce, 4 ranks'."""
-        return f"{self.op}, {words.count(self.world_size, 'rank')}"
+        return f"{self.op}, {format.count(self.world_size, 'rank')}"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it: unknown is null."""
@@ -82,7 +82,7 @@ class BusAnswer:
         said = [self.why_not or self._ranges()]
         if self.peak is not None and self.peak_bytes is not None:
             said.append(
-                f"The highest bus bandwidth is {words.digits(self.peak)} GB/s, "
+                f"The highest bus bandwidth is {format.digits(self.peak)} GB/s, "
                 f"{self.peak_algorithm} at {size_text(self.peak_bytes)}."
             )
         said.append(f"Timed: {in_words(self.timing)}.")
@@ -92,9 +92,9 @@ class BusAnswer:
         return tuple(size for size in self.sizes if each.first_bytes <= size <= each.last_bytes)
 
     def _ranges(self) -> str:
-        blocks = words.count(self.blocks, "block")
+        blocks = format.count(self.blocks, "block")
         if len(self.ranges) == 1 and set(self.ranges[0].algorithms) == set(self.algorithms):
-            everything = words.count(len(self.algorithms), "algorithm")
+            everything = format.count(len(self.algorithms), "algorithm")
             return f"No difference was found between the {everything} at any size with {blocks}."
         parts = []
         for each in self.ranges:

@@ -12,14 +12,14 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis import words
 from parabench.analysis.collectives.bus import QUANTILES, bus_table, launch_sizes, session_launches
-from parabench.analysis.nodes import crowded, several
+from parabench.analysis.environment.nodes import crowded, several
 from parabench.analysis.session import Session
-from parabench.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
-from parabench.collective_modes import GRAPH, LATENCY, in_words
-from parabench.record import Status
-from parabench.store import Results
+from parabench.analysis.text import format as words
+from parabench.plan.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
+from parabench.plan.collective_modes import GRAPH, LATENCY, in_words
+from parabench.store.record import Status
+from parabench.store.store import Results
 
 # The version of its layout that is followed.
 JSON_VERSION = 2

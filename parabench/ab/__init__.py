@@ -1,0 +1,1 @@
+"""Two variants measured in turns."""

@@ -1,0 +1,226 @@
+"""`parabench ab`: two sides take turns, launch by launch, so that what drifts, drifts for both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from rich.console import Console
+
+from parabench.ab.pairing import check_turns, key, pairs, shared
+from parabench.ab.remote import SideProcess, ended, running
+from parabench.ab.variant import Setting, read_setting
+from parabench.ab.verdict import conclude
+from parabench.errors import UsageError
+from parabench.plan.suite import shipped
+from parabench.session.progress import RunProgress, make_progress, say
+from parabench.session.resume import SIDES, ab_command, check_label_of, half_an_ab, store_in
+from parabench.session.session import Request, check_bare_resume
+from parabench.signals import STOPPED, Interrupted, stop_signals
+from parabench.store.record import check_label
+from parabench.store.store import STORE_NAME, Store
+
+if TYPE_CHECKING:
+    from parabench.analysis.compare.gate import Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbRequest:
+    """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared."""
+
+    a: str
+    b: str
+    run: Request
+    tolerance: float
+    alpha: float
+
+
+def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], None] = lambda outcome: None) -> int:
+    """Run the request and return the exit code: that of the comparison, or 130 when stopped. `keep` gets the
+    comparison after it was said, to write it where the user wants it.
+
+    Raises UsageError before anything is launched or recorded; and when a side ends before its time.
+    """
+    settings = [read_setting("a", request.a), read_setting("b", request.b)]
+    if request.run.label is not None:
+        check_label(f"{request.run.label}-a")
+    if request.run.suite is None:
+        check_bare_resume(request.run)
+    path = request.run.out / STORE_NAME
+    if request.run.resume and not os.path.isfile(path):
+        raise UsageError(f"{path} does not exist, so it holds no ab to resume; run without --resume")
+    turns = Turns(request, settings, console)
+    try:
+        with stop_signals(), running(settings, turns.heard) as sides:
+            turns.run(sides)
+    except Interrupted as stop:
+        turns.say(f"stopped by {stop}{turns.kept}")
+        return STOPPED
+    except UsageError as error:
+        raise UsageError(f"{error}{turns.kept}") from error
+    outcome = conclude(path, turns.sessions, settings, request.tolerance, request.alpha, turns.say)
+    keep(outcome)
+    return outcome.verdict.exit_code
+
+
+class Turns:
+    """Both sides' sessions: begun or continued, walked in turns, finished."""
+
+    def __init__(self, request: AbRequest, settings: Sequence[Setting], console: Console) -> None:
+        self._request, self._settings, self._console = request, settings, console
+        self._progress: RunProgress | None = None
+        self.sessions: list[int] = []
+        # What can be said about what is recorded, once something is.
+        self.kept = ""
+
+    def say(self, line: str) -> None:
+        """A line for the user."""
+        say(self._console, line)
+
+    def heard(self, side: str, told: dict[str, Any]) -> None:
+        """Show what a side tells."""
+        label = f"{side}: {told['label']}"
+        if told["tells"] == "silent":
+            self.say(f"{label}: nothing was heard for {told['s']:g} s, more than the deadline; Ctrl-C stops both sides")
+        elif self._progress is None:
+            return
+        elif told["tells"] == "starting":
+            self._progress.starting(label, told["block"])
+        else:
+            self._progress.ended(label, told["block"], told["how"], told["ok"])
+
+    def run(self, sides: list[SideProcess]) -> None:
+        """Everything from the first question to both sides' last."""
+        for side in sides:
+            side.hello()
+        if self._request.run.suite is not None:
+            self._plan(sides)
+        # The store is closed after both sides have closed theirs: the last one leaves one file.
+        with store_in(self._request.run.out) as store, ended(sides):
+            opened = self._resume(store, sides) if self._request.run.resume else self._begin(store, sides)
+            self.sessions = [each["session"] for each in opened]
+            last = store.last_session()
+            assert last is not None
+            command = ab_command(store, last, [setting.shown() for setting in self._settings])
+            self.kept = f"; every finished launch is kept; resume with: {command}"
+            self._walk(sides, opened)
+            for side in sides:
+                side.ask("finish")
+
+    def _plan(self, sides: list[SideProcess]) -> None:
+        """Both sides plan, and then share what both can do. Raises UsageError."""
+        run = self._request.run
+        names = ("axes", "launches", "steps", "warmup", "instrumented", "seed", "deadline")
+        asked = {name: getattr(run, name) for name in names} | {"out": os.path.abspath(run.out)}
+        # A side of before there were such options need not know them where they are not given.
+        times = {name: getattr(run, name) for name in ("warmup_seconds", "measure_seconds")}
+        asked |= {name: value for name, value in times.items() if value is not None}
+        # A file that lies here is the question to both sides; what else there may be is found by each.
+        mine = run.suite is not None and run.suite not in shipped() and os.path.isfile(run.suite)
+        asked["suite"] = os.path.abspath(str(run.suite)) if mine else run.suite
+        for side in sides:
+            side.say("plan", **asked)
+        both = shared([side.hear() for side in sides], self.say)
+        check_turns(
+            [side.ask("share", cases=own.cases, aside=own.aside) for side, own in zip(sides, both, strict=True)]
+        )
+
+    def _begin(self, store: Store, sides: list[SideProcess]) -> list[dict[str, Any]]:
+        """Both sessions, new."""
+        run, label = uuid4().hex, free_label(store, self._request.run.label or "ab")
+        return [
+            side.ask(
+                "begin",
+                store=os.path.abspath(store.path),
+                label=f"{label}-{side.setting.name}",
+                argv=hide(self._request, self._settings),
+                interleaved={"run": run, "side": side.setting.name, "setting": side.setting.recorded()},
+            )
+            for side in sides
+        ]
+
+    def _resume(self, store: Store, sides: list[SideProcess]) -> list[dict[str, Any]]:
+        """Both sessions, as they were left. Raises UsageError when there are none, or the sides are others."""
+        last = store.last_session()
+        tied = last.interleaved if last is not None else None
+        if last is None or tied is None:
+            raise UsageError(f"the last session in {store.path} is no side of an ab; start one without --resume")
+        before = store.sides(tied["run"])
+        if set(before) != SIDES:
+            raise UsageError(half_an_ab(store))
+        command = ab_command(store, last)
+        for side in sides:
+            there, here = (before[side.setting.name].interleaved or {})["setting"], side.setting.recorded()
+            if there != here:
+                raise UsageError(
+                    f"side {side.setting.name} was {there!r} and is now {here!r}; resume with the same sides, as in "
+                    f"{command!r}, or start a new ab without --resume"
+                )
+            label = self._request.run.label
+            check_label_of(store, before[side.setting.name], None if label is None else f"{label}-{side.setting.name}")
+        opened = [
+            side.ask(
+                "resume",
+                store=os.path.abspath(store.path),
+                run=tied["run"],
+                side=side.setting.name,
+                instead=command,
+            )
+            for side in sides
+        ]
+        # A stop may have come after one side had left a case out, and before the other had.
+        gone = opened[0]["left_out"] | opened[1]["left_out"]
+        return [each | side.ask("leave_out", cases=gone) for side, each in zip(sides, opened, strict=True)]
+
+    def _walk(self, sides: list[SideProcess], opened: list[dict[str, Any]]) -> None:
+        """Launch what is left: references first, then a pair of launches right after one another."""
+        check_turns(opened)
+        done = [{(case, block) for case, block in each["done"]} for each in opened]
+        turns = [(case, block) for case, block in opened[0]["turns"]]
+        left = [pair for pair in pairs(turns, opened[0]["seed"]) if any(key(pair) not in each for each in done)]
+        launches = sum(key(pair) not in each for pair in left for each in done)
+        if any(done):
+            self.say(f"resuming: {2 * len(turns) - launches} of {2 * len(turns)} launches are done")
+        if launches < 2 * len(left):
+            self.say("a pair is completed after a stop: what drifted meanwhile, counts as a difference of the sides")
+        if not left:
+            return
+        for side in sides:
+            side.say("start")
+        for side in sides:
+            side.hear()
+        with make_progress(self._console, launches, opened[0]["blocks"]) as self._progress:
+            gone: dict[str, str] = {}
+            for side in sides:
+                gone |= side.ask("explain")["left_out"]
+            for side in sides:
+                side.ask("leave_out", cases=gone)
+            for reason in gone.values():
+                self.say(f"left out on both sides: {reason}")
+            for pair in (each for each in left if each.case not in gone):
+                for side in sides:
+                    side.ask("prepare", case=pair.case)
+                for number in pair.order:
+                    if key(pair) not in done[number]:
+                        sides[number].ask("take", case=pair.case, block=pair.block)
+
+
+def free_label(store: Store, label: str) -> str:
+    """`label`, or with a number when sides of that name are there."""
+    there = store.labels()
+    names = chain([label], (f"{label}-{number}" for number in range(2, len(there) + 3)))
+    free = next(name for name in names if not {f"{name}-a", f"{name}-b"} & there)
+    check_label(f"{free}-a")
+    return free
+
+
+def hide(request: AbRequest, settings: Sequence[Setting]) -> list[str]:
+    """The command as it may be recorded: each side's words without what may be a secret."""
+    shown: dict[str, str] = {}
+    for text, setting in zip((request.a, request.b), settings, strict=True):
+        shown |= {text: setting.recorded(), f"--{setting.name}={text}": f"--{setting.name}={setting.recorded()}"}
+    return [shown.get(word, word) for word in request.run.argv]

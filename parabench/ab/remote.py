@@ -1,0 +1,245 @@
+"""The process of one side of `parabench ab`, and the line to it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from parabench.ab.server import COMMAND, PROTOCOL
+from parabench.ab.variant import Setting
+from parabench.errors import UsageError
+from parabench.signals import STOP_SIGNALS, STOPPED
+from parabench.store.schema import SCHEMA_VERSION
+
+PR_SET_CHILD_SUBREAPER = 36
+
+# What a side gets to end its ranks in when it is asked to stop; they get 2 s from it.
+STOP_S = 10.0
+
+# What a side gets to import parabench in and say who it is, and after a launch's deadline to say how that ended.
+HELLO_S = 60.0
+AFTER_DEADLINE_S = 30.0
+
+# How much of a line that is nobody's answer is told again.
+LONGEST = 200
+
+Heard = Callable[[str, dict[str, Any]], None]
+
+
+class SideProcess:
+    """A side that is running. `heard(side, what)` is told what the side tells in between, and once when it is silent
+    beyond the deadline of a launch: {"tells": "silent", "label", "s"}."""
+
+    def __init__(self, setting: Setting, heard: Heard) -> None:
+        self.setting, self._heard = setting, heard
+        self._unread = b""
+        # What somebody else said on this line before the side itself did: a sitecustomize, a script around python.
+        self._babble: str | None = None
+        self._greeted = False
+        self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 - as long as the process
+        try:
+            self._process = subprocess.Popen(
+                # -P: a folder of that name where the user stands is not the parabench of this side.
+                [setting.python, "-P", "-c", COMMAND, str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=setting.environment(),
+                cwd=setting.folder,
+                # Ctrl-C in the terminal comes to the parent alone, which stops both sides in good order.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UsageError(f"side {setting.name} does not start: {error}") from error
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def hello(self) -> None:
+        """Raise UsageError when it does not understand what will be asked, would write another kind of store, or is not
+        the parabench that was meant."""
+        try:
+            self.say("hello")
+            there = self.hear()
+        except UsageError as error:
+            raise UsageError(
+                f"{error}; that side needs a parabench which knows `ab`: install this one there, or give another"
+            ) from None
+        for what, mine in (("protocol", PROTOCOL), ("schema", SCHEMA_VERSION)):
+            if there.get(what) != mine:
+                raise UsageError(
+                    f"side {self._name} is parabench {there.get('version')} with {what} {there.get(what)}, and this "
+                    f"one has {mine}; both sides need a parabench that fits this one"
+                )
+        package = str(there.get("package"))
+        if there.get("module") != package:
+            raise UsageError(
+                f"side {self._name} mixes two parabench: the package is {package}, its module side is from "
+                f"{there.get('module')}; see what its PYTHONPATH and its site-packages add to the package"
+            )
+        own = self.setting.folder / "parabench" if self.setting.folder else None
+        if own is not None and (own / "__init__.py").is_file() and own.resolve() != Path(package):
+            raise UsageError(
+                f"side {self._name} holds a parabench, but another one answered, that in {package}; see what that "
+                "side's python imports before its PYTHONPATH"
+            )
+
+    def ask(self, question: str, **values: Any) -> dict[str, Any]:
+        """The answer to a question. Raises UsageError when the side refuses, or ends."""
+        self.say(question, **values)
+        return self.hear()
+
+    def say(self, question: str, **values: Any) -> None:
+        """Ask, and leave the answer for `hear`."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended: `hear` says how
+            self._process.stdin.write(json.dumps({"ask": question, **values}).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """The answer to what was said. Raises UsageError when the side refuses, ends, or says what is none."""
+        waiting: str | None = None
+        limit_s = None if self._greeted else HELLO_S
+        while True:
+            line = self._line(limit_s)
+            if line is None:
+                if not self._greeted:
+                    raise UsageError(f"side {self._name} has not answered for {HELLO_S:g} s")
+                self._heard(self.setting.name, {"tells": "silent", "label": waiting, "s": limit_s})
+                limit_s = None
+                continue
+            heard = _understood(line)
+            if heard is None:
+                if self._greeted:
+                    raise UsageError(f"side {self._name} said {line[:LONGEST]!r}, which is no answer")
+                self._babble = line
+            elif "answer" in heard:
+                self._greeted = True
+                answer: dict[str, Any] = heard["answer"]
+                if "refused" in answer:
+                    raise UsageError(f"side {self.setting.name}: {answer['refused']}")
+                return answer
+            else:
+                starts = heard["tells"] == "starting"
+                limit_s = heard["deadline_s"] + AFTER_DEADLINE_S if starts else None
+                waiting = heard["label"]
+                self._heard(self.setting.name, heard)
+
+    def _line(self, limit_s: float | None) -> str | None:
+        """The next line; None when none is there within the limit. Raises UsageError when none will come."""
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        while b"\n" not in self._unread:
+            if not select.select([pipe], [], [], limit_s)[0]:
+                return None
+            more = os.read(pipe, 1 << 16)
+            if not more:
+                raise UsageError(f"side {self._name} {self._how_it_ended()}")
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def stop(self) -> None:
+        """Ask it to end; one that waits for a question ends at once, one that launches ends its ranks first."""
+        with contextlib.suppress(ProcessLookupError, BrokenPipeError):
+            self._process.terminate()
+
+    def wait(self) -> None:
+        """Wait until it is gone, and end it when it takes too long."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+    @property
+    def _name(self) -> str:
+        words = self.setting.shown()
+        return f"{self.setting.name} ({words})" if words else self.setting.name
+
+    def _how_it_ended(self) -> str:
+        code = self._process.wait()
+        if code == STOPPED or -code in STOP_SIGNALS:
+            return "was stopped"
+        if code == -signal.SIGKILL:  # whatever it said last is not about this
+            return "ended by SIGKILL"
+        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self._errors.seek(0)
+        lines = [line.strip() for line in (self._babble or "", *self._errors) if line.strip()]
+        return f"{how}: {lines[-1][:LONGEST]}" if lines else how
+
+
+def _understood(line: str) -> dict[str, Any] | None:
+    """What a side said, None when it is nothing that a side says."""
+    try:
+        heard = json.loads(line)
+    except ValueError:
+        return None
+    if isinstance(heard, dict) and (isinstance(heard.get("answer"), dict) or "tells" in heard):
+        return heard
+    return None
+
+
+def end(sides: Sequence[SideProcess]) -> None:
+    """Stop all of them, and wait until they are gone."""
+    for side in sides:
+        side.stop()
+    for side in sides:
+        side.wait()
+
+
+@contextlib.contextmanager
+def ended(sides: Sequence[SideProcess]) -> Iterator[None]:
+    """All of them are gone afterwards."""
+    try:
+        yield
+    finally:
+        end(sides)
+
+
+@contextlib.contextmanager
+def running(settings: list[Setting], heard: Heard) -> Iterator[list[SideProcess]]:
+    """Both sides, from their start to their end; none of their processes is left when this is over."""
+    # What outlives a side that was killed becomes this process' child, and can be ended.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    me = psutil.Process()
+    others = {child.pid for child in me.children()}
+    sides: list[SideProcess] = []
+    try:
+        for setting in settings:
+            sides.append(SideProcess(setting, heard))  # noqa: PERF401 - those that started are ended
+        yield sides
+    finally:
+        end(sides)
+        mine = [child for child in me.children() if child.pid not in others]
+        left = [each for child in mine for each in (child, *_descendants(child))]
+        for child in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(left, timeout=STOP_S)
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

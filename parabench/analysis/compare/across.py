@@ -1,0 +1,136 @@
+"""How two machines compare: what a step, a joule and a gigabyte give on each. No pass and no fail.
+
+Cases are the same work where all fields agree but `device` and `backend`. One number a launch, as everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from parabench.analysis.compare.across_facts import doubts, hardware_differences, hardware_name, software_differences
+from parabench.analysis.compare.across_numbers import latencies, sources, tokens_per_gb, tokens_per_joule
+from parabench.analysis.compare.gate import SCHEMA, check_two
+from parabench.analysis.compare.match import Partners
+from parabench.analysis.compare.origin import Origin, origin_of
+from parabench.analysis.compare.ratios import Ratio, ratios
+from parabench.analysis.compare.sides import Difference, Side
+from parabench.analysis.stats.geometric import Mean
+from parabench.analysis.text import across as across_words
+from parabench.errors import UsageError
+from parabench.store.record import Finding
+
+
+@dataclass(frozen=True)
+class Common:
+    """A case that both sides have. `latency` is of a step, in s: a ratio below 1 is a faster candidate. `per_joule` is
+    in tokens/J of all its devices, `per_gb` in tokens/s per GB of peak memory of the rank that holds most: above 1 the
+    candidate gives more. Models without sequences count samples."""
+
+    label: str
+    base_case: str
+    candidate_case: str
+    base_device: str
+    candidate_device: str
+    latency: Ratio
+    per_joule: Ratio
+    per_gb: Ratio
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A case that only one side has, or that has no single partner."""
+
+    label: str
+    case: str
+    side: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Across:
+    """Two machines. The means are over the common cases, as `geometric.geometric_mean` makes them."""
+
+    base: str
+    candidate: str
+    origins: tuple[Origin, Origin]
+    base_hardware: str
+    candidate_hardware: str
+    latency: Mean
+    per_joule: Mean
+    per_gb: Mean
+    cases: tuple[Common, ...]
+    alone: tuple[Alone, ...]
+    hardware: tuple[Difference, ...]
+    software: tuple[Difference, ...]
+    findings: tuple[Finding, ...]
+
+    def sentence(self) -> str:
+        """The comparison as a person would say it."""
+        return across_words.sentence(self)
+
+    def lines(self) -> list[str]:
+        """The whole comparison as lines of text."""
+        return across_words.lines(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it (docs/compare.schema.json): unknown is null."""
+        return {"schema": SCHEMA, "kind": "across hardware", "sentence": self.sentence()} | asdict(self)
+
+
+def across(base: Side, candidate: Side) -> Across:
+    """Compare two machines by the cases that both measured.
+
+    Raises UsageError when both sides are the same session, or when no case of one is the work of one of the other.
+    """
+    check_two(base, candidate)
+    partners = Partners((base, candidate))
+    pairs = [(old, new) for old, new in partners.rows if old is not None and new is not None]
+    if not pairs:
+        raise UsageError(
+            f"no case of {base.session.name} of {base.results.path} is the same work as one of "
+            f"{candidate.session.name} of {candidate.results.path}; measure the same suite with the same --set on both"
+        )
+    latency, per_joule, per_gb = (
+        ratios(pairs, of(base), of(candidate)) for of in (latencies, tokens_per_joule, tokens_per_gb)
+    )
+    cases = [
+        Common(
+            label=str(candidate.cases.loc[new, "label"]),
+            base_case=old,
+            candidate_case=new,
+            base_device=str(base.cases.loc[old, "device"]),
+            candidate_device=str(candidate.cases.loc[new, "device"]),
+            latency=latency.of[old, new],
+            per_joule=per_joule.of[old, new],
+            per_gb=per_gb.of[old, new],
+        )
+        for old, new in pairs
+    ]
+    return Across(
+        base=base.session.name,
+        candidate=candidate.session.name,
+        origins=(origin_of(base), origin_of(candidate)),
+        base_hardware=hardware_name(base),
+        candidate_hardware=hardware_name(candidate),
+        latency=latency.mean,
+        per_joule=per_joule.mean,
+        per_gb=per_gb.mean,
+        cases=tuple(sorted(cases, key=lambda case: case.latency.ratio or math.inf)),
+        alone=tuple(_alone(partners)),
+        hardware=tuple(hardware_differences(base, candidate)),
+        software=tuple(software_differences(base, candidate)),
+        findings=tuple(doubts(base, candidate, pairs, sources(base, candidate))),
+    )
+
+
+def _alone(partners: Partners) -> Iterator[Alone]:
+    """The cases that have no partner, base's first."""
+    for at, side in enumerate(partners.sides):
+        for row in partners.rows:
+            case = row[at]
+            if case is not None and row[1 - at] is None:
+                label = str(side.cases.loc[case, "label"])
+                yield Alone(label, case, side.role, partners.why_alone(at, case, 1 - at))

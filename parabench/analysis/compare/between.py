@@ -1,0 +1,131 @@
+"""What sessions differ by themselves: of sides that did not take turns it belongs to the error of their difference.
+
+Another session is another time: other clocks, another temperature, other neighbours. What launches of one session have
+in common no number of them shows, only other sessions do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis.compare.sides import Side, differences, side_of
+from parabench.analysis.session import select_session
+from parabench.analysis.stats.geometric import by_block
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, LEAST_SD, Between, Numbers, logs_of
+
+# The standard deviation of a session's log time where too few sessions tell it: an assumption, which every sentence
+# that rests on it names.
+ALLOWANCE = 0.05
+# Of fewer sessions the spread is hardly known: with 4 the 95 % quantile of t is 2.4, with 2 it is 6.3.
+FEWEST_SESSIONS = 4
+
+
+@dataclass(frozen=True)
+class BetweenSessions:
+    """How what sessions differ was taken into account. `sessions` of the base's environment are in its store, base
+    among them; `measured` of the judged cases have their own variance from FEWEST_SESSIONS or more of these, and for
+    the other `allowed` stands the `allowance`, a standard deviation of a session's log time."""
+
+    sessions: int
+    measured: int
+    allowed: int
+    allowance: float
+
+
+def between_sessions(
+    base: Side, candidate: Side, cases: Collection[str], allowance: float = ALLOWANCE
+) -> tuple[dict[str, Between], int]:
+    """({case: what its sessions differ by}, sessions of the base's environment in its store).
+
+    A case that FEWEST_SESSIONS of these measured has the variance of its sessions' means, each one that base could have
+    been: that is the random effect of a session together with the noise of its launches. Others have the allowance.
+    """
+    sessions = [base, *alike(base, candidate)]
+    found = {}
+    for case in cases:
+        logs = [logs_of(side.by_case[case]["number_s"]) for side in sessions if case in side.by_case]
+        if len(logs) >= FEWEST_SESSIONS:
+            found[case] = measured(logs)
+        else:
+            here = [logs_of(side.by_case[case]["number_s"]) for side in (base, candidate) if case in side.by_case]
+            found[case] = allowed(here, allowance)
+    return found, len(sessions)
+
+
+def between_means(
+    base: Side, candidate: Side, cases: Sequence[tuple[str, str]], others: Sequence[Side], allowance: float = ALLOWANCE
+) -> Between:
+    """What two sessions' means over `cases`, their ids in base and in candidate, differ by: as `between_sessions` has
+    it of one case, with a block's mean for a launch. `others` are the sessions that are `alike`; of these count those
+    with a launch of every case.
+
+    What a session is off is in all its cases (a clock, a temperature), so the mean of many is no surer of it than one.
+    """
+    sides = [(base, [first for first, _ in cases]), (candidate, [second for _, second in cases])]
+    sides += [(other, sides[0][1]) for other in others]
+    means = [by_block([_launches(side, case) for case in own]) if set(own) <= side.by_case.keys() else None
+             for side, own in sides]  # fmt: skip
+    tell = [each for each in (means[0], *means[2:]) if each is not None]
+    if len(tell) >= FEWEST_SESSIONS:
+        return measured(tell)
+    return allowed([each for each in means[:2] if each is not None], allowance)
+
+
+def _launches(side: Side, case: str) -> pd.Series[float]:
+    own = side.by_case[case]
+    return pd.Series(logs_of(own["number_s"]), own["block"].to_numpy())
+
+
+def allowed(logs: list[Numbers], allowance: float) -> Between:
+    """The allowance, of a case with these launches in base and candidate.
+
+    Where launches of one session differ by more, sessions are not believed to differ by less: on a machine that drifts
+    the mean of a session is no surer than its launches are. An allowance of 0 says that sessions do not differ.
+    """
+    freedom, within = _within(logs)
+    if allowance and within > allowance**2:
+        return Between(within, float(freedom), 0.0, 0)
+    return Between(allowance**2, math.inf, 0.0, 0)
+
+
+def measured(logs: list[Numbers]) -> Between:
+    """The variance of the means of several sessions, and how much of it their launches account for."""
+    _, within = _within(logs)
+    means = np.array([session.mean() for session in logs])
+    return Between(
+        variance=max(float(means.var(ddof=1)), LEAST_SD**2),
+        df=len(logs) - 1.0,
+        launches=within * float(np.mean([1 / len(session) for session in logs])),
+        sessions=len(logs),
+    )
+
+
+def _within(logs: list[Numbers]) -> tuple[int, float]:
+    """(degrees of freedom, variance of one launch within its session), 0 where no session has two."""
+    several = [session for session in logs if len(session) >= FEWEST_LAUNCHES]
+    freedom = sum(len(session) - 1 for session in several)
+    squares = sum((len(session) - 1) * float(session.var(ddof=1)) for session in several)
+    return freedom, squares / freedom if freedom else 0.0
+
+
+def alike(base: Side, candidate: Side) -> Iterator[Side]:
+    """The other sessions of base's store that could have been the base: finished, of trainings, of an environment that
+    differs in nothing that decides a latency, and not begun after both sides. The candidate is none of them, and
+    neither are the sides of an `ab`, which are variants."""
+    table: pd.DataFrame = base.results.session
+    same_store = base.results.path.resolve() == candidate.results.path.resolve()
+    latest = max(base.session.started_utc, candidate.session.started_utc)
+    for number in table["id"]:
+        session = select_session(base.results, int(number))
+        itself = session.id == base.session.id or (same_store and session.id == candidate.session.id)
+        if itself or session.kind != "training" or session.finished_utc is None or session.interleaved:
+            continue
+        if session.started_utc <= latest:
+            side = side_of(base.results, session.id, base.role)
+            if not any(each.matters for each in differences(base, side)):
+                yield side

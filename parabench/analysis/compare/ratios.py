@@ -1,0 +1,144 @@
+"""Ratios of cases between two sides, with intervals: of one number a launch, whatever the number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from parabench.analysis.compare.across_numbers import Known
+from parabench.analysis.stats.geometric import Mean, averaged, geometric_mean
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Between, Numbers, Test, factor, judge, logs_of
+from parabench.analysis.text import format
+
+# Case ids, and their launches: of base, and of candidate.
+Pair = tuple[str, str]
+Launches = tuple[pd.DataFrame, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One number of a case on both sides, and candidate / base with its 95 % interval.
+
+    `base` and `candidate` are geometric means over launches; of a step the step time that the case has in its session.
+    The ratio is of the launches that are compared: where one has no partner, it is not the ratio of these two.
+    `reason` says why a number or the interval is unknown. The launches are ids in table `launch` of each side's store.
+    """
+
+    base: float | None
+    candidate: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    reason: str
+    base_launches: tuple[int, ...]
+    candidate_launches: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """The ratio of each pair of cases, their geometric mean, and the tests of those with launches enough."""
+
+    of: dict[Pair, Ratio]
+    mean: Mean
+    tests: dict[Pair, Test]
+
+
+def ratios(
+    pairs: Sequence[Pair],
+    base: Known,
+    candidate: Known,
+    *,
+    paired: bool = False,
+    names: tuple[str, str] = ("base", "candidate"),
+    tests: dict[Pair, Test] | None = None,
+) -> Ratios:
+    """Compare the (base, candidate) pairs of case ids. `paired`: the launches of both sides took turns, and are
+    compared block by block. `names` are what the reasons call the sides. `tests` are the pairs', where a rule has made
+    them already; else they are of the launches alone."""
+    sides = launches_of(pairs, base, candidate, paired)
+    logs = {pair: (logs_of(own[0]["value"]), logs_of(own[1]["value"])) for pair, own in sides.items()}
+    tests = judge(logs, paired=paired) if tests is None else tests
+    found = {
+        pair: _ratio(
+            logs[pair],
+            (base.cases.get(pair[0]), candidate.cases.get(pair[1])),
+            tests.get(pair),
+            _reason(pair, base, candidate, names),
+            own,
+        )
+        for pair, own in sides.items()
+    }
+    reasons = [ratio.reason for ratio in found.values() if ratio.ratio is None]
+    return Ratios(found, mean_ratio(sides, paired, format.listed(dict.fromkeys(reasons), most=2)), tests)
+
+
+def launches_of(pairs: Sequence[Pair], base: Known, candidate: Known, paired: bool) -> dict[Pair, Launches]:
+    """Each pair's launches, by block; where both sides took turns, those of the blocks that both have."""
+    groups = [
+        {str(case): own for case, own in known.launches.sort_values("block", kind="stable").groupby("case_id")}
+        for known in (base, candidate)
+    ]
+    none = [known.launches.iloc[:0] for known in (base, candidate)]
+    found = {pair: (groups[0].get(pair[0], none[0]), groups[1].get(pair[1], none[1])) for pair in pairs}
+    return {pair: _turns(*own) for pair, own in found.items()} if paired else found
+
+
+def mean_ratio(
+    launches: Mapping[Pair, Launches],
+    paired: bool,
+    reason: str = "",
+    between: Callable[[Sequence[Pair]], Between] | None = None,
+) -> Mean:
+    """The geometric mean over pairs of what `launches_of` found; `reason` is why those without a number have none.
+    `between` tells what two sessions' means over some of the pairs differ by themselves."""
+    logs = {pair: _by_block(own, paired) for pair, own in launches.items()}
+    judged, enough = averaged(logs)
+    return geometric_mean(list(logs.values()), reason, between(judged) if between and enough else None)
+
+
+def _turns(base: pd.DataFrame, candidate: pd.DataFrame) -> Launches:
+    both = set(base["block"]) & set(candidate["block"])
+    return base[base["block"].isin(both)], candidate[candidate["block"].isin(both)]
+
+
+def _by_block(own: Launches, paired: bool) -> tuple[pd.Series[float], ...]:
+    """One case as the geometric mean takes it: both sides, or of launches that took turns their differences."""
+    logs = [pd.Series(logs_of(side["value"]), side["block"].to_numpy()) for side in own]
+    return (logs[1] - logs[0],) if paired else tuple(logs)
+
+
+def _reason(pair: Pair, base: Known, candidate: Known, names: tuple[str, str]) -> str:
+    """Why a number is unknown on one of the sides, or on both."""
+    why = [base.why.get(pair[0]), candidate.why.get(pair[1])]
+    if why[0] == why[1]:
+        return why[0] or ""
+    return " and ".join(f"on {name}, {said}" for name, said in zip(names, why, strict=True) if said)
+
+
+def _ratio(
+    logs: tuple[Numbers, Numbers],
+    numbers: tuple[float | None, float | None],
+    test: Test | None,
+    reason: str,
+    own: Launches,
+) -> Ratio:
+    """`numbers` are the case's own in each session, where they are known apart from its launches."""
+    means = [math.exp(side.mean()) if len(side) else None for side in logs]
+    ratio = means[1] / means[0] if means[0] and means[1] else None
+    if ratio is not None:
+        reason = ""
+    if ratio is not None and test is None:
+        reason = f"an interval needs {FEWEST_LAUNCHES} launches a side; there are {len(logs[0])} and {len(logs[1])}"
+    return Ratio(
+        base=numbers[0] or means[0],
+        candidate=numbers[1] or means[1],
+        ratio=ratio,
+        low=factor(test.low) if test else None,
+        high=factor(test.high) if test else None,
+        reason=reason,
+        base_launches=tuple(int(each) for each in own[0]["launch_id"]),
+        candidate_launches=tuple(int(each) for each in own[1]["launch_id"]),
+    )

@@ -1,0 +1,146 @@
+"""Sessions beside each other: every case of any of them, and each side's ratios to the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis.compare.across_numbers import Known, latencies, tokens_per_gb, tokens_per_joule
+from parabench.analysis.compare.gate import judge_cases
+from parabench.analysis.compare.match import MACHINES_OWN, Partners
+from parabench.analysis.compare.origin import Origin, origin_of
+from parabench.analysis.compare.outcome import Outcome
+from parabench.analysis.compare.ratios import Pair, Ratio, Ratios, ratios
+from parabench.analysis.compare.sides import Side, differences, interleaved
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.tables import WORK, unique_labels
+from parabench.plan.case import Case
+
+# A work's case on every side, None where a side has none.
+Row = tuple[str | None, ...]
+# What is known of each side's launches, a `Known` a side.
+NUMBERS = {"latency": latencies, "per_joule": tokens_per_joule, "per_gb": tokens_per_gb}
+# What the sides of a comparison have in common where they did the same work.
+SHARED_WORK = tuple(name for name in WORK if name not in MACHINES_OWN)
+
+
+# What makes two machines of two sides.
+_MACHINES = ("devices", "driver", "cpu", "cores")
+
+
+def two_machines(first: Side, other: Side) -> bool:
+    """Whether a side ran on other hardware than the first."""
+    return any(each.name in _MACHINES and each.matters for each in differences(first, other))
+
+
+@dataclass(frozen=True)
+class Against:
+    """A side against the first. Ratios are its number over the first's, by the ids of their cases: of a step's seconds
+    (less is better), of tokens per joule, and of tokens/s per GB of peak memory (more is better).
+
+    `paired`: both took turns in one run, and were compared block by block. `outcomes` are what became of each pair by
+    the gate's rule, as `parabench compare` judges the same two sessions; `machines`: they ran on two, and intervals are
+    of the launches alone, as those of `compare --across-hardware`; `means.Means` adds what sessions differ.
+    """
+
+    side: Side
+    paired: bool
+    machines: bool
+    outcomes: dict[Pair, Outcome]
+    latency: Ratios
+    per_joule: Ratios
+    per_gb: Ratios
+
+
+@dataclass(frozen=True)
+class Several:
+    """Two or more sides. `rows` are the works that any of them did: the id of its case on each side, None where it has
+    none. `known` are the numbers of the launches of each side, by the names of `NUMBERS`."""
+
+    sides: tuple[Side, ...]
+    origins: tuple[Origin, ...]
+    partners: Partners
+    known: dict[str, tuple[Known, ...]]
+    against: tuple[Against, ...]
+
+    @property
+    def first(self) -> Side:
+        """What the others are held against."""
+        return self.sides[0]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """As `Partners.rows`."""
+        return self.partners.rows
+
+    @cached_property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What is known of each side, for whoever looks at one session."""
+        return tuple(
+            Evidence(side.session, side.results, side.launches, side.cases.reset_index()) for side in self.sides
+        )
+
+    @cached_property
+    def cases(self) -> pd.DataFrame:
+        """A row for each of `rows`, in their order: the fields of its case, as the first side that has it calls them,
+        `case_id`, and a `label` that no other row has."""
+        taken = [next((at, case) for at, case in enumerate(row) if case is not None) for row in self.rows]
+        tables = [side.cases.to_dict("index") for side in self.sides]
+        fields: list[dict[Any, Any]] = [tables[at][case] for at, case in taken]
+        labels = unique_labels({case: self.partners.cases[at][case] for at, case in taken})
+        return pd.DataFrame(fields, columns=[*Case().to_dict(), "statistic"]).assign(
+            case_id=[case for _, case in taken], label=[labels[case] for _, case in taken]
+        )
+
+    def pair(self, row: Row, at: int) -> Pair | None:
+        """The case ids of the first side and the side `at`, where both have the row."""
+        first, other = row[0], row[at]
+        return None if first is None or other is None else (first, other)
+
+    def ratio(self, row: Row, at: int, name: str = "latency") -> Ratio | None:
+        """The ratio of a row (latency, per_joule, per_gb) on the side `at`, from 1; None where one side lacks it."""
+        pair = self.pair(row, at)
+        return None if pair is None else self.ratios_of(at, name).of[pair]
+
+    def ratios_of(self, at: int, name: str = "latency") -> Ratios:
+        """All ratios of the side `at`, from 1."""
+        found: Ratios = getattr(self.against[at - 1], name)
+        return found
+
+    def change(self, row: Row, at: int) -> Outcome | None:
+        """What became of a row on the side `at`, from 1; None where one side lacks it."""
+        pair = self.pair(row, at)
+        return None if pair is None else self.against[at - 1].outcomes[pair]
+
+
+def several(sides: Sequence[Side]) -> Several:
+    """Put the sides beside each other, the first as the one that the others are held against."""
+    partners = Partners(sides)
+    known = {name: tuple(number(side) for side in sides) for name, number in NUMBERS.items()}
+    return Several(
+        tuple(sides),
+        tuple(origin_of(side) for side in sides),
+        partners,
+        known,
+        tuple(_against(at, sides, partners, known) for at in range(1, len(sides))),
+    )
+
+
+def _against(at: int, sides: Sequence[Side], partners: Partners, known: Mapping[str, Sequence[Known]]) -> Against:
+    both = ((row[0], row[at]) for row in partners.rows)
+    pairs = [(first, other) for first, other in both if first is not None and other is not None]
+    first, side = sides[0], sides[at]
+    paired, machines = interleaved(first, side), two_machines(first, side)
+    judged = judge_cases({pair: pair for pair in pairs}, first, side)
+    outcomes = {pair: end.outcome for pair, end in judged.ends.items() if end.outcome is not None}
+    tests = {} if machines else {"latency": judged.tests}
+    names = first.role, side.role
+    found = {
+        name: ratios(pairs, each[0], each[at], paired=paired, names=names, tests=tests.get(name))
+        for name, each in known.items()
+    }
+    return Against(side, paired, machines, outcomes, **found)

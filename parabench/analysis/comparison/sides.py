@@ -1,0 +1,86 @@
+"""The sessions that are put beside each other, and how each is called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from parabench.analysis.compare.gate import check_two
+from parabench.analysis.compare.sides import Side, side_of
+from parabench.analysis.session import select_session
+from parabench.analysis.tables import LAUNCH_NUMBERS
+from parabench.analysis.text import format
+from parabench.errors import UsageError
+from parabench.store.store import STORE_NAME, Results, load
+
+# A label longer than this would push the numbers out of its sentence, card or column; the table of where they are from
+# has all of it.
+LONGEST_LABEL = 40
+
+
+def _label(side: Side) -> str:
+    label = format.one_line(side.session.name)
+    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1].rstrip()}…"
+
+
+# From the shortest name to one that no other session has.
+_NAMES: tuple[Callable[[Side], str], ...] = (
+    _label,
+    lambda side: f"{_label(side)} of {_store(side.results.path)}",
+    lambda side: f"{_label(side)} of {side.results.path}",
+    lambda side: f"{_label(side)} of {side.results.path}@{side.session.id}",
+)
+
+
+def read_several(stores: Sequence[tuple[Path, str | None]]) -> tuple[Side, ...]:
+    """The sessions (None: a store's newest) of the stores, the `role` of each its name among them, which no other has.
+
+    Raises UsageError for fewer than two, for one session twice, for no such store or session, and where one measured
+    something else than training.
+    """
+    if len(stores) < 2:
+        raise UsageError("one session has nothing to be compared with; name two or more stores or sessions")
+    loaded: dict[Path, Results] = {}
+    for path, _ in stores:
+        if path.resolve() not in loaded:
+            loaded[path.resolve()] = load(path, LAUNCH_NUMBERS)
+    chosen = [(loaded[path.resolve()], session) for path, session in stores]
+    kinds = {select_session(results, session).kind for results, session in chosen}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"some of these sessions measured {' and some '.join(sorted(kinds))}, which have nothing in common; "
+            "compare those of one kind"
+        )
+    return named([side_of(results, session) for results, session in chosen])
+
+
+def named(sides: Sequence[Side]) -> tuple[Side, ...]:
+    """The sides, each called by its session, with as much of its store as sets it apart. Raises UsageError for one
+    session twice."""
+    places: dict[tuple[Path, int], list[int]] = {}
+    for at, side in enumerate(sides, 1):
+        places.setdefault((side.results.path.resolve(), side.session.id), []).append(at)
+    for same in places.values():
+        if len(same) > 1 and len(sides) == 2:
+            check_two(*sides)
+        elif len(same) > 1:
+            side = sides[same[0] - 1]
+            raise UsageError(
+                f"arguments {format.joined(map(str, same))} are one session, {side.session.name} of "
+                f"{side.results.path}; name each once, as STORE@SESSION"
+            )
+    roles = [""] * len(sides)
+    for name in _NAMES:
+        names = [format.one_line(name(side)) for side in sides]
+        counts = Counter(names)
+        roles = [role or (own if counts[own] == 1 else "") for role, own in zip(roles, names, strict=True)]
+    # What a terminal must not be sent is all the same character, so that even paths may read alike.
+    roles = [role or f"side {at + 1}" for at, role in enumerate(roles)]
+    return tuple(replace(side, role=role) for side, role in zip(sides, roles, strict=True))
+
+
+def _store(path: Path) -> str:
+    """What a person would call a store: the folder of a run, or its file."""
+    return path.resolve().parent.name if path.name == STORE_NAME else path.stem

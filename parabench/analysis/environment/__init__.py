@@ -1,0 +1,1 @@
+"""Facts about machines, nodes and libraries, and how those of sessions differ."""

@@ -1,0 +1,167 @@
+"""Every case over the sessions of one store or several: how fast it was when, and when that changed."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri, stdtrit
+
+from parabench.analysis.history.points import Visit, changes, numbers_of, visits_of
+from parabench.analysis.history.series import History, Point, Series, Shift
+from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
+from parabench.analysis.stats.confidence import CONFIDENCE
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
+from parabench.analysis.tables import counted, status_counts
+from parabench.analysis.text import format
+from parabench.errors import UsageError
+from parabench.plan.case import Case
+from parabench.store.store import Results
+
+# How many launches the variance that all sessions of a series have in common is worth beside a session's own.
+SERIES_WEIGHT = 1.0
+
+
+def history(
+    stores: Sequence[Results], *, case: str | None = None, suite: str | None = None, since: str | None = None
+) -> History:
+    """The history of the trainings in `stores`: of the cases whose label holds `case` (or whose id begins with it), of
+    the sessions of `suite`, that started at `since` (ISO 8601, UTC) or later.
+
+    Cases are followed by their id within a suite. Raises UsageError when there is no such session or case.
+    """
+    found = visits_of(stores)
+    if not found:
+        raise UsageError(f"no session that trained is in {_paths(stores)}; give the results.db of `parabench run`")
+    visits = [visit for visit in found if suite is None or visit.session.suite == suite]
+    if not visits:
+        there = ", ".join(dict.fromkeys(visit.session.suite for visit in found))
+        raise UsageError(f"no session of suite {suite!r} is in {_paths(stores)}; there are sessions of {there}")
+    recent = [visit for visit in visits if since is None or visit.session.started_utc >= since]
+    if not recent:
+        raise UsageError(f"no session started since {since}; the newest began {visits[-1].session.started_utc}")
+    return of_visits(recent, case)
+
+
+def of_visits(visits: Sequence[Visit], case: str | None = None) -> History:
+    """The same of visits that are chosen."""
+    table = _chosen(numbers_of(visits), case)
+    series = [_series(visits, group) for _, group in table.groupby(["suite", "case_id"], sort=False)]
+    return History(tuple(visits), tuple(sorted(series, key=Series.urgency)))
+
+
+def _paths(stores: Sequence[Results]) -> str:
+    return format.listed(str(results.path) for results in stores)
+
+
+def _chosen(table: pd.DataFrame, case: str | None) -> pd.DataFrame:
+    """The rows of the cases that are meant. Raises UsageError, with near names, when there is none."""
+    if case is None:
+        return table
+    meant = table["label"].str.contains(case, case=False, regex=False) | table["case_id"].str.startswith(case)
+    if not meant.any():
+        labels = list(dict.fromkeys(table["label"]))
+        near = difflib.get_close_matches(case, labels, n=3, cutoff=0.3) or labels[:3]
+        raise UsageError(f"--case {case!r} is in no case's label and begins no id; near it are: {format.listed(near)}")
+    return table[meant]
+
+
+def _series(visits: Sequence[Visit], table: pd.DataFrame) -> Series:
+    """One case of one suite; `table` is its part of `numbers_of`."""
+    good: list[tuple[Any, pd.DataFrame]] = list(counted(table).groupby("visit"))
+    every: list[tuple[Any, pd.DataFrame]] = list(table.groupby("visit"))
+    ids = {int(visit): tuple(int(each) for each in group["launch_id"]) for visit, group in good}
+    logs = {int(visit): _around_step_time(group) for visit, group in good}
+    judged = [place for place in sorted(logs) if visits[place].judged]
+    levels, noise, why_not = _levels([logs[place] for place in judged])
+    level_of = {judged[i]: math.exp(level.mean) for level in levels for i in range(level.start, level.end)}
+    outliers = {judged[i] for level in levels for i in level.outliers}
+    launch_sd = launch_noise(list(logs.values()))
+    points = []
+    for place, group in every:
+        visit = int(place)
+        number, low, high = _interval(logs.get(visit), launch_sd)
+        points.append(
+            Point(
+                visit=visit,
+                number_s=number,
+                low_s=low,
+                high_s=high,
+                launches=ids.get(visit, ()),
+                status=status_counts(group["status"]),
+                level_s=level_of.get(visit),
+                outlier=visit in outliers,
+            )
+        )
+    devices = set(table["device"])
+    newest = table[table["visit"] == table["visit"].max()].iloc[0]
+    return Series(
+        suite=str(newest["suite"]),
+        case=Case.from_dict(json.loads(newest["case_json"])),
+        device=str(newest["device"]),
+        label=str(newest["label"]),
+        points=tuple(points),
+        shifts=tuple(_shift(*pair, visits, judged, devices) for pair in itertools.pairwise(levels)),
+        session_sd=None if noise is None else math.expm1(noise.session),
+        launch_sd=None if launch_sd is None else math.expm1(launch_sd),
+        why_not=why_not,
+    )
+
+
+def _around_step_time(launches: pd.DataFrame) -> Numbers:
+    """The logarithms of a session's launches of one case, moved so that their mean is the case's step time there: what
+    drifted between blocks is none of a case's doing that was not in all of them."""
+    logs: Numbers = np.log(launches["number_s"].to_numpy(dtype=float))
+    around: Numbers = logs - logs.mean() + math.log(float(launches["step_s"].iloc[0]))
+    return around
+
+
+def _levels(logs: list[Numbers]) -> tuple[tuple[Level, ...], Noise | None, str | None]:
+    """(levels, noise, nothing); or, of too few sessions, why there are none."""
+    if len(logs) < FEWEST_SESSIONS:
+        there = format.count(len(logs), "session")
+        return (), None, f"{there} with a number so far, and a change point needs {FEWEST_SESSIONS}"
+    levels, noise = levels_of(logs)
+    return levels, noise, None
+
+
+def _shift(before: Level, after: Level, visits: Sequence[Visit], judged: list[int], devices: set[str]) -> Shift:
+    difference = after.mean - before.mean
+    half = float(ndtri((1 + CONFIDENCE) / 2)) * math.hypot(before.error, after.error)
+    visit, last = judged[after.start], judged[after.start - 1]
+    return Shift(
+        visit=visit,
+        before_s=math.exp(before.mean),
+        after_s=math.exp(after.mean),
+        change=math.expm1(difference),
+        low=math.expm1(difference - half),
+        high=math.expm1(difference + half),
+        changed=changes(visits[last], visits[visit], devices),
+    )
+
+
+def _interval(logs: Numbers | None, launch_sd: float | None) -> tuple[float | None, float | None, float | None]:
+    """(mean, low, high) of a session's launches in seconds, with a t interval. The variance of a few launches is
+    moderated by that of the series, which counts like SERIES_WEIGHT launches more (G. K. Smyth, "Linear models and
+    empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004)."""
+    if logs is None:
+        return None, None, None
+    mean, n = float(logs.mean()), len(logs)
+    if n < FEWEST_LAUNCHES or launch_sd is None:
+        return math.exp(mean), None, None
+    df = n - 1 + SERIES_WEIGHT
+    variance = (SERIES_WEIGHT * launch_sd**2 + (n - 1) * float(logs.var(ddof=1))) / df
+    half = _t(df) * math.sqrt(variance / n)
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+@cache
+def _t(df: float) -> float:
+    return float(stdtrit(df, (1 + CONFIDENCE) / 2))

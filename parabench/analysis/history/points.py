@@ -1,0 +1,144 @@
+"""The sessions of one store or several in order of time: what each ran on, and the number of each of its launches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis.compare.sides import session_differences
+from parabench.analysis.session import Session, select_session
+from parabench.analysis.tables import numbered, step_times, unique_labels
+from parabench.plan.case import Case
+from parabench.store.record import FIRST_BLOCK
+from parabench.store.store import Results
+
+# Of a commit that many digits tell it from others.
+SHORT_COMMIT = 12
+# Of two sessions that took turns this one is followed: what is on trial is what comes next.
+FOLLOWED_SIDE = "b"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A session of trainings of a store."""
+
+    results: Results
+    session: Session
+
+    @property
+    def judged(self) -> bool:
+        """Whether change points are sought in it. Two sessions that took turns have the same time, and an order of
+        theirs would make a change of their difference: side b counts."""
+        return self.session.interleaved.get("side", FOLLOWED_SIDE) == FOLLOWED_SIDE
+
+    @property
+    def when(self) -> str:
+        """Its day."""
+        return self.session.started_utc[:10]
+
+    def known(self, *names: str) -> str | None:
+        """What its environment says, such as `known("versions", "torch")`; None where it says nothing."""
+        value: Any = self.session.environment
+        for name in names:
+            value = value.get(name) if isinstance(value, dict) else None
+        return None if value is None else str(value)
+
+    @property
+    def commit(self) -> str | None:
+        """The commit of the project under test, shortened."""
+        commit = self.known("git", "commit")
+        return None if commit is None else commit[:SHORT_COMMIT]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is recorded of a session and was otherwise in one before. `matters`: it can explain another latency."""
+
+    name: str
+    before: str
+    after: str
+    matters: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} changed from {self.before} to {self.after}"
+
+    def arrow(self) -> str:
+        """The same where there is little room: 'torch 2.12 → 2.13'."""
+        return f"{self.name} {self.before} → {self.after}"
+
+
+def changes(before: Visit, after: Visit, devices: Iterable[str]) -> tuple[Change, ...]:
+    """What changed from one session to another that computed on `devices`; what decides a latency first, the commit of
+    the project under test last, for it nearly always does."""
+    found = [
+        Change(each.name, each.base, each.candidate, each.matters)
+        if each.name != "commit"
+        else Change("commit", each.base[:SHORT_COMMIT], each.candidate[:SHORT_COMMIT], False)
+        for each in session_differences(before.session, after.session, set(devices))
+    ]
+    return tuple(sorted(found, key=lambda change: (not change.matters, change.name == "commit")))
+
+
+def visits_of(stores: Sequence[Results]) -> list[Visit]:
+    """All sessions of trainings, the oldest first. One that several stores hold (a copy that was measured on) is in it
+    once, as the store with most launches of it has it."""
+    once: dict[tuple[str, ...], tuple[int, Visit]] = {}
+    for results in stores:
+        launches = results.launch["session_id"].value_counts()
+        for number in results.session["id"]:
+            visit = Visit(results, select_session(results, int(number)))
+            if visit.session.kind != "training":
+                continue
+            key = _identity(visit)
+            count = int(launches.get(visit.session.id, 0))
+            if key not in once or once[key][0] < count:
+                once[key] = count, visit
+    visits = [visit for _, visit in once.values()]
+    return sorted(visits, key=lambda visit: (visit.session.started_utc, visit.session.interleaved.get("side", "")))
+
+
+def _identity(visit: Visit) -> tuple[str, ...]:
+    """What no two sessions have in common: the millisecond in which they began, where, and what for."""
+    session = visit.session
+    side = session.interleaved.get("side", "")
+    return session.started_utc, session.suite, str(visit.known("host")), session.name, side, str(session.seed)
+
+
+def numbers_of(visits: Sequence[Visit]) -> pd.DataFrame:
+    """One row a launch of the visits' blocks: `visit` (its place), `suite`, `case_id`, `case_json`, `label` (unique
+    among cases), `device`, `launch_id`, `block`, `status`, and `number_s` as in `frames.launch_table`; `step_s` is the
+    step time that the launch's case has in its session, NaN where it has none. The samples of each store are gone
+    through once."""
+    tables = []
+    for results in {id(visit.results): visit.results for visit in visits}.values():
+        own = {visit.session.id: place for place, visit in enumerate(visits) if visit.results is results}
+        gpus = {number: bool(visits[place].session.environment.get("gpus")) for number, place in own.items()}
+        launches = results.launch[results.launch["session_id"].isin(own) & (results.launch["block"] >= FIRST_BLOCK)]
+        table = numbered(launches.rename(columns={"id": "launch_id"}), results.steps, gpus)
+        tables.append(table.assign(visit=launches["session_id"].map(own).to_numpy()))
+    table = pd.concat(tables, ignore_index=True)
+    stored = table.drop_duplicates("case_id")
+    cases = {
+        str(case): Case.from_dict(json.loads(text))
+        for case, text in zip(stored["case_id"], stored["case_json"], strict=True)
+    }
+    seconds = {
+        (visit, case): step_s for visit, group in table.groupby("visit") for case, step_s in step_times(group).items()
+    }
+    keys = zip(table["visit"], table["case_id"], strict=True)
+    table = table.assign(
+        suite=[visits[place].session.suite for place in table["visit"]],
+        label=table["case_id"].map(unique_labels(cases)).astype(object),
+        step_s=[seconds.get(key, np.nan) for key in keys],
+    )
+    return table[list(_COLUMNS)]
+
+
+_COLUMNS = (
+    "visit", "suite", "case_id", "case_json", "label", "device", "launch_id", "block", "status", "number_s", "step_s",
+)  # fmt: skip

@@ -1,0 +1,131 @@
+"""The sweet spot as data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from parabench.analysis.ranking.baseline import Headroom
+from parabench.analysis.ranking.bucket_curves import Curve, Members
+from parabench.analysis.ranking.by_axis import Place
+from parabench.analysis.ranking.pareto import Point
+from parabench.analysis.stats.block_model import TOO_WIDE
+from parabench.analysis.text import format, ranking
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration's place.
+
+    `value` is its number for the objective, `plus_minus` that number's 95 % half-width; `latency_s` and `plus_minus_s`
+    the same of its step. `slower` is against the best, as a fraction of what is to be small: how much longer a step or
+    a token takes, how much more memory or energy. `launch_ids` are the store's launches whose numbers it is made of.
+    `tokens_per_s` counts `unit`, which is samples where the model takes no sequences. `code` is what gives one's own
+    script this configuration; only the best has it. `other_training`: it does not compute what one device does, since
+    gradients come late; by how many updates says its staleness, None where it is not known.
+    """
+
+    case_id: str
+    label: str
+    strategy: str
+    value: float
+    plus_minus: float | None
+    latency_s: float
+    plus_minus_s: float | None
+    tokens_per_s: float
+    unit: str
+    slower: float
+    launches: int
+    launch_ids: tuple[int, ...] = ()
+    code: str | None = None
+    other_training: bool = False
+    staleness_mean: float | None = None
+    staleness_max: float | None = None
+
+    def stale(self) -> str:
+        """How stale its gradients were: '1.5 updates on average, 4 at most'."""
+        if self.staleness_mean is None or self.staleness_max is None:
+            return "by how many updates is unknown"
+        return format.staleness(self.staleness_mean, self.staleness_max)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The sweet spot among the configurations that do one work, by one `objective` (a key of `OBJECTIVES`).
+
+    `heading` sets this work apart from the session's others: 'global batch 16'; empty where there is one.
+    `statistic` is what makes one number of a launch's steps, `basis` what the objective's number is.
+    `equals` are those that cannot be told apart from `best`, which is not among them; `members` name all of them,
+    neighbouring bucket sizes together. `half_width` is the widest simultaneous 95 % half-width against `best` that
+    decides between them, as a fraction; None when there is none. `decided` is False when the data cannot separate
+    anything; `why_not` then says why.
+    `unverified` are the labels whose training was not compared with one device's, `unknown` those that ended well
+    without a number for the objective. `differing` are the fields of a case in which the configurations differ.
+    `headroom` is what was measured without any communication, which is never among the configurations;
+    `same_training` the fastest that computes what one device does, where the best does not. `curves` are the bucket
+    curves, `front` the trade between step time and peak memory, `by` the best for each value of the axes asked for,
+    `links` what measured links say of the best, in words.
+    """
+
+    heading: str
+    objective: str
+    work: dict[str, Any]
+    statistic: str
+    basis: str
+    blocks: int
+    launches: int
+    best: Candidate | None
+    equals: tuple[Candidate, ...]
+    slower: tuple[Candidate, ...]
+    default: Candidate | None
+    half_width: float | None
+    more_blocks: int | None
+    decided: bool
+    why_not: str | None
+    members: tuple[Members, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    front: tuple[Point, ...] = ()
+    by: tuple[Place, ...] = ()
+    unverified: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
+    headroom: Headroom | None = None
+    same_training: Candidate | None = None
+    links: str = ""
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All configurations with a number, the best first."""
+        return (*([self.best] if self.best else []), *self.equals, *self.slower)
+
+    @property
+    def too_wide(self) -> bool:
+        """Whether the set is of several and not narrower than TOO_WIDE, or of unknown width: no winner is named."""
+        return bool(self.equals) and (self.half_width is None or self.half_width >= TOO_WIDE)
+
+    @property
+    def winner(self) -> Candidate | None:
+        """The best where it may be named as such: it is the whole set, or the set is narrow and not of all."""
+        named = self.decided and not self.too_wide and (not self.equals or bool(self.slower))
+        return self.best if named else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it: unknown is null (docs/best.schema.json)."""
+        winner = None if self.winner is None else self.winner.case_id
+        return asdict(self) | {"winner": winner, "sentence": self.sentence(), "notes": self.notes()}
+
+    def sentence(self) -> str:
+        """The answer as a person would say it, after its heading."""
+        return f"{self.heading}: {self.plain_sentence()}" if self.heading else self.plain_sentence()
+
+    def plain_sentence(self) -> str:
+        """The answer without its heading."""
+        return ranking.plain_sentence(self)
+
+    def sentences(self) -> list[str]:
+        """The same, sentence by sentence, the most important first."""
+        return ranking.sentences(self)
+
+    def notes(self) -> list[str]:
+        """What the bucket curves and measured links say beside it, a sentence each."""
+        return ranking.notes(self)

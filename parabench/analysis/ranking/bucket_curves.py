@@ -1,0 +1,168 @@
+"""Cases that differ in nothing but the bucket size: what their curve shows, and how several are named at once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects
+from parabench.analysis.text import format
+from parabench.plan.case import DEFAULTS, Case
+
+# Two points are no curve.
+FEWEST_SIZES = 3
+
+
+class Shape(StrEnum):
+    """What a bucket curve shows."""
+
+    OPTIMUM = "optimum"  # some size can be told apart from the best
+    FLAT = "flat"  # none can, and a difference worth having would have been seen
+    UNCLEAR = "unclear"  # none can, but the blocks were too few to see such a difference
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Cases that differ only in their bucket size. `sizes` are MiB, rising, None (PyTorch's default) last; `case_ids`
+    in the same order.
+
+    `half_width` is the widest simultaneous 95 % half-width against the curve's own best, as a fraction; `at_most` how
+    much worse than it any of the sizes can be, by the upper ends of those intervals. None where nothing is decided.
+    """
+
+    name: str
+    sizes: tuple[float | None, ...]
+    case_ids: tuple[str, ...]
+    best_case_id: str
+    shape: Shape
+    half_width: float | None
+    at_most: float | None
+
+
+@dataclass(frozen=True)
+class Members:
+    """Configurations of the set under one name: neighbouring bucket sizes are said as a range."""
+
+    name: str
+    case_ids: tuple[str, ...]
+
+
+def bucket_curves(
+    cases: Mapping[str, Case], labels: Mapping[str, str], effects: Effects, confidence: float, *, decided: bool
+) -> tuple[Curve, ...]:
+    """The curves of three sizes and more, in the order of `cases`; those without a number are in none.
+
+    A curve is flat when none of its sizes can be told apart from its best with a half-width of SHARP_ENOUGH or less.
+    """
+    found = []
+    for ids in _along(case for case in cases.items() if case[0] in effects.means):
+        if len(ids) < FEWEST_SIZES:
+            continue
+        best = min(ids, key=effects.means.__getitem__)
+        others = [case for case in ids if case != best]
+        widths = {case: effects.half_width(best, case, confidence) for case in others} if decided else {}
+        half_width = format.number_or_none(math.expm1(max(widths.values()))) if widths else None
+        upper = max((effects.means[case] - effects.means[best] + width for case, width in widths.items()), default=None)
+        near = set(effects.indistinguishable(best, confidence)) if decided else set(ids)
+        shape = Shape.UNCLEAR
+        if not near.issuperset(ids):
+            shape = Shape.OPTIMUM
+        elif half_width is not None and half_width <= SHARP_ENOUGH:
+            shape = Shape.FLAT
+        found.append(
+            Curve(
+                name=_without_bucket(cases[best], labels[best]),
+                sizes=tuple(cases[case].bucket_mib for case in ids),
+                case_ids=tuple(ids),
+                best_case_id=best,
+                shape=shape,
+                half_width=half_width,
+                at_most=None if upper is None else format.number_or_none(math.expm1(upper)),
+            )
+        )
+    return tuple(found)
+
+
+def members(chosen: Sequence[str], cases: Mapping[str, Case], labels: Mapping[str, str]) -> tuple[Members, ...]:
+    """The `chosen` cases by name, those of one curve together: 'ddp ring, 10 to 25 MiB, 2 ranks'.
+
+    A range holds every size of it that was tried: `cases` are all of the work, also those that did not end well.
+    """
+    found = []
+    for ids in _along(cases.items()):
+        own = [case for case in ids if case in chosen]
+        if not own:
+            continue
+        name = labels[own[0]]
+        if len(own) > 1:
+            head, _, ranks = _without_bucket(cases[own[0]], name).rpartition(", ")
+            tried = [cases[case].bucket_mib for case in ids]
+            name = f"{head}, {_sizes([cases[case].bucket_mib for case in own], tried)}, {ranks}"
+        found.append((min(map(chosen.index, own)), Members(name, tuple(sorted(own, key=chosen.index)))))
+    return tuple(each for _, each in sorted(found, key=lambda one: one[0]))
+
+
+def curve_sentences(curves: Iterable[Curve], blocks: int, of: str, most: int = 3) -> list[str]:
+    """What flat and unclear curves say; several of the same sizes in one sentence, and at most `most` named in it."""
+    said = []
+    drawn = [curve for curve in curves if curve.half_width is not None]
+    for shape in (Shape.FLAT, Shape.UNCLEAR):
+        alike: dict[tuple[float | None, ...], list[Curve]] = {}
+        for curve in drawn:
+            if curve.shape is shape:
+                alike.setdefault(curve.sizes, []).append(curve)
+        for sizes, group in alike.items():
+            names = format.listed((curve.name for curve in group), most)
+            within = format.within(max(curve.half_width or 0.0 for curve in group))
+            count = format.count(blocks, "block")
+            if shape is Shape.UNCLEAR:
+                verb = "is" if blocks == 1 else "are"
+                said.append(f"{names}: {count} {verb} too few to say whether the bucket size matters{of} ({within}).")
+                continue
+            at_most = max(curve.at_most or 0.0 for curve in group)
+            behind = f"; no size is more than {format.percent(at_most)} behind" if at_most > format.EXACT else ""
+            said.append(
+                f"{names}: {_span(sizes)} the bucket size makes no difference{of} that {count} could show "
+                f"({within}{behind})."
+            )
+    return said
+
+
+def _along(cases: Iterable[tuple[str, Case]]) -> list[list[str]]:
+    """Ids of cases that differ only in the bucket, by rising size, PyTorch's default last."""
+    groups: dict[tuple[object, ...], list[tuple[str, Case]]] = {}
+    for at, case in cases:
+        key = tuple(value for name, value in case.to_dict().items() if name != "bucket_mib")
+        groups.setdefault(key, []).append((at, case))
+    return [[at for at, _ in sorted(group, key=lambda one: _size(one[1].bucket_mib))] for group in groups.values()]
+
+
+def _size(bucket_mib: float | None) -> float:
+    return math.inf if bucket_mib is None else bucket_mib
+
+
+def _without_bucket(case: Case, label: str) -> str:
+    """The label with no bucket in it; what a label has beyond its case's own stays."""
+    bare = Case(**case.to_dict() | {"bucket_mib": DEFAULTS["bucket_mib"]}).label
+    return bare + label.removeprefix(case.label)
+
+
+def _sizes(own: Collection[float | None], tried: Sequence[float | None]) -> str:
+    """'1 and 10 to 25 MiB and default': runs of sizes that were tried next to each other."""
+    runs = [
+        list(run)
+        for inside, run in itertools.groupby((size for size in tried if size is not None), own.__contains__)
+        if inside
+    ]
+    said = [f"{run[0]:g}" if len(run) == 1 else f"{run[0]:g} to {run[-1]:g}" for run in runs]
+    numbers = [f"{format.joined(said)} MiB"] if said else []
+    return " and ".join([*numbers, *(["default"] if None in own else [])])
+
+
+def _span(sizes: Sequence[float | None]) -> str:
+    numbers = [size for size in sizes if size is not None]
+    default = " and at PyTorch's default" if None in sizes else ""
+    return f"from {numbers[0]:g} to {numbers[-1]:g} MiB{default}"

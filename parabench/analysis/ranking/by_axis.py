@@ -1,0 +1,85 @@
+"""The best configuration for each value of an axis, or of several."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parabench.analysis.stats.block_model import Effects
+from parabench.errors import UsageError
+from parabench.plan.case import DEFAULTS, Case
+from parabench.strategies import OPTIONAL, entry_of
+
+
+@dataclass(frozen=True)
+class Place:
+    """The best of the configurations with these `values`, its `case_id`; None where none of them has a number.
+
+    `names` are the values as they are said ('default', or '–' where the strategy has no such axis). `told_apart` from
+    the best of all; None where that is itself, or nothing is decided. `configurations` counts those with a number,
+    `status` how the launches of all of them ended.
+    """
+
+    values: dict[str, Any]
+    names: tuple[str, ...]
+    case_id: str | None
+    told_apart: bool | None
+    configurations: int
+    status: str
+
+
+def check_axes(names: Iterable[str]) -> tuple[str, ...]:
+    """The axes, each once. Raises UsageError for one that a case does not have, with those that read alike."""
+    names = tuple(dict.fromkeys(names))
+    for name in names:
+        if name not in DEFAULTS:
+            near = difflib.get_close_matches(name, DEFAULTS, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(DEFAULTS)}"
+            raise UsageError(f"--by {name!r} is no axis; {hint}")
+    return names
+
+
+def places(
+    axes: Sequence[str],
+    cases: Mapping[str, Case],
+    statuses: Mapping[str, str],
+    effects: Effects,
+    near: Iterable[str] | None,
+) -> tuple[Place, ...]:
+    """A place for each value of `axes` among `cases`, the best first, those without a number last.
+
+    `near` are the cases that cannot be told apart from the best of all; None where nothing is decided.
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for at, case in cases.items():
+        groups.setdefault(tuple(_name(case, axis) for axis in axes), []).append(at)
+    best = min(effects.means, key=effects.means.__getitem__)
+    alike = None if near is None else set(near)
+    found = []
+    for names, ids in groups.items():
+        measured = [at for at in ids if at in effects.means]
+        own = min(measured, key=effects.means.__getitem__, default=None)
+        ended = ", ".join(dict.fromkeys(statuses[at] for at in ids))
+        apart = None if own is None or own == best or alike is None else own not in alike
+        values = {axis: getattr(cases[ids[0]], axis) if _has(cases[ids[0]], axis) else None for axis in axes}
+        found.append(Place(values, names, own, apart, len(measured), ended))
+    last = float("inf")
+    return tuple(sorted(found, key=lambda each: last if each.case_id is None else effects.means[each.case_id]))
+
+
+def _name(case: Case, axis: str) -> str:
+    value = getattr(case, axis)
+    if not _has(case, axis):
+        return "–"
+    if type(value) is bool:
+        return "on" if value else "off"
+    if value is None:
+        return "default" if axis == "bucket_mib" else "none"
+    return f"{value:g}" if isinstance(value, float) else str(value) or "none"
+
+
+def _has(case: Case, axis: str) -> bool:
+    """Whether the strategy has the axis at all; elsewhere its value would mean nothing."""
+    return axis not in OPTIONAL or axis in entry_of(case.strategy).axes or getattr(case, axis) != DEFAULTS[axis]

@@ -1,0 +1,150 @@
+"""What `best` can ask for: how each launch becomes one number, which works may be compared by it, how it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from parabench.analysis.efficiency import COUNTER, launch_joules
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.tables import WORK, counted
+from parabench.analysis.text import format as words
+from parabench.errors import UsageError
+
+# Per token, works of other batch sizes compare: weak scaling, and other world sizes.
+PER_TOKEN = tuple(name for name in WORK if name != "global_batch")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One thing to be good at.
+
+    `column` holds each launch's cost, of which less is better, in SI units; `inverse`: people read the cost's inverse.
+    `work`: the fields that must agree for two cases to be ranked against each other. `first` calls the best, `more` is
+    how others are worse, `of` whose curve it is; `ahead` is what the best is before all others. `say` makes words of a
+    value and what throughput counts, `margin` of a half-width and its value.
+    """
+
+    name: str
+    column: str
+    first: str
+    more: str
+    ahead: str
+    of: str
+    head: str
+    say: Callable[[float, str], str]
+    margin: Callable[[float, float], str]
+    work: tuple[str, ...] = WORK
+    inverse: bool = False
+
+    def value(self, cost: float) -> float:
+        """The number that a person reads, of a cost."""
+        return 1 / cost if self.inverse else cost
+
+    def worse(self, fraction: float) -> str:
+        """'is 9 % slower', 'needs 9 % more memory'."""
+        return self.more.format(words.percent(fraction))
+
+
+OBJECTIVES = {
+    each.name: each
+    for each in (
+        Objective(
+            name="step_s",
+            column="number_s",
+            first="Fastest",
+            more="is {} slower",
+            ahead="faster than",
+            of="",
+            head="step",
+            say=lambda seconds, _: f"{words.milliseconds(seconds)} a step",
+            margin=words.margin,
+        ),
+        Objective(
+            name="tokens_per_s",
+            column="token_s",
+            first="Highest throughput",
+            more="takes {} longer",
+            ahead="faster than",
+            of=" to throughput",
+            head="throughput",
+            say=words.throughput,
+            margin=words.margin_rate,
+            work=PER_TOKEN,
+            inverse=True,
+        ),
+        Objective(
+            name="memory",
+            column="peak_memory_bytes",
+            first="Least memory",
+            more="needs {} more memory",
+            ahead="below",
+            of=" to peak memory",
+            head="peak memory",
+            say=lambda count, _: f"{words.mebibytes(count)} at peak",
+            margin=words.margin_mib,
+        ),
+        Objective(
+            name="joules",
+            column="token_j",
+            first="Least energy",
+            more="needs {} more energy",
+            ahead="below",
+            of=" to energy",
+            head="energy",
+            say=lambda joules, unit: f"{words.joules(joules)} a {unit.removesuffix('s')}",
+            margin=lambda margin, _: words.joules(margin),
+            work=PER_TOKEN,
+        ),
+    )
+}
+STEP = OBJECTIVES["step_s"]
+
+
+def with_costs(launches: pd.DataFrame) -> pd.DataFrame:
+    """A launch table with the cost that needs nothing else: `token_s`, the time of one token."""
+    return launches.assign(token_s=launches["number_s"] / (launches["global_batch"] * launches["seq_len"]))
+
+
+def numbered(seen: Evidence, objective: Objective) -> pd.DataFrame:
+    """The session's launch table with the objective's cost, NaN where it is unknown.
+
+    Raises UsageError, with the reason, when launches ended well and none of them has one.
+    """
+    table = with_costs(seen.launches)
+    why = "its launches recorded no peak memory"
+    if objective.column == "token_j":
+        table, why = _with_joules(table, seen)
+    good = counted(table)
+    if len(good) and not (good[objective.column] > 0).any():
+        raise UsageError(
+            f"{seen.session.name} cannot be ranked by {objective.name}: {why}; "
+            "give another --objective, such as step_s, or another session"
+        )
+    return table
+
+
+def _with_joules(table: pd.DataFrame, seen: Evidence) -> tuple[pd.DataFrame, str]:
+    """`token_j` of each launch, and why there is none. Numbers of two kinds are not mixed: where a counter was read,
+    only counters count."""
+    energies = seen.once(launch_joules)
+    known = {source for joules, source in energies.values() if words.known(joules)}
+    kind = COUNTER if COUNTER in known else next(iter(known), None)
+    joules = {at: joules for at, (joules, source) in energies.items() if source == kind}
+    per_step = table["launch_id"].map(joules).astype(float)
+    why = next((said for value, said in energies.values() if not words.known(value)), "no launch ended well")
+    return table.assign(token_j=per_step / (table["global_batch"] * table["seq_len"]), energy_from=kind), why
+
+
+def basis(objective: Objective, launches: pd.DataFrame) -> str:
+    """What one launch's number is: '10th percentile of its steps, as on shared CPUs'."""
+    first: dict[str, object] = {str(name): value for name, value in launches.iloc[0].items()}
+    if objective.column == "token_j":
+        source = first.get("energy_from") or words.UNKNOWN
+        return f"energy of its devices over the measured steps ({source})"
+    cpu = first["device"] == "cpu"
+    if objective.column == "peak_memory_bytes":
+        return f"peak {'resident' if cpu else 'allocated'} memory of the rank that holds most"
+    return f"{first['statistic']} of its steps, as {'on shared CPUs' if cpu else 'on dedicated GPUs'}"

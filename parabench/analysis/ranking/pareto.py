@@ -1,0 +1,94 @@
+"""Two objectives at once: the configurations that no other beats in both step time and peak memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis.stats.block_model import Effects, fit
+from parabench.analysis.text import format
+
+Truths = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration of the front. `slower` and `less_memory` are against the front's fastest, as fractions;
+    `launch_ids` the launches that both numbers are of."""
+
+    case_id: str
+    label: str
+    strategy: str
+    latency_s: float
+    peak_memory_bytes: float
+    slower: float
+    less_memory: float
+    launch_ids: tuple[int, ...]
+
+
+def front(good: pd.DataFrame, cases: pd.DataFrame, confidence: float) -> tuple[Point, ...]:
+    """The front of launches that count, of one work, whose case table by id is `cases`; fastest first, empty where
+    nothing can be told apart.
+
+    One beats another when it can be told apart as better in one and cannot be told apart as worse in the other: what
+    noise decides is no trade. Of those that are alike in both, the faster stands for all.
+    """
+    known = good[good["peak_memory_bytes"] > 0]
+    if known.empty:
+        return ()
+    time, memory = fit(known), fit(known, "peak_memory_bytes")
+    if time.df < 1:
+        return ()
+
+    order = sorted(range(len(time.cases)), key=lambda at: time.means[time.cases[at]])
+    chosen: dict[int, _Against] = {}
+    for at in order:
+        # Most are beaten by one that is on the front already, so that few need a look at all others.
+        if any(one.beats[at] for one in chosen.values()):
+            continue
+        own = _Against.of(at, time, memory, confidence)
+        if not own.beaten.any() and all(one.other_memory[at] for one in chosen.values()):
+            chosen[at] = own
+    kept = [time.cases[at] for at in chosen]
+    first = kept[0]
+    rows = known.groupby("case_id")
+    seconds = cases["latency_s"].astype(float).to_dict()
+    return tuple(
+        Point(
+            case_id=case,
+            label=str(cases.loc[case, "label"]),
+            strategy=str(rows.get_group(case)["strategy"].iloc[0]),
+            latency_s=seconds[case],
+            peak_memory_bytes=math.exp(memory.means[case]),
+            slower=math.expm1(time.means[case] - time.means[first]),
+            less_memory=-math.expm1(memory.means[case] - memory.means[first]) + 0.0,  # the first's is no -0.0
+            launch_ids=tuple(int(at) for at in rows.get_group(case)["launch_id"]),
+        )
+        for case in kept
+    )
+
+
+@dataclass(frozen=True)
+class _Against:
+    """One case against each: which it `beats`, which it is `beaten` by, and from which its memory can be told apart."""
+
+    beats: Truths
+    beaten: Truths
+    other_memory: Truths
+
+    @classmethod
+    def of(cls, at: int, time: Effects, memory: Effects, confidence: float) -> _Against:
+        sooner, later = _told_apart(time, at, confidence)
+        smaller, larger = _told_apart(memory, at, confidence)
+        return cls((sooner | smaller) & ~later & ~larger, (later | larger) & ~sooner & ~smaller, smaller | larger)
+
+
+def _told_apart(by: Effects, at: int, confidence: float) -> tuple[Truths, Truths]:
+    """Than which cases the one at place `at` can be told apart as better, and than which as worse."""
+    apart = by.levels - by.levels[at]
+    widths = by.half_widths(by.cases[at], confidence) + format.EXACT
+    return apart > widths, -apart > widths

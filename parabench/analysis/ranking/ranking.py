@@ -1,0 +1,233 @@
+"""The sweet spot: which configurations cannot be told apart from the fastest."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis.evidence import Evidence, evidence
+from parabench.analysis.ranking.answer import Answer
+from parabench.analysis.ranking.baseline import headroom
+from parabench.analysis.ranking.bucket_curves import bucket_curves, members
+from parabench.analysis.ranking.by_axis import check_axes, places
+from parabench.analysis.ranking.candidates import candidates_of, default_of
+from parabench.analysis.ranking.objectives import STEP, Objective, basis, numbered, with_costs
+from parabench.analysis.ranking.pareto import front
+from parabench.analysis.session import select_session
+from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
+from parabench.analysis.stats.confidence import CONFIDENCE
+from parabench.analysis.tables import case_table, counted, same_work
+from parabench.analysis.text import format
+from parabench.analysis.text.links import with_links
+from parabench.plan.case import DEFAULTS, Case
+from parabench.store.record import FIRST_BLOCK, Status
+from parabench.store.store import Results
+from parabench.strategies import entry_of
+from parabench.strategies.snippet import snippet
+
+# What links are a reason for.
+TIMED = ("step_s", "tokens_per_s")
+
+
+def sweet_spots(
+    results: Results, session: str | int | None = None, objective: Objective = STEP, by: Iterable[str] = ()
+) -> tuple[Answer, ...]:
+    """The sweet spots of a session (default: the newest), one for each work, at least one.
+
+    Raises UsageError for no such session, no launch with a number for the objective, or no such axis.
+    """
+    return ranked(evidence(results, select_session(results, session)), objective, by)
+
+
+def ranked(seen: Evidence, objective: Objective = STEP, by: Iterable[str] = ()) -> tuple[Answer, ...]:
+    """The same of what is known of a session."""
+    axes = check_axes(by)
+    found = answers(numbered(seen, objective), objective, axes, seen.cases)
+    return with_links(found, seen.results, seen.session, seen.launches) if objective.name in TIMED else found
+
+
+def spots(seen: Evidence) -> tuple[Answer, ...]:
+    """The same by step time, from what is known of a session; for `Evidence.once`."""
+    return with_links(answers(seen.launches, cases=seen.cases), seen.results, seen.session, seen.launches)
+
+
+def answers(
+    launches: pd.DataFrame, objective: Objective = STEP, by: tuple[str, ...] = (), cases: pd.DataFrame | None = None
+) -> tuple[Answer, ...]:
+    """The same from a launch table; for joules it needs `objectives.numbered`. `cases` is its case table, if known."""
+    launches = launches if objective.column in launches else with_costs(launches)
+    own = launches[launches["block"] >= FIRST_BLOCK]
+    if own.empty:
+        return (_nothing({}, own, objective, "No launch was recorded, so there is no fastest configuration."),)
+    groups = same_work(own, objective.work)
+    table = (case_table(launches) if cases is None else cases).set_index("case_id")
+    works = [work for work, _ in groups]
+    shares = _shares(groups)
+    return tuple(
+        replace(
+            _answer(work, group, table, objective, by),
+            heading=_heading(work, works, share),
+            unverified=_unverified(group),
+        )
+        for (work, group), share in zip(groups, shares, strict=True)
+    )
+
+
+def _ranked(good: pd.DataFrame) -> pd.DataFrame:
+    """Without what is no answer, such as training that exchanges nothing."""
+    return good[good["strategy"].map(lambda strategy: entry_of(str(strategy)).ranked).astype(bool)]
+
+
+def _rankable(cases: dict[str, Case]) -> dict[str, Case]:
+    return {at: case for at, case in cases.items() if entry_of(case.strategy).ranked}
+
+
+def _unverified(own: pd.DataFrame) -> tuple[str, ...]:
+    good = _ranked(counted(own))
+    return tuple(dict.fromkeys(good.loc[~good["verified"].astype(bool), "label"]))
+
+
+def _shares(groups: list[tuple[dict[str, Any], pd.DataFrame]]) -> list[str]:
+    """What to add to the headings of works that one world size did and another did not, as in weak scaling:
+    '4 ranks, 8 each'."""
+    sizes = [set(group["world_size"]) for _, group in groups]
+    said = []
+    for (work, _), own in zip(groups, sizes, strict=True):
+        n = max(own)
+        alone = len(own) == 1 and len(set().union(*sizes)) > 1
+        whole = alone and "global_batch" in work  # where throughput is asked for, one work has several
+        said.append(f"{format.count(n, 'rank')}, {work['global_batch'] / n:g} each" if whole else "")
+    return said
+
+
+def _heading(work: dict[str, Any], works: list[dict[str, Any]], share: str) -> str:
+    """What sets this work apart: 'gpt-nano, global batch 16'; in weak scaling 'global batch 16 (2 ranks, 8 each)'."""
+    speaking = ("model", "data", "precision", "device")  # their values need no name before them
+    said = ", ".join(
+        str(value) if name in speaking else f"{name.replace('_', ' ')} {value or 'of bytes'}"
+        for name, value in work.items()
+        if len({str(other[name]) for other in works}) > 1
+    )
+    return f"{said} ({share})" if said and share else said
+
+
+def _answer(
+    work: dict[str, Any], own: pd.DataFrame, table: pd.DataFrame, objective: Objective, by: tuple[str, ...]
+) -> Answer:
+    """Of one work: `own` are its launches, `table` the case table of all."""
+    every = counted(own)
+    ranked = _ranked(every)
+    if ranked.empty and len(every):
+        labels = format.listed(dict.fromkeys(every["label"]), most=3)
+        return _nothing(work, own, objective, f"Only {labels} ended well, which is headroom and no answer.")
+    good = ranked[ranked[objective.column] > 0]
+    if good.empty:
+        return _nothing(work, own, objective, _no_number(own, ranked, objective))
+    effects = fit(good, objective.column)
+    cases = table[table.index.isin(own["case_id"])]
+    configured = _configured(own)
+    called = {str(case): str(label) for case, label in cases["label"].items()}
+    order = sorted(effects.cases, key=lambda case: effects.means[case])
+    first = order[0]
+    candidates = candidates_of(order, objective, effects, good, cases, CONFIDENCE)
+    candidates[first] = replace(candidates[first], code=snippet(configured[first]))
+    why_not = _why_not(effects)
+    fields = cases.loc[order, list(DEFAULTS)].astype(str)
+    near = order if why_not else effects.indistinguishable(first, CONFIDENCE)
+    equals = tuple(candidates[case] for case in near if case != first)
+    half_width, more = (None, None) if why_not else _sharpness(effects, first, near)
+    return Answer(
+        heading="",
+        objective=objective.name,
+        work=work,
+        statistic=str(own["statistic"].iloc[0]),
+        basis=basis(objective, good),
+        blocks=effects.n_blocks,
+        launches=len(good),
+        best=candidates[first],
+        equals=equals,
+        slower=tuple(candidates[case] for case in order if case not in near),
+        default=default_of(first, cases, candidates),
+        half_width=half_width,
+        more_blocks=more,
+        decided=not why_not,
+        why_not=why_not,
+        members=members(near, configured, called) if not why_not else (),
+        curves=bucket_curves(configured, called, effects, CONFIDENCE, decided=not why_not),
+        front=front(good, cases, CONFIDENCE) if not why_not and good["global_batch"].nunique() == 1 else (),
+        by=places(by, _rankable(configured), dict(cases["status"]), effects, None if why_not else near) if by else (),
+        unknown=tuple(dict.fromkeys(ranked.loc[~ranked["case_id"].isin(order), "label"])),
+        differing=tuple(name for name in DEFAULTS if fields[name].nunique() > 1),
+        headroom=headroom(every, cases, first, CONFIDENCE) if objective is STEP else None,
+        same_training=next((candidates[case] for case in order if not candidates[case].other_training), None)
+        if candidates[first].other_training
+        else None,
+    )
+
+
+def _sharpness(effects: Effects, first: str, near: list[str]) -> tuple[float | None, int | None]:
+    """The half-width that decides between `first` and the others `near` it, or all others where there are none, and how
+    many more blocks would make that sharp enough."""
+    among = near if len(near) > 1 else effects.cases
+    widest = max(effects.half_width(case, first, CONFIDENCE) for case in among if case != first)
+    half_width = format.number_or_none(math.expm1(widest))
+    if len(near) == 1 or (half_width is not None and half_width <= SHARP_ENOUGH):
+        return half_width, None
+    # At least one: a missing launch can make the interval wide where the plan's blocks would have been enough.
+    return half_width, max(1, effects.blocks_for(math.log1p(SHARP_ENOUGH), CONFIDENCE, among) - effects.n_blocks)
+
+
+def _configured(own: pd.DataFrame) -> dict[str, Case]:
+    """All cases of a launch table by id, in its order."""
+    stored = own.drop_duplicates("case_id")
+    return {
+        str(case): Case.from_dict(json.loads(text))
+        for case, text in zip(stored["case_id"], stored["case_json"], strict=True)
+    }
+
+
+def _no_number(own: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
+    if len(ranked):
+        return f"No launch that ended well has a number for {objective.name}, so there is no best configuration."
+    ended_well = int((own["status"] == Status.OK).sum())
+    if ended_well:
+        which = format.count(ended_well, "launch")
+        return f"{which} ended well, none with a step of known length, so there is no fastest configuration."
+    counts = own["status"].value_counts(sort=False)
+    how = ", ".join(f"{n} {status}" for status, n in counts.items())
+    return f"No launch ended well with a latency, so there is no fastest configuration ({how})."
+
+
+def _why_not(effects: Effects) -> str | None:
+    if len(effects.cases) == 1:
+        return "Only one configuration has a result, so there is nothing to rank."
+    if effects.n_blocks < 2:
+        return "One block cannot tell a difference from noise: run at least 2 blocks, better 3 or more."
+    if effects.df < 1:
+        return "Too few launches ended well to tell a difference from noise: run more blocks."
+    return None
+
+
+def _nothing(work: dict[str, Any], own: pd.DataFrame, objective: Objective, why: str) -> Answer:
+    return Answer(
+        heading="",
+        objective=objective.name,
+        work=work,
+        statistic=str(own["statistic"].iloc[0]) if len(own) else format.UNKNOWN,
+        basis=basis(objective, own) if len(own) else format.UNKNOWN,
+        blocks=0,
+        launches=0,
+        best=None,
+        equals=(),
+        slower=(),
+        default=None,
+        half_width=None,
+        more_blocks=None,
+        decided=False,
+        why_not=why,
+    )

@@ -1,0 +1,124 @@
+"""What another block is worth launching for: the configurations that may still be the fastest, or equal it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import gammaincinv, ndtri
+
+from parabench.analysis.ranking.answer import Answer
+from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
+from parabench.analysis.stats.confidence import CONFIDENCE
+from parabench.analysis.stats.tukey import Numbers
+from parabench.analysis.tables import counted
+from parabench.store.record import FIRST_BLOCK
+
+# Of fewer blocks nobody can say that any number of them is too few.
+FEWEST_BLOCKS = 5
+# A median polish hardly changes after the third round.
+POLISHINGS = 5
+# How much of the launches a median absolute deviation uses, of normal noise, where a standard deviation uses all:
+# Rousseeuw and Croux, "Alternatives to the median absolute deviation", 1993.
+MAD_EFFICIENCY = 0.37
+
+
+class Undecided(NamedTuple):
+    """`cases` are the ids that the next block needs, of every work that is undecided; empty: run no more.
+
+    `more_blocks` is about how many blocks would make the sets sharp, None where that is not known yet. `too_noisy` are
+    the headings of works that MOST_BLOCKS blocks would hardly decide, or did not; a session of one work has the heading
+    ''.
+    """
+
+    cases: tuple[str, ...]
+    more_blocks: int | None
+    too_noisy: tuple[str, ...]
+
+
+def candidates(launches: pd.DataFrame, patient: bool = False) -> Undecided:
+    """The rule by which `run --until-decided` goes on, from a launch table: the best and all that cannot be told
+    apart from it, while their set is wider than SHARP_ENOUGH. It is asked again after every block. When `patient`, only
+    MOST_BLOCKS blocks are enough to give a work up, however noisy it looks."""
+    return candidates_of_spots(answers(launches), launches, patient)
+
+
+def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient: bool = False) -> Undecided:
+    """The same where the sweet spots of the launches' step times are known already."""
+    # Blocks of launches that all failed count too: they must not go on for ever.
+    begun = launches.loc[launches["block"] >= FIRST_BLOCK, "block"].nunique()
+    cases: list[str] = []
+    more: list[int | None] = []
+    too_noisy: list[str] = []
+    good = counted(launches)[["case_id", "block", "number_s"]]
+    for answer in spots:
+        if not _is_undecided(answer):
+            continue
+        assert answer.best is not None
+        if begun >= MOST_BLOCKS or (not patient and answer.decided and _hopeless(good, answer)):
+            too_noisy.append(answer.heading)
+        else:
+            cases += [candidate.case_id for candidate in (answer.best, *answer.equals)]
+            more.append(answer.more_blocks)
+    known = [blocks for blocks in more if blocks is not None]
+    return Undecided(tuple(cases), max(known) if len(known) == len(more) > 0 else None, tuple(too_noisy))
+
+
+def _is_undecided(answer: Answer) -> bool:
+    """Whether more blocks could say more. Of a single configuration, or of none, they could not."""
+    return bool(answer.equals) and (answer.more_blocks is not None or not answer.decided)
+
+
+def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
+    """Whether MOST_BLOCKS blocks would hardly be enough, not with the least noise either that the launches so far
+    allow. A few slow launches make the usual estimate of the noise far too large, so a robust one decides, and none
+    before FEWEST_BLOCKS blocks. It can err all the same: whoever gives a budget is not stopped by it."""
+    assert answer.best is not None
+    ranked = [candidate.case_id for candidate in (answer.best, *answer.equals, *answer.slower)]
+    good = good[good["case_id"].isin(ranked)]
+    if good["block"].nunique() < FEWEST_BLOCKS:
+        return False
+    effects = fit(good)
+    least = replace(effects, residual=_least_noise(_residuals(good), effects.df))
+    return least.blocks_for(math.log1p(SHARP_ENOUGH), CONFIDENCE) > MOST_BLOCKS
+
+
+def _residuals(good: pd.DataFrame) -> Numbers:
+    """What is left of log(number) when cases and blocks have given up their medians in turn, where there is another
+    case in the block: the median polish of Tukey, "Exploratory Data Analysis", 1977, chapter 11."""
+    logs = good.assign(log=np.log(good["number_s"]))
+    left = logs.pivot(index="block", columns="case_id", values="log")
+    left = left[left.count(axis=1) > 1]
+    for _ in range(POLISHINGS):
+        left = left.sub(left.median(axis=1), axis=0)
+        left = left.sub(left.median())
+    values: Numbers = left.to_numpy(dtype=float).ravel()
+    known: Numbers = values[np.isfinite(values)]
+    return known
+
+
+def _least_noise(residuals: Numbers, df: int) -> float:
+    """The lower bound of the noise of one launch, by its median absolute deviation.
+
+    Its square is taken as chi-squared, of MAD_EFFICIENCY times the degrees of freedom. Residuals are smaller than the
+    noise, as the fit follows it: sqrt(n / df) makes up for that.
+    """
+    noise = _deviation(residuals) * math.sqrt(len(residuals) / df)
+    worth = MAD_EFFICIENCY * df
+    return noise * math.sqrt(worth / (2 * float(gammaincinv(worth / 2, CONFIDENCE))))
+
+
+def block_seconds(launches: pd.DataFrame, cases: tuple[str, ...]) -> float:
+    """How long a block of these cases takes at most: each as long as its longest launch so far."""
+    own = launches[(launches["block"] >= FIRST_BLOCK) & launches["case_id"].isin(cases)]
+    return float(own.groupby("case_id")["wall_s"].max().sum())
+
+
+def _deviation(residuals: Numbers) -> float:
+    """The standard deviation of normal residuals by the median of their distances from the median."""
+    return float(np.median(np.abs(residuals - np.median(residuals))) / ndtri(0.75))

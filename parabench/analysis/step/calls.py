@@ -1,0 +1,163 @@
+"""Each collective of the instrumented steps as one call of all its ranks, and DDP's buckets with their moments.
+
+Bandwidths are nccl-tests' (doc/PERFORMANCE.md there): algbw is bytes by time, busbw what the links carry whatever the
+number of ranks. The time is what the call takes once the last rank has begun, for what a rank waits for a late one says
+nothing of the links.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis.collectives.bus import bus_factor
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.step.breakdown import COMPUTE, Steps, collectives, instrumented_steps
+from parabench.store.record import GB, MESSAGES
+
+# No rank has its outcome before the last one has come. With a root, some are done earlier.
+MUTUAL = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
+
+CALL = ["launch_id", "step", "ranks", "n"]
+CALL_COLUMNS = (
+    "launch_id", "case_id", "step", "ranks", "n", "op", "algorithm", "group_size", "dtype", "bytes", "bucket", "part",
+    "seen", "slowest_rank", "duration_s", "wire_s", "late_s", "queued_s", "exposed_s", "algbw", "busbw",
+)  # fmt: skip
+BUCKET_SECONDS = ("ready_s", "made_s", "start_s", "end_s", "duration_s", "wire_s", "exposed_s")
+BUCKET_COLUMNS = (
+    "case_id", "bucket", "cap_bytes", "bytes", "n_parameters", "parameters", *BUCKET_SECONDS, "busbw", "since",
+)  # fmt: skip
+# The part of a step from whose begin a bucket's moments count: what holds backward.
+SINCE = ("forward_backward", "backward")
+
+
+def rank_calls(seen: Evidence, steps: Steps) -> pd.DataFrame:
+    """The collectives as each rank saw them: their rows, with `n`, which call of its group in the step it is on this
+    rank; `key`, its step's in `steps`; `part`, the part of the step in which it was called; `queued_s`, how long it
+    waited to run; `exposed_s`, how long the training stood still within its step while it ran."""
+    rows = seen.once(collectives).sort_values(["launch_id", "rank", "seq"], kind="stable")
+    key = steps.key(rows)
+    rows, key = rows[key >= 0], key[key >= 0]
+    # Messages are no calls of the whole group: the n-th send of one rank is not the n-th of the other. Each is counted
+    # by its rank, so that it is one of its own.
+    mutual = ~rows["op"].isin(MESSAGES)
+    count = rows.groupby(["launch_id", "step", "rank", "ranks", mutual.rename("mutual")], sort=False).cumcount()
+    made = pd.to_numeric(rows["made_s"]).to_numpy(float)
+    part = np.full(len(rows), "data", dtype=object)
+    for name in COMPUTE:
+        within = steps.within[name]
+        begin, end = np.full((2, len(steps)), np.nan)
+        begin[within.key], end[within.key] = within.start, within.end
+        part[(begin[key] <= made) & (made <= end[key])] = name
+    return rows.assign(
+        n=count,
+        key=key,
+        part=part,
+        mutual=mutual,
+        queued_s=rows["start_s"] - made,
+        exposed_s=steps.stood.within(key, rows["start_s"], rows["end_s"]),
+    )
+
+
+def call_table(seen: Evidence) -> pd.DataFrame:
+    """One row per call of the launches that count; a send or receive is a row of its own, by its one rank.
+
+    `n` is which call of its group (`ranks`) in the step it is. `part` is the part of the step in which it was called,
+    `seen` how many ranks told of it. `duration_s` is that of the `slowest_rank`, with its waiting for others;
+    `wire_s` from when the last rank began to the last one's end, NaN unless all told. `late_s` is how long after the
+    first rank the last one called, `queued_s` the longest that it waited on a rank before it ran, and `exposed_s` the
+    longest that a rank's training stood still during it (calls that run at once share that time). `algbw` and `busbw`
+    are in GB/s, by `wire_s`; by `duration_s` where there is a root, which need not wait for the others.
+    """
+    return _calls(seen, rank_calls(seen, seen.once(instrumented_steps)))
+
+
+def _calls(seen: Evidence, rows: pd.DataFrame) -> pd.DataFrame:
+    if rows.empty:
+        return pd.DataFrame(columns=list(CALL_COLUMNS))
+    own = np.where(rows["mutual"], -1, rows["rank"])
+    rows = rows.assign(own=own, made_s=pd.to_numeric(rows["made_s"]), duration=rows["duration_s"].fillna(-1))
+    slowest = rows.sort_values("duration", ascending=False, kind="stable").drop_duplicates([*CALL, "own"])
+    calls = rows.groupby([*CALL, "own"], sort=False).agg(
+        seen=("rank", "size"),
+        known=("end_s", "count"),
+        ops=("op", "nunique"),
+        last_start=("start_s", "max"),
+        last_end=("end_s", "max"),
+        first_made=("made_s", "min"),
+        last_made=("made_s", "max"),
+        queued_s=("queued_s", "max"),
+        exposed_s=("exposed_s", "max"),
+    )
+    kept = ["op", "algorithm", "group_size", "dtype", "bytes", "bucket", "part", "rank", "duration_s"]
+    calls = calls.join(slowest.set_index([*CALL, "own"])[kept].rename(columns={"rank": "slowest_rank"})).reset_index()
+    # A message's other side is not looked for.
+    size = calls["group_size"].where(calls["own"] < 0, 1)
+    whole = (calls["seen"] == size) & (calls["known"] == size) & (calls["ops"] == 1)
+    calls["wire_s"] = (calls["last_end"] - calls["last_start"]).where(whole)
+    calls["late_s"] = (calls["last_made"] - calls["first_made"]).where(whole)
+    seconds = calls["wire_s"].where(calls["op"].isin(MUTUAL), calls["duration_s"])
+    calls["algbw"] = (calls["bytes"] / seconds / GB).where((seconds > 0) & (calls["bytes"] > 0))
+    kinds = calls[["op", "group_size"]].drop_duplicates().to_records(index=False)
+    factors = {(op, n): bus_factor(op, int(n)) for op, n in kinds}
+    calls["busbw"] = calls["algbw"] * [factors[kind] for kind in zip(calls["op"], calls["group_size"], strict=True)]
+    calls["case_id"] = calls["launch_id"].map(seen.good.set_index("launch_id")["case_id"])
+    return calls[list(CALL_COLUMNS)]
+
+
+def bucket_table(seen: Evidence) -> pd.DataFrame:
+    """One row per case and DDP bucket that was reduced in instrumented steps.
+
+    `cap_bytes`, `bytes`, `n_parameters` and `parameters` (a list of names) are what DDP made; None where it does not
+    tell. `ready_s`, `made_s`, `start_s` and `end_s` are seconds after the part of the step that is `since` began: when
+    the bucket's last gradient was there, when its all-reduce was called, began to run and ended. `since` is backward,
+    or forward_backward where they take turns (gradient accumulation): nobody notes when the last backward began.
+    `wire_s` and `busbw` are those of `call_table`. All are medians over the steps of the rank whose median step is
+    longest, then over launches, as in `case_anatomy`; of several reductions in a step the last counts.
+    """
+    steps = seen.once(instrumented_steps)
+    rows = rank_calls(seen, steps)
+    rows = rows[rows["bucket"].notna()]
+    if rows.empty:
+        return pd.DataFrame(columns=list(BUCKET_COLUMNS))
+    calls = _calls(seen, rows)[[*CALL, "wire_s", "busbw"]]
+    rows = rows[rows["rank"] == rows["launch_id"].map(steps.slowest_ranks())]
+    rows = rows.drop_duplicates(["launch_id", "step", "bucket"], keep="last").merge(calls, on=CALL)
+    begin, since = np.full(len(steps), np.nan), np.full(len(steps), None, dtype=object)
+    for name in SINCE:
+        within = steps.within[name]
+        begin[within.key], since[within.key] = within.start, name
+    for moment in ("ready_s", "made_s", "start_s", "end_s"):
+        rows[moment] = pd.to_numeric(rows[moment]).to_numpy(float) - begin[rows["key"]]
+    by_launch = rows.groupby(["launch_id", "bucket"])[[*BUCKET_SECONDS, "busbw", "bytes"]].median().reset_index()
+    good = seen.good.set_index("launch_id")
+    by_launch["case_id"] = by_launch["launch_id"].map(good["case_id"])
+    told = {case: _layout(facts) for case, facts in zip(good["case_id"], good["facts"], strict=True)}
+    table = by_launch.groupby(["case_id", "bucket"]).median().reset_index()
+    parts = pd.Series(since[rows["key"]], index=rows["launch_id"].map(good["case_id"]))
+    table["since"] = table["case_id"].map(parts.groupby(level=0).first())
+    table["bucket"] = table["bucket"].astype(int)
+    names = [_parameters(told[case], bucket) for case, bucket in zip(table["case_id"], table["bucket"], strict=True)]
+    table["parameters"] = pd.Series(names, dtype=object)
+    table["n_parameters"] = [np.nan if each is None else len(each) for each in names]
+    table["cap_bytes"] = [told[case][0] for case in table["case_id"]]
+    order = {case: at for at, case in enumerate(seen.cases["case_id"])}
+    table = table.sort_values(
+        ["case_id", "bucket"], key=lambda column: column.map(order) if column.name == "case_id" else column
+    )
+    return table[list(BUCKET_COLUMNS)].reset_index(drop=True)
+
+
+def _layout(facts: str) -> tuple[float, Sequence[dict[str, Any]]]:
+    told = json.loads(facts)
+    cap = told.get("bucket_cap_bytes")
+    return np.nan if cap is None else cap, told.get("buckets") or []
+
+
+def _parameters(layout: tuple[float, Sequence[dict[str, Any]]], bucket: int) -> list[str] | None:
+    buckets = layout[1]
+    return buckets[bucket].get("parameters") if bucket < len(buckets) else None

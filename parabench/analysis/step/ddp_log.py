@@ -1,0 +1,102 @@
+"""DDP's own logger beside our instruments: the same three spans of one instrumented step, measured twice.
+
+- forward: from its begin to the end of the module's, where DDP lets backward begin; computing the loss is in neither.
+- backward: from there to the last gradient; ours ends when the last bucket is called for.
+- communication: from the first bucket to the last; theirs ends after the buckets are copied back into the gradients,
+  ours when the last of them is reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.text import format
+from parabench.store.record import Finding, Phase
+
+SPANS = ("forward", "backward", "communication")
+# Two clocks that see the same step agree within a few percent: at 2 ranks on shared CPUs three spans in four by 5 %.
+DISAGREES = 0.20
+# What lies between the two instruments' moments: hooks, and copying small buckets back, mostly 0.1 to 0.7 ms on a CPU.
+DISAGREES_S = 1e-3
+COLUMNS = ["launch_id", "case_id", "label", "rank", "step", "span", "ddp_s", "ours_s", "difference"]
+
+
+def ddp_comparison(seen: Evidence) -> pd.DataFrame:
+    """One row per rank and span of every launch that counts and has DDP: `launch_id, case_id, label, rank, step, span`,
+    `ddp_s` and `ours_s` in seconds, `difference` = ddp / ours - 1. Unknown is NaN."""
+    rows: list[dict[str, Any]] = []
+    calls = seen.rows("collective")
+    calls = calls[calls["bucket"].notna() & (calls["phase"] == Phase.INSTRUMENT)]
+    spans_of, calls_of = (
+        dict(iter(rows.groupby(["launch_id", "rank", "step"]))) for rows in (seen.rows("span"), calls)
+    )
+    for launch in seen.good[["launch_id", "case_id", "label"]].to_dict("records"):
+        for told in seen.facts[launch["launch_id"]].get("ddp_logger", []):
+            key = launch["launch_id"], told["rank"], told["step"]
+            spans = spans_of.get(key, seen.results.span.iloc[:0])
+            ours = _ours(told["forward_end_s"], spans, calls_of.get(key, calls.iloc[:0]))
+            for name, ours_s in zip(SPANS, ours, strict=True):
+                theirs = told[f"{name}_s"]
+                rows.append(
+                    {
+                        **{of: launch[of] for of in ("launch_id", "case_id", "label")},
+                        **{of: told[of] for of in ("rank", "step")},
+                        "span": name,
+                        "ddp_s": np.nan if theirs is None else theirs,
+                        "ours_s": ours_s,
+                    }
+                )
+    table = pd.DataFrame(rows, columns=COLUMNS[:-1])
+    return table.assign(difference=table["ddp_s"].astype(float) / table["ours_s"].astype(float) - 1)
+
+
+def ddp_spans(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per case and span of a `ddp_comparison` that both tell: medians over launches and ranks, and how far they
+    differ."""
+    table = table.dropna(subset=["difference"])
+    groups = table.groupby(["case_id", "label", "span"], sort=False)
+    spans = groups[["ddp_s", "ours_s"]].median().assign(launches=groups["launch_id"].nunique()).reset_index()
+    return spans.assign(difference=spans["ddp_s"] / spans["ours_s"] - 1)
+
+
+def findings(seen: Evidence) -> Iterator[Finding]:
+    """Where DDP and we say different things of the same steps: in the median over a case's launches and ranks, and in
+    most of them in that direction, for a rank that lost its core once pulls the median of few."""
+    table = seen.once(ddp_comparison).dropna(subset=["difference"])
+    table = table.assign(apart=np.where(_apart(table["ddp_s"], table["ours_s"]), np.sign(table["difference"]), 0))
+    for (case_id, span), group in table.groupby(["case_id", "span"], sort=False):
+        theirs, ours = float(group["ddp_s"].median()), float(group["ours_s"].median())
+        alike = int((group["apart"] == np.sign(theirs - ours)).sum())
+        if _apart(theirs, ours) and alike > len(group) / 2 and alike > 1:
+            yield Finding(
+                code="ddp_disagrees",
+                message=f"{group['label'].iloc[0]}: DDP's own logger has {format.milliseconds(theirs)} of {span} in an "
+                f"instrumented step, the instruments here {format.milliseconds(ours)}; so in {alike} of "
+                f"{format.count(len(group), 'pair')}.",
+                advice="One of the two is wrong, or they mean different spans (docs/instruments.md): a forward hook of "
+                "your own lies in one alone, and on a busy host ranks lose their core between two readings of the "
+                "clock. Trust neither before you know which.",
+                case_id=str(case_id),
+            )
+
+
+def _apart(theirs: Any, ours: Any) -> Any:
+    """Whether two seconds of one span disagree; works on columns too."""
+    return (abs(theirs - ours) > DISAGREES * ours) & (abs(theirs - ours) > DISAGREES_S)
+
+
+def _ours(forward_end: float, spans: pd.DataFrame, calls: pd.DataFrame) -> tuple[float, float, float]:
+    """Our seconds of SPANS. Where forward and backward take turns, no span tells when the last forward began; buckets
+    count from its end."""
+    calls = calls[pd.to_numeric(calls["made_s"]) >= forward_end]
+    forward = spans.loc[spans["name"] == "forward", "start_s"]
+    begin = float(forward.iloc[0]) if len(forward) else np.nan
+    made, start, duration = (pd.to_numeric(calls[name]).astype(float) for name in ("made_s", "start_s", "duration_s"))
+    ends = start + duration
+    end = float(ends.max()) if len(ends) and ends.notna().all() else np.nan
+    return forward_end - begin, float(made.max()) - forward_end, end - float(made.min())

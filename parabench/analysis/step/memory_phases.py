@@ -1,0 +1,37 @@
+"""Memory by the parts of an instrumented step, as torch's allocator counts it, or the resident set on the CPU."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from parabench.analysis.evidence import Evidence
+from parabench.store.record import MEMORY_PARTS, MEMORY_READINGS
+
+COLUMNS = ["case_id", "label", "device", "part", *MEMORY_READINGS, "launches"]
+
+
+def memory_phases(seen: Evidence) -> pd.DataFrame:
+    """One row per case and part of the step, cases by latency and parts in their order: `case_id, label, device, part`,
+    MEMORY_READINGS in bytes, `launches`. Unknown is NaN; empty where nothing was read.
+
+    Of a launch they are those of the rank that holds most in any part (reserved on CUDA, resident on the CPU), each the
+    largest over its instrumented steps; of a case the median over launches.
+    """
+    names = {f"{part}_{reading}": (part, reading) for part in MEMORY_PARTS for reading in MEMORY_READINGS}
+    rows = seen.rows("instrumented")
+    rows = rows[rows["metric"].isin(names)]
+    told = rows["metric"].map(names)
+    rows = rows.assign(part=told.str[0], reading=told.str[1], value=pd.to_numeric(rows["value"]))
+    most = rows.pivot_table(index=["launch_id", "rank", "part"], columns="reading", values="value", aggfunc="max")
+    most = most.reindex(columns=list(MEMORY_READINGS)).reset_index()
+    held = most["reserved_bytes"].fillna(most["rss_bytes"]).groupby([most["launch_id"], most["rank"]]).max()
+    largest = pd.MultiIndex.from_tuples(held.dropna().groupby("launch_id").idxmax(), names=["launch_id", "rank"])
+    own = most[pd.MultiIndex.from_frame(most[["launch_id", "rank"]]).isin(largest)]
+    own = own.merge(seen.good[["launch_id", "case_id"]], on="launch_id")
+    groups = own.groupby(["case_id", "part"])
+    table = groups[list(MEMORY_READINGS)].median().assign(launches=groups["launch_id"].nunique()).reset_index()
+    table = seen.cases[["case_id", "label", "device"]].merge(table, on="case_id")
+    order = {part: at for at, part in enumerate(MEMORY_PARTS)}
+    place = table["case_id"].map({case_id: at for at, case_id in enumerate(seen.cases["case_id"])})
+    table = table.assign(_case=place, _part=table["part"].map(order)).sort_values(["_case", "_part"], kind="stable")
+    return table.reset_index(drop=True)[COLUMNS]

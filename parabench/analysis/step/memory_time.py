@@ -1,0 +1,79 @@
+"""Memory while a launch ran: of each rank's process, of each device, and of each rank on it; and what was allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pandas as pd
+
+from parabench.analysis.environment import nodes
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.stats.windows import phases
+
+# Two periods of a sampler and a little: a process that others keep from its core for so long is still at it.
+PAUSE_S = 0.25
+# A process always grows a little: of what is looked for, this share is no part of it.
+SLIGHT = 0.01
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Memory that came to stay: so many bytes, between the reading at `after_s` and the one at `until_s`."""
+
+    after_s: float
+    until_s: float
+    bytes: float
+
+
+def memory_timeline(seen: Evidence, launch_id: int) -> pd.DataFrame:
+    """Columns `place, t_s, bytes`, ordered: what a launch held, in seconds after it began.
+
+    A place is `rank 0` (the resident set of its process), `device 0` (all that is in use there) or
+    `rank 0 on device 0`; on several nodes a device is named with its own, `node 1, device 0`. Unknown is NaN: a gap.
+    """
+    of_several = nodes.several(seen.session.environment)
+    host, device = seen.results.host_sample, seen.results.device_sample
+    host = host[(host["launch_id"] == launch_id) & (host["metric"] == "rss_bytes")]
+    device = device[(device["launch_id"] == launch_id) & (device["metric"] == "used_bytes")]
+    on_host = host.assign(place=[f"rank {rank:.0f}" for rank in host["rank"]])
+    on_device = device.assign(
+        place=[
+            ("" if pd.isna(rank) else f"rank {rank:.0f} on ") + nodes.device_said(index, node, of_several)
+            for node, index, rank in zip(device["node"], device["device"], device["rank"], strict=True)
+        ]
+    )
+    both = [rows[["place", "t_s", "value"]] for rows in (on_device, on_host) if len(rows)]
+    if not both:
+        return pd.DataFrame(columns=["place", "t_s", "bytes"])
+    table = pd.concat(both).rename(columns={"value": "bytes"})
+    return table.assign(bytes=pd.to_numeric(table["bytes"])).sort_values("t_s", kind="stable").reset_index(drop=True)
+
+
+def launch_phases(seen: Evidence, launch_id: int) -> dict[str, tuple[float, float]]:
+    """{phase: (begin, end)} of a launch, in seconds after it began."""
+    own = seen.launches.loc[seen.launches["launch_id"] == launch_id, "facts"]
+    return phases(own.iloc[0]) if len(own) else {}
+
+
+def allocations(line: pd.DataFrame, least_bytes: float, *, pause_s: float = PAUSE_S) -> list[Allocation]:
+    """Where one place's memory grew by `least_bytes` or more, and did not shrink meanwhile.
+
+    Filling what was allocated may take longer than a reading's period, and be interrupted: rises with less than
+    `pause_s` between them are one.
+    """
+    line = line.dropna(subset=["bytes"])
+    rises: list[Allocation] = []
+    together = False
+    readings = list(zip(line["t_s"], line["bytes"], strict=True))
+    for (before_s, before), (t_s, size) in pairwise(readings):
+        if size - before > SLIGHT * least_bytes:
+            last = rises[-1] if together else None
+            if last is not None and before_s - last.until_s < pause_s:
+                rises[-1] = Allocation(last.after_s, t_s, last.bytes + size - before)
+            else:
+                rises.append(Allocation(before_s, t_s, size - before))
+            together = True
+        elif size < before:
+            together = False
+    return [rise for rise in rises if rise.bytes >= least_bytes]

@@ -1,0 +1,102 @@
+"""What NCCL chose, as it told in each case's explaining launch, which counts for nothing else; and what its Inspector
+measured in those that count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis.evidence import Evidence
+from parabench.store.record import EXPLAIN_BLOCK, Status
+
+COLUMNS = [
+    "case_id", "label", "world_size", "version", "op", "bytes", "algorithm", "protocol", "channels", "calls",
+]  # fmt: skip
+INSPECTED = ["case_id", "label", "op", "bytes", "ranks"]
+MEASURED = ["duration_s", "algbw_bytes_per_s", "busbw_bytes_per_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """How NCCL connected the ranks of a case. Where a log said nothing it is None or empty.
+
+    `rings` and `trees` are {channel: ranks} as the first rank that logs them has them, `transports` {name: connections}
+    of all ranks together.
+    """
+
+    case_id: str
+    label: str
+    version: str | None
+    network: str | None
+    plugin: str | None
+    nvls: bool | None
+    channels: dict[str, int]
+    rings: dict[str, str]
+    trees: dict[str, str]
+    transports: dict[str, int]
+
+
+def explained(seen: Evidence) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """(launch, what each rank's log told) of every explaining launch that ended well: `probes.nccl_log.parse`'s
+    "version", "network", "plugin", "nvls", "channels", "rings", "trees", "transports" and "choices", and "rank"."""
+    launches = seen.launches[(seen.launches["block"] == EXPLAIN_BLOCK) & (seen.launches["status"] == Status.OK)]
+    rows: list[dict[Any, Any]] = launches.to_dict("records")
+    return [(row, seen.facts[row["launch_id"]].get("nccl", [])) for row in rows]
+
+
+def choices(seen: Evidence) -> pd.DataFrame:
+    """One row per case, operation, size and choice, smallest first: `case_id, label, world_size, version, op, bytes,
+    algorithm, protocol, channels, calls`. `bytes` are NCCL's: of a reduce-scatter or an all-gather one rank's part.
+
+    Only the first rank of a communicator logs, so ranks add up: `calls` counts communicators' calls, not ranks'.
+    Unknown is None or NaN. Empty where nothing was explained.
+    """
+    rows = [
+        {**{name: launch[name] for name in ("case_id", "label", "world_size")}, "version": told["version"], **choice}
+        for launch, ranks in explained(seen)
+        for told in ranks
+        for choice in told["choices"]
+    ]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    summed = table.groupby(COLUMNS[:-1], dropna=False, sort=False).agg(calls=("calls", "sum")).reset_index()
+    return summed.sort_values(["case_id", "op", "bytes"], kind="stable").reset_index(drop=True)
+
+
+def wirings(seen: Evidence) -> list[Wiring]:
+    """One for each case that was explained."""
+    found = []
+    for launch, ranks in explained(seen):
+        first = {
+            name: next((told[name] for told in ranks if told[name] not in (None, {})), empty)
+            for name, empty in _FIRST.items()
+        }
+        transports: Counter[str] = Counter()
+        for told in ranks:
+            transports.update(told["transports"])
+        if ranks:
+            found.append(Wiring(launch["case_id"], launch["label"], transports=dict(transports), **first))
+    return found
+
+
+# What one rank tells for all, and what it is where none does.
+_FIRST: dict[str, Any] = {
+    "version": None, "network": None, "plugin": None, "nvls": None, "channels": {}, "rings": {}, "trees": {}
+}  # fmt: skip
+
+
+def inspected(seen: Evidence) -> pd.DataFrame:
+    """One row per case, operation, size and number of ranks that NCCL's Inspector told of: INSPECTED, `calls` on one
+    rank of one launch, and MEASURED, medians over ranks and launches. Empty where it was off or left no file."""
+    rows = [
+        {"case_id": case_id, "label": label, **op}
+        for at, case_id, label in zip(*(seen.good[name] for name in ("launch_id", "case_id", "label")), strict=True)
+        for told in seen.facts[at].get("nccl_inspector", [])
+        for op in told["ops"]
+    ]
+    table = pd.DataFrame(rows, columns=[*INSPECTED, "calls", *MEASURED])
+    table = table.astype(dict.fromkeys(MEASURED, float))
+    groups = table.groupby(INSPECTED, sort=False)[["calls", *MEASURED]]
+    return groups.median().reset_index().sort_values(["case_id", "op", "bytes"], kind="stable").reset_index(drop=True)

@@ -1,0 +1,104 @@
+"""A comparison of two machines as a person would say it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from parabench.analysis.text import format
+
+if TYPE_CHECKING:
+    from parabench.analysis.compare.across import Across, Common
+    from parabench.analysis.compare.ratios import Ratio
+    from parabench.analysis.stats.geometric import Mean
+
+
+def sentence(of: Across) -> str:
+    """What a step takes on one beside the other, what a joule and a gigabyte give, and what is not in it."""
+    sides = f"On candidate ({of.candidate_hardware})", f"base ({of.base_hardware})"
+    if of.latency.ratio is None:
+        said = [f"No case ended well on both sides, so {sides[1]} cannot be compared with candidate "
+                f"({of.candidate_hardware}): {of.latency.reason}."]  # fmt: skip
+    else:
+        said = [
+            f"{sides[0]} a step takes {times(of.latency.ratio)} times as long as on {sides[1]}{_over(of.latency)}.",
+            _gives("joule", of.per_joule, "tokens", of.latency.cases),
+            _gives("GB of peak memory", of.per_gb, "tokens/s", of.latency.cases),
+        ]
+    apart = [
+        f"{sum(case.side == side for case in of.alone)} only in {side}"
+        for side in ("base", "candidate")
+        if any(case.side == side for case in of.alone)
+    ]
+    failed = sum(case.latency.ratio is None for case in of.cases)
+    left = apart + ([f"{failed} that did not end well on both sides"] if failed and of.latency.ratio else [])
+    return " ".join(said) + (f" Not in it: {', '.join(left)}." if left else "")
+
+
+def _gives(what: str, mean: Mean, unit: str, cases: int) -> str:
+    """What a joule or a gigabyte gives; of how many cases only where it is of others than the step."""
+    if mean.ratio is None:
+        return f"What a {what} gives is unknown: {mean.reason}."
+    over = _over(mean) if mean.cases != cases else _ends(mean)
+    return f"A {what} gives {times(mean.ratio)} times the {unit}{over}."
+
+
+def _over(mean: Mean) -> str:
+    cases = f"geometric mean of {mean.cases} cases" if mean.cases > 1 else "in 1 case"
+    return f", {cases}{_ends(mean)}"
+
+
+def _ends(mean: Mean) -> str:
+    return f" (95 %: {interval(mean)})" if mean.low is not None else f" (no interval: {mean.reason})"
+
+
+def command(of: Across) -> str:
+    """What makes this comparison again."""
+    return shlex.join(["parabench", "compare", *(origin.at for origin in of.origins), "--across-hardware"])
+
+
+def times(ratio: float) -> str:
+    """A ratio: '0.41', '12.3'."""
+    return f"{ratio:.2f}" if 0.1 <= ratio < 10 else format.digits(ratio)
+
+
+def interval(of: Mean | Ratio) -> str:
+    """'0.40 to 0.42', with more digits where the ends would read the same."""
+    if of.low is None or of.high is None:
+        return format.UNKNOWN
+    said = [(times(of.low), times(of.high)), *((format.digits(of.low, n), format.digits(of.high, n)) for n in (3, 4))]
+    low, high = next((ends for ends in said if ends[0] != ends[1]), said[0])
+    return f"{low} to {high}"
+
+
+def value(number: float | None) -> str:
+    """A number with three digits; a dash where there is none."""
+    return format.digits(number) if format.known(number) else "–"
+
+
+def lines(of: Across) -> list[str]:
+    """The whole comparison as lines of text."""
+    return [
+        of.sentence(),
+        *(f"hardware: {difference}" for difference in of.hardware),
+        *(f"software: {difference}" for difference in of.software),
+        *(f"doubt: {finding.message} {finding.advice}" for finding in of.findings),
+        *(f"{case.label}: {'; '.join(_case(case))}" for case in of.cases),
+        *(f"only in {case.side}: {case.label}: {case.reason}" for case in of.alone),
+    ]
+
+
+def _case(case: Common) -> Iterator[str]:
+    latency = case.latency
+    if latency.ratio is None:
+        yield latency.reason
+        return
+    yield f"{format.milliseconds(latency.base)} -> {format.milliseconds(latency.candidate)}, {_factor(latency)}"
+    for name, ratio in (("per joule", case.per_joule), ("per GB", case.per_gb)):
+        yield f"{name} {_factor(ratio) if ratio.ratio is not None else f'unknown ({ratio.reason})'}"
+
+
+def _factor(ratio: Ratio) -> str:
+    said = f"{times(ratio.ratio or 0)} times"
+    return f"{said} (95 %: {interval(ratio)})" if ratio.low is not None else f"{said} (no interval: {ratio.reason})"

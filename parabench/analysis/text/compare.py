@@ -1,0 +1,207 @@
+"""A gate's verdict as a person would say it."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Iterable, Iterator
+from statistics import median
+from typing import TYPE_CHECKING
+
+from parabench.analysis.compare.between import FEWEST_SESSIONS, BetweenSessions
+from parabench.analysis.compare.outcome import REGRESSIONS, Outcome, Verdict
+from parabench.analysis.stats.confidence import CONFIDENCE
+from parabench.analysis.stats.ttest import MOST_LAUNCHES, POWER
+from parabench.analysis.text import format
+
+if TYPE_CHECKING:
+    from parabench.analysis.compare.gate import Comparison
+    from parabench.analysis.compare.row import Row
+
+
+def sentence(of: Comparison) -> str:
+    """The verdict, which slowdowns are ruled out, what that rests on, and what else became of cases."""
+    said = {
+        Verdict.REGRESSION: _regression,
+        Verdict.INCONCLUSIVE: _inconclusive,
+        Verdict.NO_REGRESSION: _none,
+    }[of.verdict](of)
+    counts = {outcome: sum(row.outcome == outcome for row in of.rows) for outcome in Outcome}
+    rest = [
+        f"{counts[outcome]:,} {outcome}"
+        for outcome in Outcome
+        if outcome not in (*REGRESSIONS, Outcome.SAME) and counts[outcome]
+    ]
+    also = f"Also: {', '.join(rest)}." if rest else ""
+    return " ".join(part for part in (*said, _measured(of), also) if part)
+
+
+def _regression(of: Comparison) -> Iterator[str]:
+    said = []
+    slower = [row for row in of.rows if row.outcome is Outcome.SLOWER]
+    if slower:
+        most = max(slower, key=lambda row: row.ratio or 0)
+        which = f"{format.count(len(slower), 'case')} of {len(of.judged):,} judged got slower"
+        said.append(f"{which}, the most by {format.percent((most.ratio or 1) - 1)} ({most.label})")
+    broke = [row for row in of.rows if row.outcome is Outcome.BROKE]
+    partly = [row for row in broke if row.candidate_launches]
+    gone = [row for row in broke if not row.candidate_launches]
+    for rows, end in ((gone, ("that worked no longer ends", "that worked no longer end", "well")),
+                      (partly, ("ends", "end", "well less often"))):  # fmt: skip
+        if rows:
+            which = format.listed((row.label for row in rows), most=3)
+            said.append(f"{format.count(len(rows), 'case')} {end[len(rows) > 1]} {end[2]} ({which})")
+    yield f"Regression: {' and '.join(said)}."
+    ruled_out = len(of.judged) - len(of.not_ruled_out)
+    if 0 < ruled_out < len(of.judged):
+        yield f"Slowdowns above {tolerated(of)} are ruled out in {ruled_out:,} of them ({format.percent(CONFIDENCE)})."
+
+
+def _none(of: Comparison) -> Iterator[str]:
+    part = len(of.judged) < len(of.rows)
+    yield f"No regression: {_part(of)}." if part else "No regression."
+    yield f"Slowdowns above {tolerated(of)} are ruled out{' in every case judged' if part else ''} ({_bound(of)})."
+
+
+def _inconclusive(of: Comparison) -> Iterator[str]:
+    unseen = [row for row in of.rows if row.unseen]
+    if not of.judged:
+        yield "Inconclusive: no case has enough launches on both sides to be judged."
+        if len(unseen) < len(of.rows) and unseen:
+            yield f"{_unseen(unseen)}."
+        return
+    open_, many = len(of.not_ruled_out), len(of.judged)
+    if open_:
+        where = "" if many == 1 == len(of.rows) else f" in {open_:,} of {format.count(many, 'case')}"
+        bounds = f"slowdowns above {tolerated(of)} are not ruled out{where} ({_bound(of)})."
+    else:
+        bounds = f"slowdowns above {tolerated(of)} are ruled out in every case judged ({_bound(of)})."
+    if not unseen:
+        yield f"Inconclusive: {bounds}"
+    else:
+        yield f"Inconclusive: {_part(of)}: {_unseen(unseen)}. Measure these too, or take a base without them."
+        yield bounds[0].upper() + bounds[1:]
+    yield _advice(of)
+
+
+def tolerated(of: Comparison) -> str:
+    """The tolerance, as it was given: '2 %'."""
+    return f"{100 * of.tolerance:.6g} %"
+
+
+def _bound(of: Comparison) -> str:
+    """'95 %; the largest upper bound is +1.1 %, ddp ring 25 MiB, 2 ranks'."""
+    row = of.widest
+    assert row is not None
+    assert row.upper is not None
+    which = "the largest upper bound" if len(of.judged) > 1 else "the upper bound"
+    return f"{format.percent(CONFIDENCE)}; {which} is {format.signed(row.upper - 1)}, {row.label}"
+
+
+def _part(of: Comparison) -> str:
+    """'1 of 4 cases judged'."""
+    return f"{len(of.judged):,} of {format.count(len(of.rows), 'case')} judged"
+
+
+# What is said of cases that could not be judged and should have been.
+_WHY = {
+    Outcome.ONLY_BASE: ("is only in base", "are only in base"),
+    Outcome.NOT_OK: ("has no launch in candidate that counts", "have no launch in candidate that counts"),
+    Outcome.NOT_JUDGED: ("has too few launches", "have too few launches"),
+    Outcome.UNCLEAR: ("fails more often, though not beyond chance", "fail more often, though not beyond chance"),
+}
+
+
+def _unseen(rows: list[Row]) -> str:
+    """'2 are only in base (a; b), 1 has too few launches (c)'."""
+    said = []
+    for outcome, (one, several) in _WHY.items():
+        labels = [row.label for row in rows if row.outcome is outcome]
+        if labels:
+            which = format.listed(labels, most=3)
+            said.append(f"{len(labels):,} {one if len(labels) == 1 else several} ({which})")
+    return ", ".join(said)
+
+
+def needed(of: Comparison) -> int | None:
+    """With how many launches a side two equal sides would pass, of the cases that stand in the way; None where there is
+    no such number, or no such case."""
+    known = [row.launches_needed for row in of.not_ruled_out]
+    return None if None in known else max((each for each in known if each is not None), default=None)
+
+
+def _advice(of: Comparison) -> str:
+    if not of.not_ruled_out:
+        return ""
+    launches = needed(of)
+    if launches is not None:
+        most = max(of.not_ruled_out, key=lambda row: row.launches_needed or 0)
+        equal = f"Two equal sides would pass with about {launches} launches a side ({format.percent(POWER)})"
+        return f"{equal}{_short(most)}."
+    if any(row.session_sd for row in of.not_ruled_out if row.launches_needed is None):
+        return (
+            f"No number of launches up to {MOST_LAUNCHES} shows it where sessions differ: measure both sides in turns "
+            "with `parabench ab`."
+        )
+    return f"More than {MOST_LAUNCHES} launches a side would be needed: too noisy for this tolerance."
+
+
+def _short(row: Row) -> str:
+    """Which side is short of launches, where the other has more."""
+    there = {"base": len(row.base_launches), "candidate": len(row.candidate_launches)}
+    short, long = sorted(there, key=lambda side: there[side])
+    if there[short] == there[long]:
+        return ""
+    return f"; {short} has {format.count(there[short], 'launch')} where {long} has {there[long]:,}"
+
+
+def _measured(of: Comparison) -> str:
+    """What the bounds rest on: launches, and of sides that were measured apart what sessions are taken to differ by."""
+    if not of.judged:
+        return ""
+    launches = [min(len(row.base_launches), len(row.candidate_launches)) for row in of.judged]
+    many = f"{min(launches)} to {max(launches)}" if min(launches) < max(launches) else str(max(launches))
+    if of.between_sessions is None:
+        return f"{many} launches a side, interleaved."
+    return f"{many} launches a side, one side after the other. {_sessions(of, of.between_sessions)}"
+
+
+def _sessions(of: Comparison, between: BetweenSessions) -> str:
+    there = f"{format.count(between.sessions, 'session')} of base's environment in its store"
+    if not between.allowed:
+        typical = format.percent(median(row.session_sd for row in of.judged if row.session_sd is not None))
+        return f"What sessions differ is in the bounds, from {there}: {typical} (standard deviation, typical case)."
+    share = f"{100 * between.allowance:.6g} % (standard deviation, --between-sessions)"
+    if between.measured:
+        which = f"{between.allowed:,} of {format.count(len(of.judged), 'case')}"
+        return f"Sessions are taken to differ by {share} for {which}, and by what {there} tell for the others."
+    if any((row.session_sd or 0.0) > between.allowance for row in of.judged):
+        share += ", or as much as launches of one where that is more"
+    is_ = "is" if between.sessions == 1 else "are"
+    return f"Sessions are taken to differ by {share}: there {is_} {there}, and {FEWEST_SESSIONS} would tell."
+
+
+def command(of: Comparison) -> str:
+    """What makes this comparison again."""
+    changed = [word for name in of.changed for word in ("--changed", name)]
+    options = ["--tolerance", repr(of.tolerance), "--alpha", repr(of.alpha), *changed]
+    if of.between_sessions is not None:
+        options += ["--between-sessions", repr(of.between_sessions.allowance)]
+    return shlex.join(["parabench", "compare", *(origin.at for origin in of.origins), *options])
+
+
+def interval(row: Row) -> str:
+    """The 95 % interval of a row's change: '+8.1 % to +10 %'; nothing where there is none."""
+    if row.low is None or row.high is None:
+        return ""
+    return f"{format.signed(row.low - 1)} to {format.signed(row.high - 1)}"
+
+
+def ids(launches: Iterable[int]) -> str:
+    """Launches by their ids, those in a row together: '1-4, 9'; 'none' where there are none."""
+    said: list[str] = []
+    # Consecutive ids have one distance from their places.
+    for _, group in itertools.groupby(enumerate(sorted(launches)), key=lambda pair: pair[1] - pair[0]):
+        run = [each for _, each in group]
+        said.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return ", ".join(said) or "none"

@@ -1,0 +1,99 @@
+"""What measured links say of the fastest configuration: whether their tiers are why two levels win, or why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from parabench.analysis.links import ACROSS, ALIKE, NODE, Tier, gigabytes, link_table, tiers_of, tiers_said, times_less
+from parabench.analysis.ranking.answer import Answer
+from parabench.analysis.session import Session
+from parabench.plan.case import Case
+from parabench.store.store import Results
+
+TWO_LEVEL = "two_level"
+
+
+def with_links(
+    answers: Iterable[Answer], results: Results, session: Session, launches: pd.DataFrame
+) -> tuple[Answer, ...]:
+    """The answers with what the session's links say of them, where they were measured."""
+    tiers = tiers_of(link_table(results, session))
+    if not tiers:
+        return tuple(answers)
+    stored = launches.drop_duplicates("case_id")
+    texts = dict(zip(stored["case_id"], stored["case_json"], strict=True))
+
+    def cases(candidates: Iterable[str]) -> list[Case]:
+        return [Case.from_dict(json.loads(texts[each])) for each in candidates]
+
+    said = []
+    for answer in answers:
+        if answer.best is None or not answer.decided:
+            said.append(answer)
+            continue
+        (best,) = cases([answer.best.case_id])
+        near, far = (cases(each.case_id for each in some) for some in (answer.equals, answer.slower))
+        said.append(replace(answer, links=explained(best, near, far, tiers)))
+    return tuple(said)
+
+
+def explained(best: Case, equals: Sequence[Case], slower: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
+    """Whether the tiers explain that `best` is faster than `slower`, in words; `equals` cannot be told apart from it.
+
+    Empty where none of them ran on several nodes, or a tier is unknown. Counts of bytes are those of an all-reduce of
+    S bytes by `collectives/two_level.py` and by a ring: over the links between m nodes of g ranks (n in all) a rank
+    sends 2(m-1)/m S/g, a node so 2(m-1)/m S, and in a ring of all ranks one rank of each node 2(n-1)/n S.
+    """
+    times = times_less(tiers)
+    if times is None or max(case.nodes for case in (best, *equals, *slower)) < 2:
+        return ""
+    sentence = f"Of links, as measured: {tiers_said(tiers)}."
+    if best.nodes < 2:
+        return sentence
+    alike = [case for case in slower if _grid(case) == _grid(best)]
+    if times >= ALIKE:
+        beaten = any(_is_flat(case) for case in alike)
+        won = _splits_evenly(best) and beaten and not any(_is_flat(case) for case in equals)
+        return f"{sentence} {_saves(best)}" if won else sentence
+    levels = f"{gigabytes(tiers[ACROSS].bytes_per_s)} and {gigabytes(tiers[NODE].bytes_per_s)}"
+    as_much = "about as much as" if times > 1 / ALIKE else "more than"
+    carry = f"Links across nodes carry {as_much} links in a node ({levels})"
+    if best.algorithm.startswith(TWO_LEVEL):
+        return f"{carry}, so they are not why two levels are fastest."
+    if any(case.algorithm.startswith(TWO_LEVEL) for case in alike):
+        return f"{carry}, so two levels spare no slow links."
+    return sentence
+
+
+def _saves(best: Case) -> str:
+    m, n = best.nodes, best.world_size
+    g = n // m
+    rank, node, ring = (_digits(part) for part in (2 * (m - 1) / n, 2 * (m - 1) / m, 2 * (n - 1) / n))
+    return (
+        f"There {best.algorithm} saves: with m = {m} nodes of g = {g} ranks it sends 2(m-1)/m S/g = {rank} S over them "
+        f"per rank, {node} S per node, for S bytes of gradients, in {2 * (m - 1)} turns; a flat ring of n = {n} ranks "
+        f"2(n-1)/n S = {ring} S per node, all from one rank of it, in {2 * (n - 1)}."
+    )
+
+
+def _digits(value: float) -> str:
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def _grid(case: Case) -> tuple[str, int, int]:
+    """What must agree for bytes across nodes to differ by the algorithm alone."""
+    return case.strategy, case.world_size, case.nodes
+
+
+def _is_flat(case: Case) -> bool:
+    return not case.algorithm.startswith(TWO_LEVEL)
+
+
+def _splits_evenly(case: Case) -> bool:
+    """Whether the formula is the case's: an all-reduce of gradients, whose levels are the nodes, with a ring across."""
+    two = case.algorithm == TWO_LEVEL or (case.algorithm.startswith(TWO_LEVEL) and case.algorithm.endswith(",ring)"))
+    return case.strategy == "ddp" and two and case.ranks_per_node == case.world_size // case.nodes

@@ -1,0 +1,1 @@
+"""What speaks against trusting numbers, one module for each source."""

@@ -1,0 +1,257 @@
+"""What devices and host say against a result: others on the device, clocks held down, memory errors, a busy host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis.environment import nodes
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.stats.windows import measured, windows
+from parabench.analysis.text import format
+from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, Finding
+
+# Why clocks are not higher, as bits (nvmlClocksEventReason... in nvml.h). These are limits that something imposed. No
+# limits are: nothing to do (1), clocks that somebody chose (2), a display's (0x100).
+IDLE, POWER_CAP = 0x1, 0x4
+THROTTLES = {
+    0x8: "hardware slowdown",
+    0x10: "sync boost with slower devices",
+    0x20: "heat, by software",
+    0x40: "heat, by hardware",
+    0x80: "power brake",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+# A dedicated GPU's clocks stay within about 1-2 % under a steady load.
+CLOCK_RANGE = 0.05
+THIRDS = 3
+# At its power limit now and then is what a device does under load; for longer, the limit decides how fast it is.
+CAPPED_SHARE = 0.05
+# Twice what drivers, monitors and daemons take on an idle host; each core that others use is one that ranks wait for.
+OTHERS_SHARE = 0.10
+# What many devices do not have: that it is not there is said beside the figures, and is no doubt about a result.
+# Devices of as many nodes say the same in one finding.
+MOST_DEVICES = 8
+OPTIONAL = (
+    "ecc_corrected", "ecc_uncorrected", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s",
+    "pcie_rx_bytes_per_s",
+)  # fmt: skip
+
+
+def findings(seen: Evidence) -> tuple[Finding, ...]:
+    """All of them, device by device."""
+    return seen.once(_findings)
+
+
+def _findings(seen: Evidence) -> tuple[Finding, ...]:
+    return tuple(_found(seen))
+
+
+def _found(seen: Evidence) -> Iterator[Finding]:
+    yield from _unreadable(seen)
+    each = [*_of_devices(seen), *_ecc(seen), *_host_busy(seen)]
+    yield from (finding for _, finding in each) if not nodes.several(seen.session.environment) else _gathered(each)
+
+
+# Where it was seen, within its case, and what.
+Placed = tuple[str, Finding]
+
+
+def _of_devices(seen: Evidence) -> Iterator[Placed]:
+    devices, of_several = readings(seen), nodes.several(seen.session.environment)
+    keys = ["case_id", "label", "node", "device"]
+    for (case_id, label, node, device), rows in devices.groupby(keys, sort=False):
+        place = nodes.device_said(device, node, of_several)
+        where = f"{label}: {place}"
+        for code, message, advice in (
+            *_foreign(rows, where),
+            *_throttled(rows, where),
+            *_clocks_moved(rows, where),
+        ):
+            yield place, Finding(code, message, advice, str(case_id))
+
+
+def _gathered(each: list[Placed]) -> Iterator[Finding]:
+    """Of a case the same doubt about more than MOST_DEVICES places as one, with where it was seen first."""
+    groups: dict[tuple[str, str | None], list[Placed]] = {}
+    for place, finding in each:
+        groups.setdefault((finding.code, finding.case_id), []).append((place, finding))
+    for alike in groups.values():
+        if len(alike) <= MOST_DEVICES:
+            yield from (finding for _, finding in alike)
+            continue
+        others = format.listed((place for place, _ in alike[1:]), most=4)
+        first = alike[0][1]
+        yield replace(first, message=f"{first.message} The like was seen at {len(alike) - 1} others: {others}.")
+
+
+def readings(seen: Evidence) -> pd.DataFrame:
+    """One row per reading of a device during the timed steps: `launch_id, case_id, label, node, device, t_s` and a
+    column of each metric that was read of the whole device; NaN where it is unknown."""
+    rows = measured(seen, "device_sample")
+    rows = rows[rows["rank"].isna()]
+    keys = ["launch_id", "case_id", "label", "node", "device", "t_s"]
+    wide = rows.pivot_table(index=keys, columns="metric", values="value", aggfunc="last", dropna=False, observed=True)
+    wide = wide.dropna(how="all").reindex(columns=[*dict.fromkeys([*wide.columns, *_NEEDED])])
+    return wide.reset_index()
+
+
+_NEEDED = ("foreign_processes", "foreign_bytes", "clock_event_reasons", "sm_clock_hz")
+
+Doubt = tuple[str, str, str]
+
+
+def _foreign(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
+    count, size = rows["foreign_processes"].max(), rows["foreign_bytes"].max()
+    if count > 0:
+        held = f", holding up to {format.mebibytes(size)}" if format.known(size) else ", holding an unknown amount"
+        yield (
+            "foreign_process",
+            f"{where} had up to {format.count(int(count), 'process')} on it that "
+            f"{'are' if count > 1 else 'is'} none of this benchmark's{held}, during the timed steps.",
+            "End what else runs on the device (nvidia-smi names it), and measure again.",
+        )
+
+
+def _throttled(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
+    masks = rows["clock_event_reasons"].dropna().astype(int)
+    if masks.empty:
+        return
+    held = {name: float((masks & bit).astype(bool).mean()) for bit, name in THROTTLES.items()}
+    held = {name: share for name, share in held.items() if share}
+    if held:
+        whole = float((masks & sum(THROTTLES)).astype(bool).mean())
+        each = ", ".join(f"{name} in {format.percent(share)}" for name, share in held.items())
+        yield (
+            "throttled",
+            f"{where} held its clocks down in {format.percent(whole)} of the readings during the timed steps: {each}.",
+            "Look at cooling, power supply and power limits; a device that throttles is no measure of its kind.",
+        )
+    capped = _share(masks, POWER_CAP)
+    if capped > CAPPED_SHARE:
+        yield (
+            "power_capped",
+            f"{where} was at its power limit in {format.percent(capped)} of the readings during the timed steps.",
+            "Compare only with devices of the same power limit (nvidia-smi -q -d POWER).",
+        )
+
+
+def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
+    """At its power limit a clock swings by a tenth and more from one reading to the next: means of a third of the
+    timed steps are compared, and nothing is said where `power_capped` says why they differ."""
+    rows = rows.sort_values(["launch_id", "t_s"])
+    masks = rows.groupby("launch_id")["clock_event_reasons"].ffill().fillna(0).astype(int)
+    if _share(rows["clock_event_reasons"].dropna().astype(int), POWER_CAP) > CAPPED_SHARE:
+        return
+    busy = rows[(masks & IDLE) == 0].dropna(subset=["sm_clock_hz"])
+    worst, slowest, fastest = 0.0, 0.0, 0.0
+    for _, clocks in busy.groupby("launch_id")["sm_clock_hz"]:
+        if len(clocks) < THIRDS:
+            continue
+        means = [float(third.mean()) for third in np.array_split(clocks.to_numpy(float), THIRDS)]
+        if (moved := 1 - min(means) / max(means)) > worst:
+            worst, slowest, fastest = moved, min(means), max(means)
+    if worst > CLOCK_RANGE:
+        yield (
+            "clocks_moved",
+            f"{where} computed at {slowest / 1e6:,.0f} MHz in one third of the timed steps of a launch, and at "
+            f"{fastest / 1e6:,.0f} MHz in another, means that differ by {format.percent(worst)}.",
+            "Warm up for longer (--warmup-seconds), or lock the clocks (nvidia-smi -lgc).",
+        )
+
+
+def _share(masks: pd.Series, bit: int) -> float:
+    """In which share of the readings a bit was set; 0 where there are none."""
+    return float((masks & bit).astype(bool).mean()) if len(masks) else 0.0
+
+
+def _unreadable(seen: Evidence) -> Iterator[Finding]:
+    """One finding for each reason: what was null during the timed steps, and where."""
+    advice = "Numbers that rest on it are unknown. Look at the driver, at permissions, and at what a container may see."
+    for reason, (launches, metrics) in _unread(seen).items():
+        yield Finding(
+            "device_unreadable",
+            f"{format.listed(metrics, most=4)} could not be read during the timed steps "
+            f"of {format.count(len(launches), 'launch')}: {reason}.",
+            advice,
+        )
+    without: dict[tuple[str, str], set[int]] = {}
+    for at in seen.good["launch_id"]:
+        for node, sampler in nodes.samplers(seen.facts[at]).items():
+            for name, reason in (sampler.get("unread") or {}).items():
+                without.setdefault((name, reason), set()).add(node)
+    of_several = nodes.several(seen.session.environment)
+    for (name, reason), where in without.items():
+        what = ("The devices" if name == "nvml" else "The host") + (f" of {nodes.nodes_said(where)}" * of_several)
+        yield Finding("device_unreadable", f"{what} could not be read: {reason}.", advice)
+
+
+def _unread(seen: Evidence) -> dict[str, tuple[set[int], list[str]]]:
+    """{reason: (launches, what)}. A null holds until the next reading of the same."""
+    found: dict[str, tuple[set[int], list[str]]] = {}
+    of_several = nodes.several(seen.session.environment)
+    for table, where in (("device_sample", "device"), ("host_sample", None)):
+        rows = seen.rows(table).merge(seen.once(windows), on="launch_id")
+        keys = ["launch_id", "node", "metric", "rank", *([where] if where else [])]
+        until = rows.groupby(keys, dropna=False)["t_s"].shift(-1).fillna(float("inf"))
+        null = rows["value"].isna() & (rows["t_s"] < rows["end_s"]) & (until > rows["begin_s"])
+        for row in rows[null].to_dict("records"):
+            if row["reason"] in (NOT_SUPPORTED, MAY_HAVE_WRAPPED) and row["metric"] in OPTIONAL:
+                continue
+            of_rank = "" if pd.isna(row["rank"]) else f" of rank {row['rank']:.0f}"
+            at = nodes.device_said(row[where], row["node"], of_several) if where else f"node {row['node']}"
+            what = f"{row['metric']}{of_rank}" + (f" of {at}" if where or of_several else "")
+            launches, metrics = found.setdefault(str(row["reason"]), (set(), []))
+            launches.add(row["launch_id"])
+            if what not in metrics:
+                metrics.append(what)
+    return found
+
+
+def _ecc(seen: Evidence) -> Iterator[Placed]:
+    """Errors may come at any time of a launch; what was there before is not of this launch, but of this device."""
+    rows = seen.rows("device_sample")
+    rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
+    rows = rows.merge(seen.good[["launch_id", "case_id", "label"]], on="launch_id")
+    rows = rows.assign(value=pd.to_numeric(rows["value"]))
+    of_several = nodes.several(seen.session.environment)
+    for (case_id, label, node, device), own in rows.groupby(["case_id", "label", "node", "device"], sort=False):
+        place = nodes.device_said(device, node, of_several)
+        grown = own.groupby(["launch_id", "metric"])["value"].agg(lambda values: values.max() - values.min())
+        new = grown.groupby("metric").sum()
+        corrected, not_corrected = (int(new.get(f"ecc_{kind}", 0)) for kind in ("corrected", "uncorrected"))
+        lasting = own.loc[own["metric"] == "ecc_uncorrected", "value"].max()
+        if corrected or not_corrected or lasting > 0:
+            finding = Finding(
+                "ecc_errors",
+                f"{label}: {place} corrected {format.count(corrected, 'memory error')} while it was launched, "
+                f"and could not correct {not_corrected}; {int(lasting) if format.known(lasting) else 'unknown'} in all "
+                "since its driver was loaded.",
+                "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and do not trust results "
+                "that an uncorrected error stood beside.",
+                str(case_id),
+            )
+            yield place, finding
+
+
+def _host_busy(seen: Evidence) -> Iterator[Placed]:
+    rows = measured(seen, "host_sample")
+    rows = rows[(rows["metric"] == "other_cpu_share") & rows["value"].notna()]
+    of_several = nodes.several(seen.session.environment)
+    shares = rows.groupby(["case_id", "label", "node", "launch_id"], sort=False)["value"].mean()
+    for (case_id, label, node), own in shares.reset_index().groupby(["case_id", "label", "node"], sort=False)["value"]:
+        place = f"node {node}" if of_several else "the host"
+        busy = own[own > OTHERS_SHARE]
+        if len(busy):
+            finding = Finding(
+                "host_busy",
+                f"{label}: in {len(busy)} of {format.count(len(own), 'launch')} other processes used up to "
+                f"{format.percent(busy.max())} of {place}'s CPU time during the timed steps.",
+                "End what else runs on the host, and measure again.",
+                str(case_id),
+            )
+            yield place, finding

@@ -1,0 +1,205 @@
+"""Doubts about a session's numbers, computed from the data and said with advice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pandas as pd
+
+from parabench.analysis.environment.nodes import crowded, rank_said, several, sharing
+from parabench.analysis.evidence import Evidence, evidence
+from parabench.analysis.session import select_session
+from parabench.analysis.stats.arithmetic import arithmetic
+from parabench.analysis.step import breakdown, ddp_log, stragglers
+from parabench.analysis.text import format
+from parabench.analysis.warnings import health, launch_bound, links
+from parabench.analysis.warnings import nodes as node_checks
+from parabench.analysis.warnings.nodes import LOCAL_FORWARD
+from parabench.analysis.warnings.shared_gpu import shared_gpu
+from parabench.store.record import Finding
+from parabench.store.store import Results
+
+# Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
+# 9.7 %, and a third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated
+# GPU is quieter.
+DRIFTS = {"cpu": 0.10, "cuda": 0.05}
+# By how much launches of one case differed there, in their number; it was not measured for a dedicated GPU.
+AA_SPREAD = {"cpu": 0.025}
+# Twice that; a dedicated GPU's clocks stay within about 1-2 %.
+NOISY = {"cpu": 2 * AA_SPREAD["cpu"], "cuda": 0.03}
+# With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
+FEW_LAUNCHES = 3
+# What each instrument makes doubtful: functions of the evidence, in the order in which they are said.
+INSTRUMENTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
+    node_checks.findings,
+    breakdown.findings,
+    stragglers.findings,
+    health.findings,
+    launch_bound.findings,
+    ddp_log.findings,
+    links.findings,
+)
+# Above scheduler noise; the other ranks wait for it in every all-reduce.
+SLOW_RANK = 1.25
+
+
+def check(results: Results, session: str | int | None = None) -> list[Finding]:
+    """All computed findings of a session (default: the newest), the broadest first."""
+    return check_evidence(evidence(results, select_session(results, session)))
+
+
+def check_evidence(seen: Evidence) -> list[Finding]:
+    """The same from what was gathered."""
+    cases = seen.cases
+    return [
+        *few_launches(list(cases["label"]), list(cases["n_ok"])),
+        *_failing(cases),
+        *_oversubscribed(seen),
+        *shared_gpu(cases, seen.session.environment),
+        *_sharing(seen),
+        *arithmetic(seen),
+        *_noisy(cases),
+        *_drifting(seen.good),
+        *_slow_ranks(seen),
+        *(finding for findings in INSTRUMENTS for finding in findings(seen)),
+    ]
+
+
+def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding]:
+    """The finding that some cases have too few `good` launches; those without any are told of elsewhere."""
+    few = [label for label, n_ok in zip(labels, good, strict=True) if 0 < n_ok < FEW_LAUNCHES]
+    if few:
+        which = "Every case" if len(few) == len(labels) else format.listed(few, most=3)
+        yield Finding(
+            code="few_launches",
+            message=f"{which}: fewer than {FEW_LAUNCHES} good launches, "
+            "so the spread between launches is hardly known.",
+            advice=f"Run {FEW_LAUNCHES} launches or more (--launches).",
+        )
+
+
+def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
+    for case in cases[(cases["n_ok"] > 0) & (cases["n_ok"] < cases["n_launches"])].to_dict("records"):
+        yield Finding(
+            code="fails_sometimes",
+            message=f"{case['label']}: {case['status']} of {format.count(case['n_launches'], 'launch')}; "
+            "only the good ones are ranked.",
+            advice="Read the launch's error before you choose this configuration.",
+            case_id=case["case_id"],
+        )
+
+
+def _oversubscribed(seen: Evidence) -> Iterator[Finding]:
+    environment, of_several = seen.session.environment, several(seen.session.environment)
+    over: dict[str, tuple[int, int]] = {}
+    for case in seen.cases[seen.cases["device"] == "cpu"].to_dict("records"):
+        found = crowded(environment, *(int(case[name]) for name in ("world_size", "threads", "nodes")))
+        if found:
+            over[case["label"]] = found
+    if over:
+        wanted, cores = max(over.values())
+        whose = "a node's ranks" if of_several else "world_size"
+        yield Finding(
+            code="oversubscribed",
+            message=f"{format.listed(over, most=3)}: up to {wanted} computing threads on {format.count(cores, 'core')}"
+            f"{' of a node' if of_several else ''}, so ranks take turns and scaling cannot be read from this.",
+            advice=f"Keep {whose} x threads at {cores} or below, or use a machine with more cores.",
+        )
+
+
+def _sharing(seen: Evidence) -> Iterator[Finding]:
+    """The finding that ranks without NCCL had a device together; `shared_gpu` tells of those with it."""
+    found = {
+        case["label"]: (case["case_id"], shared)
+        for case in seen.cases.to_dict("records")
+        if case["backend"] != "nccl" and (shared := sharing(seen.session.environment, case))
+    }
+    if not found:
+        return
+    ranks, devices = max(shared for _, shared in found.values())
+    rows = seen.rows("device_sample")
+    launches = seen.good["launch_id"][seen.good["case_id"].isin([case_id for case_id, _ in found.values()])]
+    servers = rows[(rows["metric"] == "mps_servers") & rows["launch_id"].isin(launches)]["value"].dropna()
+    how = (
+        "through MPS, by which they compute at the same time"
+        if (servers > 0).any()
+        else "without MPS, so they take turns"
+        if len(servers)
+        else "whether through MPS is unknown"
+    )
+    where = f"up to {format.count(ranks, 'rank')} on {format.count(devices, 'device')}"
+    yield Finding(
+        code="shared_device",
+        message=f"{format.listed(found, most=3)}: {where}, {how}. A rank's times contain those of the others: such "
+        "cases show that results are right, and neither how fast they come nor how that scales.",
+        advice="Give each rank a device of its own; read losses and verification from these cases alone.",
+    )
+
+
+def _noisy(cases: pd.DataFrame) -> Iterator[Finding]:
+    for case in cases[cases["spread"] > cases["device"].map(NOISY)].to_dict("records"):
+        yield Finding(
+            code="noisy",
+            message=f"{case['label']}: launches differ by {format.percent(case['spread'])} "
+            f"({format.milliseconds(case['low_s'])} to {format.milliseconds(case['high_s'])}).",
+            advice="Stop what else runs on the machine, or run more launches.",
+            case_id=case["case_id"],
+        )
+
+
+def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
+    launches = good["case_id"].value_counts()
+    every = good[good["drift"].abs() > good["device"].map(DRIFTS)]
+    place = pd.Series(range(len(launches)), index=good["case_id"].unique())
+    for _, drifting in every.groupby(every["case_id"].map(place)):
+        case_id = drifting["case_id"].iloc[0]
+        largest = max(drifting["drift"], key=abs)
+        yield Finding(
+            code="drift",
+            message=f"{drifting['label'].iloc[0]}: in {len(drifting)} of "
+            f"{format.count(int(launches[case_id]), 'launch')} "
+            f"the last third of the steps was {'slower' if largest > 0 else 'faster'} than the first, "
+            "by up to "
+            f"{format.percent(abs(largest))}.",
+            advice="Warm up for longer (--warmup-seconds); if it gets slower, look at clocks and temperature.",
+            case_id=str(case_id),
+        )
+
+
+def _slow_ranks(seen: Evidence) -> Iterator[Finding]:
+    good, medians = seen.good, seen.results.medians
+    local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
+    rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(local["launch_id"])]
+    local = local[local["case_id"].isin(_suspects(rows, local))]
+    rows = rows[rows["launch_id"].isin(local["launch_id"])]
+    wide = rows.set_index(["launch_id", "rank"])["value"].unstack("rank")
+    for case_id, group in local.groupby("case_id", sort=False):
+        own = wide.reindex(group["launch_id"]).dropna(axis="columns", how="all")
+        if own.empty or own.isna().any(axis=None) or own.shape[1] < 2:
+            continue
+        slowest = own.idxmax(axis="columns")
+        rank = slowest.iloc[0]
+        others = own.drop(columns=rank).median(axis="columns")
+        ratio = (own[rank] / others).min()
+        if (slowest == rank).all() and ratio > SLOW_RANK:
+            where = rank_said(int(rank), seen.facts[group["launch_id"].iloc[0]])
+            yield Finding(
+                code="slow_rank",
+                message=f"{group['label'].iloc[0]}: {where} computes its forward pass at least "
+                f"{format.percent(ratio - 1)} slower than the others in every launch; all ranks wait for it.",
+                advice="Look at that rank's device, its clocks, and what else runs there.",
+                case_id=str(case_id),
+            )
+
+
+def _suspects(rows: pd.DataFrame, local: pd.DataFrame) -> pd.Index:
+    """The cases of which the same rank is too slow in every launch that tells it: few, so that a store of many cases is
+    not gone through case by case."""
+    order = rows.sort_values(["launch_id", "value", "rank"], ascending=[True, False, True])
+    slowest = order.drop_duplicates("launch_id").set_index("launch_id")
+    others = order[order["launch_id"].duplicated()].groupby("launch_id")["value"].median()
+    by_launch = slowest.assign(ratio=slowest["value"] / others)[["rank", "ratio"]].join(
+        local.set_index("launch_id")["case_id"]
+    )
+    groups = by_launch.groupby("case_id")
+    return groups.size().index[(groups["rank"].nunique() == 1) & (groups["ratio"].min() > SLOW_RANK)]

@@ -1,0 +1,138 @@
+"""One rank's part in one launch, in a thread of this process.
+
+The main thread only waits for it: so it can be asked to stop, or told that the launch is over, while the other is stuck
+in a collective. A thread that is stuck is left behind; nothing is launched after it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from parabench.cluster.attached.fresh import freshen
+from parabench.cluster.attached.monitor import Ask, Seen, Watch
+from parabench.cluster.attached.store import Grounds
+from parabench.launch.node import GROUP_GRACE_S, Course, Part
+from parabench.launch.processes import Ended
+from parabench.launch.rank import told_of
+from parabench.launch.rank_env import Venue
+from parabench.launch.spec import Order
+from parabench.machine.nvml import Used
+from parabench.machine.scratch import launch_folder
+from parabench.probes import hang
+from parabench.probes.step_clock import told_counts
+from parabench.workloads.training import measure
+
+# What a rank that was told to end gets to notice it itself: what it then says may be the cause.
+GRACE_S = 0.5
+
+
+class Attempt:
+    """Measures from the beginning of its block on; `over` is set when this rank has come to its end, well or not.
+
+    `pids` are the process ids of all ranks. The first rank of a host has a `watch`, which looks at that host and at the
+    devices `used`; so has any other rank that alone sees a device.
+    """
+
+    def __init__(
+        self,
+        grounds: Grounds,
+        watch: Watch | None,
+        used: Sequence[Used],
+        pids: list[int],
+        number: int,
+        order: Order,
+        course: Course,
+    ) -> None:
+        self.over = threading.Event()
+        self._group, self._course = grounds.group, course
+        self._began_s = time.perf_counter()
+        self._counted = freshen()
+        self._result: dict[str, Any] = {"rank": self._group.rank}
+        self._stack = ExitStack()
+        self.folder = self._stack.enter_context(launch_folder())
+        self._watch, self._seen = watch, Seen()
+        first = self._group.rank - self._group.local_rank
+        self._ask = Ask(
+            self.folder,
+            self._began_s,
+            {rank: pids[rank] for rank in range(first, first + order.ranks_per_node)} if watch else {},
+            host=self._group.local_rank == 0,
+            devices=used if course.case.device == "cuda" else (),
+        )
+        venue = Venue(
+            folder=self.folder,
+            timeout_s=order.deadline_s + GROUP_GRACE_S,
+            environment=dict(grounds.environment),
+            meeting=grounds.meeting(number, order),
+        )
+        self._thread = threading.Thread(target=self._measure, args=(venue,), name="parabench rank", daemon=True)
+
+    def __enter__(self) -> Attempt:
+        if self._watch:
+            self._watch.begin(self._ask)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._look_no_more()
+        self._stack.close()
+
+    def _look_no_more(self) -> None:
+        if self._watch:
+            self._seen, self._watch = self._watch.end(), None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has come to its end, and well."""
+        return self.over.is_set() and "error" not in self._result
+
+    def part(self, *, hung: bool = False) -> Part:
+        """What there is to be seen of it: all, or as far as it came."""
+        stacks = self.folder / "stacks"
+        if not self.over.wait(GRACE_S) and hung:
+            with stacks.open("w") as file:
+                faulthandler.dump_traceback(file)
+            hang.answer(self.folder, self._group.rank)
+        self._look_no_more()
+        rank, node, ok = self._group.rank, self._group.node, self.ok
+        return Part(
+            node=node,
+            host=socket.gethostname(),
+            first_rank=rank,
+            began_s=self._began_s,
+            ended=Ended(ok=ok, hung=hung and not ok),
+            results=[dict(self._result)],
+            marks=[self._course.marks(self.folder, rank)],
+            tails=[] if ok else [stacks.read_text() if stacks.exists() else ""],
+            stacked=[rank] if stacks.exists() else [],
+            answers=[] if ok else [hang.read_answer(self.folder, rank)],
+            device_samples=[sample._replace(node=node) for sample in self._seen.devices],
+            host_samples=[sample._replace(node=node) for sample in self._seen.hosts],
+            sampler=self._seen.facts,
+            counts=told_counts(self.folder, [rank]),
+        )
+
+    def _measure(self, venue: Venue) -> None:
+        os.environ.update(venue.environment)
+        try:
+            result = measure(self._course.job(venue), self._group.rank)
+            json.dumps(result)
+            if not self._counted:
+                # It is the highest since the process began: another launch's, perhaps.
+                result["numbers"].pop("peak_rss_bytes", None)
+            self._result |= result
+        except BaseException as error:
+            hang.settle()
+            self._result["error"] = told_of(error)
+        self.over.set()

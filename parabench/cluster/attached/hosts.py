@@ -1,0 +1,168 @@
+"""What a host has, from what its ranks say of themselves: a batch system or a container may show each only its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pynvml
+
+from parabench.cluster.attached.environment import Group
+from parabench.machine import gpus, host
+from parabench.machine.machine import Gpu, Machine, environment, readable_gpus
+from parabench.machine.nvml import Used
+
+# What one rank says of itself.
+About = Mapping[str, Any]
+
+APART = "no process of this host sees both devices"
+
+
+def of_this(group: Group, machine: Machine) -> dict[str, Any]:
+    """What this rank says of its host and its devices. Only the first rank of a host describes all that NVML shows it;
+    each other one describes the device that it uses itself, which may be hidden from the first."""
+    about: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "core_limit": host.core_limit(),
+        "devices": [asdict(gpu) for gpu in machine.gpus],
+        "devices_reason": machine.gpus_reason,
+        "environment": None,
+        "described": [],
+    }
+    if group.local_rank == 0:
+        shown = readable_gpus() if machine.gpus else ()
+        about["environment"] = environment(replace(machine, gpus=shown))
+        about["described"] = [asdict(gpu) for gpu in shown]
+    elif machine.gpus:
+        about["own"] = _described(_used(about["devices"], group.local_rank))
+    return about
+
+
+def _described(gpu: Gpu) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = gpus.look([gpu.index])["gpus"][0]
+    except pynvml.NVMLError as error:
+        return {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "reasons": {"all": f"NVML: {error}"}}
+    return found
+
+
+def cores_of(said: Sequence[About]) -> int:
+    """How many cores the ranks of one host may use together: mpirun and srun bind each of them to some of its own."""
+    bound, limit = len({core for about in said for core in about["cores"]}), said[0]["core_limit"]
+    return bound if limit is None else max(1, min(bound, round(limit)))
+
+
+def machine_of(said: Sequence[About], machine: Machine, group: Group) -> Machine:
+    """What the planner needs of rank 0's host and the others, which are like it: `machine` with the cores of all its
+    ranks and the devices that they use, each once."""
+    used = used_devices(said)
+    reason = None if used else next((each["devices_reason"] for each in said if each["devices_reason"]), None)
+    return replace(
+        machine,
+        cores=cores_of(said),
+        gpus=tuple(used),
+        gpus_reason=reason,
+        nodes=group.nodes,
+        ranks_per_node=group.local_size,
+    )
+
+
+def used_devices(said: Sequence[About]) -> list[Gpu]:
+    """The devices that a host's ranks use, each once, in the order of their ranks, and numbered for the record."""
+    number = _numbers(said)
+    used: dict[str, Gpu] = {}
+    for local_rank, about in enumerate(said):
+        if about["devices"]:
+            gpu = _used(about["devices"], local_rank)
+            used.setdefault(_place(gpu), replace(gpu, index=number[_place(gpu)]))
+    return list(used.values())
+
+
+def _used(devices: Sequence[Mapping[str, Any]], local_rank: int) -> Gpu:
+    """Of the devices that a rank sees the one that it takes, as `rank.device_of` does."""
+    return Gpu(**devices[local_rank % len(devices)])
+
+
+def _place(gpu: Gpu) -> str:
+    return gpu.address or f"device {gpu.index}"
+
+
+def _numbers(said: Sequence[About]) -> dict[str, int]:
+    """The number of each device that a rank of the host sees: NVML's, unless it shows ranks different devices under the
+    same one. Then they are counted in the order of their addresses, as NVML counts where it shows them all."""
+    seen = {_place(gpu): gpu.index for about in said for gpu in (Gpu(**each) for each in about["devices"])}
+    if len(set(seen.values())) == len(seen):
+        return seen
+    return {place: at for at, place in enumerate(sorted(seen))}
+
+
+def environment_of(said: Sequence[About]) -> dict[str, Any]:
+    """What is recorded of a host: of its devices those that its ranks see, the used ones first."""
+    first = said[0]
+    found: dict[str, Any] = dict(first["environment"]) | {"cores": cores_of(said)}
+    number = _numbers(said)
+    if not number:
+        return found
+    order = [_place(gpu) for gpu in used_devices(said)] + sorted(number, key=number.__getitem__)
+    at = {_place(Gpu(**each)): position for position, each in enumerate(first["described"])}
+    known = {place: found["gpus"][position] for place, position in at.items()}
+    for local_rank, each in enumerate(said):
+        if "own" in each:
+            known.setdefault(_place(_used(each["devices"], local_rank)), each["own"])
+    places = [place for place in dict.fromkeys(order) if place in known]
+    found["gpus"] = [known[place] | {"index": number[place]} for place in places]
+    found["links"] = _links(found["links"], [at.get(place) for place in places])
+    found["nvml"] = {"available": True, "reason": None}
+    return found
+
+
+def _links(links: Mapping[str, Any], positions: Sequence[int | None]) -> dict[str, Any]:
+    """Of a record of links the rows and columns at `positions`, of which None are devices that it does not have."""
+    matrix, switched = links.get("matrix"), links.get("nvlinks_to_switches")
+    if matrix is None and any(each is not None for each in positions):
+        return dict(links)
+    rows: list[list[str | None]] = [[gpus.ITSELF] * len(positions) for _ in positions]
+    moved = {str(old): str(new) for new, old in enumerate(positions) if old is not None}
+    reasons: dict[str, str] = {}
+    for key, reason in (links.get("reasons") or {}).items():
+        if all(old in moved for old in key.split("-")):
+            reasons["-".join(moved[old] for old in key.split("-"))] = reason
+    for a, row in enumerate(positions):
+        for b, column in enumerate(positions):
+            if row is None or column is None:
+                if a != b:
+                    rows[a][b], reasons[f"{min(a, b)}-{max(a, b)}"] = None, APART
+            elif matrix is not None:
+                rows[a][b] = matrix[row][column]
+    return {
+        "matrix": rows,
+        "nvlinks_to_switches": [None if each is None or not switched else switched[each] for each in positions],
+        "reasons": reasons,
+    }
+
+
+def nodes_of(hosts: Sequence[Sequence[About]]) -> list[dict[str, Any]]:
+    """What is recorded of all hosts where there are several; of rank 0's own only where it is."""
+    if len(hosts) < 2:
+        return []
+    return [{"node": 0}] + [{"node": node, **environment_of(hosts[node])} for node in range(1, len(hosts))]
+
+
+def watched(said: Sequence[About]) -> list[list[Used]]:
+    """The devices that each rank of a host is to look at: the first at all that it can, each other one at its own where
+    that is hidden from the first."""
+    watch: list[list[Used]] = [[] for _ in said]
+    shown = {_place(Gpu(**each)) for each in said[0]["described"]}
+    for gpu in used_devices(said):
+        if gpu.address is None:
+            continue
+        users = (
+            at for at, each in enumerate(said) if each["devices"] and _used(each["devices"], at).address == gpu.address
+        )
+        watch[0 if gpu.address in shown else next(users)].append(Used(gpu.index, gpu.address))
+    return watch

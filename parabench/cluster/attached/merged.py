@@ -1,0 +1,72 @@
+"""What single ranks saw, as what nodes saw: judged and kept like a launch of fresh processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from parabench.launch.node import Marks, Part
+from parabench.launch.processes import Ended
+
+
+def by_node(parts: Mapping[int, Part], ranks_per_node: int) -> list[Part]:
+    """Parts of one rank each, {rank: part} of all ranks, brought together node by node."""
+    ranks = sorted(parts)
+    return [
+        _node([parts[rank] for rank in ranks[at : at + ranks_per_node]]) for at in range(0, len(ranks), ranks_per_node)
+    ]
+
+
+def silent(rank: int, node: int, host: str, nothing: Marks) -> Part:
+    """The part of a rank that has not said a word: its process is gone."""
+    return Part(
+        node=node,
+        host=host,
+        first_rank=rank,
+        began_s=0.0,
+        ended=Ended(ok=False, rank=rank),
+        results=[{"rank": rank}],
+        marks=[nothing],
+        tails=[""],
+        stacked=[],
+        device_samples=[],
+        host_samples=[],
+        sampler={},
+    )
+
+
+def _node(parts: list[Part]) -> Part:
+    ok = all(part.ended.ok for part in parts)
+    gone = next((part.ended.rank for part in parts if part.ended.rank is not None), None)
+    # Moments count from when the node's first rank began; readings of another rank from when that one did.
+    first = next((part for part in parts if part.ended.rank is None), parts[0])
+    return replace(
+        parts[0],
+        began_s=first.began_s,
+        ended=Ended(ok=ok, hung=any(part.ended.hung for part in parts), rank=gone),
+        results=[result for part in parts for result in part.results],
+        marks=[each for part in parts for each in part.marks],
+        tails=[] if ok else [tail for part in parts for tail in part.tails or [""]],
+        stacked=[rank for part in parts for rank in part.stacked],
+        answers=[answer for part in parts for answer in part.answers or [{}]],
+        device_samples=[
+            sample._replace(t_s=sample.t_s + part.began_s - first.began_s)
+            for part in parts
+            for sample in part.device_samples
+        ],
+        sampler=_sampler([part.sampler for part in parts if part.sampler]),
+        counts=next((part.counts for part in parts if part.counts), None),
+    )
+
+
+def _sampler(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What reading cost in all, where several ranks of a host look at devices; what any of them could not read."""
+    if not each:
+        return {}
+    costs = [one["cpu_s"] for one in each]
+    return {
+        **each[0],
+        "cpu_s": None if None in costs else sum(costs),
+        "unread": {name: why for one in reversed(each) for name, why in one["unread"].items()},
+    }

@@ -1,0 +1,110 @@
+"""What looks at a host and its devices while ranks measure: a process beside them, so that no rank's time goes into it.
+
+Where `parabench run` has its driver, a group that somebody else started has none.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from parabench.machine.lifeline import die_with_parent
+from parabench.machine.nvml import Used, keep_nvml
+from parabench.probes.devices import Devices
+from parabench.probes.host import Host
+from parabench.probes.pids import RankPids
+from parabench.probes.sampler import PATIENCE_S, PERIOD_S, Sampler, Source
+from parabench.store.record import DeviceSample, HostSample
+
+# A spawned process imports Python's and our modules first.
+BEGIN_S = 60.0
+
+GONE = "the process that reads is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is to be looked at: from `began_s` on, so many seconds before the first reading, the ranks of this host with
+    their process ids, the host itself or not, and those `devices`. `folder` is the launch's."""
+
+    folder: Path
+    began_s: float
+    pids: Mapping[int, int]
+    host: bool = True
+    devices: Sequence[Used] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What it read, and what reading cost, as `Sampler.facts` tells."""
+
+    devices: list[DeviceSample] = field(default_factory=list)
+    hosts: list[HostSample] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Watch:
+    """The process that looks. It ends with this one, however that ends."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        context.Process(target=_serve, args=(theirs, os.getpid()), name="parabench watch", daemon=True).start()
+        theirs.close()
+        with suppress(EOFError, OSError):
+            if self._pipe.poll(BEGIN_S):  # no launch's time includes its imports
+                self._pipe.recv()
+
+    def begin(self, ask: Ask) -> None:
+        """Look from now on."""
+        with suppress(OSError):
+            self._pipe.send(ask)
+
+    def end(self) -> Seen:
+        """Look no more; what there was to be seen."""
+        with suppress(EOFError, OSError):
+            self._pipe.send(None)
+            if self._pipe.poll(2 * PATIENCE_S):
+                seen = self._pipe.recv()
+                assert isinstance(seen, Seen)
+                return seen
+        self._pipe.close()
+        unread = {Host.name: GONE, Devices.name: GONE}
+        return Seen(facts={"period_s": PERIOD_S, "ticks": 0, "missed": 0, "cpu_s": None, "unread": unread})
+
+
+def _serve(pipe: Connection, rank: int) -> None:
+    # Ctrl-C in a terminal reaches this one too; SIGTERM is how a rank that ends has it ended.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent(rank)
+    # mpirun binds a rank to a core, and what the rank starts with it: there every reading would be in its way.
+    with suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    with suppress(EOFError, OSError):
+        pipe.send(None)
+        while True:
+            ask: Ask = pipe.recv()
+            pipe.send(_look(ask, pipe))
+
+
+def _look(ask: Ask, pipe: Connection) -> Seen:
+    ranks: Sequence[int] = list(ask.pids)
+    for rank, pid in ask.pids.items():
+        (ask.folder / f"pid{rank}").write_text(str(pid))
+    known = RankPids(ask.folder, ranks)
+    host, devices = Host(ask.began_s, known), Devices(ask.began_s, known, lambda: ask.devices)
+    sources: list[Source] = [host] * ask.host
+    if ask.devices:
+        keep_nvml()
+        sources.append(devices)
+    with Sampler(ask.began_s, sources) as sampler:
+        pipe.recv()
+    return Seen(devices.samples, host.samples, sampler.facts())

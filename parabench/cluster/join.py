@@ -1,0 +1,78 @@
+"""Beginning a session on several nodes: node 0 leads it, every other node follows."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from parabench.cluster import fingerprint, network
+from parabench.cluster.agent import Follower
+from parabench.cluster.coordinator import Crew
+from parabench.cluster.hosting import host
+from parabench.cluster.join_requests import Door
+from parabench.cluster.topology import Site
+from parabench.errors import UsageError
+from parabench.launch.courses import course_of
+from parabench.launch.processes import start_launching
+from parabench.machine.machine import Machine, environment
+from parabench.signals import STOPPED, Interrupted, stop_signals
+from parabench.store.record import TRACES
+
+WRONG = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a node was asked for, as far as all must have been asked for the same: the suite's file, and the options
+    that decide the cases, as they are typed."""
+
+    suite: Path | None
+    options: Sequence[str]
+
+    def facts(self, site: Site, machine: Machine) -> dict[str, Any]:
+        """{what: how it is here} of everything that must be equal on all nodes."""
+        facts = fingerprint.software() | {"--nnodes": str(site.nodes), "--nproc-per-node": str(site.ranks_per_node)}
+        if self.suite is not None:
+            facts[f"suite file {self.suite.name}"] = fingerprint.of_file(self.suite)
+        facts["CUDA devices for its ranks"] = str(min(len(machine.gpus), site.ranks_per_node))
+        return facts | {"options": shlex.join(self.options) or None}
+
+
+def take_place(site: Site, asked: Asked, machine: Machine, out: Path, say: Callable[[str], None]) -> Crew | int:
+    """This node's place in the session: node 0 has a crew to lead; every other node follows, and gets the exit code
+    with which it ends. Raises UsageError."""
+    network.check(site)
+    facts, has = asked.facts(site, machine), environment(machine)
+    start_launching()
+    hosted = host(site, say)
+    if hosted is not None:
+        store, way = hosted
+        return Crew(site, way, store, Door(facts), say)
+    course = partial(course_of, traces=out / TRACES)
+    try:
+        with stop_signals():
+            return Follower(site=site, facts=facts, environment=has, course_of=course, say=say).follow()
+    except Interrupted as stop:
+        say(f"stopped by {stop}")
+        return STOPPED
+
+
+@contextmanager
+def leading(crew: Crew) -> Iterator[None]:
+    """Run the block as node 0: however it ends, no node waits for this one."""
+    try:
+        yield
+    except Interrupted as stop:
+        crew.close(STOPPED, f"the session was stopped by {stop}")
+        raise
+    except UsageError as why:
+        crew.close(WRONG, f"node 0 ends the session: {why}")
+        raise
+    except BaseException as error:
+        crew.close(1, f"node 0 ends the session: {type(error).__name__}")
+        raise

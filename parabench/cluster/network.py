@@ -1,0 +1,114 @@
+"""Which addresses and interfaces a node has, and which of them lead to the others. Free of torch."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from parabench.cluster.topology import Site
+from parabench.errors import UsageError
+
+FAMILIES = (socket.AF_INET, socket.AF_INET6)
+LOOPBACK = "lo"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """This node's address among the nodes, and the interface that has it (None where no interface does)."""
+
+    address: str
+    interface: str | None
+    restricted: bool = False
+
+    def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """What keeps gloo, and where it was asked for NCCL, to that interface. What the user has set stays."""
+        told = {}
+        if self.interface is not None:
+            told["GLOO_SOCKET_IFNAME"] = self.interface
+            # NCCL finds better ways than the rendezvous has; on loopback there is no other.
+            if self.restricted or self.interface == LOOPBACK:
+                told["NCCL_SOCKET_IFNAME"] = f"={self.interface}"  # without the sign eth1 would mean eth10 too
+        return told if self.restricted else {name: environ.get(name, value) for name, value in told.items()}
+
+
+def own_addresses() -> dict[str, str]:
+    """{address: interface} of this host."""
+    return {
+        entry.address.partition("%")[0]: name
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family in FAMILIES
+    }
+
+
+def addresses_of(host: str) -> list[str]:
+    """What a name resolves to; nothing while it does not."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+
+
+def is_ours(host: str) -> bool:
+    """Whether the name leads to this host."""
+    own = own_addresses()
+    return any(address in own or _is_loopback(address) for address in addresses_of(host))
+
+
+def check(site: Site) -> None:
+    """Raise UsageError for an interface or an address that this host has not."""
+    own = own_addresses()
+    if site.interface is not None and site.interface not in own.values():
+        have = ", ".join(dict.fromkeys(own.values()))
+        raise UsageError(f"--interface {site.interface!r} has no address here; use one of {have}")
+    if site.local_addr is not None and not any(address in own for address in addresses_of(site.local_addr)):
+        raise UsageError(f"--local-addr {site.local_addr!r} is no address of this host; it has {', '.join(own)}")
+
+
+def way_in(site: Site) -> Way:
+    """Where node 0 listens: at the endpoint's address; on every interface only where that is none of ours, because
+    something between translates it."""
+    own = own_addresses()
+    if site.interface is not None:
+        return Way(_address_of(site.interface), site.interface, restricted=True)
+    for host in filter(None, (site.local_addr, site.host)):
+        found = addresses_of(host)
+        # Debian gives a host's own name 127.0.1.1, where no other node finds it.
+        far = [address for address in found if address in own and not _is_loopback(address)]
+        if far:
+            return Way(far[0], own[far[0]])
+        if found and (host == "localhost" or _is_loopback(host)):
+            return Way(found[0], LOOPBACK)
+    return Way("0.0.0.0", None)
+
+
+def way_to(site: Site, address: str) -> Way:
+    """By which of this host's addresses it reaches node 0 at `address`."""
+    own = own_addresses()
+    if site.interface is not None:
+        return Way(_address_of(site.interface), site.interface, restricted=True)
+    for mine in addresses_of(site.local_addr) if site.local_addr else []:
+        if mine in own:
+            return Way(mine, own[mine])
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, site.port))  # sends nothing: the kernel only looks up the way
+        mine = str(probe.getsockname()[0])
+    return Way(mine, LOOPBACK if _is_loopback(mine) else own.get(mine))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _address_of(interface: str) -> str:
+    return next(address for address, name in own_addresses().items() if name == interface)

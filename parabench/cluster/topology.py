@@ -1,0 +1,162 @@
+"""Where a session takes place, as torchrun's flags or the cluster's environment say it. Free of torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from parabench.cluster.slurm import step_of
+from parabench.errors import UsageError
+from parabench.machine.machine import Machine
+
+# torchrun's own, where nothing is said.
+PORT = 29400
+TIMEOUT_S = 600.0
+RUN_ID = "none"
+
+# More nodes are a slip of the pen.
+MOST_NODES = 100_000
+
+_ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\s]+)(?::([0-9]+))?")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """torchrun's flags as they were given, and two of our own: how long to wait, and which interface to keep to."""
+
+    nnodes: str | None = None
+    nproc_per_node: str | None = None
+    rdzv_endpoint: str | None = None
+    rdzv_id: str | None = None
+    node_rank: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    local_addr: str | None = None
+    rdzv_timeout: float | None = None
+    interface: str | None = None
+
+
+ONE_MACHINE = Flags()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """`nodes` with `ranks_per_node` each; this one is number `node`.
+
+    None is for who has no number yet: whoever has the endpoint's address is 0, the others are numbered as they come.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    host: str = ""
+    port: int = PORT
+    node: int | None = None
+    run_id: str = RUN_ID
+    local_addr: str | None = None
+    interface: str | None = None
+    timeout_s: float = TIMEOUT_S
+
+    @property
+    def prefix(self) -> str:
+        """Below which keys the session lives in its store."""
+        return f"parabench/{self.run_id}"
+
+    @property
+    def words(self) -> list[str]:
+        """The flags that say so, for every node alike."""
+        given = {"--nnodes": self.nodes, "--nproc-per-node": self.ranks_per_node, "--rdzv-endpoint": self.endpoint}
+        given |= {"--rdzv-id": self.run_id} if self.run_id != RUN_ID else {}
+        given |= {"--interface": self.interface} if self.interface else {}
+        return [word for name, value in given.items() for word in (name, str(value))]
+
+    @property
+    def endpoint(self) -> str:
+        """Where the nodes meet, as one writes it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def site_of(flags: Flags, environ: Mapping[str, str], machine: Machine, *, meeting: bool = True) -> Site | None:
+    """The site that is asked for; None for a session of this machine as it is. Without a `meeting` only its size is
+    wanted: what is given is checked all the same, but no endpoint has to be. Raises UsageError."""
+    step = step_of(environ) if flags.nnodes is None and flags.rdzv_endpoint is None else None
+    if flags.nnodes is None and step is None:
+        for option, value in (("--rdzv-endpoint", flags.rdzv_endpoint), ("--node-rank", flags.node_rank)):
+            if value is not None:
+                raise UsageError(f"{option} {value} is for several nodes; give --nnodes too")
+        if flags.nproc_per_node is None:
+            return None
+    nodes = step.nodes if step else _nodes(flags.nnodes or "1")
+    devices = step.gpus_per_node if step and machine.gpus else None
+    ranks = _ranks(flags.nproc_per_node, machine) if flags.nproc_per_node or not devices else devices
+    node = step.node_rank if step and flags.node_rank is None else flags.node_rank
+    if node is not None and not 0 <= node < nodes:
+        raise UsageError(f"--node-rank is {node}; with --nnodes {nodes} it is from 0 to {nodes - 1}")
+    if nodes == 1:
+        return Site(nodes=nodes, ranks_per_node=ranks, node=0)
+    timeout_s = TIMEOUT_S if flags.rdzv_timeout is None else flags.rdzv_timeout
+    if not 1 <= timeout_s <= 7 * 86400:
+        raise UsageError(f"--rdzv-timeout is {timeout_s:g} s; give 1 or more, up to a week")
+    run_id = flags.rdzv_id or (step.job_id if step else RUN_ID)
+    if not _ID.fullmatch(run_id):
+        raise UsageError(f"--rdzv-id {run_id!r} is no name; use letters, digits, '.', '_' and '-', 64 at most")
+    if not meeting:
+        if flags.rdzv_endpoint is not None:
+            _endpoint(flags)
+        return Site(nodes=nodes, ranks_per_node=ranks, node=0)
+    host, port = (step.endpoint_host, step.port) if step else _endpoint(flags)
+    return Site(
+        nodes=nodes,
+        ranks_per_node=ranks,
+        host=host,
+        port=port,
+        node=node,
+        run_id=run_id,
+        local_addr=flags.local_addr,
+        interface=flags.interface,
+        timeout_s=timeout_s,
+    )
+
+
+def _nodes(text: str) -> int:
+    if re.fullmatch(r"[0-9]+:[0-9]+", text):
+        least, most = text.split(":")
+        if least != most:
+            raise UsageError(f"--nnodes {text}: a session has as many nodes from its begin to its end; give one number")
+        text = most
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
+        raise UsageError(f"--nnodes {text!r} is no number of nodes; give 2, or as many as there are")
+    return int(text)
+
+
+def _ranks(text: str | None, machine: Machine) -> int:
+    """As torchrun: a number, `gpu`, `cpu`, or `auto`, devices where there are any, else cores. Unsaid it is every
+    device, and without devices torchrun's 1."""
+    devices = len(machine.gpus)
+    if text is None:
+        return devices or 1
+    if text == "gpu" and not devices:
+        raise UsageError(f"--nproc-per-node gpu: no CUDA device is here ({machine.gpus_reason}); give a number, or cpu")
+    named = {"gpu": devices, "cpu": machine.cores, "auto": devices or machine.cores}
+    if text in named:
+        return named[text]
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
+        raise UsageError(f"--nproc-per-node {text!r} is no number of ranks; give 8, or auto, gpu or cpu")
+    return int(text)
+
+
+def _endpoint(flags: Flags) -> tuple[str, int]:
+    text = flags.rdzv_endpoint
+    if text is None and flags.master_addr is not None:
+        return flags.master_addr.strip("[]"), flags.master_port or PORT
+    if text is None:
+        raise UsageError(
+            f"--nnodes {flags.nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node: node 0's address and a "
+            "free port there"
+        )
+    found = _ENDPOINT.fullmatch(text.strip())
+    port = int(found[2]) if found and found[2] else PORT
+    if found is None or not 0 < port < 1 << 16:
+        raise UsageError(f"--rdzv-endpoint {text!r} is no HOST:PORT; write it as host0:29400")
+    return found[1].strip("[]"), port

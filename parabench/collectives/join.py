@@ -1,0 +1,138 @@
+"""Joining a process group whose collectives run through an algorithm, and leaving it so that the process can end."""
+
+from __future__ import annotations
+
+import gc
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+from torch.distributed import ProcessGroup
+
+from parabench.collectives import is_backends
+from parabench.collectives.algorithm import Algorithm, make
+from parabench.collectives.process_group import BACKEND, AlgorithmGroup, groups
+from parabench.errors import UsageError
+
+
+def join(
+    *,
+    algorithm: str,
+    backend: str,
+    rank: int,
+    world_size: int,
+    ranks_per_node: int | None,
+    store: Store,
+    timeout_s: float,
+) -> None:
+    """Make this process `rank` of the default group over `backend` ("gloo" or "nccl"), which uses `algorithm`.
+
+    Every further group (`new_group`, the dimensions of a mesh) uses it too. Ranks meet in `store`. Raises UsageError
+    for an algorithm that is not there.
+    """
+    name = backend
+    if not is_backends(algorithm):
+        use(algorithm, backend, ranks_per_node)
+        name = BACKEND
+    # No device_id, of NCCL's own either: a bound group makes every other one by splitting its communicator, DeviceMesh
+    # past our algorithm, and has unbatched sends and receives wait for one another (ProcessGroupNCCL, eagerInit_).
+    dist.init_process_group(name, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s))
+
+
+def use(algorithm: str, backend: str, ranks_per_node: int | None = None) -> None:
+    """For a script of one's own: call it before `dist.init_process_group("parabench")`, which then makes a group over
+    `backend` ("gloo" or "nccl") that uses `algorithm`, "ring" or "module:name"; DDP, FSDP2 and tensor parallel need no
+    other change. `ranks_per_node` is for algorithms that know nodes. End with `leave()`, when the model is gone.
+
+    Raises UsageError for an algorithm that is not there, or is the backend's own.
+    """
+    if is_backends(algorithm):
+        raise UsageError(f"algorithm {algorithm!r} is the backend's own; use dist.init_process_group({backend!r})")
+    register(make(algorithm, ranks_per_node), backend)
+
+
+def register(algorithm: Algorithm, inner: str) -> None:
+    """Make `algorithm` over backend `inner` the one behind backend "parabench" in this process."""
+
+    def create(options: Any, _: object) -> AlgorithmGroup:
+        rank, size, timeout = options.group_rank, options.group_size, options.timeout
+        if inner == "nccl":
+            nccl = dist.ProcessGroupNCCL(options.store, rank, size, nccl_options(options))
+            return AlgorithmGroup(nccl, ProcessGroup.BackendType.NCCL, rank, size, algorithm)
+        gloo = dist.ProcessGroupGloo(options.store, rank, size, timeout)
+        return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, size, algorithm)
+
+    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def nccl_options(asked: Any) -> Any:
+    """What c10d gives to a group of NCCL's own that is made as `asked`, so that ranks, names and the flight recorder's
+    entries of sub-groups are told apart; and streams of high priority: short kernels of ours wait for each message."""
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = asked.timeout
+    options.group_name = asked.group_id
+    options.global_ranks_in_group = asked.global_ranks_in_group
+    options.is_high_priority_stream = True
+    return options
+
+
+def check_groups(device: torch.device, backend: str, algorithm: str) -> None:
+    """Raise RuntimeError where a process group would not do on `device` what the case says: by `algorithm` over
+    `backend`.
+
+    A library may make groups of its own. Beside NCCL, gloo is let pass: it carries what lies in host memory, when a
+    strategy asks for it by name, and torch makes no such group by itself.
+    """
+    for group in dist.distributed_c10d._world.pg_map:
+        try:
+            found = group._get_backend(device).name()
+        except RuntimeError:  # it serves no tensor of that device
+            continue
+        if found != backend and (found != "gloo" or group is dist.group.WORLD):
+            raise RuntimeError(
+                f"process group {group.group_name} ({group.group_desc}) of the strategy runs on {found}, and the case "
+                f"says {backend}: make it with dist.new_group and no backend, and meshes with DeviceMesh.from_group"
+            )
+        if found == "nccl" and not is_backends(algorithm) and not isinstance(group, AlgorithmGroup):
+            raise RuntimeError(
+                f"process group {group.group_name} ({group.group_desc}) of the strategy runs {found}'s own algorithms, "
+                f"and the case says {algorithm}: make it with dist.new_group, and give init_process_group no device_id"
+            )
+
+
+def calls() -> dict[str, dict[str, Any]]:
+    """What this process' groups did: {op: {"algorithm", "calls", "bytes"}}, with the algorithm that really ran. Over
+    NCCL `enqueue_s` too, the seconds in which the callers' threads gave its kernels to the device."""
+    total: dict[str, dict[str, Any]] = {}
+    for group in groups:
+        for op, count in group.calls.items():
+            sums = total.setdefault(op, {"algorithm": count["algorithm"], "calls": 0, "bytes": 0})
+            sums["calls"] += count["calls"]
+            sums["bytes"] += count["bytes"]
+            if "enqueue_s" in count:
+                sums["enqueue_s"] = sums.get("enqueue_s", 0.0) + count["enqueue_s"]
+    return total
+
+
+def barrier(backend: str, device: torch.device) -> None:
+    """Wait for all ranks of the default group over `backend`; `device` is this rank's.
+
+    NCCL's is an all-reduce of one element, and on which device it has to be told: else it takes the first one that it
+    was used with, or guesses from the rank (ProcessGroupNCCL.cpp, guessDeviceId), and ranks of another node may wait
+    on a communicator that nobody else makes.
+    """
+    if backend == "nccl":
+        dist.barrier(device_ids=[device.index])
+    else:
+        dist.barrier()
+
+
+def leave() -> None:
+    """Destroy the process groups and everything that would still use them; without it the process aborts at exit."""
+    for group in groups:
+        group.stop()
+    groups.clear()
+    dist.destroy_process_group()
+    gc.collect()

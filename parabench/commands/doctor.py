@@ -1,0 +1,135 @@
+"""`parabench doctor`: devices, versions, backends, and what would make numbers untrustworthy here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from parabench import __version__
+from parabench.machine.gpu_checks import check
+from parabench.machine.machine import Machine, environment, this_machine
+from parabench.machine.nvml import look
+from parabench.store.record import Finding
+
+# A benchmark shares its cores with whatever else runs; below this share of them nothing is noticed.
+BUSY_SHARE = 0.25
+
+# Samples of CPU use are taken over this long.
+LOOK_S = 0.5
+
+
+def examine(tell: Callable[[str], None]) -> int:
+    """Tell, line by line, what is here and what is doubtful; returns 1 when nothing could be launched at all."""
+    import torch.distributed as dist
+
+    machine = this_machine()
+    facts = environment(machine)
+    tell(f"host      {facts['host']}, {facts['os']}, Python {facts['python']}")
+    tell(f"cpu       {facts['cpu']}, {facts['cores']} core(s), {facts['memory_bytes'] / 1e9:.1f} GB")
+    tell(f"numa      {_nodes(facts['numa'])}")
+    tell(f"network   {_network(facts['network'])}")
+    tell(f"container {facts['container']['kind'] or 'none'}")
+    gpus = [f"{gpu['name']}" for gpu in facts["gpus"]]
+    tell(f"gpus      {', '.join(gpus) or 'none: ' + str(facts['nvml']['reason'])}")
+    if gpus:
+        tell(f"driver    {facts['driver']['version'] or 'unknown'}, CUDA {facts['driver']['cuda'] or 'unknown'}")
+    for at, row in enumerate((facts["links"]["matrix"] or []) if len(gpus) > 1 else []):
+        tell(f"links     GPU{at}: {'  '.join(cell or 'unknown' for cell in row)}")
+    for row in check(machine, facts["gpus"]):
+        tell(f"check     {row}")
+    tell(f"samplers  {_samplers()}")
+    versions = f"parabench {__version__}, " + ", ".join(
+        f"{name} {version}" for name, version in facts["versions"].items() if version
+    )
+    tell(f"versions  {versions}")
+    backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
+    told = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in backends.items())
+    tell(f"backends  {told}")
+    findings = list(doubts(machine))
+    if not findings:
+        tell("nothing here speaks against trusting the numbers")
+    for finding in findings:
+        tell(f"- {finding.code}: {finding.message}; {finding.advice}")
+    if not any(backends.values()):
+        tell("no backend: nothing can be launched; install a torch built with gloo or NCCL")
+        return 1
+    return 0
+
+
+def _nodes(numa: dict[str, Any]) -> str:
+    nodes = [f"node {node['node']} has CPUs {node['cpus']}" for node in numa["nodes"] or []]
+    return ", ".join(nodes) or f"unknown: {numa['reasons']['nodes']}"
+
+
+def _network(network: dict[str, Any]) -> str:
+    cards = [*network["interfaces"], *network["infiniband"]]
+    speeds = [(card["name"], card["bits_per_s"]) for card in cards]
+    return ", ".join(f"{name} {'speed unknown' if s is None else f'{s / 1e9:g} Gb/s'}" for name, s in speeds) or "none"
+
+
+def _samplers() -> str:
+    """What is read around a launch here, and what of it cannot be."""
+    devices, why = look()
+    said = ["resident sets and other processes' share of the CPU"]
+    for index, unread in devices:
+        lacking = [f"{', '.join(metrics)} ({reason})" for reason, metrics in _by_reason(unread).items()]
+        said.append(f"device {index}" + (f" without {'; '.join(lacking)}" if lacking else ""))
+    return "; ".join(said if why is None else [*said, f"no device: {why}"])
+
+
+def _by_reason(unread: dict[str, str]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for metric, reason in unread.items():
+        reasons.setdefault(reason, []).append(metric)
+    return reasons
+
+
+def doubts(machine: Machine) -> Iterator[Finding]:
+    """What would disturb a measurement on this machine now."""
+    if not machine.gpus:
+        yield Finding(
+            "shared_cpu",
+            "ranks run on CPU cores, which other processes share",
+            "latency is taken as the 10th percentile of a launch's steps, not the median; use more launches",
+        )
+    busy = psutil.cpu_percent(interval=LOOK_S) / 100
+    if busy > BUSY_SHARE:
+        yield Finding(
+            "busy",
+            f"{busy:.0%} of the cores are in use by something else",
+            "end it, or measure when the machine is idle",
+        )
+    if machine.cores < 2:
+        yield Finding("one_core", "there is one core", "several ranks will take turns; compare cases, not times")
+    if machine.cores < (os.cpu_count() or 1):
+        yield Finding(
+            "limited_cores",
+            f"this process may use {machine.cores} of {os.cpu_count()} cores",
+            "neighbours on the others can still disturb caches and memory",
+        )
+    governors = {
+        path.read_text().strip() for path in Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
+    }
+    if governors - {"performance"}:
+        yield Finding(
+            "governor",
+            f"the CPU frequency governor is {', '.join(sorted(governors))}",
+            "set it to performance, so that clocks don't move while measuring",
+        )
+    memory = psutil.virtual_memory()
+    if memory.available < 2e9:
+        yield Finding(
+            "little_memory",
+            f"{memory.available / 1e9:.1f} GB of memory are free",
+            "a model that swaps measures the disk; use a smaller one",
+        )
+    if not os.access("/dev/shm", os.W_OK):
+        yield Finding(
+            "no_shared_memory",
+            "/dev/shm cannot be written, so ranks keep their marks on disk",
+            "mount it, or expect a little disk traffic during steps",
+        )

@@ -1,0 +1,46 @@
+"""What `parabench list` shows. Free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parabench.collectives import ALGORITHMS
+from parabench.data import SOURCES
+from parabench.errors import UsageError
+from parabench.machine.machine import this_machine
+from parabench.models import MODELS
+from parabench.plan.suite import load_suite, shipped
+from parabench.strategies import STRATEGIES, StrategyEntry
+
+
+def lines() -> Iterator[str]:
+    """Suites, strategies, algorithms, models, data, then what this machine can run."""
+    yield from _section("suites", {name: _question(name) for name in shipped()})
+    yield from _section("strategies", {name: _strategy(entry) for name, entry in STRATEGIES.items()})
+    yield from _section("algorithms", {name: entry.summary for name, entry in ALGORITHMS.items()})
+    yield from _section("models", {name: shape.summary for name, shape in MODELS.items()})
+    yield from _section("data", {name: entry.summary for name, entry in SOURCES.items()})
+    machine = this_machine()
+    gpus = ", ".join(gpu.name for gpu in machine.gpus)
+    devices = {"cpu": f"{machine.cores} core(s), gloo, up to {machine.ranks('cpu')} ranks"}
+    devices["cuda"] = f"{len(machine.gpus)} device(s), nccl or gloo: {gpus}" if gpus else f"none: {machine.gpus_reason}"
+    yield from _section("this machine", devices)
+
+
+def _strategy(entry: StrategyEntry) -> str:
+    return entry.summary if entry.missing is None else f"{entry.summary} (not installed: pip install {entry.missing})"
+
+
+def _section(title: str, rows: dict[str, str]) -> Iterator[str]:
+    width = max(map(len, rows))
+    yield f"{title}:"
+    for name, text in rows.items():
+        yield f"  {name:<{width}}  {text}"
+    yield ""
+
+
+def _question(name: str) -> str:
+    try:
+        return load_suite(name).question.splitlines()[0]
+    except UsageError as error:
+        return f"({error})"

@@ -1,0 +1,75 @@
+"""Whether a case's data is there, well-formed, enough, and of a kind that its model takes. Free of torch, but for a
+user's own data and model."""
+
+from __future__ import annotations
+
+from parabench.data import MNIST, SYNTHETIC, TEXT, bpe, mnist, source_of, text
+from parabench.errors import UsageError
+from parabench.models import BYTES_VOCABULARY, MODELS, ModelEntry
+from parabench.plan.case import Case
+
+
+def check(case: Case, model: ModelEntry) -> None:
+    """Raise UsageError unless the case's data can be read, suits the model and fills at least one global batch."""
+    name, argument = source_of(case.data)
+    if case.vocabulary and name != TEXT:
+        raise UsageError(
+            f"vocabulary {case.vocabulary!r} is for data text, and data is {case.data} with model {case.model}; drop it"
+        )
+    if name == TEXT:
+        _check_text(case, model)
+    elif name == MNIST:
+        _check_mnist(case, model, argument)
+    elif name == SYNTHETIC:
+        if argument:
+            raise UsageError(f"data {case.data!r} is unknown; synthetic takes nothing after a colon")
+        if not model.synthetic:
+            raise UsageError(f"model {case.model} makes no synthetic data; give Model.batch, or another data")
+        if case.model not in MODELS:
+            from parabench.models.user import check_batch
+
+            check_batch(case)
+    else:
+        from parabench.data import user
+
+        user.check(case, model)
+
+
+def _check_text(case: Case, model: ModelEntry) -> None:
+    if model.vocabulary is None:
+        raise UsageError(f"model {case.model} takes no tokens, and data {case.data} is text; use data synthetic")
+    if case.vocabulary:
+        knows = bpe.size(case.vocabulary)
+        if knows > model.vocabulary:
+            raise UsageError(
+                f"vocabulary {case.vocabulary!r} has {knows} tokens, model {case.model} knows {model.vocabulary}; "
+                "use a model that knows as many, gpt2 say, or a smaller vocabulary"
+            )
+        have, unit = bpe.count(case.data, case.vocabulary), "tokens"
+    elif not model.reads_bytes:
+        raise UsageError(f"model {case.model} knows fewer than {BYTES_VOCABULARY} tokens; use data synthetic")
+    else:
+        have, unit = text.size(case.data), "bytes"
+    needed = case.global_batch * case.seq_len + 1
+    if have < needed:
+        raise UsageError(
+            f"data {case.data!r} holds {have} {unit}, one batch needs {needed}; "
+            "give a longer file, or a smaller global_batch or seq_len"
+        )
+
+
+def _check_mnist(case: Case, model: ModelEntry, folder: str) -> None:
+    if not model.images:
+        raise UsageError(f"model {case.model} takes no images; use data synthetic or text, or model mnist")
+    if not folder:
+        raise UsageError("data mnist needs the folder of its IDX files; give mnist:DIR")
+    check_count(case, mnist.count(folder))
+
+
+def check_count(case: Case, have: int) -> None:
+    """Raise UsageError for fewer samples than a global batch needs."""
+    if have < case.global_batch:
+        raise UsageError(
+            f"data {case.data!r} holds {have} samples, one batch needs {case.global_batch}; "
+            "give more, or a smaller global_batch"
+        )

@@ -1,0 +1,1 @@
+"""One launch: fresh ranks, and the whole truth about how it ended."""

@@ -1,0 +1,212 @@
+"""Fresh groups of processes, on torch elastic with a fork server: the one seam through which anything is launched.
+
+The fork server imports torch once; each launch forks its ranks from it, which is what makes a launch cheap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from parabench.launch import rendezvous
+from parabench.launch.context import FAILED, HUNG, Team
+from parabench.machine.scratch import remove_abandoned, sockets_in_own_folder
+from parabench.probes.hang import REQUEST
+from parabench.signals import Interrupted, signals_restored, watched
+
+PRELOAD = "parabench.launch.preload"
+PR_SET_CHILD_SUBREAPER = 36
+
+# How often torch elastic looks at its ranks; on average half of it is added to a launch.
+MONITOR_INTERVAL_S = 0.01
+
+# Ranks that are told to stop do so at once; torch elastic would give a stopped one 30 s before it is killed.
+SHUTDOWN_TIMEOUT_S = 2
+
+# What a hanging rank gets to write down its stack, and where it stands, before it is ended.
+STACK_GRACE_S = 1.0
+
+# Each sets its own level, so silencing a parent would not do.
+TALKATIVE = (
+    "torch.distributed.elastic.agent.server.api",
+    "torch.distributed.elastic.multiprocessing.api",
+    "torch.multiprocessing.spawn",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a node's ranks ended. `rank`, counted over all nodes, and `signal` tell of the first that torch elastic saw
+    fail. `told` is why another node, or who asked to stop, had them ended; `killed` are the processes that still ran
+    then, and what became of those says nothing."""
+
+    ok: bool
+    hung: bool = False
+    rank: int | None = None
+    signal: str | None = None
+    told: str | None = None
+    killed: tuple[int, ...] = ()
+
+
+def start_launching() -> None:
+    """Clean up after drivers that were killed, and start the fork server."""
+    remove_abandoned()
+    start_server()
+
+
+@cache
+def start_server() -> None:
+    """Start the fork server, once per driver, and wait until it has imported: no launch's time includes that."""
+    rendezvous.register()
+    # Their messages are for people who run torchrun; what they say of a failure is in our record.
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # What a rank starts and leaves behind becomes the driver's child, and is ended with the launch.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
+    # Every node of a launch has as many ranks: its agents need not ask one another how many.
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
+    # torch elastic asks for devices before each launch: through NVML that takes no context on any of them.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    multiprocessing.set_forkserver_preload([PRELOAD])
+    with signals_restored(), sockets_in_own_folder():
+        # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        multiprocessing.forkserver.ensure_running()
+    first = multiprocessing.get_context("forkserver").Process(target=_nothing)
+    first.start()
+    first.join()
+
+
+def _nothing() -> None:
+    """What the first process does: its start says that the server is there."""
+
+
+def run_ranks(
+    entry: Callable[..., Any],
+    args: tuple[Any, ...],
+    *,
+    size: int,
+    deadline_s: float,
+    logs: Path,
+    team: Team | None = None,
+) -> Ended:
+    """Run `entry(*args)` in `size` fresh processes on this node and wait for all of them, at most `deadline_s`.
+
+    With a `team` they are this node's part of a launch on several nodes, and a word of another node ends them. Their
+    output goes below `logs`. Raises Interrupted when the driver is asked to stop; no rank is left then.
+    """
+    team = team or Team(ranks_per_node=size)
+    start_server()
+    others = {child.pid for child in psutil.Process().children(recursive=True)}
+    config = LaunchConfig(
+        min_nodes=team.nodes,
+        max_nodes=team.nodes,
+        nproc_per_node=size,
+        run_id="parabench",
+        rdzv_backend=rendezvous.BACKEND,
+        rdzv_configs={"team": team},
+        max_restarts=0,
+        monitor_interval=MONITOR_INTERVAL_S,
+        start_method="forkserver",
+        signals_to_handle=",".join(number.name for number in watched()),
+        logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
+    )
+    with signals_restored(), _Deadline(deadline_s, others) as deadline, team.word.heard_by(deadline.end):
+        try:
+            elastic_launch(config, entry)(*args)
+        except ChildFailedError as error:
+            if team.word.why is not None:
+                return Ended(ok=False, told=team.word.why, killed=deadline.killed)
+            team.tell(HUNG if deadline.passed else FAILED)
+            rank, failure = next(iter(error.failures.items()))
+            name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
+            if name == "SIGINT":  # the terminal's Ctrl-C reached the rank before the driver
+                raise Interrupted(signal.SIGINT) from None
+            return Ended(ok=False, hung=deadline.passed, rank=rank, signal=name)
+        except SignalException as stop:
+            if team.word.why is not None:
+                return Ended(ok=False, told=team.word.why, killed=deadline.killed)
+            if deadline.forced:
+                team.tell(HUNG)
+                return Ended(ok=False, hung=True)
+            raise Interrupted(int(stop.sigval)) from None
+        finally:
+            left = _ranks(others)
+            for process in left:
+                _kill(process, signal.SIGKILL)
+            psutil.wait_procs(left, timeout=SHUTDOWN_TIMEOUT_S)
+    # Ranks that were done when another node's were not: the launch as a whole is not.
+    return Ended(ok=team.word.why is None, told=team.word.why, killed=deadline.killed)
+
+
+def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
+    """The last lines that a rank wrote to stderr: what the interpreter said as it went down."""
+    found = sorted(logs.glob(f"**/{rank}/stderr.log"))
+    return "\n".join(found[-1].read_text(errors="replace").splitlines()[-lines:]) if found else ""
+
+
+class _Deadline:
+    """Ends the ranks of a launch that takes too long, from outside: a stopped or deadlocked rank can't end itself."""
+
+    def __init__(self, seconds: float, others: set[int]) -> None:
+        self.passed = False
+        self.forced = False
+        self.killed: tuple[int, ...] = ()
+        self._others = others
+        self._over = threading.Event()
+        self._timer = threading.Timer(seconds, self._passed)
+        self._timer.daemon = True
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._timer.cancel()
+
+    def _passed(self) -> None:
+        self.passed = True
+        self.end(HUNG)
+
+    def end(self, why: str) -> None:
+        """End the ranks; those that hang are asked first where they stand, and for their stacks."""
+        ranks = _ranks(self._others)
+        self.killed = tuple(process.pid for process in ranks)
+        if why == HUNG:
+            for number in (REQUEST, signal.SIGUSR1):
+                for process in ranks:
+                    _kill(process, number)
+            psutil.wait_procs(ranks, timeout=STACK_GRACE_S)
+        for process in ranks:
+            _kill(process, signal.SIGKILL)
+        # Ranks that left with exit code 0 and no result are no failure to torch elastic: it would wait for ever.
+        if not self._over.wait(2 * SHUTDOWN_TIMEOUT_S):
+            self.forced = True
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def _ranks(others: set[int]) -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if child.pid not in others]
+
+
+def _kill(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)

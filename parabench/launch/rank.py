@@ -1,0 +1,192 @@
+"""What every rank does, whatever it measures: tie its life to the driver's, join the group, hand over what it saw."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import multiprocessing.forkserver
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch._C._distributed_c10d import FileStore
+
+from parabench.collectives import join as membership
+from parabench.launch.rank_env import Venue
+from parabench.machine.lifeline import die_with_parent
+from parabench.probes import hang
+from parabench.probes.pids import leave_pid
+from parabench.store.record import AnyCase
+
+
+class RankJob(Protocol):
+    """What the driver sends to every rank. In its venue's folder ranks leave their results."""
+
+    @property
+    def case(self) -> AnyCase: ...  # noqa: D102
+    @property
+    def venue(self) -> Venue: ...  # noqa: D102
+
+
+AJob = TypeVar("AJob", bound=RankJob)
+
+
+def hand_over(job: AJob, measure: Callable[[AJob, int], dict[str, Any]]) -> None:
+    """Call `measure(job, rank)` and leave what it returns, or why it could not, in the job's folder.
+
+    A rank is a fresh process with torch elastic's environment (RANK, WORLD_SIZE, ...).
+    """
+    rank = int(os.environ["RANK"])
+    leave_pid(job.venue.folder, rank)
+    hang.listen(job.venue.folder, rank)
+    # Ranks inherit what the fork server's environment was when it started; a launch's own travels with its job.
+    os.environ.update(job.venue.environment)
+    failed = False
+    try:
+        text = json.dumps({"rank": rank, **measure(job, rank)})
+    except BaseException as error:
+        failed = True
+        hang.settle()
+        text = json.dumps({"rank": rank, "error": told_of(error)})
+    _write(job.venue.folder / f"rank{rank}.json", text)
+    if failed:
+        # When a rank dies, its peers fail a moment later: let the driver see the first cause first.
+        time.sleep(0.25)
+        sys.exit(1)
+
+
+def told_of(error: BaseException) -> dict[str, Any]:
+    """What a rank hands over of the error that it is handling, as JSON can hold it; `at` is on this process' clock."""
+    return {
+        "at": time.perf_counter(),
+        "message": in_a_line(error),
+        "traceback": traceback.format_exc(),
+        "oom": is_out_of_memory(error),
+    }
+
+
+def in_a_line(error: BaseException) -> str:
+    """What went wrong, without the text that wraps it.
+
+    torch's pipelining raises another error from the first one, whose message begins with an empty line, and its
+    DataLoader puts a worker's whole traceback into one: there the cause, or the last line, is what was really said.
+    """
+    cause = error
+    while cause.__cause__ is not None and not str(cause).partition("\n")[0].strip():
+        cause = cause.__cause__
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    if not lines:
+        return type(cause).__name__
+    if lines[0].startswith("Caught ") and len(lines) > 1:
+        return f"{lines[-1]} ({lines[0].rstrip('.')})"
+    return f"{type(cause).__name__}: {lines[0]}"
+
+
+def tie_to_driver() -> None:
+    """Make this rank die with the driver, however that ends; a stopped rank too.
+
+    Every rank inherits the descriptor that keeps the fork server alive; closing it lets the server see that the
+    driver is gone. The server's end then is this process' death signal.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A hanging rank is asked for its stack before it is ended.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    server: Any = multiprocessing.forkserver._forkserver
+    alive = getattr(server, "_forkserver_alive_fd", None)
+    if alive is not None:
+        os.close(alive)
+        server._forkserver_alive_fd = None
+    die_with_parent(os.getppid())
+    # If the driver is still there now, the server was until then: it goes only after the driver.
+    driver = multiprocessing.parent_process()
+    if driver is None or not driver.is_alive():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def device_of(case: AnyCase) -> torch.device:
+    """This rank's device, made the current one; with more ranks on a node than devices (gloo) they share."""
+    if case.device == "cpu":
+        return torch.device("cpu")
+    device = local_device()
+    torch.cuda.set_device(device)
+    return device
+
+
+def local_device() -> torch.device:
+    """The CUDA device of this rank's process, whichever thread asks and whatever device is current there."""
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+
+
+def join_group(job: RankJob, rank: int) -> dict[str, Any]:
+    """Join the other ranks, and say how this host's clock differs from node 0's where the rank is to tell it.
+
+    On one node they meet through a file: nothing listens but the backend, and that on loopback only.
+    """
+    case, meeting = job.case, job.venue.meeting
+    timeout_s, path = job.venue.timeout_s, str(job.venue.folder / "store")
+    store = meeting.store(timeout_s) if meeting else FileStore(path, case.world_size)
+    membership.join(
+        algorithm=case.algorithm,
+        backend=case.backend,
+        rank=rank,
+        world_size=case.world_size,
+        ranks_per_node=case.ranks_per_node,
+        store=store,
+        timeout_s=timeout_s,
+    )
+    clock = meeting.clock(store, rank) if meeting else None
+    return {"clock": clock} if clock else {}
+
+
+def loaded_nccl(case: AnyCase) -> dict[str, str]:
+    """{"nccl_version": of the NCCL that this process has loaded}, which LD_PRELOAD or LD_LIBRARY_PATH may have made
+    another than the installed wheel's; {} of another backend."""
+    if case.backend != "nccl":
+        return {}
+    numbers: tuple[Any, ...] = torch.cuda.nccl.version()
+    return {"nccl_version": ".".join(map(str, numbers[:3])) + "".join(numbers[3:])}
+
+
+# What is raised as a plain RuntimeError, or as a DistBackendError, when memory is what lacks: by torch's allocator on
+# the host; by CUDA for a context, a module or an event (cudaGetErrorString of cudaErrorMemoryAllocation is "out of
+# memory", which NCCL quotes as "Cuda failure 2 'out of memory'", without the number in older versions); by cuBLAS and
+# cuSPARSE for their workspaces and handles; by cuDNN, whose version 9 names the kind of allocation that failed.
+OUT_OF_MEMORY = re.compile(
+    r"DefaultCPUAllocator: can't allocate memory"
+    r"|CUDA out of memory"
+    r"|CUDA error: out of memory"
+    r"|CUDA driver error: out of memory"
+    r"|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|Cuda failure (?:\d+ )?'out of memory'"
+    r"|CU(?:BLAS|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
+    r"|CUFFT_ALLOC_FAILED"
+    r"|CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_(?:HOST|DEVICE)_ALLOCATION_FAILED)"
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the rank ran out of memory, on the device or the host: the error says so, or one that it came from."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        if isinstance(at, (torch.OutOfMemoryError, MemoryError)):
+            return True
+        if isinstance(at, RuntimeError) and OUT_OF_MEMORY.search(str(at)):
+            return True
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    return False
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)

@@ -1,0 +1,289 @@
+"""What a doctor asks of GPUs: whether torch can compute on them, and what makes them slower than they are.
+
+Each answer is a row with a verdict and, unless it is well, advice. What a driver does not tell is unknown.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from parabench.machine.host import ROOT, network
+from parabench.machine.machine import Machine
+
+OK, DOUBT, FAULT, UNKNOWN = "ok", "doubt", "fault", "unknown"
+
+GIB = 1 << 30
+# NCCL takes some MiB for each pair of ranks, loaders a batch for each worker; docker gives 64 MiB.
+SHM_BYTES = GIB
+
+# The first kernel on each device finds what only shows then: a fabric manager that does not run (802), a device that
+# another process has for itself, one that the build has no code for, memory that is broken.
+PROBE = """
+import json, torch
+seen = {"archs": [], "devices": []}
+try:
+    torch.zeros(1, device="cuda")
+    seen["archs"] = torch.cuda.get_arch_list()
+    for index in range(torch.cuda.device_count()):
+        try:
+            torch.zeros(1, device=index).add_(1).item()
+            seen["devices"].append(None)
+        except Exception as error:
+            seen["devices"].append(str(error).strip().splitlines()[0])
+except Exception as error:
+    seen["error"] = str(error).strip().splitlines()[0]
+print(json.dumps(seen))
+"""
+PROBE_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that was looked at, where ("GPU0", or the host), and what it means."""
+
+    where: str
+    what: str
+    value: str
+    verdict: str = OK
+    advice: str = ""
+
+    def __str__(self) -> str:
+        said = f"{self.where} {self.what}: {self.value}"
+        return said if self.verdict == OK else f"{said} ({self.verdict}; {self.advice})"
+
+
+Verdict = tuple[str, str, str]
+
+
+def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT) -> list[Row]:
+    """All rows of the machine's devices, of which `gpus` are the records; none where there are no devices."""
+    if not machine.gpus:
+        return []
+    rows = [Row("host", "driver and torch", *_fault(machine)), *_probed(probe(), gpus)]
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return [*rows, Row("host", "NVML", str(error), UNKNOWN, "install the driver's libraries")]
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in machine.gpus]
+        for at, handle in enumerate(handles):
+            rows += [_asked(f"GPU{at}", what, ask, handle) for what, ask in QUESTIONS.items()]
+        rows += [row for at, gpu in enumerate(gpus) for row in _recorded(f"GPU{at}", gpu)]
+        rows += _peers(handles)
+    except pynvml.NVMLError as error:
+        rows.append(Row("host", "NVML", str(error), UNKNOWN, "look at the device with nvidia-smi"))
+    finally:
+        pynvml.nvmlShutdown()
+    return [*rows, *host_rows(root)]
+
+
+def _fault(machine: Machine) -> Verdict:
+    if machine.cuda_fault is None:
+        return "fit one another", OK, ""
+    value, _, remedy = machine.cuda_fault.rpartition("; ")
+    return value, FAULT, remedy
+
+
+def probe(run: Callable[..., Any] = subprocess.run) -> dict[str, Any]:
+    """{"archs", "devices", "error"} of torch's first kernel on each device, in a process of its own."""
+    try:
+        done = run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S, check=False)
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return {"error": f"nothing came back within {PROBE_S:g} s"}
+    except (OSError, IndexError, ValueError) as error:
+        return {"error": f"the process ended without an answer ({type(error).__name__})"}
+    return found
+
+
+def _probed(seen: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """Whether torch computes on each device, and was built for it."""
+    if "error" in seen:
+        yield Row("host", "torch on CUDA", seen["error"], FAULT, "no launch on CUDA can begin; mend this first")
+        return
+    for at, error in enumerate(seen["devices"]):
+        advice = "nothing can be launched on it; see nvidia-smi -q, and what else holds it"
+        yield Row(f"GPU{at}", "a first kernel", error or "ran", FAULT if error else OK, advice if error else "")
+    for at, gpu in enumerate(gpus):
+        capability = gpu.get("compute_capability")
+        if capability is not None and seen["archs"] and not built_for(capability, seen["archs"]):
+            yield Row(
+                f"GPU{at}",
+                "compute capability",
+                f"{capability}, and this torch has code for {' '.join(seen['archs'])}",
+                FAULT,
+                "install a torch that is built for the device",
+            )
+
+
+def built_for(capability: str, archs: Sequence[str]) -> bool:
+    """Whether code for these architectures (torch.cuda.get_arch_list) runs on a device: a cubin on its own major
+    version's same or later minor ones, PTX on everything later (CUDA programming guide, "Compute Capabilities")."""
+    device = tuple(map(int, capability.split(".")))
+    for arch in archs:
+        kind, _, digits = arch.partition("_")
+        digits = digits.rstrip("af")
+        code = int(digits[:-1]), int(digits[-1])
+        if code <= device and (kind == "compute" or code[0] == device[0]):
+            return True
+    return False
+
+
+def _asked(where: str, what: str, ask: Callable[[Any], Verdict], handle: Any) -> Row:
+    try:
+        return Row(where, what, *ask(handle))
+    except Exception as error:  # a driver newer or older than the binding answers in many ways
+        return Row(where, what, "unknown", UNKNOWN, str(error) or type(error).__name__)
+
+
+def _persistence(handle: Any) -> Verdict:
+    if pynvml.nvmlDeviceGetPersistenceMode(handle):
+        return "on", OK, ""
+    return "off", DOUBT, "nvidia-smi -pm 1: else the driver unloads with its last user, and chosen clocks are forgotten"
+
+
+def _compute_mode(handle: Any) -> Verdict:
+    mode = pynvml.nvmlDeviceGetComputeMode(handle)
+    if mode == pynvml.NVML_COMPUTEMODE_DEFAULT:
+        return "default", OK, ""
+    if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED:
+        return "prohibited", FAULT, "nvidia-smi -c DEFAULT: no process may compute on it"
+    return (
+        "exclusive",
+        DOUBT,
+        "nvidia-smi -c DEFAULT: one process may compute on it, so ranks cannot share it",
+    )
+
+
+def _clocks(handle: Any) -> Verdict:
+    reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    if reasons & CHOSEN_CLOCKS:
+        return "held where somebody set them", DOUBT, "compare only with devices at the same clocks; nvidia-smi -rgc"
+    if reasons & IDLE:
+        return "idle, where a lock does not show", OK, ""
+    return "free", OK, ""
+
+
+# nvmlClocksEventReason... in nvml.h.
+IDLE, CHOSEN_CLOCKS = 0x1, 0x2
+
+
+def _ecc(handle: Any) -> Verdict:
+    kind = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    count = pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)
+    said = f"{count} uncorrected since the driver was loaded"
+    return (said, FAULT, "reset the device, and do not trust its results") if count else (said, OK, "")
+
+
+def _remapped(handle: Any) -> Verdict:
+    corrected, uncorrected, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
+    said = f"{corrected + uncorrected} rows"
+    if failed:
+        return f"{said}, and one more could not be", FAULT, "replace the device: it has no spare rows left"
+    return (f"{said}, others wait", DOUBT, "reset the device, so that it takes effect") if pending else (said, OK, "")
+
+
+def _fabric(handle: Any) -> Verdict:
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+    if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+        return "none", OK, ""
+    if info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED:
+        failed = info.status != pynvml.NVML_SUCCESS
+        return (
+            ("registration failed", FAULT, "see the log of nvidia-fabricmanager") if failed else ("registered", OK, "")
+        )
+    return "not registered", FAULT, "start nvidia-fabricmanager: until then CUDA fails with error 802"
+
+
+QUESTIONS: dict[str, Callable[[Any], Verdict]] = {
+    "persistence mode": _persistence,
+    "compute mode": _compute_mode,
+    "clocks": _clocks,
+    "ECC errors": _ecc,
+    "remapped rows": _remapped,
+    "fabric": _fabric,
+}
+
+
+def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
+    """What a session records of a device anyway, with what it means."""
+    limit, default = gpu.get("power_limit_w"), gpu.get("power_default_w")
+    if limit is not None and default is not None:
+        low = limit < default
+        said, advice = f"{limit:g} W, by default {default:g}", "nvidia-smi -pl: it is slower than others of its kind"
+        yield Row(where, "power limit", said, DOUBT if low else OK, advice if low else "")
+    if gpu.get("mig"):
+        yield Row(where, "MIG", "on", DOUBT, "ranks run on parts of it, of which NVML reads little and NCCL uses one")
+    width, widest = gpu.get("pcie_width"), gpu.get("pcie_width_max")
+    if width is not None and widest is not None:
+        narrow = width < widest
+        advice = "reseat the device, or look at the slot: its link has lost lanes"
+        yield Row(where, "PCIe lanes", f"{width} of {widest}", DOUBT if narrow else OK, advice if narrow else "")
+    generation, newest = gpu.get("pcie_generation"), gpu.get("pcie_generation_max")
+    if generation is not None and newest is not None and generation < newest:
+        advice = "an idle link goes down; look again while something runs"
+        yield Row(where, "PCIe generation", f"{generation} of {newest}", UNKNOWN, advice)
+    node = gpu.get("numa_node")
+    if node is not None:
+        yield Row(where, "NUMA node", f"{node}, CPUs {gpu.get('cpus') or 'unknown'}")
+
+
+def _peers(handles: Sequence[Any]) -> Iterator[Row]:
+    """Whether devices reach one another's memory."""
+    apart = []
+    for a, first in enumerate(handles):
+        for b in range(a + 1, len(handles)):
+            try:
+                status = pynvml.nvmlDeviceGetP2PStatus(first, handles[b], pynvml.NVML_P2P_CAPS_INDEX_READ)
+            except Exception as error:
+                yield Row("host", f"GPU{a} to GPU{b}", "unknown", UNKNOWN, str(error) or type(error).__name__)
+                return
+            if status != pynvml.NVML_P2P_STATUS_OK:
+                apart.append(f"GPU{a}-GPU{b}")
+    if len(handles) > 1:
+        advice = "NCCL goes through host memory between them; look at ACS and the IOMMU"
+        said = f"no access between {', '.join(apart)}" if apart else "every device reads every other's memory"
+        yield Row("host", "peer access", said, DOUBT if apart else OK, advice if apart else "")
+
+
+def host_rows(root: Path = ROOT) -> Iterator[Row]:
+    """What the host must give ranks on devices: shared memory and, where there is InfiniBand, memory that stays."""
+    try:
+        shm = os.statvfs(root / "dev/shm")
+        free = shm.f_bavail * shm.f_frsize
+        low = free < SHM_BYTES
+        advice = "docker run --shm-size=8g, or --ipc=host: NCCL between processes and loaders' workers need it"
+        yield Row("host", "free /dev/shm", f"{free / GIB:.2g} GiB", DOUBT if low else OK, advice if low else "")
+    except OSError as error:
+        yield Row("host", "free /dev/shm", "unknown", UNKNOWN, str(error.strerror))
+    if not network(root)["infiniband"]:
+        return
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    free_of_it = limit == resource.RLIM_INFINITY
+    said = "unlimited" if free_of_it else f"{limit / GIB:.2g} GiB"
+    advice = "ulimit -l unlimited: InfiniBand registers what it sends"
+    yield Row("host", "locked memory", said, OK if free_of_it else DOUBT, "" if free_of_it else advice)
+    yield Row("host", "GPUDirect RDMA", *_gpudirect(root))
+
+
+def _gpudirect(root: Path) -> Verdict:
+    if any((root / "sys/module" / name).is_dir() for name in ("nvidia_peermem", "nv_peer_mem")):
+        return "by nvidia_peermem", OK, ""
+    try:
+        if "Open Kernel Module" in (root / "proc/driver/nvidia/version").read_text():
+            return "by DMA-BUF, from Linux 5.12 on", OK, ""
+    except OSError:
+        pass
+    return "neither nvidia_peermem nor DMA-BUF", DOUBT, "modprobe nvidia_peermem: else data goes through host memory"

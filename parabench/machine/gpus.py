@@ -1,0 +1,237 @@
+"""What NVML tells of devices: their limits and state, and how they are linked.
+
+Each question is asked, and may fail, on its own: a value that a driver does not tell, or does not tell this user, is
+None, and `reasons` say why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from parabench.machine.host import ROOT
+
+# As `nvidia-smi topo -m` writes what the path between two devices has to traverse.
+LEVELS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "PSB",
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+}
+ITSELF = "X"
+
+# NVLinks of unknown number.
+NVLINK = "NV?"
+
+# What NVLinks lead to when it is no device.
+SWITCH = "switch"
+
+# The oldest compute capability of CUDA 13.
+TURING = 7, 5
+
+# NVML counts clocks in MHz and power in mW.
+MEGA, MILLI = 10**6, 1e-3
+
+Handle = Any
+Ask = Callable[[Any], Any]
+
+
+def _name(handle: Handle) -> str:
+    name = pynvml.nvmlDeviceGetName(handle)
+    return name if isinstance(name, str) else str(name.decode())
+
+
+def _clock(kind: int, *, most: bool = False) -> Ask:
+    def read(handle: Handle) -> int:
+        ask = pynvml.nvmlDeviceGetMaxClockInfo if most else pynvml.nvmlDeviceGetClockInfo
+        return int(ask(handle, kind)) * MEGA
+
+    return read
+
+
+QUESTIONS: dict[str, Ask] = {
+    "name": _name,
+    "memory_bytes": lambda handle: int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+    "compute_capability": lambda handle: ".".join(map(str, pynvml.nvmlDeviceGetCudaComputeCapability(handle))),
+    "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLI,
+    "power_default_w": lambda handle: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) * MILLI,
+    "power_max_w": lambda handle: pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)[1] * MILLI,
+    "sm_clock_hz": _clock(pynvml.NVML_CLOCK_SM),
+    "sm_clock_max_hz": _clock(pynvml.NVML_CLOCK_SM, most=True),
+    "memory_clock_hz": _clock(pynvml.NVML_CLOCK_MEM),
+    "memory_clock_max_hz": _clock(pynvml.NVML_CLOCK_MEM, most=True),
+    "mig": lambda handle: bool(pynvml.nvmlDeviceGetMigMode(handle)[0]),
+    "ecc": lambda handle: bool(pynvml.nvmlDeviceGetEccMode(handle)[0]),
+    "pcie_generation": lambda handle: int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
+    "pcie_generation_max": lambda handle: int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
+    "pcie_width": lambda handle: int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+    "pcie_width_max": lambda handle: int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+    "cpus": lambda handle: _cpus(pynvml.nvmlDeviceGetCpuAffinity(handle, -(-(os.cpu_count() or 1) // 64))),
+}
+
+
+def look(indices: Sequence[int], root: Path = ROOT) -> dict[str, Any]:
+    """{"gpus": [...], "links": {...}, "driver": {...}} of the devices with those NVML numbers, in that order.
+
+    Neither UUIDs nor serial numbers are read: they name one very device. Raises pynvml.NVMLError when NVML cannot be
+    started or has no such device.
+    """
+    pynvml.nvmlInit()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
+        return {
+            "gpus": [{"index": index} | _device(h, root) for index, h in zip(indices, handles, strict=True)],
+            "links": links(handles),
+            "driver": _driver(),
+        }
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], torch_cuda: str | None) -> str | None:
+    """Why a torch that is built for `torch_cuda` cannot compute here, of a record of driver and devices; None where
+    nothing is known against it.
+
+    A driver runs what was built for CUDA of its own major version or an older one ("CUDA Compatibility", minor version
+    compatibility), and CUDA 13 has no code for devices before Turing (its release notes, "Deprecated Architectures").
+    """
+    if torch_cuda is None:
+        return None
+    major, newest = int(torch_cuda.partition(".")[0]), driver.get("cuda")
+    if newest is not None and int(newest.partition(".")[0]) < major:
+        return (
+            f"its driver {driver.get('version') or 'of an unknown version'} runs CUDA {newest} at most, and this torch "
+            f"is built for CUDA {torch_cuda}; install a newer driver, or a torch that is built for CUDA {newest}"
+        )
+    for gpu in gpus:
+        capability = gpu.get("compute_capability")
+        if major >= 13 and capability is not None and tuple(map(int, capability.split("."))) < TURING:
+            return (
+                f"{gpu['name']} has compute capability {capability}, and CUDA {torch_cuda}, for which this torch is "
+                f"built, begins at {TURING[0]}.{TURING[1]}; install a torch that is built for CUDA 12"
+            )
+    return None
+
+
+def links(handles: Sequence[Handle]) -> dict[str, Any]:
+    """{"matrix": rows, "nvlinks_to_switches": counts, "reasons"}: what lies between each two devices, written as
+    `nvidia-smi topo -m` writes it.
+
+    `NV4` is four active NVLinks, to the peer itself or, by way of switches, to all, `NV?` an unknown number of them;
+    None is unknown.
+    """
+    buses = [_asked(lambda h: _bus(pynvml.nvmlDeviceGetPciInfo(h)), handle)[0] for handle in handles]
+    seen = [_asked(_nvlinks, handle) for handle in handles]
+    reasons = {str(at): reason for at, (_, reason) in enumerate(seen) if reason}
+    to_peers = [found or Counter() for found, _ in seen]
+    matrix: list[list[str | None]] = [[ITSELF] * len(handles) for _ in handles]
+    for a in range(len(handles)):
+        for b in range(a + 1, len(handles)):
+            direct = to_peers[a][buses[b]] or to_peers[b][buses[a]]
+            count = direct or min(to_peers[a][SWITCH], to_peers[b][SWITCH])
+            if count:
+                cell: str | None = f"NV{count}"
+            elif _asked(_over_nvlink, (handles[a], handles[b]))[0]:
+                # A virtual machine may hide what NVLinks lead to, but not that they do.
+                cell = NVLINK
+            elif str(a) in reasons or str(b) in reasons:
+                cell = None
+            else:
+                cell, reason = _asked(_level, (handles[a], handles[b]))
+                if reason:
+                    reasons[f"{a}-{b}"] = reason
+            matrix[a][b] = matrix[b][a] = cell
+    switched = [None if found is None else found[SWITCH] for found, _ in seen]
+    return {"matrix": matrix, "nvlinks_to_switches": switched, "reasons": reasons}
+
+
+def _nvlinks(handle: Handle) -> Counter[str | None]:
+    """How many active NVLinks lead to each PCI address, or to switches. A device without any has an empty count."""
+    found: Counter[str | None] = Counter()
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            active = pynvml.nvmlDeviceGetNvLinkState(handle, link)
+        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
+            break  # this kind of device has that many
+        if not active:
+            continue
+        if pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            found[SWITCH] += 1
+        else:
+            found[_bus(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))] += 1
+    return found
+
+
+def _over_nvlink(pair: tuple[Handle, Handle]) -> bool:
+    """Whether one device reaches the other's memory over NVLinks, however many."""
+    return bool(pynvml.nvmlDeviceGetP2PStatus(*pair, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) == pynvml.NVML_P2P_STATUS_OK)
+
+
+def _level(pair: tuple[Handle, Handle]) -> str:
+    return LEVELS[pynvml.nvmlDeviceGetTopologyCommonAncestor(*pair)]
+
+
+def _device(handle: Handle, root: Path) -> dict[str, Any]:
+    answers = {name: _asked(ask, handle) for name, ask in QUESTIONS.items()}
+    answers["numa_node"] = _asked(lambda h: _numa_node(h, root), handle)
+    known = {name: value for name, (value, _) in answers.items()}
+    return known | {"reasons": {name: reason for name, (_, reason) in answers.items() if reason}}
+
+
+def _driver() -> dict[str, Any]:
+    """The driver's version, and the newest CUDA that it can run: 12040 is 12.4."""
+    version, why = _asked(lambda _: _word(pynvml.nvmlSystemGetDriverVersion()), None)
+    cuda, why_not = _asked(lambda _: pynvml.nvmlSystemGetCudaDriverVersion(), None)
+    return {
+        "version": version,
+        "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "reasons": {name: reason for name, reason in (("version", why), ("cuda", why_not)) if reason},
+    }
+
+
+def _asked(ask: Ask, of: Any) -> tuple[Any, str | None]:
+    """The answer, or None and why there is none."""
+    try:
+        return ask(of), None
+    except pynvml.NVMLError as error:
+        return None, f"NVML: {error}"
+    except OSError as error:
+        return None, str(error.strerror or error)
+    except LookupError as error:
+        return None, f"not a value that is known: {error}"
+
+
+def _numa_node(handle: Handle, root: Path) -> int:
+    domain, _, rest = str(_bus(pynvml.nvmlDeviceGetPciInfo(handle))).partition(":")
+    node = int((root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node").read_text())
+    if node < 0:
+        raise LookupError("the kernel names no NUMA node for it")
+    return node
+
+
+def _bus(pci: Any) -> str:
+    """A device's PCI address as /sys writes it, but with NVML's eight digits for the domain."""
+    return _word(pci.busId).lower()
+
+
+def _word(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()
+
+
+def _cpus(words: Sequence[int]) -> str:
+    """A set of CPUs, 64 in each of NVML's words, as the kernel lists one: `0-15,32-47`."""
+    there = [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+    runs: list[list[int]] = []
+    for cpu in there:
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)

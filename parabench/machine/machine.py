@@ -1,0 +1,232 @@
+"""What this machine has: what may run here, and what the record says of where it ran. Free of torch."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from parabench.machine import host
+from parabench.machine import versions as provenance
+from parabench.machine.nccl_version import Nccl, this_nccl
+
+# On the CPU more ranks than cores still compute the right thing, slowly; beyond this it measures the scheduler.
+RANKS_PER_CORE = 4
+
+# Only these are recorded: what changes how training runs, and nothing that could be a secret.
+ENVIRONMENT_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_VISIBLE_DEVICES", "ENABLE_INTRA_NODE_COMM",
+    "FI_EFA_FORK_SAFE", "FI_EFA_USE_DEVICE_RDMA", "FI_PROVIDER", "GLOO_SOCKET_IFNAME", "GOMP_CPU_AFFINITY",
+    "IBV_FORK_SAFE", "KMP_AFFINITY", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_BUFFSIZE",
+    "NCCL_CROSS_NIC", "NCCL_CTA_POLICY", "NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_DMABUF_ENABLE",
+    "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_IB_HCA",
+    "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_SL", "NCCL_IB_TC", "NCCL_IB_TIMEOUT",
+    "NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS",
+    "NCCL_MNNVL_ENABLE",
+    "NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NET", "NCCL_NET_GDR_LEVEL", "NCCL_NTHREADS", "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_NVL_CHUNKSIZE", "NCCL_PAT_ENABLE", "NCCL_PROTO", "NCCL_PXN_DISABLE",
+    "NCCL_SHM_DISABLE", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_NTHREADS", "NCCL_WIN_ENABLE", "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND", "OPENBLAS_NUM_THREADS", "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF", "RDMAV_FORK_SAFE", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CUDAGRAPHS",
+    "TORCHINDUCTOR_FREEZING", "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_DISTRIBUTED_USE_TORCHCOMMS", "TORCH_FR_BUFFER_SIZE", "TORCH_FR_CPP_STACK",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_BLOCKING_WAIT",
+    "TORCH_NCCL_CUDA_EVENT_CACHE", "TORCH_NCCL_ENABLE_MONITORING", "TORCH_NCCL_ENABLE_TIMING",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "TORCH_NCCL_HIGH_PRIORITY", "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_NCCL_USE_COMM_NONBLOCKING", "UCX_NET_DEVICES", "UCX_TLS",
+)  # fmt: skip
+
+# What these name is a path, or may be one: only that they are set is recorded.
+PATH_VARIABLES = (
+    "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD", "NCCL_CONF_FILE", "NCCL_GRAPH_FILE",
+    "NCCL_NET_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN", "TORCHINDUCTOR_CACHE_DIR",
+)  # fmt: skip
+SET = "set"
+
+# What NCCL reads besides its variables (src/misc/param.cc).
+NCCL_FILES = {"/etc/nccl.conf": Path("/etc/nccl.conf"), "~/.nccl.conf": Path("~/.nccl.conf")}
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One visible NVIDIA device; `index` is its number in NVML, which counts the hidden ones too.
+
+    `address` is where it sits on the PCI bus; processes that see different devices find one by it. It is not recorded.
+    """
+
+    name: str
+    memory_bytes: int | None
+    index: int = 0
+    address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the planner needs. `gpus_reason` says why `gpus` is empty, `cuda_fault` why this torch cannot use them.
+
+    Of a session on several nodes each is like this one, and runs up to `ranks_per_node` ranks. None: nobody said how
+    many a node is to run.
+    """
+
+    cores: int
+    gpus: tuple[Gpu, ...] = ()
+    gpus_reason: str | None = None
+    nodes: int = 1
+    ranks_per_node: int | None = None
+    nccl: Nccl = field(default_factory=Nccl)
+    cuda_fault: str | None = None
+
+    def ranks(self, device: str) -> int:
+        """How many ranks a node may run on `device` ("cpu" or "cuda")."""
+        most = len(self.gpus) if device == "cuda" else self.cores * RANKS_PER_CORE
+        return most if self.ranks_per_node is None else min(most, self.ranks_per_node)
+
+    def nodes_for(self, world_size: int) -> int:
+        """The fewest nodes that can share so many ranks evenly; 1 where none can, and of no ranks at all."""
+        if world_size < 1:
+            return 1
+        most = self.ranks_per_node or world_size
+        return next((n for n in range(-(-world_size // most), self.nodes + 1) if world_size % n == 0), 1)
+
+    def world_sizes(self, device: str) -> list[int]:
+        """1, 2, 4, ... up to a node's devices, or on the CPU to its cores; then whole nodes, 2, 4, ... up to all."""
+        most = self.ranks_per_node or (len(self.gpus) if device == "cuda" else self.cores)
+        sizes = [2**i for i in range(max(1, most).bit_length())]
+        if self.ranks_per_node is not None:
+            sizes += [most * 2**i for i in range(self.nodes.bit_length())] + [most * self.nodes]
+        return list(dict.fromkeys(sizes))
+
+
+def this_machine() -> Machine:
+    """What this process may use: its cores, and the devices that NVML and CUDA_VISIBLE_DEVICES show."""
+    from parabench.machine.nvml import visible_devices
+
+    found, reason = _gpus(visible_devices)
+    fault = _cuda_fault(found) if found else None
+    return Machine(cores=cores(), gpus=found, gpus_reason=reason, nccl=this_nccl(), cuda_fault=fault)
+
+
+def readable_gpus() -> tuple[Gpu, ...]:
+    """The devices that NVML shows this process, those that CUDA_VISIBLE_DEVICES hides from it too."""
+    from parabench.machine.nvml import readable_devices
+
+    return _gpus(readable_devices)[0]
+
+
+def cores() -> int:
+    """Cores this process may use: its affinity, or the container's share when that is less."""
+    allowed = len(os.sched_getaffinity(0))
+    limit = host.core_limit()
+    return allowed if limit is None else max(1, min(allowed, round(limit)))
+
+
+def _gpus(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
+    import pynvml
+
+    if importlib.metadata.version("torch").endswith("+cpu"):
+        return (), "this torch is a CPU build"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return (), f"NVML is not available: {error}"
+    try:
+        found = [_gpu(index) for index in which()]
+    except pynvml.NVMLError as error:
+        return (), f"NVML failed: {error}"
+    finally:
+        pynvml.nvmlShutdown()
+    return tuple(found), None if found else "no CUDA device is visible"
+
+
+def _gpu(index: int) -> Gpu:
+    import pynvml
+
+    from parabench.machine.nvml import address_of
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory, address = None, None
+    with suppress(pynvml.NVMLError):
+        memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    with suppress(pynvml.NVMLError):
+        address = address_of(handle)
+    name = pynvml.nvmlDeviceGetName(handle)
+    return Gpu(name if isinstance(name, str) else name.decode(), memory, index, address)
+
+
+def _cuda_fault(found: Sequence[Gpu]) -> str | None:
+    """Why the driver or a device is none for this torch, read without it; None where nothing is known against it."""
+    import pynvml
+
+    from parabench.machine import gpus
+
+    with suppress(pynvml.NVMLError):
+        seen = gpus.look([gpu.index for gpu in found])
+        return gpus.cuda_fault(seen["driver"], seen["gpus"], provenance.torch_cuda()[0])
+    return None
+
+
+def environment(machine: Machine) -> dict[str, Any]:
+    """What is recorded of `machine`, this one, with a session; JSON-able. Unknown is None with a reason beside it.
+
+    No user, path, address, serial number or remote is in it, and of the environment variables only those listed here.
+    """
+    versions, unknown_versions = provenance.versions()
+    return {
+        "host": socket.gethostname(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "cpu": _cpu_name(),
+        "cores": machine.cores,
+        "processor": host.processor(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "numa": host.numa(),
+        **_devices(machine),
+        "nvml": {"available": bool(machine.gpus), "reason": machine.gpus_reason},
+        "network": host.network(),
+        "container": host.container(),
+        "versions": versions,
+        "unknown_versions": unknown_versions,
+        "git": provenance.git(Path.cwd()),
+        "env": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ}
+        | {name: SET for name in PATH_VARIABLES if os.environ.get(name)},
+        "nccl_files": [name for name, path in NCCL_FILES.items() if path.expanduser().is_file()],
+    }
+
+
+def _devices(machine: Machine) -> dict[str, Any]:
+    """What is known of the devices, how they are linked, and their driver; where NVML is gone only what was seen."""
+    known: list[dict[str, Any]] = [
+        {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "index": gpu.index} for gpu in machine.gpus
+    ]
+    reason = machine.gpus_reason
+    if machine.gpus:
+        import pynvml
+
+        from parabench.machine import gpus
+
+        try:
+            return gpus.look([gpu.index for gpu in machine.gpus])
+        except pynvml.NVMLError as error:
+            reason = f"NVML: {error}"
+    reasons = {"reasons": {"all": reason}}
+    return {"gpus": known, "links": {"matrix": None, **reasons}, "driver": {"version": None, "cuda": None, **reasons}}
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )

@@ -1,0 +1,345 @@
+"""What NVML can tell of a device, one function for each reading; and which devices a launch's ranks use.
+
+Every function takes NVML's handle and returns numbers in SI units. Not all devices and drivers know all of them:
+pynvml.NVMLError is raised then. Names of calls and fields follow NVIDIA's nvml.h.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from parabench.store.record import NOT_SUPPORTED
+
+# How a field's value is held, by NVML's type of it.
+_HELD = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+# All links of a device together.
+_ALL_LINKS = 0xFFFFFFFF
+
+_REASONS = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED: NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION: "no permission",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: it fell off the bus or has hung",
+}
+
+Numbers = tuple[float, ...]
+
+# The most that a direction of a device's links carries in a second: of PCIe by its generation, for each of its lanes
+# (PCI-SIG's rates in GT/s, less their line code), and NVLink 5's 900 GB/s.
+PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+NVLINK_MOST = 900e9
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Readings of counters. They begin anew after `period` (infinity: never), and grow by `most` a second at most, as
+    far as that is known."""
+
+    numbers: Numbers
+    period: float
+    most: float | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One call, and the metrics that it gives. `asks` are tried in order until the device supports one.
+
+    `rate`: the calls give `Counts`, and the metrics are what they grew by in a second. `every`: it is made at each so
+    many readings, because what it reads seldom changes, or is slow to read.
+    """
+
+    metrics: tuple[str, ...]
+    asks: tuple[Callable[[Any], Numbers | Counts], ...]
+    rate: bool = False
+    every: int = 1
+
+
+def _memory(handle: Any) -> Numbers:
+    return (float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),)
+
+
+def _energy(handle: Any) -> Numbers:
+    return (pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3,)  # mJ
+
+
+def _power_now(handle: Any) -> Numbers:
+    return (_fields(handle, pynvml.NVML_FI_DEV_POWER_INSTANT)[0] / 1e3,)  # mW
+
+
+def _power(handle: Any) -> Numbers:
+    """On most devices since Ampere the mean of the last second."""
+    return (pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,)  # mW
+
+
+def _utilization(handle: Any) -> Numbers:
+    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+    return rates.gpu / 100, rates.memory / 100
+
+
+def _temperature(handle: Any) -> Numbers:
+    return (float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),)
+
+
+def _sm_clock(handle: Any) -> Numbers:
+    return (pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6,)  # MHz
+
+
+def _memory_clock(handle: Any) -> Numbers:
+    return (pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM) * 1e6,)  # MHz
+
+
+def _clock_events(handle: Any) -> Numbers:
+    return (float(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),)
+
+
+def _clock_events_before(handle: Any) -> Numbers:
+    """The same bits, by the name that drivers before 535 know."""
+    return (float(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),)
+
+
+def _pcie(handle: Any) -> Counts:
+    """Counters: nvmlDeviceGetPcieThroughput would stand still for 20 ms, in which it measures, for each direction.
+    Many devices hold them in 32 bits: those of PCIe 5 may go round in 68 ms."""
+    names = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
+    values = _values(handle, *names)
+    try:
+        generation = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+        most = PCIE_LANE[generation] * pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
+    except (pynvml.NVMLError, KeyError):
+        most = None
+    return Counts(_numbers(values), _period(values), most)
+
+
+def _nvlink(handle: Any) -> Counts:
+    sent, received = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+    values = _values(handle, (sent, _ALL_LINKS), (received, _ALL_LINKS))
+    return Counts(tuple(kib * 1024 for kib in _numbers(values)), _period(values) * 1024, NVLINK_MOST)
+
+
+def _ecc(handle: Any) -> Numbers:
+    kinds = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    return tuple(float(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)) for kind in kinds)
+
+
+def _fields(handle: Any, *names: Any) -> Numbers:
+    """The values of NVML's fields, each a number or a pair with its scope."""
+    return _numbers(_values(handle, *names))
+
+
+def _values(handle: Any, *names: Any) -> list[Any]:
+    values = []
+    for field in pynvml.nvmlDeviceGetFieldValues(handle, list(names)):
+        if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # a field that this driver has never heard of
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        if field.nvmlReturn != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(field.nvmlReturn)
+        values.append(field)
+    return values
+
+
+def _numbers(values: Iterable[Any]) -> Numbers:
+    return tuple(float(getattr(field.value, _HELD[int(field.valueType)])) for field in values)
+
+
+def _period(values: Iterable[Any]) -> float:
+    """After how many counts such values begin anew."""
+    return 2.0**32 if any(int(field.valueType) == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT for field in values) else math.inf
+
+
+# What is read every time is what has a figure over time, and what differences are taken of. Lists of processes, means
+# of the last second, and what moves slowly are read once a second: with all of eight devices, a reading has 100 ms.
+SELDOM = 10
+
+READINGS = (
+    Reading(("used_bytes",), (_memory,)),
+    Reading(("energy_j",), (_energy,)),
+    Reading(("power_w",), (_power_now, _power)),
+    # A clock is judged by the reasons that were read just before it.
+    Reading(("clock_event_reasons",), (_clock_events, _clock_events_before)),
+    Reading(("sm_clock_hz",), (_sm_clock,)),
+    Reading(("memory_clock_hz",), (_memory_clock,), every=SELDOM),
+    Reading(("gpu_utilization", "memory_utilization"), (_utilization,), every=SELDOM),
+    Reading(("temperature_c",), (_temperature,), every=SELDOM),
+    Reading(("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"), (_pcie,), rate=True),
+    Reading(("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), (_nvlink,), rate=True),
+    Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), every=SELDOM),
+)
+
+
+def processes(handle: Any) -> dict[int, float | None]:
+    """{process id: bytes in use on the device}, None where NVML does not tell. A process that computes and draws stands
+    in both of NVML's lists with the same memory; one that uses several MIG instances stands in a list several times."""
+    held: dict[tuple[int, Any, Any], int | None] = {}
+    computing = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    try:
+        drawing = pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
+    except pynvml.NVMLError as error:
+        if not unsupported(error):
+            raise
+        drawing = []
+    for one in (*computing, *drawing):
+        instance = getattr(one, "gpuInstanceId", None), getattr(one, "computeInstanceId", None)
+        held[(one.pid, *instance)] = one.usedGpuMemory
+    sums: dict[int, float | None] = {}
+    for (pid, *_), size in held.items():
+        before = sums.get(pid, 0.0)
+        sums[pid] = None if size is None or before is None else before + size
+    return sums
+
+
+def mig_is_on(handle: Any) -> bool:
+    """Whether the device is split into instances; False for those that cannot be."""
+    try:
+        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    except pynvml.NVMLError:
+        return False
+
+
+def keep_nvml() -> None:
+    """Begin with NVML for as long as this process lives: without persistence mode a driver whose last user has gone
+    unloads itself, and each launch would wait until it is back. Where there is none, nothing happens."""
+    with suppress(pynvml.NVMLError):
+        _begin_once()
+
+
+@functools.cache
+def _begin_once() -> None:
+    pynvml.nvmlInit()
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A device that ranks use: the number that the record gives it, and its PCI address, by which every process finds
+    it. NVML's own numbers differ between processes that a container or a batch system shows different devices."""
+
+    number: int
+    address: str
+
+
+def used_devices(size: int) -> list[Used]:
+    """The devices that `size` ranks of this process' environment use, as CUDA_VISIBLE_DEVICES deals them out.
+
+    CUDA's own order is NVML's among devices of one kind, or with CUDA_DEVICE_ORDER=PCI_BUS_ID; else the fastest comes
+    first, and then every visible device is taken for used.
+    """
+    visible = visible_devices()
+    handles = {index: pynvml.nvmlDeviceGetHandleByIndex(index) for index in visible}
+    names = {pynvml.nvmlDeviceGetName(handle) for handle in handles.values()}
+    if len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        used = set(visible)
+    else:
+        used = {visible[rank % len(visible)] for rank in range(size)} if visible else set()
+    return [Used(index, address_of(handles[index])) for index in sorted(used)]
+
+
+def address_of(handle: Any) -> str:
+    """A device's PCI address, as NVML writes it."""
+    return _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+
+
+def readable_devices() -> list[int]:
+    """NVML's index of each device that this process may use. NVML counts those, too, that it may not: CUDA does not."""
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            pynvml.nvmlDeviceGetHandleByIndex(index)
+        except pynvml.NVMLError_NoPermission:
+            continue
+        found.append(index)
+    return found
+
+
+def visible_devices() -> list[int]:
+    """NVML's index of each device that CUDA sees, in CUDA's order. CUDA stops at the first entry it does not know."""
+    there = readable_devices()
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return there
+    uuids = {}
+    if any(not entry.strip().isdigit() for entry in wanted.split(",")):
+        uuids = {_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i))): i for i in there}
+    found = []
+    for entry in map(str.strip, wanted.split(",")):
+        index = _index_of(entry, there, uuids)
+        if index is None:
+            break
+        found.append(index)
+    return found
+
+
+def _index_of(entry: str, there: Sequence[int], uuids: dict[str, int]) -> int | None:
+    if entry.isdigit():
+        return there[int(entry)] if int(entry) < len(there) else None
+    if entry.startswith("MIG-"):
+        try:
+            instance = pynvml.nvmlDeviceGetHandleByUUID(entry)
+            return int(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)))
+        except pynvml.NVMLError:
+            return None
+    return next((index for uuid, index in uuids.items() if entry.startswith("GPU-") and uuid.startswith(entry)), None)
+
+
+def _text(name: str | bytes) -> str:
+    return name if isinstance(name, str) else name.decode()
+
+
+def unsupported(error: Exception) -> bool:
+    """Whether asking again is of no use, though asking otherwise may be: device, driver or binding lack the call."""
+    return isinstance(error, AttributeError) or (
+        isinstance(error, pynvml.NVMLError) and _REASONS.get(error.value) == NOT_SUPPORTED
+    )
+
+
+def reason_of(error: Exception, *, mig: bool) -> str:
+    """Why a value is null, in words; that the device is split may be why."""
+    if isinstance(error, pynvml.NVMLError):
+        said = _REASONS.get(error.value, str(error))
+        refused = unsupported(error) or error.value == pynvml.NVML_ERROR_NO_PERMISSION
+        return f"{said}, and MIG is enabled" if mig and refused else said
+    if isinstance(error, KeyError):
+        return f"its value is of type {error}, which is unknown here"
+    return NOT_SUPPORTED if unsupported(error) else f"{type(error).__name__}: {error}"
+
+
+def look() -> tuple[list[tuple[int, dict[str, str]]], str | None]:
+    """What can be read here now, for a doctor: [(device, {metric: why not})] of the devices that CUDA sees, and why
+    there is none."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return [], f"NVML is not available: {error}"
+    try:
+        return [(index, _unread(index)) for index in visible_devices()], None
+    except pynvml.NVMLError as error:
+        return [], f"NVML failed: {error}"
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _unread(index: int) -> dict[str, str]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    mig = mig_is_on(handle)
+    reasons: dict[str, str] = {}
+    asked: Iterable[tuple[tuple[str, ...], tuple[Callable[[Any], object], ...]]] = (
+        *((reading.metrics, reading.asks) for reading in READINGS),
+        (("foreign_processes", "foreign_bytes"), (processes,)),
+    )
+    for metrics, asks in asked:
+        for ask in asks:
+            try:
+                ask(handle)
+            except (pynvml.NVMLError, AttributeError, KeyError) as error:
+                why = reason_of(error, mig=mig)
+            else:
+                break
+        else:
+            reasons |= dict.fromkeys(metrics, why)
+    return reasons

@@ -1,0 +1,97 @@
+"""Peak arithmetic of known devices, from their vendor's documents: what a share of the peak is a share of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from parabench.models.precision import BF16, FP16, IEEE, TF32
+
+T = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """FLOP/s of one device by arithmetic, without sparsity; one that is missing has no unit of its own there.
+
+    `name` is what the name that NVML gives has in it, as whole words. `ieee` is the rate of the ordinary FP32 units:
+    PyTorch multiplies float32 matrices there, and not in TF32, unless it is told otherwise. The others are the tensor
+    cores' rates with sums in float32.
+    """
+
+    name: str
+    peak: dict[str, float]
+    source: str
+
+
+def _device(name: str, source: str, ieee: float, tf32: float | None, half: float, *, bf16: bool = True) -> Device:
+    """One device, by TFLOP/s; devices since Ampere multiply bfloat16 as fast as float16."""
+    peak = {IEEE: ieee * T, TF32: None if tf32 is None else tf32 * T, BF16: half * T if bf16 else None, FP16: half * T}
+    return Device(name, {precision: rate for precision, rate in peak.items() if rate is not None}, source)
+
+
+_A100 = "NVIDIA A100 Tensor Core GPU datasheet"
+_A800 = "NVIDIA A800 datasheet"
+_H100 = "NVIDIA H100 Tensor Core GPU datasheet"
+_H100_PCIE = "NVIDIA H100 datasheet of 2023 (PCIe)"
+_H200 = "NVIDIA H200 Tensor Core GPU datasheet"
+_V100 = "NVIDIA V100 Tensor Core GPU datasheet"
+_B200 = "NVIDIA HGX B200 specifications, an eighth of its 8 GPUs"
+_B300 = "NVIDIA HGX B300 specifications, an eighth of its 8 GPUs"
+_GB200 = "NVIDIA GB200 NVL72 specifications, half of a superchip's 2 GPUs"
+_ADA = "NVIDIA RTX 6000 Ada datasheet, a quarter of the FP8 rate with sparsity"
+_PRO = "NVIDIA RTX PRO 6000 Blackwell datasheet, an eighth of the FP4 rate with sparsity"
+
+# Where a document gives the rate with sparsity, half of it; tensor cores are half as fast at each doubling of the bits.
+DEVICES = (
+    _device("A100", _A100, 19.5, 156, 312),
+    _device("A800", _A800, 19.5, 156, 312),
+    _device("A30", "NVIDIA A30 Tensor Core GPU datasheet", 10.3, 82, 165),
+    _device("A40", "NVIDIA A40 datasheet", 37.4, 74.8, 149.7),
+    _device("A10", "NVIDIA A10 Tensor Core GPU datasheet", 31.2, 62.5, 125),
+    _device("A10G", "NVIDIA A10G datasheet", 31.52, 35, 70),
+    _device("H100 80GB HBM3", f"{_H100} (SXM)", 67, 989 / 2, 1979 / 2),
+    # HBM2e is on the board for PCIe alone.
+    _device("H100 80GB HBM2e", _H100_PCIE, 51, 756 / 2, 1513 / 2),
+    _device("H100 PCIe", _H100_PCIE, 51, 756 / 2, 1513 / 2),
+    _device("H100 NVL", f"{_H100} (NVL)", 60, 835 / 2, 1671 / 2),
+    _device("H800", "NVIDIA H800 datasheet (SXM)", 67, 989 / 2, 1979 / 2),
+    _device("H800 PCIe", "NVIDIA H800 datasheet (PCIe)", 51, 756 / 2, 1513 / 2),
+    _device("H20", "NVIDIA H20 datasheet", 44, 74, 148),
+    _device("H200", f"{_H200} (SXM)", 67, 989 / 2, 1979 / 2),
+    _device("H200 NVL", f"{_H200} (NVL)", 60, 835 / 2, 1671 / 2),
+    _device("GH200", "NVIDIA GH200 Grace Hopper Superchip datasheet", 67, 989 / 2, 1979 / 2),
+    _device("B200", _B200, 600 / 8, 18_000 / 8 / 2, 36_000 / 8 / 2),
+    _device("B300", _B300, 600 / 8, 18_000 / 8 / 2, 36_000 / 8 / 2),
+    _device("GB200", _GB200, 160 / 2, 5_000 / 2 / 2, 10_000 / 2 / 2),
+    _device("L4", "NVIDIA L4 Tensor Core GPU datasheet", 30.3, 120 / 2, 242 / 2),
+    _device("L40", "NVIDIA L40 datasheet", 90.5, 90.5, 181.05),
+    _device("L40S", "NVIDIA L40S datasheet", 91.6, 183, 362.05),
+    _device("RTX 6000 Ada", _ADA, 91.1, 1_457 / 8, 1_457 / 4),
+    _device("RTX PRO 6000 Blackwell Workstation Edition", f"{_PRO} (Workstation)", 125, 4_000 / 16, 4_000 / 8),
+    _device("RTX PRO 6000 Blackwell Server Edition", f"{_PRO} (Server)", 120, 4_000 / 16, 4_000 / 8),
+    _device("RTX PRO 6000 Blackwell Max-Q Workstation Edition", f"{_PRO} (Max-Q)", 110, 3_511 / 16, 3_511 / 8),
+    _device("T4", "NVIDIA T4 Tensor Core GPU datasheet", 8.1, None, 65, bf16=False),
+    _device("V100-SXM2", f"{_V100} (SXM2)", 15.7, None, 125, bf16=False),
+    _device("V100-PCIE", f"{_V100} (PCIe)", 14, None, 112, bf16=False),
+    _device("V100S-PCIE", f"{_V100} (V100S)", 16.4, None, 130, bf16=False),
+    _device("GeForce RTX 4090", "NVIDIA Ada GPU architecture whitepaper, appendix A", 82.6, 82.6, 165.2),
+)
+
+# A part of a device, by MIG or as a virtual one, and a laptop's, which has the name of a faster one.
+_OTHERS = re.compile(r" MIG |^GRID |-\d+[ABCQ]$|Laptop")
+
+
+def peak_of(name: str, arithmetic: str) -> tuple[float | None, str]:
+    """(FLOP/s of one device of that name, the document it is from), or (None, why it is not known).
+
+    `arithmetic` is how its matrices are multiplied: ieee, tf32, bf16 or fp16. Of several names in `name` the longest
+    counts, as for torchtitan (torchtitan/tools/utils.py).
+    """
+    found = [device for device in DEVICES if re.search(rf"(?<![\w-]){re.escape(device.name)}(?!\w)", name)]
+    device = max(found, key=lambda device: len(device.name), default=None)
+    if device is None or _OTHERS.search(name):
+        return None, f"the peak of {name!r} is in no table here"
+    if arithmetic not in device.peak:
+        return None, f"{name} has no arithmetic unit for {arithmetic}"
+    return device.peak[arithmetic], device.source

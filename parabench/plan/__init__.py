@@ -1,0 +1,1 @@
+"""What will be measured, before anything starts. Free of torch."""

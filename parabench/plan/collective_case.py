@@ -1,0 +1,342 @@
+"""A collective case: one operation by one algorithm over a ladder of message sizes, validated once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, NamedTuple
+
+from parabench.collectives.averaging import error_bound, most_that_shows
+from parabench.collectives.nccl import is_nccls
+from parabench.errors import UsageError
+from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAME, ranks_in_words, slug
+from parabench.plan.collective_modes import (
+    FEWEST_CALLS,
+    FIRST_RUN_IN_S,
+    GRAPH,
+    LATENCY,
+    MODES,
+    RUN_IN_S,
+    THROUGHPUT,
+    WARMUP_BATCHES,
+    calls_in,
+    in_whole_graphs,
+)
+from parabench.plan.protocol import LONGEST_DEADLINE_S
+from parabench.store.record import MIB, Phase
+
+OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
+REDUCING = ("all_reduce", "reduce_scatter")
+REDOPS = ("sum", "avg", "max", "min")
+
+# c10d's all_reduce and broadcast have one buffer; the other two have an input and an output, and the smaller may
+# be its place in the larger.
+IN_PLACE_ONLY = ("all_reduce", "broadcast")
+WHY_IN_PLACE_ONLY = "torch.distributed has this operation in place only"
+
+ROOT = 0
+
+
+class ElementType(NamedTuple):
+    """What nccl-tests calls it, its size, and up to which whole number it holds all of them exactly."""
+
+    name: str
+    size: int
+    exact: int
+
+    @property
+    def digits(self) -> int:
+        """Bits of its significand, the implied one counted."""
+        return self.exact.bit_length() - 1
+
+
+TYPES: dict[str, ElementType] = {
+    "float32": ElementType("float", 4, 2**24),
+    "float64": ElementType("double", 8, 2**53),
+    "bfloat16": ElementType("bfloat16", 2, 2**8),
+    "float16": ElementType("half", 2, 2**11),
+}
+
+# nccl-tests cuts the part of a rank to a multiple of 16 bytes (all_gather.cu, reduce_scatter.cu).
+ALIGNMENT_BYTES = 16
+
+# Nothing here has memory for more, and a size in the plan must not overflow anything.
+MOST_BYTES = 1 << 40
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": MIB, "G": 2**30, "T": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from '64KiB', '64K', '1MiB', '1G' or '4096'; the units are powers of 1024, as in nccl-tests.
+
+    Raises UsageError.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    count = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
+    if count > MOST_BYTES:
+        raise UsageError(f"size {text!r} is above the most that a size can be, {size_text(MOST_BYTES)}")
+    if count < 1 or count != int(count):
+        raise UsageError(f"size {text!r} is not a number of bytes; write it as 4096, 64KiB or 1MiB")
+    return int(count)
+
+
+def size_text(count: int) -> str:
+    """Bytes as a person reads them: '64 KiB', '1 MiB', '100 B'; never rounded."""
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", MIB), ("KiB", 2**10)):
+        if count >= size and count % size == 0:
+            return f"{count // size} {unit}"
+    return f"{count} B"
+
+
+class Slot(NamedTuple):
+    """What a clock is read around, a call or a batch of them: the size of the whole buffer in bytes, the form, the
+    phase, and its number within them."""
+
+    bytes: int
+    in_place: bool
+    phase: Phase
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveProtocol:
+    """How each launch measures, per size and form. `deadline_s` as in `case.Protocol`.
+
+    Throughput: `batches` of calls back to back, with a clock reading between batches. A batch has `iterations` calls;
+    None makes them so many that all batches take `measure_s` seconds, at least FEWEST_CALLS in all, the same number on
+    all ranks. `graph` replays them from CUDA graphs.
+
+    Latency: `iterations` calls, each after a barrier. None chooses them by size alone: as many as carry
+    MOST_MOVED_BYTES, within FEWEST and MOST.
+
+    Either comes after `warmup` calls, which are kept apart.
+    """
+
+    FEWEST: ClassVar[int] = 20
+    MOST: ClassVar[int] = 200
+    MOST_MOVED_BYTES: ClassVar[int] = 256 * MIB
+
+    mode: str = THROUGHPUT
+    launches: int = 3
+    warmup: int = 5
+    iterations: int | None = None
+    batches: int = 10
+    measure_s: float = 0.25
+    graph: bool = False
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise UsageError(f"mode {self.mode!r} is unknown; use one of {', '.join(MODES)}")
+        for name in ("launches", "warmup", "iterations", "batches"):
+            value = getattr(self, name)
+            if value is None and name == "iterations":
+                continue
+            if type(value) is not int or not 1 <= value <= 100_000:
+                raise UsageError(f"{name} is {value!r}; give a whole number from 1 to 100000")
+        if not 0 < self.measure_s <= LONGEST_DEADLINE_S:
+            raise UsageError(
+                f"measure-seconds is {self.measure_s}; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"
+            )
+        if self.graph and self.mode == LATENCY:
+            raise UsageError("graph replays calls back to back, and mode latency times isolated ones; drop one of them")
+        if self.deadline_s is not None and not 0 < self.deadline_s <= LONGEST_DEADLINE_S:
+            raise UsageError(
+                f"deadline is {self.deadline_s} s; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"
+            )
+
+    @property
+    def timing(self) -> str:
+        """What its numbers are: THROUGHPUT, LATENCY or GRAPH. Numbers of different ones are not compared."""
+        return GRAPH if self.graph else self.mode
+
+    def iterations_at(self, size: int) -> int:
+        """Timed calls at `size` bytes in latency mode."""
+        if self.iterations is not None:
+            return self.iterations
+        return max(self.FEWEST, min(self.MOST, self.MOST_MOVED_BYTES // size))
+
+    def calls_in_a_batch(self, call_s: float) -> int:
+        """Calls between two readings in throughput mode, where one takes `call_s` seconds."""
+        if self.iterations is not None:
+            return in_whole_graphs(self.iterations, self.graph)
+        calls = max(calls_in(self.measure_s / self.batches, call_s), -(-FEWEST_CALLS // self.batches))
+        return in_whole_graphs(calls, self.graph)
+
+    def slots(self, case: CollectiveCase, size: int, in_place: bool) -> list[Slot]:
+        """The readings of one size and form, in their order; the same on every rank."""
+        counts = (WARMUP_BATCHES, self.batches)
+        if self.mode == LATENCY:
+            counts = (self.warmup, self.iterations_at(size))
+        return [
+            Slot(size, in_place, phase, iteration)
+            for phase, count in zip((Phase.WARMUP, Phase.MEASURE), counts, strict=True)
+            for iteration in range(count)
+        ]
+
+    def schedule(self, case: CollectiveCase) -> list[Slot]:
+        """Every reading of a launch, in its order: what a rank's n-th mark is of."""
+        return [slot for size, in_place in case.turns() for slot in self.slots(case, size, in_place)]
+
+    def expected_s(self, case: CollectiveCase, bytes_per_s: float) -> float:
+        """How long a launch takes at most, in seconds, where the calls' buffers travel at `bytes_per_s`."""
+        if self.mode == LATENCY:
+            return sum(slot.bytes for slot in self.schedule(case)) / bytes_per_s
+        seconds = 0.0
+        for size, _ in case.turns():
+            call_s = size / bytes_per_s
+            seconds += (WARMUP_BATCHES * self.warmup + self.batches * self.calls_in_a_batch(call_s)) * call_s
+            # Where calls are quicker than that, there are as many more.
+            seconds += (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
+        return seconds + FIRST_RUN_IN_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCase:
+    """One operation by one algorithm among `world_size` ranks, at sizes from `min_bytes` to `max_bytes`.
+
+    A size is the whole buffer, as in nccl-tests: what is reduced or sent, or all parts together. `redop` says how
+    contributions become one; operations that reduce nothing have "none". Raises UsageError for a value that no
+    machine could run.
+    """
+
+    # What a launch's row says where a training has its own.
+    strategy: ClassVar[str] = "collectives"
+    model: ClassVar[str] = ""
+    bucket_mib: ClassVar[float | None] = None
+
+    op: str
+    algorithm: str = "native"
+    world_size: int = 2
+    nodes: int = 1
+    ranks_per_node: int | None = None
+    dtype: str = "float32"
+    redop: str = "sum"
+    min_bytes: int = 64 * 1024
+    max_bytes: int = 64 * MIB
+    factor: int = 4
+    device: str = "auto"
+    backend: str = "auto"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.op not in OPS:
+            raise UsageError(f"op {self.op!r} is unknown; use one of {', '.join(OPS)}")
+        if not NAME.fullmatch(self.algorithm):
+            raise UsageError(f"algorithm {self.algorithm!r} is not a name; use one that `parabench list` shows")
+        for name, allowed in (("dtype", tuple(TYPES)), ("device", DEVICES), ("backend", BACKENDS)):
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"{name} {getattr(self, name)!r} is unknown; use one of {', '.join(allowed)}")
+        redops = REDOPS if self.op in REDUCING else ("none",)
+        if self.redop not in redops:
+            raise UsageError(f"redop {self.redop!r} is unknown for {self.op}; use one of {', '.join(redops)}")
+        for name, least, most in (
+            ("world_size", 2, 1 << 16), ("nodes", 1, 1 << 16), ("min_bytes", 1, MOST_BYTES),
+            ("max_bytes", 1, MOST_BYTES), ("factor", 2, 1 << 20), ("threads", 1, MOST_THREADS),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= most:
+                raise UsageError(f"{name} is {value!r}; give a whole number from {least} to {most}")
+        for name in ("nodes", "ranks_per_node"):
+            value = getattr(self, name)
+            if value is not None and (value < 1 or self.world_size % value):
+                raise UsageError(f"{name} is {value}; it must divide world_size {self.world_size}")
+        if self.min_bytes > self.max_bytes:
+            raise UsageError(f"min is {size_text(self.min_bytes)}, above max, {size_text(self.max_bytes)}")
+        if 0 in map(self.count, self._ladder()):
+            raise UsageError(
+                f"min is {size_text(self.min_bytes)}, less than {self.op} among {self.world_size} ranks can split; "
+                f"use {size_text(self.world_size * ALIGNMENT_BYTES)} or more"
+            )
+        if self.largest_value() < 1:
+            raise UsageError(
+                f"dtype {self.dtype} holds too few whole numbers to check {self.redop} of {self.world_size} ranks "
+                "exactly; use float32"
+            )
+
+    @property
+    def kind(self) -> str:
+        """Which kind of session measures it."""
+        return "collectives"
+
+    @property
+    def id(self) -> str:
+        """Readable and stable, as `Case.id`; fields at their default stay out of the hash."""
+        differing = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+        digest = hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:8]
+        return "-".join([self.op, slug(self.algorithm), f"w{self.world_size}", digest])
+
+    @property
+    def label(self) -> str:
+        """What a person would call it: 'all_reduce ring, 2 ranks'."""
+        nodes = "" if self.ranks_per_node is None else f" ({self.ranks_per_node} a node)"
+        return f"{self.op} {self.algorithm}, {ranks_in_words(self.world_size, self.nodes)}{nodes}"
+
+    def _ladder(self) -> Iterator[int]:
+        size = self.min_bytes
+        while size <= self.max_bytes:
+            yield size
+            size *= self.factor
+
+    def count(self, size: int) -> int:
+        """Elements as nccl-tests counts them at about `size` bytes: of the buffer, or of one rank's part of it."""
+        width = TYPES[self.dtype].size
+        if self.op in IN_PLACE_ONLY:
+            return size // width
+        aligned = ALIGNMENT_BYTES // width
+        return size // width // self.world_size // aligned * aligned
+
+    def bytes_of(self, count: int) -> int:
+        """The size of the whole buffer that `count` stands for."""
+        parts = 1 if self.op in IN_PLACE_ONLY else self.world_size
+        return count * parts * TYPES[self.dtype].size
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes that are measured, in bytes, rounded as nccl-tests rounds them, each once."""
+        return tuple(dict.fromkeys(self.bytes_of(self.count(size)) for size in self._ladder()))
+
+    @property
+    def forms(self) -> tuple[bool, ...]:
+        """Which forms torch has: out of place (False), in place (True)."""
+        return (True,) if self.op in IN_PLACE_ONLY else (False, True)
+
+    def turns(self) -> Iterator[tuple[int, bool]]:
+        """Every size and form, in the order in which a launch measures them."""
+        for size in self.sizes:
+            for in_place in self.forms:
+                yield size, in_place
+
+    @property
+    def premultiplies(self) -> bool:
+        """Whether an average is NCCL's, which rounds: one of ours over NCCL divides the sum."""
+        own = self.algorithm != "native" and not is_nccls(self.algorithm)
+        return self.redop == "avg" and self.backend == "nccl" and not own
+
+    def largest_value(self) -> int:
+        """The largest element a rank may hold so that every reduction of all ranks stays exact, or where it cannot, so
+        that its error is below 1/2; of an average in units of the world size. Below 1: none."""
+        exact = TYPES[self.dtype].exact
+        # An average is of multiples of n, so that it is whole again.
+        ranks = self.world_size**2 if self.redop == "avg" else self.world_size
+        largest = min(256, exact // ranks if self.op in REDUCING else exact)
+        return most_that_shows(self.world_size, TYPES[self.dtype].digits, largest) if self.premultiplies else largest
+
+    def relative_error(self) -> float:
+        """How far a right result may be from the exact one, relative to it: 0 but for averages of NCCL's."""
+        if not self.premultiplies:
+            return 0.0
+        return error_bound(self.world_size, TYPES[self.dtype].digits, self.largest_value())
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, as JSON can hold them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CollectiveCase:
+        """The reverse of `to_dict`; fields that a newer version added are ignored."""
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})

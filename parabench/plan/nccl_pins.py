@@ -1,0 +1,143 @@
+"""Which of NCCL's own algorithms a case can be pinned to: what it calls, among which ranks, and what NCCL has for that.
+
+NCCL switches an algorithm off for a communicator that it does not fit, and a call that is pinned to nothing else then
+fails with ncclInvalidUsage ("no algorithm/protocol available"). The rules are those of NCCL 2.23 to 2.30:
+`src/graph/tuning.cc` (ncclTopoTuneModel, ncclPatEnable), `src/enqueue.cc` (updateCollCostTable, ncclNvlsSupported) and
+"Environment variables" (NCCL_ALGO, NCCL_COLLNET_NODE_THRESHOLD). Free of torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from parabench.collectives import is_backends
+from parabench.collectives.nccl import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
+from parabench.machine.nccl_version import Nccl
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
+from parabench.store.record import AnyCase
+
+# NCCL_ALGO takes one entry an operation from this version on.
+PINS_SINCE = (2, 24)
+
+# Reductions that are sums only. NCCL's average is another one: a sum of what was multiplied by 1/n before.
+SUMS_ONLY = ("nvls", "nvlstree", "pat")
+
+# CollNet joins no fewer nodes unless NCCL_COLLNET_NODE_THRESHOLD says so.
+COLLNET = ("collnetdirect", "collnetchain")
+
+# 2, where nobody says: one GPU a node only; 0 never, 1 always (ncclPatEnable).
+PAT = "NCCL_PAT_ENABLE"
+
+LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
+
+# What is called, and whether it averages. FSDP2 averages in float32 and bfloat16, and nothing here lets it reduce in
+# float16, where it would sum and divide itself (strategies/fsdp.py); DDP divides before it sums
+# (torch.distributed.fsdp._fully_shard._fsdp_collectives._get_gradient_divide_factors; c10d's reducer).
+_SUMS: Mapping[str, bool] = {"allreduce": False}
+_SHARDS: Mapping[str, bool] = {"allgather": False, "reducescatter": True}
+_OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """Ranks that NCCL joins: how many, on how many nodes, and what is called among them: {operation: averages}."""
+
+    size: int
+    nodes: int
+    calls: Mapping[str, bool] = field(default_factory=dict)
+
+
+def unpinned(case: AnyCase, nccl: Nccl, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Why NCCL cannot be pinned to the case's algorithm, or why the pin would change nothing; None when it can be
+    tried, and for whatever is not NCCL's own."""
+    if case.backend != "nccl" or not is_nccls(case.algorithm):
+        return None
+    own = case.algorithm.removeprefix(NCCL_PREFIX)
+    if nccl.version is not None and nccl.version < PINS_SINCE:
+        return f"algorithm {case.algorithm} needs NCCL 2.24 or later, which can pin one operation; here is {nccl}"
+    among = communicators(case)
+    if among is None:
+        return None
+    among = [each for each in among if each.size > 1]
+    called = {op for each in among for op in each.calls}
+    if called.isdisjoint(NCCL_ALGORITHMS[own]):
+        who = f"{case.strategy} calls" if isinstance(case, Case) else "this operation is"
+        return (
+            f"NCCL has {own} for {_listed(NCCL_ALGORITHMS[own])} only, and {who} {_listed(sorted(called))}: "
+            f"{case.algorithm} would be NCCL's own choice again; native is that"
+        )
+    pinned = [each for each in among if not set(each.calls).isdisjoint(NCCL_ALGORITHMS[own])]
+    return next((why for each in pinned if (why := _lacking(own, each, environ)) is not None), None)
+
+
+def _lacking(own: str, among: Communicator, environ: Mapping[str, str]) -> str | None:
+    """Why NCCL has `own` switched off among these ranks, or for what is called among them."""
+    here = f"{among.size} ranks on {'one node' if among.nodes == 1 else f'{among.nodes} nodes'}"
+    if own == "nvlstree" and among.nodes == 1:
+        return f"NCCL has nvlstree between nodes only, and here are {here}; use nccl:nvls"
+    if own in COLLNET and among.nodes == 1:
+        return f"NCCL has {own} between nodes only, and here are {here}; use nccl:ring or nccl:tree"
+    pat = environ.get(PAT, "2")
+    if own == "pat" and pat == "0":
+        return f"{PAT}=0 switches pat off; unset it"
+    if own == "pat" and pat == "2" and among.nodes != among.size:
+        return f"NCCL has pat for one GPU a node only, and here are {here}; use nccl:ring"
+    averaged = [op for op in NCCL_ALGORITHMS[own] if among.calls.get(op)]
+    if own in SUMS_ONLY and averaged:
+        return (
+            f"NCCL has {own} for sums, not for averages, and {_listed(averaged)} averages here; "
+            "use nccl:ring, or leave the choice to NCCL (native)"
+        )
+    return None
+
+
+def launch_order(case: AnyCase, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What keeps an own algorithm of several groups over NCCL from a deadlock, in a rank's environment; {} for others.
+
+    It sends many short kernels in each. Two communicators of one device may wait for each other when ranks begin their
+    kernels in different orders; this has NCCL, from 2.26 on, begin them as the host enqueued them, which is alike on
+    all ranks ("Environment variables", NCCL_LAUNCH_ORDER_IMPLICIT). What the user has set stays.
+    """
+    if case.backend != "nccl" or is_backends(case.algorithm) or LAUNCH_ORDER in environ:
+        return {}
+    among = communicators(case)
+    several = among is None or sum(each.size > 1 for each in among) > 1
+    return {LAUNCH_ORDER: "1"} if several else {}
+
+
+def communicators(case: AnyCase) -> list[Communicator] | None:
+    """The communicators of a case's steps, those of rank 0; None where they are unknown: a user's own strategy."""
+    if isinstance(case, CollectiveCase):
+        return [Communicator(case.world_size, case.nodes, {case.op.replace("_", ""): case.redop == "avg"})]
+    assert isinstance(case, Case)
+    every = range(case.world_size)
+    activations = dict(_SUMS)
+    if case.sequence_parallel:
+        activations |= {"allgather": False, "reducescatter": False}
+    inside = case.tp_size or case.world_size
+    node = case.ranks_per_node or case.world_size
+    # Of the grids rank 0 is in the first row and the first column, of consecutive ranks and of one rank a row.
+    groups: dict[str, list[tuple[range, Mapping[str, bool]]]] = {
+        "ddp": [(every, _SUMS)],
+        "zero1": [(every, {**_SUMS, "broadcast": False})],
+        "zero2": [(every, _SHARDS)],
+        "fsdp": [(every, _SHARDS)],
+        "hsdp": [(every[:node], _SHARDS), (every[::node], {"allreduce": True})],
+        "tp": [(every, activations)],
+        "tp_ddp": [(every[:inside], activations), (every[::inside], _SUMS)],
+        "tp_fsdp": [(every[:inside], activations), (every[::inside], _SHARDS)],
+    }
+    if case.strategy not in groups:
+        return None
+    return [Communicator(len(ranks), _nodes(ranks, case), calls) for ranks, calls in groups[case.strategy]]
+
+
+def _nodes(ranks: Sequence[int], case: Case) -> int:
+    return len({rank // (case.world_size // case.nodes) for rank in ranks})
+
+
+def _listed(ops: Iterable[str]) -> str:
+    return ", ".join(_OPS.get(op, op) for op in ops)

@@ -1,0 +1,342 @@
+"""The plan: a suite's sweeps become checked cases, what this machine can't run is set aside, blocks get an order."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Protocol as Interface
+
+from parabench.collectives import levels_of
+from parabench.data import SYNTHETIC
+from parabench.errors import UsageError
+from parabench.machine.machine import Machine
+from parabench.models.lookup import entry_of_model
+from parabench.plan.axes import BATCH_PER_RANK
+from parabench.plan.case import DEFAULTS, DEVICES, Case
+from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.plan.collective_modes import LATENCY
+from parabench.plan.defaults import unchosen
+from parabench.plan.fit_to_cluster import is_count, spread
+from parabench.plan.nccl_pins import unpinned
+from parabench.plan.protocol import Protocol
+from parabench.plan.resolve import settle, settle_device
+from parabench.plan.suite import Suite, Sweep
+from parabench.plan.validate import check, check_fit, check_names, lacking, needs_nccl, refusal
+from parabench.store.record import AnyCase
+from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
+
+
+class AnyProtocol(Interface):
+    """What every kind of protocol has: how often each case is launched, and when a launch counts as hung."""
+
+    @property
+    def launches(self) -> int: ...  # noqa: D102
+    @property
+    def deadline_s(self) -> float | None: ...  # noqa: D102
+
+
+C = TypeVar("C", bound=AnyCase)
+P = TypeVar("P", bound=AnyProtocol)
+
+# What a stored protocol of before there was such a field meant.
+BEFORE: dict[str, dict[str, Any]] = {"training": {"instrumented": 0}, "collectives": {"mode": LATENCY}}
+
+# What a session can measure: its kind of case, and of protocol.
+KINDS: dict[str, tuple[type[Any], type[Any]]] = {
+    "training": (Case, Protocol),
+    "collectives": (CollectiveCase, CollectiveProtocol),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped(Generic[C]):
+    """A case that this machine cannot run at all, and why; `tried` says that a launch of the session has shown it."""
+
+    case: C
+    reason: str
+    tried: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Generic[C]):
+    """One launch to come: `case` in `block`, at `position` of it."""
+
+    block: int
+    position: int
+    case: C
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Generic[C, P]):
+    """What a session will do, decided before anything is launched.
+
+    `extra` are the blocks that came after those of the protocol, each with the ids of the cases that it launches.
+    """
+
+    cases: tuple[C, ...]
+    skipped: tuple[Skipped[C], ...]
+    protocol: P
+    seed: int
+    extra: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What the session measures: a key of KINDS."""
+        return next(kind for kind, (_, protocol) in KINDS.items() if isinstance(self.protocol, protocol))
+
+    @property
+    def blocks(self) -> int:
+        """How many there are, the extra ones included."""
+        return self.protocol.launches + len(self.extra)
+
+    def turns(self) -> list[Turn[C]]:
+        """Every case once a block, each block in its own seeded random order, so that drift hits all cases alike."""
+        shuffle = random.Random(self.seed)
+        turns = []
+        for block in range(self.protocol.launches):
+            cases = list(self.cases)
+            shuffle.shuffle(cases)
+            turns += [Turn(block, position, case) for position, case in enumerate(cases)]
+        known = {case.id: case for case in self.cases}
+        for block, chosen in enumerate(self.extra, self.protocol.launches):
+            some = [known[each] for each in chosen if each in known]
+            # An order that needs no other block's: these come one at a time, perhaps from several commands.
+            random.Random(f"{self.seed}, block {block}").shuffle(some)
+            turns += [Turn(block, position, case) for position, case in enumerate(some)]
+        return turns
+
+    def without(self, case: C, reason: str) -> Plan[C, P]:
+        """The plan where a launch has shown that this machine cannot run `case`."""
+        rest = tuple(each for each in self.cases if each != case)
+        return replace(self, cases=rest, skipped=(*self.skipped, Skipped(case, reason, tried=True)))
+
+    def asks_as(self, other: Plan[Any, Any]) -> bool:
+        """Whether both come from the same request: what a session added or found out on its way apart."""
+        return (
+            (self.kind, self.protocol, self.seed) == (other.kind, other.protocol, other.seed)
+            and {*self.cases, *self._tried()} == {*other.cases, *other._tried()}
+            and [each for each in self.skipped if not each.tried] == [each for each in other.skipped if not each.tried]
+        )
+
+    def _tried(self) -> set[C]:
+        return {each.case for each in self.skipped if each.tried}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        protocol: Any = self.protocol
+        return {
+            "kind": self.kind,
+            "cases": [case.to_dict() for case in self.cases],
+            "skipped": [{**asdict(s), "case": s.case.to_dict()} for s in self.skipped],
+            "protocol": asdict(protocol),
+            "seed": self.seed,
+            "extra": [list(block) for block in self.extra],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan[Any, Any]:
+        """The reverse of `to_dict`; without a kind it is of training. Raises UsageError for what a newer version
+        planned: without the fields that are not known here, launches of another sort would be pooled with its own."""
+        kind = values.get("kind", "training")
+        if kind not in KINDS:
+            raise UsageError(f"a session that measures {kind!r} is not known to this parabench; upgrade it")
+        case, protocol = KINDS[kind]
+        told = [(case, each) for each in values["cases"]] + [(protocol, values["protocol"])]
+        new = dict.fromkeys(name for of, fields in told for name in unknown_fields(of, fields))
+        if new:
+            raise UsageError(
+                f"the session was planned by a newer parabench: its {', '.join(new)} cannot be continued by this one; "
+                "upgrade parabench, or start a new session without --resume"
+            )
+        return Plan(
+            cases=tuple(case.from_dict(each) for each in values["cases"]),
+            skipped=tuple(
+                Skipped(case.from_dict(s["case"]), s["reason"], s.get("tried", False)) for s in values["skipped"]
+            ),
+            protocol=stored_protocol(kind, values["protocol"]),
+            seed=values["seed"],
+            extra=tuple(tuple(block) for block in values.get("extra", ())),
+        )
+
+
+TrainingPlan = Plan[Case, Protocol]
+
+
+def stored_protocol(kind: str, values: dict[str, Any]) -> Any:
+    """The protocol of a stored plan of that kind, of which all fields are known."""
+    return KINDS[kind][1](**BEFORE.get(kind, {}) | values)
+
+
+def unknown_fields(of: type[Any], values: Mapping[str, Any]) -> list[str]:
+    """Which of `values` are no field of the dataclass `of`: a newer version added them."""
+    return [name for name in values if name not in of.__dataclass_fields__]
+
+
+# The suite that asks on one GPU what needs no second one.
+FOR_ONE_GPU = "quick"
+
+# What of a case must divide its world size.
+DIVISORS = ("nodes", "tp_size", "ranks_per_node")
+
+
+class Found(NamedTuple):
+    """A case of a sweep, and whether nobody asked for its world size: `auto`, or the nodes that there are, chose it.
+
+    `odd` says which of the DIVISORS does not divide such a size: there is no such case, and this is it without.
+    """
+
+    case: Case
+    automatic: bool
+    odd: str | None
+
+
+def make_plan(
+    suite: Suite, overrides: Mapping[str, tuple[Any, ...]], protocol: Protocol, machine: Machine, seed: int
+) -> TrainingPlan:
+    """Expand, check and sort out. Raises UsageError for what is wrong on any machine, for what the user asked for
+    by `overrides` and this machine lacks, and when nothing is left to run."""
+    check_axes(suite, overrides)
+    cases: list[Case] = []
+    skipped: list[Skipped[Case]] = []
+    # On nodes of a given size nobody asked for those of the suite: they are ours, as what `auto` chooses is.
+    ours = machine.ranks_per_node is not None and "world_size" not in overrides
+    found: dict[Case, Found] = {}
+    for each in _cases(spread(suite, overrides, machine).override(overrides).sweeps, machine, ours):
+        if each.odd is None or each.case not in found:
+            found[each.case] = each
+    for case, (_, automatic, odd) in found.items():
+        check_names(case)
+        reason = odd or _why_not(case, automatic, overrides, machine)
+        if reason is None:
+            cases.append(case)
+        else:
+            skipped.append(Skipped(case, reason))
+    if not cases:
+        why = skipped[0].reason if skipped else "no cases"
+        raise UsageError(f"suite {suite.name}: nothing to run; {why}{_instead(suite, found, machine)}")
+    return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)
+
+
+def _instead(suite: Suite, cases: Iterable[Case], machine: Machine) -> str:
+    """What to ask on one GPU instead of what needs several."""
+    if len(machine.gpus) != 1 or machine.nodes > 1 or suite.name == FOR_ONE_GPU:
+        return ""
+    if any(case.device != "cuda" or case.world_size == 1 for case in cases):
+        return ""
+    return f". It asks about several GPUs; on one, `parabench run {FOR_ONE_GPU}` has a question"
+
+
+def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str | None:
+    """Why the case is set aside, None when it is not. Raises UsageError where the user asked for just that."""
+    reason = lacking(case, machine)
+    if reason is not None:
+        return reason
+    reason = refusal(case, machine)
+    if reason is not None:
+        if overrides.keys() & {"world_size", "device"}:
+            raise UsageError(reason)
+        return reason
+    # Nobody asked for a size that `auto` chose; nor that what a suite lists fits the model or the size that was asked
+    # for; nor for what it lists for another backend.
+    listed = bool(overrides) and "strategy" not in overrides
+    elsewhere = needs_nccl(case) and not overrides.keys() & {"algorithm", "backend"}
+    for look, pardoned in ((check_fit, automatic or listed), (check, automatic or elsewhere)):
+        try:
+            look(case)
+        except UsageError as error:
+            if not pardoned:
+                raise
+            return str(error)
+    return unpinned(case, machine.nccl)
+
+
+def check_axes(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise UsageError for an axis that was given a value and that no strategy has which it is given to: a sweep drops
+    an axis for the strategies that lack it, but not for all of them."""
+    sweeps = suite.override(overrides).sweeps
+    if "strategy" not in overrides:
+        for each in suite.sweeps:
+            _check_some_has(_strategies(each), {k: v for k, v in each.axes.items() if k not in overrides})
+    _check_some_has(list(dict.fromkeys(name for each in sweeps for name in _strategies(each))), overrides)
+
+
+def _strategies(sweep: Sweep) -> list[str]:
+    return [str(name) for name in sweep.axes.get("strategy", (DEFAULTS["strategy"],))]
+
+
+def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, values in axes.items():
+        given = [value for value in values if name in OPTIONAL and value != DEFAULTS[name]]
+        # two_level needs ranks_per_node, whatever the strategy.
+        if not given or name == "ranks_per_node" or any(name in entry_of(each).axes for each in strategies):
+            continue
+        why = f"{', '.join(strategies)} {'have' if len(strategies) > 1 else 'has'} no such option"
+        if name == "algorithm":
+            why = "; ".join(f"what travels in {each}: {entry_of(each).travels}" for each in strategies[:2])
+        have = ", ".join(known for known, entry in STRATEGIES.items() if name in entry.axes)
+        raise UsageError(f"{name}={given[0]} makes no sense here: {why}; drop it, or use strategy {have}")
+
+
+def _cases(sweeps: tuple[Sweep, ...], machine: Machine, ours: bool) -> Iterator[Found]:
+    """Every case of the sweeps; `ours` are all their world sizes, as those that `auto` chooses."""
+    for each in sweeps:
+        axes = dict(each.axes)
+        names = list(axes)
+        for values in itertools.product(*axes.values()):
+            chosen = dict(zip(names, values, strict=True))
+            size = chosen.pop("world_size", DEFAULTS["world_size"])
+            automatic = size == "auto"
+            on_cuda = settle_device(chosen.get("device", "auto"), "auto", machine)["device"] == "cuda"
+            for world_size in machine.world_sizes("cuda" if on_cuda else "cpu") if automatic else [size]:
+                yield _found(chosen, world_size, machine, automatic or ours)
+
+
+def _found(chosen: Mapping[str, Any], world_size: int, machine: Machine, automatic: bool) -> Found:
+    try:
+        return Found(_case(chosen, world_size, machine), automatic, None)
+    except UsageError as error:
+        odd = [name for name in DIVISORS if automatic and is_count(chosen.get(name)) and world_size % chosen[name]]
+        if not odd:
+            raise
+        rest = {name: value for name, value in chosen.items() if name not in odd}
+        return Found(_case(rest, world_size, machine), automatic, str(error))
+
+
+def _suited(case: Case, chosen: Mapping[str, Any], machine: Machine) -> Case:
+    """The case with the data and the length that its model can take, where nobody chose them."""
+    # A user's model may depend on the case, and should see a device that there is.
+    model = entry_of_model(replace(case, **settle_device(case.device, case.backend, machine)))
+    reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
+    data = SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"]
+    suited: dict[str, Any] = {"data": data, "seq_len": min(case.seq_len, model.context or case.seq_len)}
+    changes = {name: new for name, new in suited.items() if name not in chosen and new != getattr(case, name)}
+    return replace(case, **changes) if changes else case
+
+
+def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
+    """One case, settled. An axis that its strategy lacks is dropped before its value can be found wrong."""
+    entry = entry_of(str(chosen.get("strategy", DEFAULTS["strategy"])))
+    fields = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in entry.axes}
+    if entry.one_rank_only:
+        world_size, fields["nodes"] = 1, 1
+    elif "nodes" not in fields and is_count(world_size):
+        fields["nodes"] = machine.nodes_for(world_size)
+    per_rank = fields.pop(BATCH_PER_RANK, None)
+    if per_rank is not None:
+        if "global_batch" in fields:
+            raise UsageError("batch_per_rank and global_batch are both given; give one of them")
+        if type(per_rank) is not int or per_rank < 1:
+            raise UsageError(f"batch_per_rank is {per_rank!r}; it must be a whole number of 1 or more")
+        fields["global_batch"] = per_rank * world_size
+    device = settle_device(fields.get("device", "auto"), "auto", machine)["device"]
+    if device in DEVICES:  # what is none the case refuses
+        fields = unchosen(device, machine, chosen) | fields
+    case = Case(**fields, world_size=world_size)
+    if not {"data", "seq_len"} <= chosen.keys():
+        case = _suited(case, chosen, machine)
+    if levels_of(case.algorithm) is not None and chosen.get("ranks_per_node") is not None:
+        case = replace(case, ranks_per_node=chosen["ranks_per_node"])
+    return settle(case, machine)

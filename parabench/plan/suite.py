@@ -1,0 +1,126 @@
+"""Suites: Python files that declare the cases which answer one question. Free of torch."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from parabench.errors import UsageError
+from parabench.plan.axes import AXES, BATCH_PER_RANK
+from parabench.plan.case import is_text
+from parabench.plan.protocol import Protocol
+
+BATCHES = ("global_batch", BATCH_PER_RANK)
+
+# The machines for which a suite may declare CASES and PROTOCOL apart: what is asked on CPUs, on one CUDA device, where
+# nothing needs a second one, and on several.
+CPU, ONE_GPU, GPUS = "cpu", "one_gpu", "gpus"
+MACHINES = (CPU, ONE_GPU, GPUS)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Axes and their values; the cases are their product. `world_size` may be ("auto",)."""
+
+    axes: Mapping[str, tuple[Any, ...]]
+
+
+def sweep(**axes: Any) -> Sweep:
+    """The product of the given axes; a single value stands for one. Raises UsageError for an unknown axis.
+
+    >>> sweep(strategy="ddp", bucket_mib=(1, 25)).axes
+    {'strategy': ('ddp',), 'bucket_mib': (1, 25)}
+    """
+    for name in axes:
+        if name not in AXES:
+            raise UsageError(f"axis {name!r} is unknown; use one of {', '.join(AXES)}")
+    return Sweep({name: tuple(v) if isinstance(v, (list, tuple)) else (v,) for name, v in axes.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A question and the sweeps that answer it; on a machine of `others` it is these sweeps, and that protocol."""
+
+    name: str
+    path: Path
+    question: str
+    sweeps: tuple[Sweep, ...]
+    protocol: Protocol
+    others: Mapping[str, tuple[tuple[Sweep, ...], Protocol]] = field(default_factory=dict)
+
+    def on(self, machine: str) -> Suite:
+        """What it is on one of MACHINES."""
+        sweeps, protocol = self.others.get(machine, (self.sweeps, self.protocol))
+        return replace(self, sweeps=sweeps, protocol=protocol, others={})
+
+    def override(self, axes: Mapping[str, tuple[Any, ...]]) -> Suite:
+        """Every sweep with these axes instead of its own; of the ways to give a batch, the one given here counts."""
+        gone = set(BATCHES) - set(axes) if set(BATCHES) & set(axes) else set()
+        kept = [{name: values for name, values in each.axes.items() if name not in gone} for each in self.sweeps]
+        return replace(self, sweeps=tuple(Sweep({**each, **axes}) for each in kept))
+
+
+def shipped() -> dict[str, Path]:
+    """The suites that parabench ships: {name: file}."""
+    with as_file(files("parabench.suites")) as folder:
+        return {path.stem: path for path in sorted(folder.glob("*.py")) if path.stem != "__init__"}
+
+
+def load_suite(name: str) -> Suite:
+    """The suite of that name, or in the file of that path. Raises UsageError when it cannot be read."""
+    known = shipped()
+    path = known.get(name) or Path(name)
+    if not os.path.isfile(path):
+        raise UsageError(f"suite {name!r} is unknown; use one of {', '.join(known)}, or a path to a suite file")
+    try:
+        return _suite(path, runpy.run_path(str(path)))
+    except UsageError as error:
+        raise UsageError(f"suite {path}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"suite {path} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
+    each = {machine: (_sweeps(content, machine), _protocol(content, machine)) for machine in MACHINES}
+    question = content.get("__doc__")
+    if not is_text(question) or not str(question).strip():
+        raise UsageError("it has no docstring; begin it with the question that it answers")
+    sweeps, protocol = each.pop(CPU)
+    return Suite(
+        name=path.stem, path=path, question=str(question).strip(), sweeps=sweeps, protocol=protocol, others=each
+    )
+
+
+def _sweeps(content: Mapping[str, Any], machine: str) -> tuple[Sweep, ...]:
+    cases = content.get("CASES")
+    if isinstance(cases, Mapping):
+        _check_machines("CASES", cases)
+        cases = cases.get(machine)
+    sweeps = (cases,) if isinstance(cases, Sweep) else tuple(cases) if isinstance(cases, Iterable) else ()
+    if not sweeps or not all(isinstance(each, Sweep) for each in sweeps):
+        raise UsageError(
+            "it declares no CASES; give CASES = [sweep(strategy=..., ...), ...], or such a list for each of "
+            f"{', '.join(MACHINES)}"
+        )
+    return sweeps
+
+
+def _protocol(content: Mapping[str, Any], machine: str) -> Protocol:
+    protocol = content.get("PROTOCOL", {})
+    if isinstance(protocol, Mapping):
+        _check_machines("PROTOCOL", protocol)
+        protocol = protocol.get(machine, Protocol())
+    if not isinstance(protocol, Protocol):
+        raise UsageError("PROTOCOL must be a Protocol(warmup=..., steps=..., launches=...)")
+    return protocol
+
+
+def _check_machines(name: str, values: Mapping[Any, Any]) -> None:
+    unknown = [machine for machine in values if machine not in MACHINES]
+    if unknown:
+        raise UsageError(f"{name} has {unknown[0]!r}; give it for {', '.join(MACHINES)}")

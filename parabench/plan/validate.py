@@ -1,0 +1,222 @@
+"""What makes no sense: unknown names, combinations that no machine can run, and what this machine lacks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+
+from parabench.collectives import ALGORITHMS, levels_of, table_name
+from parabench.collectives.nccl import is_nccls
+from parabench.data import checks
+from parabench.errors import UsageError
+from parabench.machine.machine import RANKS_PER_CORE, Machine
+from parabench.machine.nccl_version import SHARED_GPU
+from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
+from parabench.models.lookup import entry_of_model
+from parabench.models.precision import TF32
+from parabench.plan import pipeline_schedule
+from parabench.plan.case import Case
+from parabench.registry import Entry, find, load
+from parabench.store.record import AnyCase
+from parabench.strategies import STRATEGIES, Layout, StrategyEntry, entry_of
+
+# What torch.compile looks for when it builds CPU code.
+COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++")
+
+# What to add to a model that a strategy finds lacking.
+REMEDIES = {
+    BLOCKS: "give Model.blocks (and stem and head, where the blocks are not the whole module)",
+    TENSOR: "give Model.tensor_parallel",
+    SEQUENCE: "give Model.sequence_parallel",
+    FIRST: "give Model.first, the name of the linear layer that takes the features",
+}
+
+
+def check_name(kind: str, name: str, table: Mapping[str, Entry]) -> None:
+    """Raise UsageError for an unknown name. A user's own is imported: nothing else tells that it is there."""
+    if find(table, kind, name) is None:
+        own = load(table, kind, name)
+        if not callable(own) and not hasattr(own, "all_reduce"):
+            raise UsageError(f"{kind} {name!r} is {own!r}; it must be a function, or an Algorithm")
+
+
+def check_algorithm(name: str, ranks_per_node: int | None) -> None:
+    """Raise UsageError for an unknown algorithm. A user's own is made, as every rank will: a function of
+    `ranks_per_node` must give an Algorithm. Our own need no look, and so no torch."""
+    check_name("algorithm", table_name(name), ALGORITHMS)
+    if find(ALGORITHMS, "algorithm", table_name(name)) is None:
+        from parabench.collectives.algorithm import make
+
+        make(name, ranks_per_node)
+
+
+def check_names(case: Case) -> None:
+    """Raise UsageError for an unknown name."""
+    check_name("strategy", case.strategy, STRATEGIES)
+    check_algorithm(case.algorithm, case.ranks_per_node)
+    check_name("model", case.model, MODELS)
+
+
+def needs_nccl(case: AnyCase) -> bool:
+    """Whether the case's algorithm is NCCL's own, and its backend is not NCCL."""
+    return is_nccls(case.algorithm) and case.backend != "nccl"
+
+
+def check_backend(case: AnyCase) -> None:
+    """Raise UsageError for an algorithm or a device that the case's backend does not have."""
+    if needs_nccl(case):
+        raise UsageError(
+            f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
+            "CUDA devices, or an algorithm without nccl: before its name"
+        )
+    if case.device == "cpu" and case.backend == "nccl":
+        raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
+
+
+def check_nodes(case: AnyCase) -> None:
+    """Raise UsageError for two levels that are not those of the case's nodes."""
+    has = case.world_size // case.nodes
+    if case.nodes > 1 and levels_of(case.algorithm) is not None and case.ranks_per_node != has:
+        raise UsageError(
+            f"ranks_per_node is {case.ranks_per_node}, and on {case.nodes} nodes {case.algorithm} goes by the {has} "
+            "ranks that each has; drop ranks_per_node"
+        )
+
+
+def check(case: Case) -> None:
+    """Raise UsageError for a case that makes sense nowhere: a batch that does not divide, data that the model cannot
+    take, options that contradict one another."""
+    entry, model = entry_of(case.strategy), entry_of_model(case)
+    check_nodes(case)
+    if case.split == "dimension" and entry.layout is not Layout.TENSOR:
+        raise UsageError(f"split dimension is for tensor parallel; {case.strategy} splits {entry.splits}")
+    if case.arithmetic.matmul == TF32 and case.device == "cpu":
+        raise UsageError(f"precision {case.precision} is an arithmetic of CUDA devices; use ieee on device cpu")
+    _check_batch(case, entry)
+    _check_data(case, model)
+    if case.pin_memory and case.device == "cpu":
+        raise UsageError("pin_memory is for copies to a CUDA device; drop it on device cpu")
+    if entry.layout is Layout.PIPELINE and case.device == "cuda" and case.backend == "gloo":
+        raise UsageError(f"{case.strategy} sends between ranks, and gloo sends no CUDA tensors; use backend nccl")
+    check_backend(case)
+
+
+def _check_batch(case: Case, entry: StrategyEntry) -> None:
+    if case.global_batch % case.data_ranks:
+        by = f"world_size {case.world_size}" if entry.layout is Layout.DATA else f"{case.data_ranks} groups of ranks"
+        raise UsageError(
+            f"global_batch {case.global_batch} does not divide by {by} for {case.strategy}; give a multiple"
+        )
+    if case.global_batch % case.batch_parts:
+        name = "grad_accumulation" if case.microbatches is None else "microbatches"
+        raise UsageError(
+            f"a rank's batch of {case.global_batch // case.data_ranks} does not divide by {name} "
+            f"{getattr(case, name)} for {case.strategy}; give a divisor"
+        )
+
+
+def check_fit(case: Case) -> None:
+    """Raise UsageError where the model cannot be split among so many ranks as the strategy would split it."""
+    entry, model = entry_of(case.strategy), entry_of_model(case)
+    if entry.layout is Layout.PIPELINE:
+        _check_pipeline(case, model)
+    sharing = {Layout.TENSOR: case.world_size, Layout.GRID: case.tp_size or 1}.get(entry.layout, 1)
+    name = "tp_size" if entry.layout is Layout.GRID else "world_size"
+    shared = [(f"the {model.heads} heads of {case.model}", model.heads)]
+    shared += [(f"a layer's width of {width} in {case.model}", width) for width in model.widths]
+    if case.sequence_parallel:
+        shared.append((f"seq_len {case.seq_len}, which sequence_parallel splits,", case.seq_len))
+    if case.split == "dimension":
+        shared.append((f"the {model.features} features of {case.model}", model.features))
+    for what, size in shared:
+        if size is not None and size % sharing:
+            raise UsageError(f"{name} {sharing} does not divide {what} for {case.strategy}; use a divisor")
+
+
+def _check_pipeline(case: Case, model: ModelEntry) -> None:
+    stages = pipeline_schedule.stages_of(case)
+    if 0 < model.blocks < stages:
+        raise UsageError(
+            f"{case.strategy} needs {stages} stages for world_size {case.world_size}, and {case.model} has "
+            f"{model.blocks} blocks; use fewer ranks"
+        )
+    wrong = case.microbatches and pipeline_schedule.fault(case.schedule, case.world_size, case.microbatches)
+    if wrong:
+        raise UsageError(
+            f"microbatches is {case.microbatches} of global_batch {case.global_batch}; for {case.strategy} "
+            f"{case.schedule} it {wrong}"
+        )
+
+
+def _check_data(case: Case, model: ModelEntry) -> None:
+    if model.context is not None and case.seq_len > model.context:
+        raise UsageError(f"seq_len {case.seq_len} is longer than the context of {case.model}, {model.context}")
+    checks.check(case, model)
+
+
+def lacking(case: Case, machine: Machine) -> str | None:
+    """What the case's strategy needs and its model, or this machine, does not have; None when nothing is missing."""
+    entry, model = entry_of(case.strategy), entry_of_model(case)
+    if entry.one_process and case.nodes > 1:
+        return f"strategy {case.strategy} drives the devices of one node; nodes is {case.nodes}; use ddp"
+    if entry.one_process and not 2 <= case.world_size <= len(machine.gpus):
+        return (
+            f"strategy {case.strategy} drives 2 or more CUDA devices from one process; here are "
+            f"{len(machine.gpus)}, and world_size is {case.world_size}; use ddp"
+        )
+    if case.arithmetic.scaled and entry.own_steps:
+        return f"strategy {case.strategy} scales no loss, which precision {case.precision} needs; use bf16-mixed"
+    if entry.package is not None and case.arithmetic.parameters != "float32":
+        return f"strategy {case.strategy} is not set up for precision {case.precision}; use bf16-mixed"
+    if entry.missing is not None:
+        return f"strategy {case.strategy} needs a package that is not installed: pip install {entry.missing}"
+    if case.compile and case.device == "cpu" and not any(map(shutil.which, COMPILERS)):
+        return "compile needs a C++ compiler on the CPU, and there is none; install g++, or leave compile off"
+    needed = set(entry.needs)
+    if case.sequence_parallel:
+        needed |= {SEQUENCE}
+    if case.split == "dimension" and entry.layout is Layout.TENSOR:
+        needed |= {FIRST}
+    for need in sorted(needed - model.brings):
+        has = f"blocks without {model.outside}" if need == BLOCKS and model.outside else f"no {need}"
+        return f"model {case.model} has {has} for {case.strategy}; {REMEDIES[need]}"
+    return None
+
+
+def refusal(case: AnyCase, machine: Machine) -> str | None:
+    """Why this machine cannot run the case, or None when it can."""
+    if case.device == "cuda" and not machine.gpus:
+        return f"device cuda is not here: {machine.gpus_reason}; use device cpu"
+    if case.device == "cuda" and machine.cuda_fault is not None:
+        return f"device cuda cannot be used: {machine.cuda_fault}; or use device cpu"
+    if case.nodes > machine.nodes:
+        here = f"this session has {machine.nodes}" if machine.ranks_per_node else "this is one machine; see --nnodes"
+        return f"nodes is {case.nodes}, and {here}"
+    if machine.ranks_per_node is not None and case.world_size // case.nodes > machine.ranks_per_node:
+        where = f"{case.nodes} nodes" if case.nodes > 1 else "a node"
+        return (
+            f"world_size {case.world_size} cannot be spread evenly over {where} of {machine.ranks_per_node} ranks; "
+            f"give a multiple of {machine.ranks_per_node}, up to {machine.nodes * machine.ranks_per_node}"
+        )
+    if case.device == "cuda" and case.backend == "gloo":
+        return None  # gloo lets several ranks share a device
+    most = machine.ranks(case.device)
+    if case.world_size // case.nodes <= most:
+        return None
+    if case.device == "cuda":
+        return _one_rank_a_gpu(case, machine, most)
+    return (
+        f"world_size {case.world_size} is larger than {most}, {RANKS_PER_CORE} ranks on each of the "
+        f"{machine.cores} core(s) here; use {most} or fewer"
+    )
+
+
+def _one_rank_a_gpu(case: AnyCase, machine: Machine, most: int) -> str | None:
+    """Why NCCL does not run the case's ranks on the fewer devices that a node has; None where its user lets it."""
+    if machine.nccl.may_share:
+        return None
+    said = f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer"
+    if machine.nccl.shares_gpu:
+        return f"{said} ({SHARED_GPU} needs NCCL 2.30 or later, and here is {machine.nccl})"
+    return said

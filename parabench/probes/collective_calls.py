@@ -1,0 +1,288 @@
+"""Every call of a collective in the instrumented steps: when it was made, began and ended, and who stood still for it.
+
+An own algorithm's job notes its begin and end where it runs. What the backend does is timed from the call to the
+completion of its future. gloo's sends and receives have none: their end is known only where somebody had to wait for
+it. Standing still is what exposes communication: on the CPU the training thread inside a wait, on
+CUDA the compute stream between the two sides of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from time import perf_counter, sleep
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import Work
+from torch.futures import Future
+
+from parabench.probes.moments import Moment, Moments, event
+from parabench.probes.nccl_timing import is_nccl
+from parabench.store.record import MESSAGES
+
+# Waiting for a message that is there already takes some 10 us. What took longer ended when the wait did.
+BLOCKED_S = 1e-4
+
+# How long to wait for a callback that is due, after the last step.
+SETTLE_S = 1.0
+
+# Where every rank has its part of the buffer: what a call finishes there, or brings, is one of as many.
+BY_PARTS = ("reduce_scatter", "gather", "scatter")
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call:
+    """One call as moments: made, handed over (it returned to its caller), begun and ended.
+
+    `awaited` is when somebody began to wait for it, where only that tells its end.
+    """
+
+    recorder: Recorder
+    op: str
+    algorithm: str
+    ranks: tuple[int, ...]
+    bytes: int
+    dtype: str | None
+    on_stream: bool
+    made: Moment
+    handed: Moment | None = None
+    begin: Moment | None = None
+    end: Moment | None = None
+    awaited: Moment | None = None
+    taken: bool = False
+    measured_s: float | None = None
+
+    def timed(self, job: Callable[[], None]) -> Callable[[], None]:
+        """`job`, which notes when it begins and ends."""
+        now: Callable[[], Moment] = event if self.on_stream else perf_counter
+
+        def run() -> None:
+            self.begin = now()
+            job()
+            self.end = now()
+
+        return run
+
+    @contextmanager
+    def handing(self, *, waits: bool) -> Iterator[None]:
+        """Around handing the job over; with `waits` the caller stands still meanwhile."""
+        if waits:
+            with self.waiting():
+                yield
+        else:
+            yield
+        self.handed = self.recorder.moments.now()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a caller's waiting for the outcome."""
+        if not self.recorder.computes_here():
+            yield
+            return
+        begin = self.recorder.moments.now()
+        yield
+        self.recorder.waits.append((begin, self.recorder.moments.now()))
+
+    def futured(self) -> None:
+        """The caller has taken the future: where it waits for it is not seen."""
+        self.taken = True
+
+
+class Recorder:
+    """Keeps the calls of one process, in order, and every time that its training stood still for one.
+
+    `native` is what the backend's own algorithm is called; `device` is where the training computes, `stream` its stream
+    there. `together` are the calls that NCCL is making as one, None where it makes each for itself.
+    """
+
+    def __init__(self, moments: Moments, device: torch.device, native: str) -> None:
+        self.moments = moments
+        self.calls: list[Call] = []
+        self.waits: list[tuple[Moment, Moment]] = []
+        self._native = native
+        self._device = device
+        self._thread = threading.get_ident()
+        self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self.together: list[Call] | None = None
+        self._works: list[WatchedWork] = []
+        self._ranks: dict[str, tuple[int, ...]] = {}
+
+    def computes_here(self) -> bool:
+        """Whether the caller is what training stands still with: its thread, or on CUDA its stream."""
+        if self.stream is not None:
+            return bool(torch.cuda.current_stream(self._device) == self.stream)
+        return threading.get_ident() == self._thread
+
+    def called(
+        self, op: str, group: Any, results: Iterable[Tensor], algorithm: str | None = None, *, on_stream: bool
+    ) -> Call:
+        """A call begins; `results` are the tensors that it finishes, or of a gather those that it brings."""
+        tensors = list(results)
+        parts = group.size() if op in BY_PARTS else 1
+        call = Call(
+            recorder=self,
+            op=op,
+            algorithm=algorithm or self._native,
+            ranks=self._ranks_of(group),
+            bytes=parts * sum(tensor.nbytes for tensor in tensors),
+            dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
+            on_stream=on_stream,
+            made=self.moments.now() if on_stream else perf_counter(),
+        )
+        self.calls.append(call)
+        return call
+
+    def follow(
+        self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
+    ) -> Any:
+        """Make a call that the backend does, and return its work, watched. NCCL returns none for what it makes
+        together with others, nor where the caller `waits`: then it runs on the caller's stream."""
+        self.let_go()
+        tensors = list(results)
+        device = tensors[0].device if tensors else self._device
+        watched = self.called(op, group, tensors, on_stream=is_nccl(group, device))
+        watched.begin = watched.made
+        with watched.handing(waits=waits and watched.on_stream):
+            work = call()
+        if self.together is not None:
+            self.together.append(watched)
+            return work
+        if work is not None:
+            return self._kept(WatchedWork(work, [watched]))
+        if watched.on_stream:
+            watched.end = watched.handed
+        return None
+
+    def follow_all(self, work: Any) -> Any:
+        """The work of all calls in `together`, watched; no further call is one of them."""
+        calls, self.together = self.together or [], None
+        if work is None:
+            for call in calls:
+                call.end = self.moments.now()
+        return self._kept(WatchedWork(work, calls, futured=False)) if work is not None and calls else work
+
+    def let_go(self) -> None:
+        """Drop what nobody needs any more: a backend's work holds the tensors that it finished."""
+        self._works = [work for work in self._works if not work.let_go()]
+
+    def settle(self) -> None:
+        """Wait a moment for ends that are still to be noted, and let go."""
+        for work in self._works:
+            work.settle()
+        self.let_go()
+
+    def _kept(self, work: WatchedWork) -> WatchedWork:
+        """`work`, kept alive: c10d holds only its C++ half, and may call it until somebody has waited for it."""
+        self._works.append(work)
+        return work
+
+    def _ranks_of(self, group: Any) -> tuple[int, ...]:
+        name = group.group_name
+        if name not in self._ranks:
+            self._ranks[name] = tuple(dist.get_process_group_ranks(group))
+        return self._ranks[name]
+
+
+class WatchedWork(Work):
+    """A backend's work, of one call or of several made together, that notes when it ends and who waits for it.
+
+    A work that is not `futured` must not be asked for its future: there is none, and c10d wraps the null pointer.
+    """
+
+    def __init__(self, inner: Any, calls: list[Call], *, futured: bool = True) -> None:
+        super().__init__()
+        self._inner, self._calls, self._call = inner, calls, calls[0]
+        self._waited = False
+        self._end: Any = None
+        if futured:
+            with contextlib.suppress(RuntimeError):  # gloo's sends and receives have none
+                self._end = inner.get_future()
+        if self._end is not None:
+            # A future of NCCL's is there at once; its callback's stream is where its kernels have ended.
+            self._end.add_done_callback(lambda _: self._ended())
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """The inner work's."""
+        if self._inner is None:  # somebody has waited before, and it is let go
+            return True
+        begin = perf_counter()
+        on_stream = self._call.on_stream and self._end is None
+        if on_stream and self._call.awaited is None:
+            for call in self._calls:
+                call.awaited = event()
+        with self._call.waiting():
+            over = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
+        # Whoever comes late to a collective finds its end noted by its future, or does the rest of it here; gloo has no
+        # future for a message.
+        if on_stream or self._call.op not in MESSAGES or perf_counter() - begin > BLOCKED_S:
+            self._ended()
+        self._waited = True
+        return over
+
+    def get_future(self) -> Any:
+        """The inner work's."""
+        if self._inner is None:
+            over: Future[Any] = Future()
+            over.set_result(None)
+            return over
+        for call in self._calls:
+            call.futured()
+        return self._inner.get_future() if self._end is None else self._end
+
+    def let_go(self) -> bool:
+        """Drop the inner work if it is over and whoever wanted its outcome has it; whether it is dropped.
+
+        A future that was taken is held by its taker. What NCCL measured of its kernels is read before.
+        """
+        if not (self._waited or self._call.taken):
+            return False
+        if self._call.on_stream:
+            if not self._inner.is_completed():
+                return False
+            with contextlib.suppress(RuntimeError):  # it measures nothing
+                measured_s = float(self._inner._get_duration()) / 1e3
+                for call in self._calls:
+                    call.measured_s = measured_s
+        elif self._end is not None and self._call.end is None:
+            return False
+        self._inner = self._end = None
+        return True
+
+    def is_completed(self) -> bool:  # noqa: D102
+        return self._inner is None or bool(self._inner.is_completed())
+
+    def is_success(self) -> bool:  # noqa: D102
+        return self._inner is None or bool(self._inner.is_success())
+
+    def exception(self) -> Any:  # noqa: D102
+        return None if self._inner is None else self._inner.exception()
+
+    def result(self) -> Any:  # noqa: D102
+        return [] if self._inner is None else self._inner.result()
+
+    def _source_rank(self) -> int:
+        return int(self._inner._source_rank())
+
+    def synchronize(self) -> None:  # noqa: D102
+        if self._inner is not None:
+            self._inner.synchronize()
+
+    def settle(self) -> None:
+        """Return when the end is noted, for a work whose future tells it: that comes a moment after whoever waits for
+        the future in C++ goes on, as the callback needs the interpreter."""
+        patience = perf_counter() + SETTLE_S
+        while self._end is not None and self._call.end is None and perf_counter() < patience:
+            sleep(0)
+
+    def _ended(self) -> None:
+        if self._call.end is not None:
+            return
+        for call in self._calls:
+            call.end = event() if call.on_stream else perf_counter()

@@ -1,0 +1,67 @@
+"""The steps on request after the instrumented ones: torch.profiler's trace, and a snapshot of torch's CUDA allocator.
+
+They carry far more than a step that is measured, so they are in no statistic. Files are written when all steps are
+over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile
+
+from parabench.strategies.base import Place
+
+
+class Traces:
+    """One rank's traces; `step` takes the next step of its training."""
+
+    def __init__(self, place: Place, step: Callable[[], None]) -> None:
+        self._rank, self._device, self._step = place.rank, place.device, step
+        self._on_cuda = place.device.type == "cuda"
+        self._profile: profile | None = None
+        self._snapshot = False
+
+    def profiled(self) -> None:
+        """Take a step under torch.profiler: operators of all threads with their shapes, and on CUDA its kernels."""
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_cuda else [])]
+        # Autograd's threads and the lane of an own algorithm belong to the step as well.
+        config = _ExperimentalConfig(profile_all_threads=True)
+        with profile(activities=activities, record_shapes=True, experimental_config=config) as self._profile:
+            self._step()
+            if self._on_cuda:
+                torch.cuda.synchronize(self._device)
+
+    def remembered(self) -> None:
+        """Take a step while torch's CUDA allocator keeps its history; elsewhere it has none: the step is as ever."""
+        if self._on_cuda:
+            # C++ frames of every allocation take a minute to be given names.
+            torch.cuda.memory._record_memory_history(stacks="python")
+            self._snapshot = True
+        self._step()
+
+    def write(self, stem: Path) -> dict[str, dict[str, Any]]:
+        """Write what was recorded: {"profile" or "memory_snapshot": {"file", "bytes"}}, the file's name alone.
+
+        Names begin with `stem`, a path in a folder that is there.
+        """
+        start = f"{stem.name}-rank{self._rank}"
+        told = {}
+        if self._profile is not None:
+            path = stem.with_name(f"{start}.json.gz")
+            self._profile.export_chrome_trace(str(path))
+            told["profile"] = _file(path)
+        if self._snapshot:
+            path = stem.with_name(f"{start}.pickle")
+            torch.cuda.memory._dump_snapshot(str(path))
+            torch.cuda.memory._record_memory_history(enabled=None)
+            told["memory_snapshot"] = _file(path)
+        return told
+
+
+def _file(path: Path) -> dict[str, Any]:
+    return {"file": path.name, "bytes": path.stat().st_size}

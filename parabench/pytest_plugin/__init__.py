@@ -1,0 +1,262 @@
+"""Suites as pytest items: `pytest suites/ --benchmark-json=out.json`.
+
+A suite is a Python file that imports from parabench and declares CASES. Its cases become items; all selected cases of
+a suite are launched, in interleaved blocks, when the first of them runs, and each item then hands its recorded step
+latencies to pytest-benchmark. In pedantic mode a round reads the timer exactly twice, so a timer that tells 0, t0,
+0, t1, ... makes them first-class results.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from parabench.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    from parabench.machine.machine import Machine
+    from parabench.plan.case import Case
+    from parabench.plan.plan import TrainingPlan
+    from parabench.plan.suite import Suite
+    from parabench.pytest_plugin.gate import Gate, Judged
+    from parabench.store.store import Results
+
+_SUITE = re.compile(r"^from parabench import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
+
+# The plugin under which the gate is registered, when there is a baseline.
+GATE = "parabench-gate"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `parabench run` takes, for those who start from pytest."""
+    group = parser.getgroup("parabench", "distributed training suites")
+    group.addoption("--parabench-out", default="parabench-results", metavar="DIR", help="for store and report")
+    group.addoption("--parabench-launches", type=int, metavar="N", help="launches of every case")
+    group.addoption("--parabench-steps", type=int, metavar="N", help="measured steps a launch")
+    group.addoption(
+        "--parabench-measure-seconds", type=float, metavar="S", help="instead: as many steps as fill this time"
+    )
+    group.addoption(
+        "--parabench-warmup-seconds", type=float, metavar="S", help="warm up for this time instead of some steps"
+    )
+    group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
+    group.addoption("--parabench-baseline", metavar="STORE[@SESSION]", help="fail the cases that are slower than there")
+    group.addoption("--parabench-tolerance", metavar="SHARE", help="slower by less is no regression (default: 2%%)")
+    group.addoption(
+        "--parabench-alpha", metavar="RATE", help="accepted rate of false alarms of the whole run (default: 0.01)"
+    )
+    group.addoption(
+        "--parabench-between-sessions",
+        metavar="SHARE",
+        help="what sessions differ by themselves, where the baseline has fewer than 4 to tell it (default: 5%%)",
+    )
+    group.addoption(
+        "--parabench-changed", action="append", metavar="NAME", help="what else differs, and is what you want to judge"
+    )
+    group.addoption(
+        "--parabench-inconclusive",
+        choices=("warn", "fail"),
+        help="what becomes of a test that does not rule out a slowdown of the tolerance (default: warn)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the baseline, if there is one, before anything is collected. Raises pytest.UsageError."""
+    if config.getoption("--parabench-baseline") is None:
+        for name in ("tolerance", "alpha", "between-sessions", "changed", "inconclusive"):
+            if config.getoption(f"--parabench-{name}") is not None:
+                raise pytest.UsageError(f"--parabench-{name} means nothing without --parabench-baseline STORE")
+        return
+    from parabench.pytest_plugin.gate import make_gate
+
+    config.pluginmanager.register(make_gate(config), GATE)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect suite files; everything else, ordinary test modules included, is left alone."""
+    if any(fnmatch(file_path.name, pattern) for pattern in parent.config.getini("python_files")):
+        return None
+    if file_path.suffix != ".py" or not _SUITE.search(file_path.read_text(encoding="utf-8", errors="replace")):
+        return None
+    collector: pytest.Collector = SuiteFile.from_parent(parent, path=file_path)
+    return collector
+
+
+class SuiteFile(pytest.File):
+    """One suite. Its selected cases are launched together, once."""
+
+    suite: Suite
+    plan: TrainingPlan
+    _latencies: dict[str, list[float]] | None = None
+    _failures: dict[str, str]
+    _judged: Judged | None = None
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """An item for each case, those that this machine cannot run included: they are skipped with the reason."""
+        from parabench.machine.machine import this_machine
+        from parabench.plan.suite import load_suite
+        from parabench.session.session import plan_request
+
+        if not self.config.pluginmanager.hasplugin("benchmark"):
+            raise self.CollectError(
+                "parabench: pytest-benchmark is needed for the cases of a suite; install it, and leave out "
+                "-p no:benchmark"
+            )
+        try:
+            self.suite = load_suite(str(self.path))
+            self.plan = plan_request(self.request(), self.suite, this_machine())
+        except UsageError as error:
+            raise self.CollectError(f"parabench: {error}") from error
+        for case in self.plan.cases:
+            yield CaseItem.of(self, case, None)
+        for skipped in self.plan.skipped:
+            yield CaseItem.of(self, skipped.case, skipped.reason)
+
+    def request(self) -> Any:
+        """The options as a run's request."""
+        from parabench.session.session import Request
+
+        config = self.config
+        return Request(
+            suite=str(self.path),
+            argv=["pytest", *map(str, config.invocation_params.args)],
+            axes=tuple(config.getoption("--parabench-set")),
+            launches=config.getoption("--parabench-launches"),
+            steps=config.getoption("--parabench-steps"),
+            measure_seconds=config.getoption("--parabench-measure-seconds"),
+            warmup_seconds=config.getoption("--parabench-warmup-seconds"),
+            out=Path(config.getoption("--parabench-out")),
+        )
+
+    def latencies(self, case: Case) -> list[float]:
+        """The stored step latencies of `case`, in seconds; fails the test when one of its launches is not ok."""
+        if self._latencies is None:
+            try:
+                self._run()
+            except UsageError as error:
+                self._latencies, self._failures = {}, {each.id: f"parabench: {error}" for each in self.plan.cases}
+        assert self._latencies is not None
+        if case.id in self._failures:
+            pytest.fail(self._failures[case.id], pytrace=False)
+        return self._latencies[case.id]
+
+    def finish(self, item: CaseItem) -> None:
+        """Fail the test of a case that got slower than the baseline, if there is one."""
+        gate = self.gate
+        if gate is not None and self._judged is not None:
+            gate.finish(item, self._judged, item.case)
+
+    @property
+    def gate(self) -> Gate | None:
+        """What compares with a baseline, when one is given."""
+        gate: Gate | None = self.config.pluginmanager.get_plugin(GATE)
+        return gate
+
+    def _run(self) -> None:
+        from rich.console import Console
+
+        from parabench.analysis.compare.sides import side_of
+        from parabench.machine.machine import this_machine
+        from parabench.report.build import write_report
+        from parabench.session.resume import REPORT_NAME, resume_command, store_in
+        from parabench.session.session import begin, run_session
+        from parabench.signals import STOPPED
+        from parabench.store.store import load
+
+        request, machine, gate = self.request(), this_machine(), self.gate
+        selected = {item.case for item in self.session.items if isinstance(item, CaseItem) and item.parent is self}
+        plan = replace(self.plan, cases=tuple(case for case in self.plan.cases if case in selected))
+        base = None
+        if gate is not None:
+            base = gate.base(self.suite.name)
+            gate.check(base, plan, machine)
+        with store_in(request.out) as store:
+            opened = begin(store, request, self.suite, plan, machine)
+            if run_session(store, opened, Console(), None) == STOPPED:
+                pytest.exit(f"every finished launch is kept; resume: {resume_command(store.path)}", returncode=STOPPED)
+        results = load(store.path)
+        write_report(results, store.path.with_name(REPORT_NAME), str(opened.session_id))
+        self._latencies, self._failures = _read(results, opened.session_id)
+        if gate is not None and base is not None:
+            candidate = side_of(results, opened.session_id, "candidate")
+            suites = {item.parent for item in self.session.items if isinstance(item, CaseItem)}
+            self._judged = gate.judge(base, candidate, len(suites), self._everything(machine) - selected)
+            self._failures |= self._judged.broke
+
+    def _everything(self, machine: Machine) -> set[Case]:
+        """All cases that the suite's file has, whatever this run selects of them, by name or by --parabench-set."""
+        from parabench.session.session import plan_request
+
+        plan = plan_request(replace(self.request(), axes=()), self.suite, machine)
+        return {*plan.cases, *(skipped.case for skipped in plan.skipped), *self.plan.cases}
+
+
+class CaseItem(pytest.Function):
+    """One case of a suite."""
+
+    case: Case
+    timer: RecordedTimer
+
+    @classmethod
+    def of(cls, parent: SuiteFile, case: Case, skipped: str | None) -> CaseItem:
+        """The item for `case`, skipped where there is a reason to."""
+        item: CaseItem = cls.from_parent(parent, name=case.id, callobj=step_latency)
+        item.case = case
+        item.timer = RecordedTimer()
+        item.add_marker(pytest.mark.benchmark(timer=item.timer), append=False)
+        # Of one whose launches failed there is nothing to time, and the failure says so itself.
+        item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
+        if skipped is not None:
+            item.add_marker(pytest.mark.skip(reason=skipped))
+        return item
+
+
+class RecordedTimer:
+    """A clock that tells recorded durations: 0, t0, 0, t1, ..."""
+
+    def __init__(self) -> None:
+        self._readings: Iterator[float] = iter(())
+
+    def load(self, durations: list[float]) -> None:
+        """What the next rounds will have taken."""
+        self._readings = (reading for duration in durations for reading in (0.0, duration))
+
+    def __call__(self) -> float:  # noqa: D102 - the class says it
+        return next(self._readings)
+
+
+def step_latency(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> None:
+    """Step latency: the slowest rank's time, every measured step of every launch."""
+    item = request.node
+    assert isinstance(item, CaseItem)
+    assert isinstance(item.parent, SuiteFile)
+    durations = item.parent.latencies(item.case)
+    item.timer.load(durations)
+    benchmark.extra_info["case"] = item.case.to_dict()
+    benchmark.pedantic(_nothing, rounds=len(durations), iterations=1)
+    item.parent.finish(item)  # last, so that what got slower is in --benchmark-json too
+
+
+def _nothing() -> None:
+    """What is timed: the work was done before, by the ranks."""
+
+
+def _read(results: Results, session_id: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """({case id: step latencies}, {case id: why it failed}) of a session."""
+    from parabench.store.record import FIRST_BLOCK, Status
+
+    launches = results.launch
+    launches = launches[(launches["session_id"] == session_id) & (launches["block"] >= FIRST_BLOCK)]
+    failed = launches[launches["status"] != Status.OK]
+    steps = results.steps.merge(launches, left_on="launch_id", right_on="id")
+    latencies = {str(case): group["step_s"].tolist() for case, group in steps.groupby("case_id")}
+    failures = {str(row["case_id"]): f"{row['status']}: {row['error']}" for row in failed.to_dict("records")}
+    return latencies, failures

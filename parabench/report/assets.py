@@ -1,0 +1,139 @@
+"""The look of a page: the templates, style and scripts of `reports/`, and what a reader put in their place."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from parabench.analysis.environment import facts
+from parabench.analysis.text import format
+from parabench.errors import UsageError
+from parabench.report.templates import check_folder
+from parabench.store.record import MIB
+
+# The page's script, in the order in which its parts need one another; each draws, chooses or says one thing.
+SCRIPTS = (
+    "data", "say", "state", "element", "filters", "of_all", "tabs", "plots", "print", "figures_cases",
+    "figures_ranking", "figures_front", "figures_buckets", "figures_heat", "figures_algorithms", "figures_scaling",
+    "bars", "figures_parts", "figures_memory", "figures_use", "figures_bus", "sort", "csv", "table", "table_data",
+    "figures_trust", "detail", "detail_open", "figures_sides", "figures_sides_curves", "table_sides", "detail_sides",
+    "live", "start",
+)  # fmt: skip
+STYLES = ("page", "answer", "live", "table", "detail", "compare")
+
+
+class Look:
+    """Reads the files of a page, from `folder` those that it holds and ours for the others.
+
+    Raises UsageError for a folder that is none, or holds none of them.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        if folder is not None:
+            check_folder(folder)
+        self._folder = folder
+        self._sources: set[str] = set()
+
+    def asset(self, name: str) -> str:
+        """The text of a file by its name below `reports/`."""
+        own = None if self._folder is None else self._folder / name
+        try:
+            if own is not None and own.is_file():
+                return own.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{own} cannot be read: {error}; make it a file of UTF-8 text") from error
+        return resources.files("parabench.reports").joinpath(*name.split("/")).read_text(encoding="utf-8")
+
+    def style(self) -> str:
+        """The page's style sheets, one after the other."""
+        return "\n".join(self.asset(f"style/{name}.css") for name in STYLES).replace("</", "<\\/")
+
+    def plotly(self) -> str:
+        """plotly.js in its basic bundle: lines, marks and bars. All of it would be four times as much to send, and take
+        a browser a second to begin with."""
+        return self.asset("vendor/plotly-basic.min.js")
+
+    def script(self) -> str:
+        """The page's own script, its parts in one function, so that their names are nobody else's; in a task of its
+        own, because plotly.js before it takes one."""
+        parts = (self.asset(f"script/{name}.js") for name in SCRIPTS)
+        return '"use strict";\nsetTimeout(() => {\n' + "\n".join(parts) + "});\n"
+
+    def render(self, template: str, **content: Any) -> str:
+        """`template` filled with `content`. Raises UsageError where one of the reader's own is wrong."""
+        try:
+            page = self._environment().get_template(template).render(**content)
+        except UsageError:
+            raise
+        except Exception as error:
+            # Whatever a template does wrong: it is the reader's, or what one of theirs gave to one of ours.
+            if self._folder is None:
+                raise
+            why = f"there is no {error}" if isinstance(error, jinja2.TemplateNotFound) else error
+            raise UsageError(
+                f"a template of {self._folder} cannot be used: {self._place(error, template)}: {why}; mend it"
+            ) from error
+        if not page.strip():
+            raise UsageError(f"a template of {self._folder} gives an empty page: {template}; mend it")
+        # Halves of characters, which a store's JSON can hold, can be written to no file.
+        return page.encode("utf-8", "replace").decode("utf-8")
+
+    def _place(self, error: Exception, template: str) -> str:
+        """In which template an error is, and in which line, as far as Jinja knows."""
+        if isinstance(error, jinja2.TemplateSyntaxError):
+            return f"{error.filename}, line {error.lineno}"
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in self._sources]
+        return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else template
+
+    def _source(self, name: str) -> tuple[str, str, None] | None:
+        """A template as Jinja takes it, with where it is from; None where there is none of that name."""
+        own = None if self._folder is None else self._folder / name
+        where = str(own) if own is not None and own.is_file() else f"reports/{name}"
+        try:
+            text = self.asset(name)
+        except OSError:
+            return None
+        self._sources.add(where)
+        return text, where, None
+
+    def _environment(self) -> jinja2.Environment:
+        environment = jinja2.Environment(
+            loader=jinja2.FunctionLoader(self._source),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        environment.filters.update(FILTERS)
+        return environment
+
+
+def _cell(say: Callable[[float], str], unknown: str = "–") -> Callable[[float | None], str]:
+    """A filter that says a number, and a dash where there is none: unknown is never shown as 0."""
+    return lambda value: say(value) if format.known(value) else unknown
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "ms": _cell(lambda seconds: format.digits(seconds * 1e3)),
+    "beside_ms": lambda margin_s, of_s: format.margin(margin_s, of_s).removesuffix(" ms"),
+    "beside_rate": format.margin_rate,
+    "us": _cell(lambda seconds: format.digits(seconds * 1e6)),
+    "digits": _cell(format.digits),
+    "count": _cell(lambda value: f"{value:,.0f}"),
+    "percent": _cell(format.percent),
+    "mib": _cell(lambda count: format.digits(count / MIB)),
+    "rate": _cell(format.rate),
+    "seconds": _cell(lambda seconds: f"{format.digits(seconds)} s"),
+    "key": _cell(repr, unknown=""),
+    "whole": _cell(lambda value: str(int(value)), unknown=""),
+    "text": lambda value: value if isinstance(value, str) else "",
+    "buckets": facts.bucket_sizes,
+    "when": facts.when,
+    "line": format.one_line,
+}

@@ -1,0 +1,78 @@
+"""The report: one HTML page that opens from disk, with no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from parabench.analysis.environment import facts
+from parabench.analysis.evidence import evidence
+from parabench.analysis.links import link_table
+from parabench.analysis.memory import case_states, compared
+from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.session import Session, select_session
+from parabench.analysis.text.progress import next_command
+from parabench.analysis.warnings.launches import check_evidence
+from parabench.files import write_whole
+from parabench.report.data.cases import page_data
+from parabench.report.page import render_page
+from parabench.report.registry import training_sections
+from parabench.report.sections.links import link_sections
+from parabench.report.sections.machine import machine_section
+from parabench.report.spec import Section
+from parabench.report.views import collectives
+from parabench.store.record import FIRST_BLOCK, Status
+from parabench.store.store import Results
+
+
+def write_report(results: Results, out: Path, session: str | None = None, template_folder: Path | None = None) -> Path:
+    """Write the report of a session (default: the newest) to the file `out`, whole or not at all. What
+    `template_folder` holds of the files of `reports/` stands for ours.
+
+    Raises UsageError for no such session, when a template is wrong, or when `out` cannot be written.
+    """
+    write_whole(out, render(results, session, template_folder), "page", "give another file for the report")
+    return out
+
+
+def render(results: Results, session: str | None = None, template_folder: Path | None = None) -> str:
+    """The page as text."""
+    chosen = select_session(results, session)
+    if chosen.kind == "collectives":
+        return collectives.render(results, chosen, template_folder)
+    seen = evidence(results, chosen)
+    launches, cases = seen.launches, seen.cases
+    answers = seen.once(spots)
+    states = seen.once(case_states)
+    own = launches[launches["block"] >= FIRST_BLOCK]
+    labels = dict(zip(cases["case_id"], cases["label"], strict=True))
+    return render_page(
+        "report.html",
+        chosen,
+        [
+            *training_sections(seen, states),
+            *link_sections(link_table(results, chosen)),
+            *_over_sessions(results, chosen),
+        ],
+        machine_section(chosen),
+        template_folder,
+        data=page_data(seen, answers),
+        answers=answers,
+        held=compared(states),
+        next=next_command(results, chosen, launches, answers),
+        trust=facts.trust(chosen, own),
+        none_counts=seen.why_none[0].lower() + seen.why_none[1:],
+        statistics=sorted(set(cases["statistic"])),
+        findings=facts.finding_groups(results, chosen, seen.once(check_evidence), labels),
+        launches=len(launches),
+        failed=launches[launches["status"] != Status.OK].to_dict("records"),
+    )
+
+
+def _over_sessions(results: Results, session: Session) -> list[Section]:
+    """The history of the session's suite, where the store has other sessions; else its statistics, which take time to
+    import, are not needed."""
+    if len(results.session) < 2:
+        return []
+    from parabench.report.sections import history
+
+    return history.sections(results, session)

@@ -1,0 +1,1 @@
+"""Data that pages embed, as columns."""

@@ -1,0 +1,1 @@
+"""Figures made in Python."""

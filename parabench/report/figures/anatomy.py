@@ -1,0 +1,155 @@
+"""Communication inside training: DDP's buckets, and bandwidth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from parabench.analysis.step.bandwidth import QUESTION
+from parabench.analysis.text import format
+from parabench.plan.case import ranks_in_words
+from parabench.plan.collective_case import size_text
+from parabench.report.data.bars import SHARE
+from parabench.report.figures.figures import Panel, lay_out, listed, name_bars, name_case, plain, short
+from parabench.report.figures.timeline import READY
+from parabench.report.palette import algorithm_line, algorithm_symbol
+from parabench.store.record import MIB
+
+_HATCH = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": SHARE["exposed_s"][0], "bgcolor": "rgba(0,0,0,0)"}
+# The parts of a step from whose begin a bucket's moments count, in words.
+SINCE_WORDS = {"backward": "backward", "forward_backward": "the first forward"}
+# Of more buckets the first are drawn; the table has all.
+MOST_BUCKETS = 24
+
+
+def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
+    """A case's buckets in the order of reduction, from where their moments count (`SINCE_WORDS`): ready, reduced behind
+    compute, and reduced while training stands still. The exposed part is drawn at the end, where DDP waits."""
+    rows = buckets.head(MOST_BUCKETS)
+    # Medians need not fit together: what is exposed and how long a bucket takes are kept, and its end follows.
+    hidden = (rows["duration_s"] - rows["exposed_s"]).clip(lower=0)
+    places = list(range(len(rows)))
+    colour = SHARE["exposed_s"][0]
+    pieces: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
+        ("hidden", rows["start_s"], hidden, {"color": colour, "pattern": _HATCH}),
+        ("exposed", rows["start_s"] + hidden, rows["exposed_s"], {"color": colour}),
+    )
+    figure = go.Figure()
+    for name, start, length, marker in pieces:
+        figure.add_bar(
+            y=places,
+            x=listed(length * 1e3),
+            base=listed(start * 1e3),
+            width=0.6,
+            orientation="h",
+            name=name,
+            marker={"line": {"width": 0}} | marker,
+            customdata=_bucket_hovers(rows),
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+    figure.add_scatter(
+        y=places,
+        x=listed(rows["ready_s"] * 1e3),
+        mode="markers",
+        name="ready",
+        marker=READY,
+        customdata=_bucket_hovers(rows),
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+    lay_out(figure, f"since {SINCE_WORDS[str(rows['since'].iloc[0])]} began (ms)", "")
+    figure.update_layout(barmode="overlay", legend_traceorder="normal")
+    figure.update_xaxes(rangemode="tozero", zeroline=False)
+    name_case(figure, label)
+    name_bars(figure, [f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])
+    return Panel(label, figure, 130 + 34 * len(rows), case=str(rows["case_id"].iloc[0]))
+
+
+def _bucket_hovers(rows: pd.DataFrame) -> list[str]:
+    return [
+        f"bucket {row['bucket']}, {_mebibytes(row['bytes'])}: ready at {format.milliseconds(row['ready_s'])},"
+        f"<br>reduced from {format.milliseconds(row['start_s'])}, in {format.milliseconds(row['duration_s'])},"
+        f"<br>{format.milliseconds(row['exposed_s'])} of it exposed"
+        for row in rows.to_dict("records")
+    ]
+
+
+def _mebibytes(count: float) -> str:
+    return f"{format.digits(count / MIB, 2)} MiB"
+
+
+def bandwidth_panels(
+    table: pd.DataFrame, alone: pd.DataFrame, places: Mapping[str, int], labels: Sequence[str]
+) -> list[Panel]:
+    """A panel for each operation, number of ranks and of nodes that they lie on: bandwidth inside training against
+    size, filled, and, with open marks and dots, the microbenchmark's, both with the algorithm's colour.
+    A point and its trace name the cases whose calls they are of by their `places` in the page's data, which `labels`
+    has in that order."""
+    panels = []
+    for (op, ranks, nodes), group in table.groupby(["op", "group_size", "nodes"], sort=False):
+        figure = go.Figure()
+        for (algorithm, dtype, device, node), own in group.groupby(["algorithm", "dtype", "device", "node"]):
+            said = [str(algorithm), *([str(dtype)] if group["dtype"].nunique() > 1 else [])]
+            said += [f"{node} ranks a node"] if group[group["algorithm"] == algorithm]["node"].nunique() > 1 else []
+            name = plain(short(", ".join(said), 34))
+            look = algorithm_line(str(algorithm))
+            style: dict[str, Any] = {"legendgroup": f"{algorithm} {dtype} {device} {node}"}
+            rows = [sorted(places[case] for case in ids) for ids in own["case_ids"]]
+            cases = {"cases": sorted({row for of_point in rows for row in of_point})}
+            symbol = algorithm_symbol(str(algorithm))
+            figure.add_scatter(
+                x=listed(own["bytes"]),
+                y=listed(own["busbw"]),
+                name=name,
+                mode="markers",  # sizes of several cases: no line joins them
+                marker={"size": 8, "symbol": symbol, "color": look["color"]},
+                customdata=rows,
+                text=_bandwidth_hovers(own, rows, labels),
+                hovertemplate="%{text}<extra>%{fullData.name}</extra>",
+                meta=cases,
+                **style,
+            )
+            theirs = alone
+            for column, value in zip(QUESTION, (op, algorithm, ranks, dtype, device, node, nodes), strict=True):
+                theirs = theirs[theirs[column] == value]
+            if len(theirs):
+                figure.add_scatter(
+                    x=listed(theirs["bytes"]),
+                    y=listed(theirs["busbw"]),
+                    name=f"{name}, alone",
+                    mode="lines+markers",
+                    line=look | {"dash": "dot", "width": 1.5},
+                    marker={"size": 8, "symbol": f"{symbol}-open"},
+                    customdata=[size_text(int(size)) for size in theirs["bytes"]],
+                    hovertemplate="%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>",
+                    meta=cases,
+                    **style,
+                )
+        lay_out(figure, "size of the whole buffer", "bus bandwidth (GB/s)")
+        figure.update_yaxes(rangemode="tozero")
+        _size_axis(figure, [size for trace in figure.data for size in trace.x])
+        title = f"{op}, {ranks_in_words(int(str(ranks)), int(str(nodes)))}"
+        panels.append(Panel(title, figure, 340 + 10 * len(figure.data)))
+    return panels
+
+
+def _bandwidth_hovers(rows: pd.DataFrame, cases: list[list[int]], labels: Sequence[str]) -> list[str]:
+    return [
+        f"<b>{plain(labels[first])}</b>{f' and {len(others)} more' if others else ''}<br>"
+        f"{_mebibytes(row['bytes'])}: {format.digits(row['busbw'])} GB/s, {format.count(row['calls'], 'call')}"
+        + (f",<br>{format.percent(row['share'])} of {format.digits(row['alone'])} GB/s alone" if not row["why"] else "")
+        for row, (first, *others) in zip(rows.to_dict("records"), cases, strict=True)
+    ]
+
+
+def _size_axis(figure: go.Figure, sizes: list[float]) -> None:
+    """Logarithmic, from a power of two to another; a tick at six of them at most."""
+    low, high = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
+    powers = range(low, high + 1, max(1, math.ceil((high - low) / 5)))
+    figure.update_xaxes(
+        type="log", tickvals=[2**power for power in powers], ticktext=[size_text(2**power) for power in powers],
+        range=[math.log10(2**low) - 0.05, math.log10(2**high) + 0.05],
+    )  # fmt: skip

@@ -1,0 +1,118 @@
+"""Plotly figures from analysed tables. Nothing is computed here but positions on the page.
+
+Colours of text, grid and background are left out: the page sets them for light, dark and print.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from parabench.analysis.environment.facts import NO_ANSWER
+from parabench.analysis.text import format
+from parabench.strategies import entry_of
+
+# More bars than this are a wall, not a figure; the table below holds every case.
+MOST_BARS = 16
+# Characters in a line of a bar's name.
+LINE = 24
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure, its heading within the section, and the height it needs in pixels. `wide`: over all of the page.
+    `case` is the id of the one case that it shows, where it is one; a trace names its case as `meta`."""
+
+    title: str
+    figure: go.Figure
+    height: int = 380
+    wide: bool = False
+    case: str = ""
+
+
+def measured(cases: pd.DataFrame) -> pd.DataFrame:
+    """The cases with a latency, fastest first as they come."""
+    return cases[cases["latency_s"].notna()]
+
+
+def lay_out(figure: go.Figure, x: str, y: str) -> None:
+    """The look of every figure, and its axes' titles."""
+    figure.update_layout(
+        template=None,
+        margin={"l": 8, "r": 12, "t": 8, "b": 8},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hovermode="closest",
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.02,
+            "yanchor": "bottom",
+        },
+        font={"size": 13},
+        xaxis=_axis(x),
+        yaxis=_axis(y),
+    )
+
+
+def _axis(title: str) -> dict[str, Any]:
+    return {"title": {"text": title, "standoff": 10, "font": {"size": 13}} if title else None, "automargin": True}
+
+
+def marked(label: str, strategy: str) -> str:
+    """`label`, and that it is no answer where it is none."""
+    return label if entry_of(strategy).ranked else f"{label} ({NO_ANSWER})"
+
+
+def name_bars(figure: go.Figure, names: Iterable[str]) -> int:
+    """Names on the y axis, the first on top, in short lines so that a phone keeps room for the bars; hovering has the
+    whole. Returns how many lines the longest takes."""
+    shown = [_in_lines(name) for name in names]
+    ticks = list(range(len(shown)))
+    texts = ["<br>".join(plain(line) for line in lines) for lines in shown]
+    figure.update_yaxes(tickvals=ticks, ticktext=texts, showgrid=False, zeroline=False)
+    figure.update_yaxes(range=[len(shown) - 0.5, -0.5])
+    return max(map(len, shown))
+
+
+def name_case(figure: go.Figure, label: str) -> None:
+    """Hovering over any mark of the figure says which case it is of."""
+    said = plain(label).replace("%", "&#37;")  # in a template "%{" begins a name
+    for trace in figure.data:
+        if trace.hovertemplate is not None:
+            trace.hovertemplate = f"<b>{said}</b><br>{trace.hovertemplate}"
+
+
+def _in_lines(label: str) -> list[str]:
+    """A label's strategy and options in up to three lines, its ranks and marks in up to two more."""
+    head, _, ranks = " ".join(short(word, LINE) for word in label.split(" ")).partition(", ")
+    return [
+        line
+        for part, most in ((head, 3), (ranks, 2))
+        for line in textwrap.wrap(part, LINE, max_lines=most, placeholder="…", break_on_hyphens=False)
+    ]
+
+
+def short(text: str, most: int) -> str:
+    """`text`, cut to `most` characters in its middle: the names of a user's own are often of one module, and differ at
+    their ends."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-((most - 1) // 2) :]}"
+
+
+def plain(text: str) -> str:
+    """Plotly reads a few HTML tags in text; these must not be any."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def listed(values: Any) -> Any:
+    """Nested lists with None for NaN, which JSON can hold."""
+    items = values.to_numpy(dtype=float).tolist()
+    if items and isinstance(items[0], list):
+        return [[format.number_or_none(v) for v in row] for row in items]
+    return [format.number_or_none(v) for v in items]

@@ -1,0 +1,92 @@
+"""The colour, dash and marker that a strategy or an algorithm has on every page."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from parabench.strategies import entry_of
+
+# Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
+_PALETTE = ("#8C6D31", "#7F7F7F", "#B8860B", "#5F6CAF")
+ALGORITHM = {
+    "native": "#0072B2",
+    "ring": "#D55E00",
+    "tree": "#009E73",
+    "halving_doubling": "#E69F00",
+    "parameter_server": "#56B4E9",
+    "two_level": "#CC79A7",
+}
+# NCCL's own have the colour of ours that works alike, and dashes.
+_NCCL = {
+    "ring": "#D55E00", "tree": "#009E73", "collnetdirect": "#8C6D31", "collnetchain": "#7F7F7F", "nvls": "#0072B2",
+    "nvlstree": "#E69F00", "pat": "#56B4E9",
+}  # fmt: skip
+ALGORITHM |= {f"nccl:{name}": colour for name, colour in _NCCL.items()}
+# two_level(inner,outer): a purple by the inner level, a dash by the outer.
+_INNER = {"ring": "#CC79A7", "tree": "#7B3294", "halving_doubling": "#E7298A", "parameter_server": "#54278F"}
+_OUTER = {"ring": "solid", "tree": "dash", "halving_doubling": "dot", "parameter_server": "dashdot"}
+_DASH = {f"nccl:{name}": "dash" for name in _NCCL}
+for (_inner, _of_inner), (_outer, _of_outer) in itertools.product(_INNER.items(), _OUTER.items()):
+    ALGORITHM[f"two_level({_inner},{_outer})"], _DASH[f"two_level({_inner},{_outer})"] = _of_inner, _of_outer
+# The family has more members than that palette has colours; most of the others are Tol's muted ones. Kin are near,
+# but for those that would not be told apart.
+STRATEGY = {
+    "single": "#999999",
+    "dp": "#777777",
+    "ddp": "#0072B2",
+    "zero1": "#56B4E9",
+    "zero2": "#E69F00",
+    "fsdp": "#D55E00",
+    "hsdp": "#9467FF",
+    "tp": "#009E73",
+    "tp_ddp": "#44AA99",
+    "tp_fsdp": "#66A61E",
+    "pp": "#AA4499",
+    "layer_split": "#CC79A7",
+    "parameter_server": "#8C6D31",
+    "parameter_server_async": "#CC6677",
+    "local_only": "#5F6CAF",
+    "deepspeed1": "#88CCEE",
+    "deepspeed2": "#DDCC77",
+    "deepspeed3": "#EE7733",
+}
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon", "cross")
+
+
+def colour_of(colours: dict[str, str], name: str) -> str:
+    """A name's colour; a user's own gets one of a few, always the same."""
+    return colours.get(name) or _PALETTE[sum(name.encode()) % len(_PALETTE)]
+
+
+def strategy_line(strategy: str) -> dict[str, str]:
+    """The colour that a strategy has on every page, and a dash where it is no answer."""
+    return {"color": colour_of(STRATEGY, strategy), "dash": "solid" if entry_of(strategy).ranked else "dash"}
+
+
+def symbol_of(strategy: str) -> str:
+    """The marker that a strategy has on every page."""
+    known = list(STRATEGY)
+    return SYMBOLS[(known.index(strategy) if strategy in known else sum(strategy.encode())) % len(SYMBOLS)]
+
+
+def algorithm_line(algorithm: str) -> dict[str, str]:
+    """The colour and dash that an algorithm has on every page."""
+    return {"color": colour_of(ALGORITHM, algorithm), "dash": _DASH.get(algorithm, "solid")}
+
+
+def in_native_order(algorithms: Iterable[str]) -> list[str]:
+    """The backend's own first, then ours, then others by name: what a reader compares with stands first."""
+    return sorted(algorithms, key=native_first)
+
+
+def native_first(algorithm: str) -> tuple[int, str]:
+    """A key that sorts as `in_native_order`."""
+    known = list(ALGORITHM)
+    return (known.index(algorithm) if algorithm in known else len(known), algorithm)
+
+
+def algorithm_symbol(algorithm: str) -> str:
+    """The marker that an algorithm has on every page."""
+    known = list(ALGORITHM)
+    return SYMBOLS[(known.index(algorithm) if algorithm in known else sum(algorithm.encode())) % len(SYMBOLS)]

@@ -1,0 +1,1 @@
+"""Sections of the report, one module a tab or a part of one."""

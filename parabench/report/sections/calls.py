@@ -1,0 +1,202 @@
+"""Sections of single calls in training: DDP's buckets, bus bandwidth, and ranks that others wait for."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from parabench.analysis.environment.nodes import clocks_said
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
+from parabench.analysis.step.calls import bucket_table
+from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
+from parabench.analysis.text import format
+from parabench.report.data.case_tables import MOST_ROWS, case_table
+from parabench.report.figures.anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
+from parabench.report.panels import ms
+from parabench.report.spec import Section, Table
+from parabench.store.record import MIB
+
+# Bucket sizes that are drawn.
+_MOST_CASES = 4
+_BY_SCHEDULE = (
+    " In a pipeline one rank comes last by the schedule's structure: the first stage ends backward after all others, "
+    "whatever it runs on."
+)
+# Names of parameters in a cell.
+_MOST_NAMES = 2
+
+
+def bucket_section(seen: Evidence) -> Section | None:
+    """DDP's buckets; None where nothing could have any."""
+    buckets = bucket_table(seen)
+    if buckets.empty:
+        # Whoever measured no DDP does not miss them.
+        return _no_buckets() if (seen.good["strategy"] == "ddp").any() else None
+    cases = seen.cases.set_index("case_id")
+    of_case = {str(case_id): rows for case_id, rows in buckets.groupby("case_id", sort=False)}
+    drawn = cases.loc[list(of_case)].drop_duplicates("bucket_mib").head(_MOST_CASES)
+    label = cases["label"]
+    cut = any(len(of_case[case_id]) > MOST_BUCKETS for case_id in drawn.index)
+    in_turns = (buckets["since"] == "forward_backward").any()
+    table = case_table(
+        "The cases' buckets; moments in ms after the begin of the part under Counted from",
+        (
+            "Case", "Parameters", "Counted from", "Bucket", "MiB", "Ready", "Called", "Begun", "Took", "Wire",
+            "Exposed", "GB/s",
+        ),
+        buckets,
+        lambda row: (
+            label[row["case_id"]],
+            _names(row["parameters"]),
+            SINCE_WORDS.get(row["since"], "–"),
+            str(row["bucket"]),
+            format.digits(row["bytes"] / MIB),
+            *(ms(row[name]) for name in ("ready_s", "made_s", "start_s", "duration_s", "wire_s", "exposed_s")),
+            format.digits(row["busbw"]) if format.known(row["busbw"]) else "–",
+        ),
+        texts=3,
+    )  # fmt: skip
+    return Section(
+        "buckets",
+        "DDP's buckets",
+        "The fastest case of each bucket size"
+        + (f", up to {_MOST_CASES}" if len(drawn) == _MOST_CASES else "")
+        + ". A bucket is reduced as soon as its last gradient is there (triangle). What runs while backward computes "
+        "is hidden (hatched); what training stands still for is exposed, drawn at the end, where DDP waits. Medians "
+        "over steps and ranks, then over launches."
+        + (
+            " With gradient accumulation forward and backward take turns: there moments count from the first forward, "
+            "for nobody notes when the last backward began."
+            if in_turns
+            else ""
+        )
+        + (f" The first {MOST_BUCKETS} buckets are drawn." if cut else ""),
+        [bucket_panel(of_case[case_id], label[case_id]) for case_id in drawn.index],
+        "",
+        (table,),
+    )
+
+
+def _no_buckets() -> Section:
+    return Section("buckets", "DDP's buckets", "", [], "No bucket was seen to be reduced: unknown, not zero.")
+
+
+def _names(parameters: list[str] | None) -> str:
+    """'12: head.weight … stem.bias', in the order in which their gradients come."""
+    if not parameters:
+        return format.UNKNOWN
+    ends = parameters if len(parameters) <= _MOST_NAMES else [parameters[0], "…", parameters[-1]]
+    return f"{len(parameters)}: {' '.join(ends)}"
+
+
+def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
+    """Bus bandwidth of `calls` (`instruments.calls.call_table`), and what the store's microbenchmarks reached."""
+    alone = alone_table(seen.results)
+    table = training_bandwidth(seen, calls, alone)
+    compared = table["alone"].notna()
+    places = {case: row for row, case in enumerate(seen.cases["case_id"])}
+    listed = table.head(MOST_ROWS).to_dict("records")
+    table_of_page = Table(
+        "Bus bandwidth by operation, algorithm and size, in GB/s",
+        ("Operation", "Algorithm", "dtype", "Ranks", "MiB", "Calls", "In training", "Launches", "Alone", "Share"),
+        [
+            (
+                str(row["op"]),
+                f"{row['algorithm']}, {row['node']} ranks a node" if row["node"] else str(row["algorithm"]),
+                str(row["dtype"]),
+                str(row["group_size"]) + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else ""),
+                format.digits(row["bytes"] / MIB),
+                f"{row['calls']:,}",
+                format.digits(row["busbw"]),
+                f"{format.digits(row['low'])} to {format.digits(row['high'])}",
+                row["why"] or format.digits(row["alone"]),
+                "–" if row["why"] else format.percent(row["share"]),
+            )
+            for row in listed
+        ],
+        texts=3,
+        note=f"Listed are {MOST_ROWS} of {len(table):,} rows; the store has all." if len(table) > MOST_ROWS else "",
+        of=tuple(tuple(sorted(places[case] for case in row["case_ids"])) for row in listed),
+    )
+    lead = ""
+    if compared.any():
+        share = table.loc[compared, "share"]
+        lead = (
+            f"In training, collectives reach {format.percent(share.median())} of the bus bandwidth that they reach "
+            f"alone (the middle of {format.count(int(compared.sum()), 'comparison')}; {format.percent(share.min())} to "
+            f"{format.percent(share.max())})."
+        )
+    return Section(
+        "bandwidth",
+        "Bus bandwidth in training and alone",
+        "Higher is better; nccl-tests' factors. A call counts from when its last rank began, so that late ranks are "
+        "not taken for slow links. Each number is over the calls of all cases that made them, selected or not. "
+        + (
+            "Dotted with open marks: the microbenchmark of this store, compared only within the sizes it measured."
+            if len(alone)
+            else "This store has no microbenchmark to compare with: run parabench collectives into the same folder."
+        ),
+        bandwidth_panels(table, alone, places, list(map(str, seen.cases["label"]))),
+        "No collective among several ranks was seen with its begin and end on all of them.",
+        (table_of_page,) if len(table) else (),
+        lead=lead,
+    )
+
+
+def straggler_section(seen: Evidence) -> Section:
+    """Which rank the others waited for, and how long."""
+    rows = seen.once(straggler_table)
+    table = case_table(
+        "The rank that the others waited for most, by case",
+        ("Case", "Rank", "Last, of its steps", "Wait a step, ms", "Wait, of the step", "Launches that agree"),
+        rows,
+        lambda row: (
+            str(row["label"]),
+            f"{row['who'].removeprefix('rank ')}{', by the schedule' if row['by_schedule'] else ''}",
+            format.percent(row["share"]),
+            ms(row["waited_s"]),
+            format.percent(row["waited_share"]),
+            f"{row['agreeing']}/{row['launches']}",
+        ),
+    )
+    return Section(
+        "stragglers",
+        "Ranks that others wait for",
+        "A call begins to move data when its last rank has come. Waited is how long the rank that lost most stood "
+        "still for the late one in a step, the median over instrumented steps." + _clocks(seen, rows),
+        [],
+        "No rank was seen to stand still for one that came later.",
+        (table,) if table.rows else (),
+        lead=_late(rows),
+    )
+
+
+def _clocks(seen: Evidence, rows: pd.DataFrame) -> str:
+    """Who comes last is told from clocks of several nodes, where there are some."""
+    good = seen.good.loc[seen.good["case_id"].isin(rows["case_id"]), "launch_id"]
+    said = clocks_said(seen.facts[at] for at in good)
+    return f" {said[0].upper()}{said[1:]}: who is last by less is not known." if said else ""
+
+
+def _late(rows: pd.DataFrame) -> str:
+    """Who is late always, who costs most; else that it is chance. Of pipelines that it is no rank's fault."""
+    by_schedule = rows["by_schedule"].astype(bool)
+    said = _late_by_itself(rows[~by_schedule])
+    return (said + (_BY_SCHEDULE if by_schedule.any() else "")).strip()
+
+
+def _late_by_itself(rows: pd.DataFrame) -> str:
+    if rows.empty:
+        return ""
+    always = rows[(rows["share"] >= NEARLY_ALL) & (rows["agreeing"] == rows["launches"])]
+    if always.empty:
+        return (
+            f"In no case is one rank the last in {format.percent(NEARLY_ALL)} of the steps or more: who is late "
+            "changes, which is chance or uneven load, not a slow rank."
+        )
+    worst = always.iloc[int(always["waited_share"].argmax())]
+    return (
+        f"{worst['label']}: the others wait for {worst['who']} in {format.percent(worst['share'])} of the "
+        f"steps, {format.milliseconds(worst['waited_s'])} a step ({format.percent(worst['waited_share'])})."
+        + (f" In {len(always)} of {format.count(len(rows), 'case')} one rank is always late." if len(rows) > 1 else "")
+    )

@@ -1,0 +1,272 @@
+"""Sections of memory over time, energy, power, clocks and health."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from parabench.analysis.environment.nodes import several
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.step.device_time import (
+    MOST_LAUNCHES,
+    device_line,
+    device_table,
+    drawn_launches,
+    host_table,
+    node_table,
+    throttled_at,
+    too_short_said,
+    unread,
+)
+from parabench.analysis.step.memory_time import launch_phases, memory_timeline
+from parabench.analysis.text import format
+from parabench.analysis.warnings.health import findings
+from parabench.report.data.case_tables import case_table
+from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
+from parabench.report.figures.figures import Panel
+from parabench.report.sections.usage import energy_section
+from parabench.report.spec import DASH, Section, Table
+
+# Of more devices a case than these the table has a row for each node.
+_MOST_DEVICES = 32
+# More findings than these stand behind a heading.
+_MOST_OPEN = 8
+# Metric, heading, axis, unit and how many of the stored unit make one drawn.
+OVER_TIME = (
+    ("power_w", "Power", "power (W)", "W", 1.0),
+    ("sm_clock_hz", "SM clock", "SM clock (MHz)", "MHz", 1e6),
+    ("temperature_c", "Temperature", "temperature (°C)", "°C", 1.0),
+)
+
+
+def sections(seen: Evidence) -> list[Section]:
+    """Those of a session, in the order in which a reader asks. Of devices only where ranks ran on some."""
+    on_gpu = bool((seen.cases["device"] == "cuda").any())
+    every = [
+        _memory(seen),
+        energy_section(seen),
+        _devices(seen) if on_gpu else None,
+        _host(seen, on_gpu),
+        _health(seen),
+    ]
+    return [section for section in every if section is not None]
+
+
+def _memory(seen: Evidence) -> Section:
+    launches = drawn_launches(seen, "host_sample") or drawn_launches(seen, "device_sample")
+    panels: list[Panel] = []
+    crowded = False
+    for launch_id in launches:
+        timeline = memory_timeline(seen, launch_id)
+        crowded |= timeline["place"].nunique() > MOST_LINES
+        if len(timeline):
+            case_id, label = _case(seen, launch_id)
+            panels.append(replace(memory_panel(label, timeline, launch_phases(seen, launch_id)), case=case_id))
+    return Section(
+        "time-memory",
+        "Memory over time",
+        f"Read from outside ten times a second, of the {MOST_LAUNCHES} fastest cases that were read the launch in the "
+        "middle each: the resident set of each rank's process and, on GPUs, what is in use on each device and by each "
+        "rank there. Peaks of the timed steps alone, and what a rank must hold by theory, are above."
+        + (f" The first {MOST_LINES} lines are drawn." if crowded else ""),
+        panels,
+        _why_no_memory(seen),
+    )
+
+
+def _why_no_memory(seen: Evidence) -> str:
+    if seen.good.empty:
+        return f"{seen.why_none}, so there is nothing to draw."
+    return "Memory was not read over time: unknown, not zero. " + " ".join(f"{why}." for why in unread(seen))
+
+
+def _devices(seen: Evidence) -> Section:
+    table = device_table(seen)
+    panels: list[Panel] = []
+    crowded = False
+    by_node = len(table) > 0 and table.groupby("case_id").size().max() > _MOST_DEVICES
+    if by_node:
+        table = node_table(table)
+    for launch_id in drawn_launches(seen, "device_sample"):
+        phases, held_down = launch_phases(seen, launch_id), throttled_at(seen, launch_id)
+        case_id, label = _case(seen, launch_id)
+        read = {metric: device_line(seen, launch_id, metric) for metric, *_ in OVER_TIME}
+        # A device has one colour in all figures of a launch: they have the same order of devices.
+        many = any(lines["place"].nunique() > MOST_LINES for lines in read.values())
+        crowded |= many
+        for metric, title, axis, unit, divisor in OVER_TIME:
+            lines = read[metric]
+            if lines["value"].notna().any():
+                lines = _first(lines, held_down) if many else lines
+                lines = lines.assign(value=lines["value"] / divisor)
+                marks = held_down if metric == "sm_clock_hz" else None
+                panel = device_panel(f"{title} · {label}", lines, phases, axis, unit, marks)
+                panels.append(replace(panel, case=case_id))
+    missing = [*unread(seen), *filter(None, [too_short_said(seen)])]
+    lacking = f" Not read: {'; '.join(missing)}." if missing else ""
+    return Section(
+        "time-devices",
+        "Power, clocks and temperature",
+        f"Read through NVML ten times a second; figures are of the {MOST_LAUNCHES} fastest cases that were read, of "
+        "each the launch whose number is the middle one; the table is of all launches' timed steps. Energy is the "
+        "growth of the device's own counter. A triangle marks a reading at which something held the clocks down; "
+        "hovering says what."
+        + (f" {MOST_LINES} devices are drawn, first those that were held down." if crowded else "")
+        + (" The table has a row for each node: means, extremes, and the energy of all its devices." if by_node else "")
+        + lacking,
+        panels,
+        _why_no_devices(seen, missing),
+        (_device_rows(table),) if len(table) else (),
+    )
+
+
+def _first(lines: pd.DataFrame, held_down: pd.DataFrame) -> pd.DataFrame:
+    """The lines, those of devices that were held down before the others."""
+    of_line, of_held = (pd.MultiIndex.from_frame(table[["node", "device"]]) for table in (lines, held_down))
+    held = of_line.isin(of_held)
+    return pd.concat([lines[held], lines[~held]])
+
+
+def _why_no_devices(seen: Evidence, missing: list[str]) -> str:
+    if seen.good.empty:
+        return f"{seen.why_none}, so there is nothing to draw."
+    return f"Devices were not read: {'; '.join(missing) or 'no reading was recorded'}."
+
+
+def _host(seen: Evidence, on_gpu: bool) -> Section | None:
+    """Only where the host was read."""
+    host = host_table(seen)
+    if host["other_share"].isna().all():
+        return None
+    most = host.iloc[int(host["other_share"].argmax())]
+    of_several = several(seen.session.environment)
+    whose = f"node {most['node']:.0f}'s" if of_several else "the host's"
+    on_node = (lambda row: (f"node {row['node']:.0f}" if format.known(row["node"]) else DASH,)) if of_several else _none
+    return Section(
+        "host",
+        "The host during the timed steps",
+        "CPU time that neither the driver nor the ranks used, of all cores, mean over launches; and what reading it "
+        "cost of one core."
+        + (" Of several nodes the one on which others used most." if of_several else "")
+        + ("" if on_gpu else " Ranks ran on CPU cores: there was no GPU whose power, clocks, temperature and energy "
+           "could be read."),
+        [],
+        "",
+        (
+            case_table(
+                "Other processes beside the cases",
+                ("Case", "Used by other processes", *(["On"] if of_several else []), "Cost of reading, of a core"),
+                host,
+                lambda row: (
+                    str(row["label"]),
+                    format.percent(row["other_share"]),
+                    *on_node(row),
+                    format.percent(row["sampler_share"]),
+                ),
+            ),
+        ),
+        lead=f"Of {whose} CPU time other processes used up to {format.percent(most['other_share'])} ({most['label']}).",
+    )  # fmt: skip
+
+
+def _none(row: dict[Any, Any]) -> tuple[str, ...]:
+    """No cell: there is one host."""
+    return ()
+
+
+def _health(seen: Evidence) -> Section | None:
+    """What was found against devices and host; only where one of them was read."""
+    if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
+        return None
+    found = findings(seen)
+    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
+    place = {case_id: at for at, case_id in enumerate(labels)}
+    table = pd.DataFrame(
+        [
+            (each.case_id or "", each.code, each.message)
+            for each in sorted(found, key=lambda each: place.get(each.case_id or "", -1))
+        ],
+        columns=["case_id", "code", "message"],
+    )
+    tables: tuple[Table, ...] = ()
+    if found:
+        tables = (
+            case_table(
+                "Findings of health",
+                ("Case", "Finding", "What was seen"),
+                table,
+                lambda row: (
+                    labels.get(row["case_id"], "all"),
+                    row["code"].replace("_", "\u00a0"),
+                    row["message"].removeprefix(f"{labels.get(row['case_id'])}: "),
+                ),
+                texts=3,
+                closed=len(table) > _MOST_OPEN,
+            ),
+        )
+    return Section(
+        "health",
+        "Health",
+        "Advice on each stands under Trust.",
+        [],
+        "Nothing was found against the devices and the host: no other process on a device, no clocks held down, no "
+        "memory errors, no busy host, as far as they were read.",
+        tables,
+        lead=_counted(table),
+    )
+
+
+def _counted(table: pd.DataFrame) -> str:
+    """'Found: host busy in 3 cases, throttled in 1 case.'"""
+    said = [
+        f"{str(code).replace('_', ' ')} in {format.count(own['case_id'].nunique(), 'case')}"
+        if own["case_id"].any()
+        else str(code).replace("_", " ")
+        for code, own in table.groupby("code", sort=False)
+    ]
+    return f"Found: {', '.join(said)}." if said else ""
+
+
+def _device_rows(table: pd.DataFrame) -> Table:
+    def row(of: dict[Any, Any]) -> tuple[str, ...]:
+        low, high = of["sm_clock_low_hz"], of["sm_clock_high_hz"]
+        clocks = f"{low / 1e6:,.0f}–{high / 1e6:,.0f}" if format.known(low) else DASH
+        return (
+            str(of["label"]),
+            str(of["place"]).removeprefix("device "),
+            _said(of["power_w"]),
+            _said(of["energy_j"]),
+            clocks,
+            _said(of["temperature_c"]),
+            format.percent(of["gpu_utilization"]) if format.known(of["gpu_utilization"]) else DASH,
+            _both(of["pcie_tx_bytes_per_s"], of["pcie_rx_bytes_per_s"]),
+            _both(of["nvlink_tx_bytes_per_s"], of["nvlink_rx_bytes_per_s"]),
+        )
+
+    return case_table(
+        "The devices during the timed steps",
+        (
+            "Case", "Device", "Power, W", "Energy, J", "SM clock, MHz", "Hottest, °C", "Busy", "PCIe out and in, GB/s",
+            "NVLink out and in, GB/s",
+        ),
+        table,
+        row,
+    )  # fmt: skip
+
+
+def _said(value: float) -> str:
+    return format.digits(value) if format.known(value) else DASH
+
+
+def _both(sent: float, received: float) -> str:
+    if not format.known(sent) or not format.known(received):
+        return DASH
+    return f"{format.digits(sent / 1e9)}, {format.digits(received / 1e9)}"
+
+
+def _case(seen: Evidence, launch_id: int) -> tuple[str, str]:
+    """The id and the label of a launch's case."""
+    own = seen.launches[seen.launches["launch_id"] == launch_id].iloc[0]
+    return str(own["case_id"]), str(own["label"])

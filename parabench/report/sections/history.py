@@ -1,0 +1,194 @@
+"""How fast each case was over the sessions of its suite: a section of the report, and those of a page of its own."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from parabench.analysis.environment import facts
+from parabench.analysis.history.history import of_visits
+from parabench.analysis.history.points import visits_of
+from parabench.analysis.history.series import MOST_CHANGES, NOTHING, History, Series
+from parabench.analysis.session import Session
+from parabench.analysis.stats.change_point import FEWEST_SESSIONS
+from parabench.analysis.text import format
+from parabench.report.figures.figures import Panel
+from parabench.report.figures.history import MOST_LINES, over_time
+from parabench.report.panels import each_work, ms
+from parabench.report.spec import Section, Table
+from parabench.store.store import Results
+
+# More figures than this are a wall; what changed last comes first.
+MOST_PANELS = 12
+# A table of more sessions than this is closed at first.
+MOST_OPEN = 30
+# Below two sessions there is nothing to follow.
+FEWEST = 2
+
+
+def sections(results: Results, session: Session) -> list[Section]:
+    """The section of a report: the sessions of the suite of `session`; none where no case was measured twice."""
+    visits = [visit for visit in visits_of([results]) if visit.session.suite == session.suite]
+    if sum(visit.judged for visit in visits) < FEWEST:
+        return []
+    history = of_visits(visits)
+    if not any(_times(history, series) >= FEWEST for series in history.series):
+        return []
+    return [_section(history, history.sentence())]
+
+
+def page_sections(history: History) -> list[Section]:
+    """Those of the page of a history."""
+    numbers = Section("numbers", "Every number", "", [], "No launch was recorded.", _numbers(history))
+    visits = Section("sessions", "Sessions", "The newest first.", [], "", (_sessions(history),))
+    cases = Section(
+        "cases",
+        "Every case",
+        "“Sessions differ” is by how much, as a standard deviation, beyond what their launches do.",
+        [],
+        "No launch was recorded.",
+        (_cases(history),) if history.series else (),
+    )
+    return [_section(history, ""), cases, numbers, visits]
+
+
+def _times(history: History, series: Series) -> int:
+    return sum(point.number_s is not None and history.visits[point.visit].judged for point in series.points)
+
+
+def _section(history: History, lead: str) -> Section:
+    panels = _panels(history)
+    most = max((sum(point.level_s is not None for point in series.points) for series in history.series), default=0)
+    said = [
+        "A mark is a session's number, with the 95 % interval that its launches give it; sessions differ more than "
+        "that. The axis does not begin at zero."
+    ]
+    if most:
+        said.append(
+            "A line is a level, a diamond a change point: from there on the case was another speed, by more than "
+            "sessions differ anyway."
+        )
+    else:
+        said.append(f"Change points are sought once a case was measured in {FEWEST_SESSIONS} sessions.")
+    if len(panels) > MOST_PANELS:
+        said.append(f"The {MOST_PANELS} figures with the newest changes are drawn.")
+    if any(len(group) > MOST_LINES for group in _groups(history)):
+        said.append(f"A figure has at most {MOST_LINES} cases, those with the newest changes.")
+    said.append("A dotted line: the next session ran on another machine, or with other software.")
+    return Section(
+        "history",
+        "Over time",
+        " ".join(said),
+        panels[:MOST_PANELS],
+        "No launch ended well, so there is nothing to draw.",
+        tuple(_changes(history)),
+        lead=lead,
+    )
+
+
+def _groups(history: History) -> list[list[Series]]:
+    """The cases with a number that share a suite, a strategy, a world size and a work; the newest changes first."""
+    groups: dict[tuple[str, str, int], list[Series]] = {}
+    for series in history.series:
+        if series.newest is not None:
+            groups.setdefault((series.suite, series.case.strategy, series.case.world_size), []).append(series)
+    return list(groups.values())
+
+
+def _panels(history: History) -> list[Panel]:
+    several = len({series.suite for series in history.series}) > 1
+    drawn = []
+    for group in _groups(history):
+        first = group[0]
+        title = f"{first.case.strategy}, {format.count(first.case.world_size, 'rank')}"
+        rows = [each.case.to_dict() | {"device": each.device, "place": i} for i, each in enumerate(group)]
+
+        def draw(table: pd.DataFrame, group: list[Series] = group, title: str = title) -> list[Panel]:
+            return [over_time(history, [group[place] for place in table["place"]], title)]
+
+        suite = f"{first.suite}: " if several else ""
+        drawn += [
+            Panel(suite + panel.title, panel.figure, panel.height, panel.wide)
+            for panel in each_work(pd.DataFrame(rows), draw)
+        ]
+    return drawn
+
+
+def _changes(history: History) -> list[Table]:
+    """Every change point, the newest first."""
+    found = [(shift, series) for series in history.changed for shift in series.shifts]
+    rows: list[tuple[str, ...]] = [
+        (
+            series.label,
+            visit.session.name,
+            format.listed((change.arrow() for change in shift.changed), most=MOST_CHANGES) or NOTHING,
+            visit.when,
+            format.signed(shift.change),
+            f"{format.signed(shift.low)} to {format.signed(shift.high)}",
+            f"{ms(shift.before_s)} → {ms(shift.after_s)}",
+        )
+        for shift, series in sorted(found, key=lambda each: (-each[0].visit, -each[0].change))
+        for visit in (history.visits[shift.visit],)
+    ]
+    head = ("Case", "Session", "What changed then", "Since", "Change", "95 %", "ms")
+    return [Table("Change points", head, rows, texts=3, closed=False)] if rows else []
+
+
+def _cases(history: History) -> Table:
+    """Every case: what became of it, and its newest number."""
+    rows: list[tuple[str, ...]] = []
+    for series in history.series:
+        newest = series.newest
+        number = None if newest is None else newest.number_s
+        rows.append(
+            (
+                series.label,
+                "; ".join(filter(None, (series.state(), series.note(history.visits)))),
+                ms(number),
+                format.signed(series.shifts[-1].change) if series.shifts else "–",
+                format.signed(series.whole) if series.shifts and series.whole is not None else "–",
+                format.percent(series.session_sd) if series.session_sd is not None else "–",
+                str(sum(point.number_s is not None for point in series.points)),
+            )
+        )
+    head = ("Case", "State", "Newest, ms", "Last change", "Whole time", "Sessions differ", "Sessions")
+    return Table("Every case", head, rows, texts=2, closed=False)
+
+
+def _sessions(history: History) -> Table:
+    """The newest first, each with what changed on its machine since the one before of its suite."""
+    head = ["Session", "Suite", "Changed since the one before", "Began", "Host", "torch", "Commit"]
+    rows = [
+        [
+            visit.session.name + ("" if visit.judged else " (side a: not followed)"),
+            visit.session.suite,
+            format.listed(change.arrow() for change in changed),
+            facts.when(visit.session.started_utc),
+            visit.known("host") or format.UNKNOWN,
+            visit.known("versions", "torch") or format.UNKNOWN,
+            visit.commit or format.UNKNOWN,
+        ]
+        for visit, changed in zip(history.visits, history.machine, strict=True)
+    ]
+    texts = 3
+    if len({visit.session.suite for visit in history.visits}) < 2:
+        at, texts = head.index("Suite"), 2
+        for cells in (head, *rows):
+            del cells[at]
+    return Table("Sessions", tuple(head), [tuple(row) for row in reversed(rows)], texts, closed=len(rows) > MOST_OPEN)
+
+
+def _numbers(history: History) -> tuple[Table, ...]:
+    """Of each suite a table: a case a row, a session a column."""
+    made = []
+    suites = dict.fromkeys(series.suite for series in history.series)
+    for suite in suites:
+        places = [i for i, visit in enumerate(history.visits) if visit.session.suite == suite][::-1]
+        rows = []
+        for series in history.series:
+            if series.suite == suite:
+                there = {point.visit: point for point in series.points}
+                cells = [ms(there[i].number_s) if i in there else "–" for i in places]
+                rows.append((series.label, *cells))
+        title = "Step latency in ms, the newest session first" + (f": {suite}" if len(suites) > 1 else "")
+        made.append(Table(title, ("Case", *(history.visits[i].when for i in places)), rows))
+    return tuple(made)

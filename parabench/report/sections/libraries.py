@@ -1,0 +1,236 @@
+"""The section of what torch and NCCL say themselves: DDP's logger, the allocator, NCCL's choices, their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import pandas as pd
+
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.step.ddp_log import ddp_comparison, ddp_spans
+from parabench.analysis.step.memory_phases import memory_phases
+from parabench.analysis.step.nccl import Wiring, choices, inspected, wirings
+from parabench.analysis.text import format
+from parabench.report.data.case_tables import MOST_CASES, case_table
+from parabench.report.panels import ms
+from parabench.report.spec import DASH, Section, Table
+from parabench.store.record import EXPLAIN_BLOCK, MEMORY_PARTS, MIB, REFERENCE_BLOCK, TRACES
+
+_APART = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "explaining"}
+# What launches tell of their files, and who wrote them.
+_FILES = {"profile": "profiler", "memory_snapshot": "allocator"}
+_WHOSE = "Of the rank that holds most, in its largest instrumented step; medians over launches."
+
+
+def sections(seen: Evidence) -> list[Section]:
+    """The section; none where a session was run without instruments and nothing else was asked of a library."""
+    spans = ddp_spans(seen.once(ddp_comparison))
+    tables = (*_ddp(spans), *_memory(memory_phases(seen)), *_nccl(seen), *_inspected(inspected(seen)), *_files(seen))
+    silent = _silent(seen)
+    if not tables and not silent and seen.rows("span").empty:
+        return []
+    return [
+        Section(
+            "libraries",
+            "What the libraries say",
+            " ".join(["What torch and NCCL note by themselves, beside what is measured here.", silent]).strip(),
+            [],
+            silent or "Neither torch nor NCCL told anything of these launches: unknown, not zero.",
+            tables,
+            lead=_apart(spans),
+        )
+    ]
+
+
+def _apart(spans: pd.DataFrame) -> str:
+    if spans.empty:
+        return ""
+    worst = spans.iloc[int(spans["difference"].abs().argmax())]
+    return (
+        f"DDP's own logger and the instruments here differ by {format.percent(abs(worst['difference']))} at most "
+        f"({worst['span']} of {worst['label']}: {format.milliseconds(worst['ddp_s'])} and "
+        f"{format.milliseconds(worst['ours_s'])})."
+    )
+
+
+def _ddp(spans: pd.DataFrame) -> Iterator[Table]:
+    if spans.empty:
+        return
+    yield case_table(
+        "DDP's own numbers beside ours, in ms",
+        ("Case", "Span", "DDP", "Here", "Difference", "Launches"),
+        spans,
+        lambda row: (
+            str(row["label"]),
+            str(row["span"]),
+            ms(row["ddp_s"]),
+            ms(row["ours_s"]),
+            format.percent(row["difference"]),
+            str(row["launches"]),
+        ),
+        texts=2,
+        first="the first",
+        note="Of each launch's last instrumented step; medians over launches and ranks. These spans are DDP's, not a "
+        "step's parts: forward is the module's, without the loss; backward ends with the last gradient, here with the "
+        "call for the last bucket; communication reaches from the first bucket to the last.",
+    )
+
+
+def _memory(table: pd.DataFrame) -> Iterator[Table]:
+    """The allocator's readings of cases on GPUs, the resident set of those on the CPU."""
+    counted, resident = table[table["reserved_bytes"].notna()], table[table["rss_bytes"].notna()]
+    if len(counted):
+        yield case_table(
+            "Torch's allocator in each part of a step, in MiB",
+            ("Case", "Part", "Allocated", "Reserved", "Not filled", "Unused after", "In split blocks"),
+            counted.assign(unfilled=1 - counted["allocated_bytes"] / counted["reserved_bytes"]),
+            lambda row: (
+                str(row["label"]),
+                _part(row["part"]),
+                _mib(row["allocated_bytes"]),
+                _mib(row["reserved_bytes"]),
+                format.percent(row["unfilled"]),
+                _mib(row["unused_bytes"]),
+                _mib(row["inactive_split_bytes"]),
+            ),
+            texts=2,
+            note="Allocated is the most that tensors took during a part, reserved the most that the allocator held for "
+            "them; not filled is the share that the first leaves of the second: fragmentation and cache. Unused after "
+            "was held in no tensor when the part ended; what of it lies in split blocks cannot be given back. Begin is "
+            f"what is held when a step begins. {_WHOSE}",
+        )
+    if len(resident):
+        parts = [part for part in MEMORY_PARTS if part in set(resident["part"])]
+        held = {(row["case_id"], row["part"]): row["rss_bytes"] for row in resident.to_dict("records")}
+        yield case_table(
+            "Resident set after each part of a step, in MiB",
+            ("Case", *(_part(part).capitalize() for part in parts)),
+            resident.drop_duplicates("case_id"),
+            lambda row: (str(row["label"]), *(_mib(held.get((row["case_id"], part))) for part in parts)),
+            note="On the CPU torch's allocator keeps no count. This is the whole process, torch itself too, and memory "
+            f"that was freed may stay in it. {_WHOSE}",
+        )
+
+
+def _nccl(seen: Evidence) -> Iterator[Table]:
+    chosen, wired = choices(seen), wirings(seen)
+    if len(chosen):
+        yield case_table(
+            "What NCCL chose",
+            ("Case", "Operation", "Algorithm", "Protocol", "Bytes", "Channels", "Calls"),
+            chosen,
+            lambda row: (
+                str(row["label"]),
+                row["op"] if isinstance(row["op"], str) else format.UNKNOWN,
+                str(row["algorithm"]),
+                str(row["protocol"]),
+                f"{row['bytes']:,}",
+                f"{row['channels']:.0f}" if format.known(row["channels"]) else DASH,
+                f"{row['calls']:,}",
+            ),
+            texts=4,
+            first="the first",
+            note="From NCCL's own log, in a launch of each case that counts for nothing else. Of a reduce-scatter or "
+            "an all-gather, bytes are one rank's part.",
+        )
+    if wired:
+        yield Table(
+            "How NCCL connected the ranks",
+            ("Case", "NCCL", "Network", "Multicast", "Channels", "Connections", "Ring 0", "Tree 0"),
+            [_wiring(each) for each in wired[:MOST_CASES]],
+            texts=8,
+            note="From the same log. Connections are those of all ranks; multicast is what NVLS needs. Ring 0 is the "
+            "order of ranks in channel 0; Tree 0 is who is below and above its first rank there, as NCCL writes it."
+            + (
+                f" Listed are {MOST_CASES} of {len(wired):,} cases; the store has all."
+                if len(wired) > MOST_CASES
+                else ""
+            ),
+            cases=tuple(each.case_id for each in wired[:MOST_CASES]),
+        )
+
+
+def _wiring(of: Wiring) -> tuple[str, ...]:
+    return (
+        of.label,
+        of.version or format.UNKNOWN,
+        "; ".join(filter(None, (of.network, of.plugin))) or format.UNKNOWN,
+        {True: "yes", False: "no", None: format.UNKNOWN}[of.nvls],
+        _counts(of.channels),
+        _counts(of.transports),
+        of.rings.get("0", format.UNKNOWN),
+        of.trees.get("0", format.UNKNOWN),
+    )
+
+
+def _counts(numbers: Mapping[str, int]) -> str:
+    """'24 coll, 16 nvls'."""
+    return ", ".join(f"{number} {name}" for name, number in numbers.items()) or format.UNKNOWN
+
+
+def _silent(seen: Evidence) -> str:
+    """That NCCL ran and told nothing; empty where it told, or had nothing to do."""
+    over_nccl = (seen.good["backend"] == "nccl") & (seen.good["world_size"] > 1)
+    return "What NCCL chose was not recorded: unknown." if over_nccl.any() and choices(seen).empty else ""
+
+
+def _inspected(table: pd.DataFrame) -> Iterator[Table]:
+    if table.empty:
+        return
+    yield case_table(
+        "NCCL's Inspector",
+        ("Case", "Operation", "Bytes", "Ranks", "Calls", "Took, µs", "Algorithm, GB/s", "Bus, GB/s"),
+        table,
+        lambda row: (
+            str(row["label"]),
+            str(row["op"]),
+            f"{row['bytes']:,}",
+            str(row["ranks"]),
+            f"{row['calls']:,.0f}",
+            _scaled(row["duration_s"], 1e-6),
+            _scaled(row["algbw_bytes_per_s"], 1e9),
+            _scaled(row["busbw_bytes_per_s"], 1e9),
+        ),
+        texts=2,
+        first="the first",
+        note="It was switched on for all of the run, so the timed steps carried it too. Medians over ranks and "
+        "launches; calls are one rank's in one launch.",
+    )
+
+
+def _files(seen: Evidence) -> Iterator[Table]:
+    """What `run --profile` and `--memory-snapshot` left, by the names that launches recorded."""
+    rows = []
+    told_of = seen.launches["facts"].str.contains("|".join(f'"{name}"' for name in _FILES))
+    for launch in seen.launches[told_of].to_dict("records"):
+        facts = json.loads(launch["facts"])
+        of = {"case_id": launch["case_id"], "label": launch["label"]}
+        of["launch"] = _APART.get(launch["block"], f"block {launch['block']}")
+        rows += [of | {"from": who} | told for name, who in _FILES.items() for told in facts.get(name, [])]
+    if rows:
+        yield case_table(
+            "Files that traced steps left",
+            ("Case", "Launch", "From", "File", "Rank", "MiB"),
+            pd.DataFrame(rows),
+            lambda row: (
+                *(str(row[name]) for name in ("label", "launch", "from", "file", "rank")),
+                _mib(row["bytes"]),
+            ),
+            texts=4,
+            first="the first",
+            note=f"They are in the folder {TRACES} beside the store. torch.profiler's are for ui.perfetto.dev, those "
+            "of torch's allocator for pytorch.org/memory_viz.",
+        )
+
+
+def _part(name: str) -> str:
+    return name.replace("_", " and ")
+
+
+def _mib(count: float | None) -> str:
+    return format.digits(count / MIB) if format.known(count) else DASH
+
+
+def _scaled(value: float, unit: float) -> str:
+    return format.digits(value / unit) if format.known(value) else DASH

@@ -1,0 +1,128 @@
+"""The section of measured links: from each rank or node to each, and their tiers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import pandas as pd
+
+from parabench.analysis.links import SAID, Tier, gigabytes, microseconds, tiers_of, tiers_said
+from parabench.analysis.text import format
+from parabench.report.spec import SHADES, Cell, Matrix, Section, Table
+
+# A matrix of more ranks is not read: then it is one of nodes.
+MOST_RANKS = 16
+# More nodes than this nobody reads either: the table of tiers and the findings are left.
+MOST_NODES = 32
+
+NOTHING = Cell("")
+
+# The numbers of a link, by their column: the name of their matrix, and how they are said.
+NUMBERS: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "bytes_per_s": ("Bandwidth, GB/s", lambda value: gigabytes(value).removesuffix(" GB/s")),
+    "latency_s": ("Latency, µs", lambda value: microseconds(value).removesuffix(" µs")),
+}
+
+
+def link_sections(links: pd.DataFrame) -> list[Section]:
+    """The section of what `analysis.links.link_table` gives; none where nobody measured."""
+    if links.empty:
+        return []
+    tiers = tiers_of(links)
+    ranks = 1 + int(links[["from_rank", "to_rank"]].to_numpy().max())
+    nodes = 1 + int(links[["from_node", "to_node"]].to_numpy().max())
+    matrices: tuple[Matrix, ...] = ()
+    if ranks <= MOST_RANKS:
+        matrices = tuple(_of_ranks(links, ranks, nodes, number) for number in NUMBERS)
+    elif 1 < nodes <= MOST_NODES:
+        matrices = tuple(_of_nodes(links, nodes, number) for number in NUMBERS)
+    said = tiers_said(tiers)
+    return [
+        Section(
+            "links",
+            "Links",
+            _caption(links, ranks, nodes),
+            [],
+            "",
+            (_table(tiers),),
+            lead=f"{said[0].upper()}{said[1:]}." if said else "No bandwidth is known; the findings say why.",
+            matrices=matrices,
+        )
+    ]
+
+
+def _caption(links: pd.DataFrame, ranks: int, nodes: int) -> str:
+    how = "the 10th percentile" if (links["from_device"] == "cpu").all() else "the median"
+    said = [
+        "Measured before the first launch, one pair at a time for each rank. Latency is half a round trip of 8 bytes "
+        f"({how} of 100), bandwidth one way without the latency; the stronger the colour, the more."
+    ]
+    if nodes > 1:
+        said.append("Between nodes their first ranks were measured.")
+    pairs = nodes * (nodes - 1)
+    if 0 < len(links[links["from_node"] != links["to_node"]]) < pairs:
+        said.append("Of so many nodes, only those 1, 2, 4, 8, ... apart.")
+    if ranks > MOST_RANKS and 1 < nodes <= MOST_NODES:
+        said.append("On the diagonal stands the median inside a node.")
+    return " ".join(said)
+
+
+def _table(tiers: dict[str, Tier]) -> Table:
+    head = ("Links", "Directions", "Latency, µs", "GB/s", "Slowest, GB/s", "Fastest, GB/s")
+    rate, latency = (NUMBERS[name][1] for name in ("bytes_per_s", "latency_s"))
+    rows = []
+    for tier in tiers.values():
+        rates = (_or_dash(rate, value) for value in (tier.bytes_per_s, tier.low, tier.high))
+        rows.append((SAID[tier.name], str(tier.links), _or_dash(latency, tier.latency_s), *rates))
+    return Table("Tiers of links", head, rows, closed=False)
+
+
+def _or_dash(say: Callable[[float | None], str], value: float | None) -> str:
+    return say(value) if format.known(value) else "–"
+
+
+def _of_ranks(links: pd.DataFrame, ranks: int, nodes: int, number: str) -> Matrix:
+    """Of every rank to every rank; what lies between two nodes is one cell over the ranks of both."""
+    title, say = NUMBERS[number]
+    values = {
+        (int(link["from_rank"]), int(link["to_rank"])): float(link[number]) for link in links.to_dict("records")
+    }  # fmt: skip
+    shade, g = _shades(values.values()), ranks // nodes
+    rows = []
+    for a in range(ranks):
+        row = []
+        for b in range(ranks):
+            if a // g == b // g:
+                row.append(_cell(values.get((a, b)), say, shade) if a != b else NOTHING)
+            elif a % g == b % g == 0:
+                row.append(_cell(values.get((a, b)), say, shade, g))
+        rows.append(tuple(row))
+    groups = tuple((f"node {node}", g) for node in range(nodes)) if nodes > 1 else ()
+    return Matrix(title, tuple(f"rank {rank}" for rank in range(ranks)), tuple(rows), groups)
+
+
+def _of_nodes(links: pd.DataFrame, nodes: int, number: str) -> Matrix:
+    title, say = NUMBERS[number]
+    medians = links.groupby(["from_node", "to_node"])[number].median()
+    values = {ends: float(value) for ends, value in zip(medians.index.tolist(), medians, strict=True)}
+    shade = _shades(values.values())
+    rows = tuple(tuple(_cell(values.get((a, b)), say, shade) for b in range(nodes)) for a in range(nodes))
+    return Matrix(title, tuple(f"node {node}" for node in range(nodes)), rows)
+
+
+def _cell(
+    value: float | None, say: Callable[[float | None], str], shade: Callable[[float], int], over: int = 1
+) -> Cell:
+    if not format.known(value):
+        return Cell("–" if value is not None else "", None, over, over)
+    return Cell(say(value), shade(value), over, over)
+
+
+def _shades(values: Iterable[float]) -> Callable[[float], int]:
+    """How dark a value is: 0 the least of all, SHADES the most, in between by its logarithm, because tiers are orders
+    of magnitude apart. The whole range is a factor of two at least, so that what is nearly alike looks so."""
+    known = [value for value in values if format.known(value) and value > 0]
+    low, high = (min(known), max(known)) if known else (1.0, 1.0)
+    span = max(math.log(high / low), math.log(2))
+    return lambda value: round(SHADES * math.log(max(value, low) / low) / span)

@@ -1,0 +1,93 @@
+"""Sections of memory: peaks against theory, and the training state."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from parabench.analysis.memory import PARTS, SYMBOLS, sentences
+from parabench.analysis.text import format
+from parabench.report.data.bars import STATE
+from parabench.report.data.case_tables import case_table
+from parabench.report.figures.figures import marked, measured
+from parabench.report.panels import headroom
+from parabench.report.spec import Section
+from parabench.store.record import MIB
+
+_RESIDENT = (
+    " On the CPU it is the resident set of the whole process, torch itself too, so that it lies far above the state of "
+    "a small model."
+)
+
+
+def peaks_section(cases: pd.DataFrame, states: pd.DataFrame, nothing: str) -> Section:
+    """The peaks that were observed, against what the training state (`states`) must take; `nothing` says why no case
+    has a latency, where none has."""
+    rows = measured(cases)
+    recorded = rows[["peak_memory_bytes", "peak_reserved_bytes", "used_bytes"]].notna().any(axis=None)
+    theory = (
+        "The diamond is what parameters, gradients and optimizer state of that rank must take by theory; what lies "
+        "beyond it are activations, communication buffers and libraries."
+        if states["theory"].notna().any()
+        else "What the training state must take by theory is unknown here."
+    )
+    return Section(
+        "memory",
+        "Peak memory against theory",
+        f"The largest of all ranks and launches. {theory}"
+        + (_RESIDENT if (rows["device"] == "cpu").any() else "")
+        + headroom(rows["strategy"]),
+        [],
+        nothing
+        or (
+            "The peak memory of the selected cases is unknown."
+            if recorded
+            else "Peak memory was not recorded: unknown, not zero."
+        ),
+        draw="peak_memory" if recorded else "",
+    )
+
+
+def state_section(states: pd.DataFrame, nothing: str) -> Section:
+    """What ranks hold of the training state (`analysis.memory.state_table`), measured and by formula."""
+    uneven = (
+        " What a pipeline's rank holds depends on its stage; its theory is an even split."
+        if (~states["exact"].astype(bool) & states["formula"].notna()).any()
+        else ""
+    )
+    table = case_table(
+        "The cases' training state, in MiB: measured, and by formula",
+        ("Case", "Formula", *(STATE[part][1].capitalize() for part in PARTS), "Measured", "Theory", "Ratio"),
+        states,
+        lambda row: (
+            marked(row["label"], row["strategy"]),
+            row["formula"] if isinstance(row["formula"], str) else format.UNKNOWN,
+            *(_mib(row[part]) for part in PARTS),
+            _mib(row["measured"]),
+            _mib(row["theory"]),
+            f"{row['ratio']:.2f}" if format.known(row["ratio"]) else format.UNKNOWN,
+        ),
+        texts=2,
+        first="those of few ranks that hold least",
+    )
+    return Section(
+        "state",
+        "Memory of the training state",
+        "Parameters, gradients and optimizer state of the rank that holds most, counted from tensors; activations and "
+        "communication buffers are not in it. Of cases that hold the same one bar is drawn, and lines of strategies "
+        "that do lie on one another. "
+        f"{SYMBOLS}{uneven}{headroom(states['strategy'], dashed=True)}",
+        [],
+        nothing
+        or (
+            "What the selected cases hold is unknown."
+            if len(states)
+            else "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero."
+        ),
+        (table,) if len(states) else (),
+        lead=" ".join(sentences(states)),
+        draw="states" if len(states) else "",
+    )
+
+
+def _mib(count: float) -> str:
+    return format.digits(count / MIB) if format.known(count) else format.UNKNOWN

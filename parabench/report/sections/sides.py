@@ -1,0 +1,68 @@
+"""What every page of several sides tells besides their numbers: what differs, doubts, where the numbers are from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+
+from parabench.analysis.compare.origin import Origin
+from parabench.analysis.compare.sides import Difference
+from parabench.analysis.environment.facts import FindingGroup, when
+from parabench.analysis.text import compare, format
+from parabench.report.spec import Section, Table
+from parabench.store.record import Finding
+
+TWO = ("Base", "Candidate")
+
+
+def difference_section(title: str, differences: Iterable[Difference], name: str = "differs") -> Section:
+    """What is not the same on both sides, as a table."""
+    rows: list[tuple[str, ...]] = [(each.name, each.base, each.candidate) for each in differences]
+    table = (Table(title, ("", *TWO), rows, texts=3, closed=False),) if rows else ()
+    return Section(name, title, "", [], "Nothing that was recorded.", table)
+
+
+def finding_groups(findings: Iterable[Finding]) -> list[FindingGroup]:
+    """Doubts as the page shows them."""
+    return [FindingGroup(each.code, each.advice, (each.message,)) for each in findings]
+
+
+def explore(origins: Sequence[Origin]) -> str:
+    """What shows the same sides with all their cases, curves and facts."""
+    return shlex.join(["parabench", "report", *(origin.at for origin in origins)])
+
+
+def launch_section(
+    cases: Iterable[tuple[str, Sequence[tuple[int, ...]]]], names: tuple[str, ...] = TWO, most: int | None = None
+) -> Section:
+    """(label, ids on each side): which rows of table `launch` the numbers are made of; at most so many cases."""
+    rows: list[tuple[str, ...]] = [(label, *map(compare.ids, sides)) for label, sides in cases]
+    shown = rows[:most]
+    some = "" if len(shown) == len(rows) else f" Listed are {len(shown):,} of {format.count(len(rows), 'case')}."
+    table = Table(format.count(len(shown), "case"), ("Case", *names), shown, texts=1 + len(names))
+    return Section(
+        "launches",
+        "Launches that the numbers are made of",
+        f"Ids in table launch of each side's store.{some}",
+        [],
+        "None.",
+        (table,) if rows else (),
+    )
+
+
+def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title: str = "The two sides") -> Section:
+    """Where the sides' numbers are from."""
+    said: dict[str, Callable[[Origin], str]] = {
+        "session": lambda each: each.session,
+        "suite": lambda each: each.suite,
+        "store": lambda each: each.at,
+        "command": lambda each: each.command,
+        "started": lambda each: when(each.started_utc),
+        "finished": lambda each: (
+            when(each.finished_utc) if each.finished_utc else "not finished: more launches were planned"
+        ),
+        "launches": lambda each: f"{each.good} of {each.launches} ended well",
+    }
+    rows: list[tuple[str, ...]] = [(name, *map(say, origins)) for name, say in said.items()]
+    table = Table(title, ("", *names), rows, texts=1 + len(names), closed=False)
+    return Section("sides", title, "", [], "", (table,))

@@ -1,0 +1,201 @@
+"""Sections of where a step's time goes: communication seen and hidden, buckets, the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from parabench.analysis.environment.nodes import clocks_said
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
+from parabench.analysis.step.calls import call_table
+from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_step, timelines
+from parabench.analysis.text import format
+from parabench.report.data.bars import PART
+from parabench.report.data.case_tables import case_table
+from parabench.report.figures.figures import Panel, marked
+from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
+from parabench.report.panels import ms
+from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
+from parabench.report.spec import Section, Table
+from parabench.store.record import MIB
+
+# Of so many of the fastest cases the page keeps a timeline for the case's details.
+MOST_SPARE = 40
+# Less hidden communication than this share of it is said as none.
+_NONE = 0.0005
+# Where nothing can be hidden there is hidden time all the same.
+_ON_CPU = (
+    " On a CPU the backend's own threads need a core too. Where ranks have none to spare (oversubscribed and host_busy "
+    "among the findings) hidden is also time in which a rank or its communication waited for a core: tensor parallel "
+    "waits for every call at once, hides nothing, and shows some."
+)
+SHARES = "Compute, and communication seen and hidden"
+
+
+def sections(seen: Evidence) -> list[Section]:
+    """Those of a session, in the order in which a reader asks."""
+    nothing = _why_nothing(seen)
+    if nothing:  # said once
+        return [Section("anatomy", SHARES, "", [], nothing)]
+    calls = seen.once(call_table)
+    every = [
+        _shares(seen.once(taken_apart)),
+        _timeline(seen, calls),
+        bucket_section(seen),
+        bandwidth_section(seen, calls),
+        straggler_section(seen),
+    ]
+    return [section for section in every if section is not None]
+
+
+def _why_nothing(seen: Evidence) -> str:
+    """Why no step was taken apart; empty where some were, of several ranks."""
+    if len(seen.rows("span")):
+        alone = "One rank has nobody to communicate with. Measure more ranks to see what communication costs."
+        return "" if (seen.good["world_size"] > 1).any() else alone
+    if seen.good.empty:
+        return f"{seen.why_none}, so no step was taken apart."
+    asked = (seen.session.plan.get("protocol") or {}).get("instrumented")
+    if asked is None:
+        return "This session has no instrumented steps: it is older than they are. Run it again to have them."
+    if asked == 0:
+        return "This session was run without instrumented steps (--instrumented 0)."
+    return "No instrumented step was recorded: unknown, not zero."
+
+
+def _shares(cases: pd.DataFrame) -> Section:
+    bounded = (cases["unknown_calls"] > 0).any()
+    several = cases[cases["world_size"] > 1]
+    on_cpu = (several["device"] == "cpu").any()
+    return Section(
+        "anatomy",
+        SHARES,
+        "Exposed communication is what training stands still for; the percentage at the end is its share of the step. "
+        "Hidden communication runs during compute, so it is drawn apart and not added; idle is standing still while "
+        "no collective runs. Of sends and receives only what is waited for counts. "
+        "Medians over the instrumented steps of the slowest rank, then over launches. "
+        f"{_slower(cases)} Latency, ranking and the parts above come from the timed ones."
+        + (" Of some calls the end is not known; there ≥ says that the number is a lower bound." if bounded else "")
+        + (_ON_CPU if on_cpu else ""),
+        [],
+        "No step of the selected cases was taken apart.",
+        (_share_table(cases),),
+        lead=_seen_and_hidden(several),
+        draw="shares",
+    )
+
+
+def _slower(cases: pd.DataFrame) -> str:
+    """How long instrumented steps took by timed ones."""
+    ratios = cases["instruments_ratio"].dropna()
+    if ratios.empty:
+        return "How much slower instrumented steps are than timed ones is unknown."
+    low, middle, high = ratios.min(), ratios.median(), ratios.max()
+    between = f", between {low:.2f} and {high:.2f} by case" if len(ratios) > 1 else ""
+    return f"Instrumented steps took {middle:.2f} times as long as timed ones{between}."
+
+
+def _seen_and_hidden(several: pd.DataFrame) -> str:
+    """The fastest case's exposed share and what it hides, then whose share is largest."""
+    known = several[several["exposed_share"].notna()]
+    if known.empty:
+        return ""
+    first, most = known.iloc[0], known.iloc[int(known["exposed_share"].argmax())]
+    said = [
+        f"{first['label']}: for {format.percent(first['exposed_share'])} of a step "
+        f"({format.milliseconds(first['exposed_s'])}) training stands still for communication"
+    ]
+    if first["communication_s"] > 0:
+        at_least = "at least " if first["unknown_calls"] else ""
+        share = first["overlapped_s"] / first["communication_s"]
+        if share >= _NONE:
+            said.append(f"; {at_least}{format.percent(share)} of the communication is hidden behind compute")
+        elif at_least:
+            said.append("; how much more is hidden behind compute is unknown")
+        else:
+            said.append("; none of the communication is hidden behind compute")
+    said.append(".")
+    if most["case_id"] != first["case_id"]:
+        said.append(f" Most exposed: {most['label']}, {format.percent(most['exposed_share'])} of a step.")
+    return "".join(said)
+
+
+def _share_table(cases: pd.DataFrame) -> Table:
+    within = {name: column for name, column in EXPOSED_IN.items() if cases[column].notna().any()}
+    return case_table(
+        "The cases' steps, in ms; the ratio is an instrumented step by a timed one",
+        (
+            "Case", "Share", "Exposed", *(f"in {PART[f'{name}_s'][1]}" for name in within), "Hidden", "Compute",
+            "Idle", "Data", "Ratio",
+        ),
+        cases,
+        lambda row: (
+            marked(row["label"], row["strategy"]),
+            format.percent(row["exposed_share"]),
+            ms(row["exposed_s"]),
+            *(ms(row[column]) for column in within.values()),
+            f"{'≥ ' if row['unknown_calls'] else ''}{ms(row['overlapped_s'])}",
+            *(ms(row[column]) for column in ("compute_s", "idle_s", "data_s")),
+            f"{row['instruments_ratio']:.2f}" if format.known(row["instruments_ratio"]) else format.UNKNOWN,
+        ),
+    )  # fmt: skip
+
+
+def _timeline(seen: Evidence, calls: pd.DataFrame) -> Section:
+    each, shown = timelines(seen)
+    there = {one.case_id for one in shown}
+    steps = (median_step(seen, str(case_id)) for case_id in seen.cases["case_id"][:MOST_SPARE] if case_id not in there)
+    spare = [one for one in steps if one is not None and len(one.calls)]
+    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
+    most = f", up to {MOST_TIMELINES}" if len(shown) == MOST_TIMELINES else ""
+    ranks = max((len(one.ranks) for one in shown), default=0)
+    return Section(
+        "timeline",
+        "Timeline of one step",
+        f"The fastest case of each {each}{most}, and of it the instrumented step of median length. On top a rank's "
+        "parts of the step, hatched where it stands still for communication; below, its collectives, each with the "
+        "time that it waits for ranks that come later. A triangle: the bucket's last gradient is there. "
+        f"All ranks share one clock{_clocks(seen, shown)}."
+        + (f" {_drawn(shown)} {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),
+        [_panel(one, labels) for one in shown],
+        "No case with several ranks was seen to communicate, so there is no timeline to compare.",
+        tuple(_call_table(calls, one, labels[one.case_id]) for one in shown),
+        spare=tuple(_panel(one, labels) for one in spare),
+    )
+
+
+def _clocks(seen: Evidence, shown: Sequence[Timeline]) -> str:
+    said = clocks_said(seen.facts[one.launch_id] for one in shown)
+    return f"; {said}" if said else ""
+
+
+def _drawn(shown: Sequence[Timeline]) -> str:
+    return "Of each node in turn the first," if any(one.node_of for one in shown) else "The first"
+
+
+def _panel(one: Timeline, labels: Mapping[str, str]) -> Panel:
+    return timeline_panel(one, f"{labels[one.case_id]}: {format.milliseconds(one.length_s)}")
+
+
+def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:
+    """The calls of a timeline, each once for all its ranks, in the order in which a rank makes them."""
+    own = calls[(calls["launch_id"] == step.launch_id) & (calls["step"] == step.step)]
+    return case_table(
+        f"{label}: the calls of this step, in ms; late is the last rank after the first",
+        ("Operation", "Algorithm", "Ranks", "Called in", "MiB", "Took", "On the wire", "Late",
+         "Exposed", "GB/s"),
+        own.assign(case_id=step.case_id),
+        lambda row: (
+            str(row["op"]) + (f", bucket {row['bucket']:.0f}" if format.known(row["bucket"]) else ""),
+            str(row["algorithm"]),
+            str(row["ranks"]),
+            str(row["part"]).replace("_", " and "),
+            format.digits(row["bytes"] / MIB),
+            *(ms(row[name]) for name in ("duration_s", "wire_s", "late_s", "exposed_s")),
+            format.digits(row["busbw"]) if format.known(row["busbw"]) else "–",
+        ),
+        texts=4,
+        first="the first",
+    )  # fmt: skip

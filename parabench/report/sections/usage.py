@@ -1,0 +1,181 @@
+"""Sections of how much of the hardware was used, and what energy that took."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from parabench.analysis.efficiency import COUNTED, FORMULA, POWER, efficiency
+from parabench.analysis.evidence import Evidence
+from parabench.analysis.text import format
+from parabench.report.data.case_tables import case_table
+from parabench.report.figures.figures import marked
+from parabench.report.spec import DASH, Section, Table
+from parabench.strategies import entry_of
+
+
+def usage_section(seen: Evidence) -> Section:
+    """Arithmetic by second, and its share of what the devices could do."""
+    table, title = seen.once(efficiency), "How much of the hardware is used"
+    if table.empty:
+        return Section("usage", title, "", [], f"{seen.why_none}, so nothing can be said about it.")
+    found = []
+    known = table["flops_per_s"].notna().any()
+    if known:
+        found.append(_use(table))
+    if table[["formula_flops", "counted_flops"]].notna().any(axis=None):
+        found.append(_flops(table))
+    said = _said_of_use(table)
+    return Section("usage", title, said, [], said, tuple(found), lead=_lead(table), draw="usage" if known else "")
+
+
+def energy_section(seen: Evidence) -> Section | None:
+    """What a step costs in joules; only where something ran on GPUs."""
+    if not (seen.cases["device"] == "cuda").any():
+        return None
+    table, title = seen.once(efficiency), "Energy of a step"
+    reasons = _unknown(table, "Energy", "joules_per_step", "joules_reason")
+    if table["joules_per_step"].isna().all():
+        return Section("energy", title, "", [], " ".join(reasons) or f"{seen.why_none}, so there is nothing to draw.")
+    said = [
+        "The joules of all devices of a case in a measured step, idle time between steps included; lower is better."
+    ]
+    if (table["joules_source"] == POWER).any():
+        said.append("Where a device has no energy counter they are its power readings, integrated.")
+    return Section(
+        "energy",
+        title,
+        " ".join([*said, *reasons]),
+        [],
+        "Of no selected case is the energy known.",
+        (_energy_table(table),),
+        lead=_least(table),
+        draw="energy",
+    )
+
+
+def _use(table: pd.DataFrame) -> Table:
+    factor, prefix = format.scaled(table["flops_per_s"].max())
+    # A column without any number says nothing that the caption does not.
+    peak = ("MFU",) if table["mfu"].notna().any() else ()
+    return case_table(
+        "Throughput and arithmetic of the cases",
+        ("Case", f"{_unit(table).capitalize()}/s", f"{prefix}FLOP/s", *peak),
+        table,
+        lambda row: (
+            marked(row["label"], row["strategy"]),
+            format.rate(row["tokens_per_s"]),
+            _cell(row["flops_per_s"] / factor),
+            *(_share(row["mfu"]) for _ in peak),
+        ),
+    )
+
+
+def _energy_table(table: pd.DataFrame) -> Table:
+    return case_table(
+        "Energy of the cases",
+        ("Case", "J per step", f"mJ per {_one(table)}"),
+        table[table["joules_per_step"].notna()],
+        lambda row: (
+            marked(row["label"], row["strategy"]),
+            _cell(row["joules_per_step"]),
+            _cell(row["joules_per_token"] * 1e3),
+        ),
+    )
+
+
+def _unit(table: pd.DataFrame) -> str:
+    return " or ".join(dict.fromkeys(table["unit"]))
+
+
+def _one(table: pd.DataFrame) -> str:
+    unit = _unit(table)
+    return unit.removesuffix("s") if " " not in unit else "token or sample"
+
+
+def _least(table: pd.DataFrame) -> str:
+    """Which case takes the least energy; what exchanges nothing is no answer."""
+    known = _ranked(table[table["joules_per_token"].notna()])
+    if known.empty:
+        return ""
+    least = known.iloc[int(known["joules_per_token"].argmin())]
+    per = f"{format.joules(least['joules_per_token'])} a {least['unit'].removesuffix('s')}"
+    return f"Least energy: {least['label']}: {format.joules(least['joules_per_step'])} a step, {per}."
+
+
+def _ranked(table: pd.DataFrame) -> pd.DataFrame:
+    return table[[entry_of(str(strategy)).ranked for strategy in table["strategy"]]]
+
+
+def _lead(table: pd.DataFrame) -> str:
+    """How far the fastest comes; what exchanges nothing is no answer."""
+    ranked = _ranked(table[table["flops_per_s"].notna()])
+    if ranked.empty:
+        return ""
+    best = ranked.iloc[0]
+    share = f", {_share(best['mfu'])} of its devices' peak" if format.known(best["mfu"]) else ""
+    return f"{best['label']} computes {_flop_s(best['flops_per_s'])}{share}."
+
+
+def _said_of_use(table: pd.DataFrame) -> str:
+    """What each column is, with the formula and the documents that it rests on, and why what is unknown is unknown."""
+    said = ["FLOP/s is the floating-point operations of a step's forward and backward over its latency."]
+    sources = set(table["flops_source"].dropna())
+    if FORMULA in sources:
+        said.append(
+            "They are torchtitan's formula: a token takes 6 for each parameter but embeddings that are only looked up, "
+            "and 12 × layers × heads × head width × sequence length."
+        )
+    if COUNTED in sources:
+        which = "Where that formula does not apply, they" if FORMULA in sources else "They"
+        said.append(f"{which} are what torch's FlopCounterMode counted in the reference launch.")
+    if table["mfu"].notna().any():
+        known = table.dropna(subset=["mfu"]).to_dict("records")
+        peaks = [f"{_flop_s(row['peak_flops_per_s'] / row['devices'])} ({row['peak_source']})" for row in known]
+        said.append(
+            "MFU is their share of the peak of all devices of the case together; without sparsity, a device's is "
+            f"{' or '.join(dict.fromkeys(peaks))}."
+        )
+    said += _unknown(table, "FLOP/s", "flops_per_s", "flops_reason")
+    said += _unknown(table, "MFU", "mfu", "mfu_reason")
+    return " ".join(said)
+
+
+def _unknown(table: pd.DataFrame, name: str, number: str, reason: str) -> list[str]:
+    """A sentence for each reason why a number is unknown, and of whom."""
+    unknown = table[table[number].isna()]
+    said = []
+    for why, group in unknown.groupby(reason, sort=False):
+        whose = "" if len(group) == len(table) else f" of {format.listed(group['label'], most=2)}"
+        said.append(f"{name}{whose} is unknown: {why}.")
+    return said
+
+
+def _flops(table: pd.DataFrame) -> Table:
+    """A step's operations by both ways, of each work once: they are the work's, not the strategy's."""
+    works = table.drop_duplicates(["model", "global_batch", "seq_len", "formula_flops", "counted_flops"])
+    factor, prefix = format.scaled(works[["formula_flops", "counted_flops"]].max().max())
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{row['model']}, batch {row['global_batch']}" + (f" × {row['seq_len']}" if row["seq_len"] > 1 else ""),
+            _cell(row["formula_flops"] / factor),
+            _cell(row["counted_flops"] / factor),
+            _cell(row["counted_flops"] / row["formula_flops"]),
+        )
+        for row in works.to_dict("records")
+    ]
+    head = ("Work", f"Formula, {prefix}FLOP", f"Counted, {prefix}FLOP", "Ratio")
+    return Table("Operations of a step: by formula, and as torch counts them", head, rows)
+
+
+def _flop_s(value: float) -> str:
+    factor, prefix = format.scaled(value)
+    return f"{format.digits(value / factor)} {prefix}FLOP/s"
+
+
+def _share(mfu: float) -> str:
+    """Small models use a thousandth of a large device, which is not 0."""
+    return f"{format.digits(mfu * 100, 2)} %" if format.known(mfu) else DASH
+
+
+def _cell(value: float) -> str:
+    return format.digits(value) if format.known(value) else DASH

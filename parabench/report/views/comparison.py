@@ -1,0 +1,85 @@
+"""Two or more stores or sessions beside each other: one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from parabench.analysis.comparison.facts import apart, facts
+from parabench.analysis.comparison.overall import Overall, overall
+from parabench.analysis.comparison.several import Several, several
+from parabench.analysis.comparison.sides import read_several
+from parabench.analysis.comparison.warnings import several_findings
+from parabench.analysis.text import comparison, comparison_next
+from parabench.files import write_whole
+from parabench.report.data.comparison import several_data, side_styles
+from parabench.report.page import fill
+from parabench.report.sections.sides import explore
+from parabench.report.spec import Section
+from parabench.report.tabs import Tab
+from parabench.report.views.comparison_sections import several_sections
+
+# By tab: its title, and its sections in their order.
+TABS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "answer": ("Answer", ("ratios",)),
+    "best": ("Best of each", ("best",)),
+    "buckets": ("Buckets", ("buckets",)),
+    "scaling": ("Scaling", ("scaling",)),
+    "memory": ("Memory", ("memory", "per-gb")),
+    "energy": ("Energy", ("per-joule",)),
+    "differs": ("What differs", ("hardware", "software", "agrees", "sides")),
+    "trust": ("Trust", ("missing", "launches")),
+    "data": ("Data", ()),
+}
+
+
+def write_comparison(stores: list[tuple[Path, str | None]], out: Path, template_folder: Path | None = None) -> Path:
+    """Write the comparison of sessions (None: its store's newest) to the file `out`, whole or not at all. What
+    `template_folder` holds of the files of `reports/` stands for ours.
+
+    Raises UsageError for fewer than two sessions, for one twice, for none such or one that trained nothing, when a
+    template is wrong, or when `out` cannot be written.
+    """
+    write_whole(out, render(several(read_several(stores)), template_folder), "page", "give another file for the report")
+    return out
+
+
+def render(of: Several, template_folder: Path | None = None) -> str:
+    """The page as text."""
+    works = overall(of)
+    told = facts(of)
+    sections = several_sections(of, works, told)
+    names = [side.role for side in of.sides]
+    return fill(
+        "several.html",
+        sections,
+        template_folder,
+        data=several_data(of, works),
+        tabs=_tabs(sections),
+        names=names,
+        colours=[style["color"] for style in side_styles(names)],
+        apart=[apart(told, at) for at in range(len(names))],
+        answers=[_answer(each) for each in works],
+        origins=of.origins,
+        started=max(origin.started_utc for origin in of.origins),
+        paired=[against.paired for against in of.against],
+        findings=several_findings(of),
+        unfinished=[name for name, origin in zip(names, of.origins, strict=True) if not origin.finished_utc],
+        next=comparison_next.steps(of, works),
+        command=explore(of.origins),
+    )
+
+
+def _tabs(sections: list[Section]) -> list[Tab]:
+    by_id = {section.id: section for section in sections}
+    found = [Tab(name, title, tuple(by_id.pop(each) for each in ids)) for name, (title, ids) in TABS.items()]
+    assert not by_id, f"no tab has {list(by_id)}"
+    return found
+
+
+def _answer(each: Overall) -> dict[str, object]:
+    """What the page says of one work: sentences, and the numbers that matter as (name, number, unit, interval)."""
+    numbers = [
+        (f"a step on {each.names[at]}, beside {each.names[0]}", *comparison.said(each.means[at - 1]))
+        for at in each.others
+    ]
+    return {"heading": each.heading, "sentences": comparison.sentences(each), "numbers": numbers, "of": each}

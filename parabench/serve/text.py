@@ -1,0 +1,46 @@
+"""How far a session is, in words."""
+
+from __future__ import annotations
+
+from parabench.analysis.text import format
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Status
+
+# More of an error than this is in the page's own list.
+MOST_OF_AN_ERROR = 100
+
+_UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL's choices"}
+
+
+def progress_words(
+    done: int, planned: int, failed: int, left_s: float | None, finished: bool, stalled_s: float | None
+) -> str:
+    """How many launches are done of how many, what is left, and what went wrong. `stalled_s` is since when nothing
+    came, where something must have; else None."""
+    said = f"{done:,} of {format.count(planned, 'launch')}"
+    if finished:
+        said = f"Finished: {said}"
+    elif stalled_s is not None:
+        said += f"; no launch has ended for {duration(stalled_s)}, so the run seems to have stopped"
+    elif left_s is not None and done < planned:
+        said += f", about {duration(left_s, 1)} left"
+    return f"{said}. {format.count(failed, 'launch')} did not end well." if failed else f"{said}."
+
+
+def last_words(label: str, block: int, status: str, error: str | None, wall_s: float) -> str:
+    """The launch that ended last: what it was, and how it ended."""
+    name = format.one_line(label)
+    what = f"{_UNCOUNTED[block]}, {name}" if block in _UNCOUNTED else f"{name}, block {block + 1}"
+    if status == Status.OK:
+        return f"{what}: ok after {duration(wall_s)}"
+    why = format.one_line(error or "")
+    short = why if len(why) <= MOST_OF_AN_ERROR else f"{why[:MOST_OF_AN_ERROR].rstrip()} …"
+    return f"{what}: {status}" + (f", {short}" if short else "")
+
+
+def duration(seconds: float, significant: int = 2) -> str:
+    """A time as one waits for it: '0.8 s', '40 s', '12 min', '3.5 h'."""
+    if seconds < 99.5:
+        return f"{format.digits(seconds, significant)} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{format.digits(seconds / 3600, 2)} h"

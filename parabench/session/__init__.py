@@ -1,0 +1,1 @@
+"""One session, from the request to its conclusion."""

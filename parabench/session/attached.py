@@ -1,0 +1,189 @@
+"""`parabench worker`: a session of trainings in a group of processes that is there, the store and report at rank 0."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+
+from parabench.analysis.text import format
+from parabench.cluster import fingerprint
+from parabench.cluster.attached.agent import Follower
+from parabench.cluster.attached.coordinator import Lead, leading
+from parabench.cluster.attached.environment import Group, group_of
+from parabench.cluster.attached.fresh import SHARED
+from parabench.cluster.attached.hosts import environment_of, machine_of, nodes_of, of_this, watched
+from parabench.cluster.attached.store import Grounds, enter
+from parabench.collectives.nccl import is_nccls
+from parabench.errors import NodeGone, UsageError
+from parabench.launch.store_client import Lost
+from parabench.machine.machine import Machine, this_machine
+from parabench.machine.scratch import remove_abandoned
+from parabench.plan.axes import parse_axis
+from parabench.plan.case import Case
+from parabench.plan.plan import Skipped, TrainingPlan
+from parabench.plan.suite import Suite, load_suite
+from parabench.session.progress import say
+from parabench.session.resume import check_traces, resume, shares_processes, store_in
+from parabench.session.runner import Progress, Session
+from parabench.session.session import Request, TrainingOpened, begin, conclude, own_code, plan_request
+from parabench.session.walking import NOT_OK, walk_session
+from parabench.signals import STOPPED, Interrupted
+from parabench.store.record import TRACES, Launch, Status, check_label
+from parabench.store.store import STORE_NAME, Store
+from parabench.strategies import entry_of
+
+
+def run_worker(request: Request, console: Console) -> tuple[int, bool]:
+    """Run the request as this process' rank: the exit code, and whether the process is sane enough to end as others do.
+
+    Raises UsageError, at rank 0 before anything is recorded.
+    """
+    tell = partial(say, console)
+
+    group = group_of(os.environ)
+    group.announce()
+    assert request.suite is not None
+    suite = load_suite(request.suite)
+    if request.label is not None:
+        check_label(request.label)
+    machine = this_machine()
+    if group.local_rank == 0:
+        remove_abandoned()  # of ranks that were killed
+    grounds = enter(group, tell)
+    about = about_this(group, machine, suite, request.measured())
+    if group.rank:
+        follower = Follower(grounds, about, request.out / TRACES)
+        return follower.follow(), follower.sane
+    lead = Lead(grounds, about, request.out / TRACES, tell)
+    try:
+        with leading(lead):
+            code = _lead(lead, grounds, request, suite, machine, console, tell)
+            lead.end(code)
+    except Interrupted as stop:
+        tell(f"stopped by {stop}")
+        return STOPPED, False
+    except Lost as why:
+        tell(f"the session ends here: {why}; every finished launch is kept")
+        return NOT_OK, False
+    return code, lead.sane
+
+
+def _lead(
+    lead: Lead,
+    grounds: Grounds,
+    request: Request,
+    suite: Suite,
+    machine: Machine,
+    console: Console,
+    tell: Callable[[str], None],
+) -> int:
+    said, group = lead.assemble(), grounds.group
+    check_asked(request.axes, group)
+    hosts = [said[first : first + group.local_size] for first in range(0, group.size, group.local_size)]
+    here = machine_of(hosts[0], machine, group)
+    plan = fitting(plan_request(request, suite, here), group)
+    check_traces(request.out, plan.protocol)
+    path = request.out / STORE_NAME
+    if request.resume and not os.path.isfile(path):
+        raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
+    with store_in(request.out) as store:
+        opened: TrainingOpened | None = (
+            resume(store, plan, inside=True, label=request.label) if request.resume else None
+        )
+        lead.begin(own_code(plan), [used for host in hosts for used in watched(host)])
+        if opened is None:
+            about = environment_of(hosts[0])
+            opened = begin(store, request, suite, plan, here, nodes=nodes_of(hosts), about=about)
+        if not shares_processes(store, opened.session_id):
+            store.add_finding(opened.session_id, SHARED)
+        tell(f"{format.count(group.size, 'process')}: {SHARED.message}")
+        code = _walk(store, opened, console, lead)
+    if code != STOPPED:
+        conclude(path, opened.session_id, console)
+    return code
+
+
+def about_this(group: Group, machine: Machine, suite: Suite, options: Sequence[str]) -> dict[str, Any]:
+    """What this rank says of itself; of a host's ranks only the first tells of the host."""
+    facts = fingerprint.software() | {
+        f"suite file {suite.path.name}": fingerprint.of_file(suite.path),
+        "options": shlex.join(options) or None,
+    }
+    return of_this(group, machine) | {"facts": facts if group.local_rank == 0 else None}
+
+
+def fitting(plan: TrainingPlan, group: Group) -> TrainingPlan:
+    """The plan without the cases that these processes cannot run. Raises UsageError when none is left."""
+    reasons = {case: misfit(case, group) for case in plan.cases}
+    skipped = [Skipped(case, reason) for case, reason in reasons.items() if reason is not None]
+    cases = [case for case, reason in reasons.items() if reason is None]
+    if not cases:
+        raise UsageError(f"nothing to run in this group: {skipped[0].reason}")
+    return replace(plan, cases=tuple(cases), skipped=(*plan.skipped, *skipped))
+
+
+def other_size(group: Group) -> str:
+    """Why a case of another world size than the group's cannot run."""
+    return f"the group has {format.count(group.size, 'process')}; use parabench run for other world sizes"
+
+
+def check_asked(axes: Sequence[str], group: Group) -> None:
+    """Raise UsageError where `axes`, as they are typed, ask for a world size larger than the group, or for none that is
+    its own. The planner would speak of nodes, and of sizes that only fresh processes can have."""
+    named = dict(text.split("=", 1) for text in axes if "=" in text)
+    sizes = [size for size in parse_axis("world_size", named.get("world_size", "auto")) if size != "auto"]
+    wrong = next((size for size in sizes if size > group.size or (size > 0 and group.size not in sizes)), None)
+    if wrong is not None:
+        raise UsageError(f"world_size {wrong} is not this group's: {other_size(group)}")
+
+
+def misfit(case: Case, group: Group) -> str | None:
+    """Why these processes cannot run the case; None when they can."""
+    if case.world_size != group.size:
+        return other_size(group)
+    if is_nccls(case.algorithm):
+        return "NCCL is pinned to an algorithm before a process first uses it, and these are shared; use parabench run"
+    if entry_of(case.strategy).package is not None:
+        return f"{case.strategy} keeps its first process group as long as its process lives; use parabench run"
+    if entry_of(case.strategy).one_process and group.size > 1:
+        return f"{case.strategy} drives all devices from one process, and here are {group.size}; use parabench run"
+    return None
+
+
+@dataclass
+class SharedSession(Session):
+    """Walks a plan in processes that stay: it ends with the first launch that leaves them amid something."""
+
+    lead: Lead | None = None
+
+    def explain(self, case: Case) -> None:
+        """Nothing: what NCCL is told to log in its first launch it logs in all that follow."""
+
+    def _finish(self, launch: Launch) -> None:
+        super()._finish(launch)
+        assert self.lead is not None
+        if self.lead.stop is not None:
+            raise self.lead.stop
+        if not self.lead.sane:
+            raise NodeGone(f"a launch that ends {Status(launch.status)} leaves its processes where no other can begin")
+
+
+def _walk(store: Store, opened: TrainingOpened, console: Console, lead: Lead) -> int:
+    def walk(keep: Callable[[Launch], None], progress: Progress) -> Session:
+        return SharedSession(
+            plan=opened.plan,
+            launch=lead.launch,
+            keep=keep,
+            progress=progress,
+            done=opened.done,
+            references=dict(opened.references),
+            lead=lead,
+        )
+
+    return walk_session(store, opened, console, walk, go_on="the same command with --resume")

@@ -1,0 +1,89 @@
+"""The optional first step of a session: what lies between its ranks is measured, kept, and said."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parabench.analysis.text import format
+from parabench.machine.machine import Machine
+from parabench.plan.case import Case
+from parabench.plan.link_protocol import ROUND_S, TOO_QUICK, LinkProtocol
+from parabench.serve.text import duration
+from parabench.session.resume import Opened
+from parabench.store.store import Store, load
+from parabench.workloads.link_pairs import schedule
+
+if TYPE_CHECKING:  # it brings torch
+    from parabench.cluster.coordinator import Crew
+
+
+NONE = "none to measure, every case has one rank"
+
+
+def measure_links(
+    store: Store, opened: Opened[Any, Any], machine: Machine, crew: Crew | None, say: Callable[[str], None]
+) -> None:
+    """Measure the links of a session that has begun, unless it has all; `say` tells the user a line.
+
+    What cannot be measured is kept as unknown, with its reason, and the session goes on. Raises Interrupted when it is
+    asked to stop, NodeGone when a node of the `crew` does not come back.
+    """
+    from parabench.analysis.links import link_table, tiers_of, tiers_said
+    from parabench.analysis.session import select_session
+    from parabench.analysis.warnings.links import check_links
+    from parabench.workloads.links_launch import measure
+
+    if has_links(store.path, opened.session_id):
+        return
+    case = case_of(opened.plan.cases, machine)
+    if case.world_size < 2:
+        say(f"links: {NONE}")
+        return
+    say(f"links: measuring them between {case.world_size} ranks")
+    store.add_links(opened.session_id, *measure(case, LinkProtocol(), crew=crew))
+    results = load(store.path)
+    links = link_table(results, select_session(results, opened.session_id))
+    say(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")
+    for finding in check_links(links):
+        say(f"links: {finding.message}")
+
+
+def expected_links(opened: Opened[Any, Any], machine: Machine, store: Path) -> Iterator[str]:
+    """What `measure_links` would do, in words, and for how long; nothing where `store` has the session's links."""
+    if os.path.isfile(store) and has_links(store, opened.session_id):
+        return
+    case = case_of(opened.plan.cases, machine)
+    if case.world_size < 2:
+        yield NONE
+        return
+    rounds = len(schedule(case.nodes, case.world_size // case.nodes))
+    each = " to ".join(f"{seconds:g}" for seconds in ROUND_S)
+    took = " to ".join(dict.fromkeys(duration(rounds * seconds) for seconds in ROUND_S))
+    yield (
+        f"measured first, between {case.world_size:,} ranks in "
+        f"{format.count(rounds, 'round')} of about {each} s: {took}"
+    )
+
+
+def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
+    """What is launched to measure: as many ranks as a node has or is to have, on all nodes; where nobody said how many,
+    as many as the machine has devices, or its largest case ranks. Device and backend are the largest case's."""
+    largest = max(cases, key=lambda case: (case.nodes, case.world_size))
+    ranks = machine.ranks_per_node or max(
+        len(machine.gpus) if largest.device == "cuda" else 0, largest.world_size // largest.nodes
+    )
+    # NCCL takes one rank a device, unless its user lets it take more.
+    ranks = min(ranks, len(machine.gpus)) if largest.backend == "nccl" and not machine.nccl.may_share else ranks
+    return Case(
+        world_size=machine.nodes * ranks, nodes=machine.nodes, device=largest.device, backend=largest.backend
+    )  # fmt: skip
+
+
+def has_links(store: Path, session_id: int) -> bool:
+    """Whether the session has all its links: what was lost with a node, or in a hang, can be measured again."""
+    links = load(store).links
+    reasons = links[links["session_id"] == session_id]["reason"]
+    return len(reasons) > 0 and bool((reasons.isna() | (reasons == TOO_QUICK)).all())

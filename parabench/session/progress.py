@@ -1,0 +1,182 @@
+"""How a run tells how far it is: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Any
+from typing import Protocol as Interface
+
+import rich.progress
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from parabench.analysis.launch_number import launch_number
+from parabench.analysis.text import format
+from parabench.plan.collective_case import size_text
+from parabench.session.runner import Progress
+from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Launch, Phase, Status
+
+
+class PatientConsole(Console):
+    """A console that outlives its reader: `parabench run ... | head` measures to the end, for the store's sake.
+
+    Text that it is given is a line and stays one, and controls no terminal, whatever a label or an error holds.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich's, of lines. Where they cannot be written, as on a full disk, standard error says so once."""
+        try:
+            super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
+        except OSError as error:
+            self._end()
+            if not self.stderr:
+                why = f"standard output cannot be written: {format.one_line(error)}; what follows is not shown"
+                print(f"parabench: {why}", file=sys.stderr)
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more, instead of ending the process. Only the stream that lost its reader ends: that of
+        `ab --json -` is stderr, and the results that follow on stdout have a reader of their own."""
+        self._end()
+
+    def _end(self) -> None:
+        self.quiet = True
+        # What the stream still holds would fail again when it is flushed at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+
+
+def say(console: Console, line: str) -> None:
+    """Tell the user a line, as it is."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class RunProgress(Progress, Interface):
+    """A progress display, open while the session runs."""
+
+    def __enter__(self) -> RunProgress: ...
+    def starting(self, label: str, block: int) -> None: ...  # noqa: D102
+    def ended(self, label: str, block: int, how: str, ok: bool) -> None: ...  # noqa: D102
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def make_progress(console: Console, total: int, blocks: int, prefix: str = "") -> RunProgress:
+    """The display that fits `console`, for `total` launches in `blocks` blocks; its lines begin with `prefix`."""
+    if console.is_terminal:
+        return LiveProgress(console, total, blocks, prefix)
+    return PlainProgress(console, total, blocks, prefix)
+
+
+# What launches that do not count are called.
+UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL's choices"}
+
+
+class _OfLaunches:
+    """Told of cases and launches, it tells of their labels and outcomes."""
+
+    def starting(self, label: str, block: int) -> None:
+        """A launch of what is called `label` begins."""
+        raise NotImplementedError
+
+    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
+        """It ended; `how` says how in a few words."""
+        raise NotImplementedError
+
+    def launching(self, case: AnyCase, block: int) -> None:
+        """A launch of `case` begins."""
+        self.starting(case.label, block)
+
+    def launched(self, launch: Launch) -> None:
+        """It ended."""
+        self.ended(launch.case.label, launch.block, outcome(launch), launch.status is Status.OK)
+
+
+class PlainProgress(_OfLaunches):
+    """One line a launch."""
+
+    def __init__(self, console: Console, total: int, blocks: int, prefix: str = "") -> None:
+        self._console, self._total, self._blocks, self._done, self._prefix = console, total, blocks, 0, prefix
+
+    def __enter__(self) -> PlainProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def starting(self, label: str, block: int) -> None:
+        """Nothing: the line comes when there is a latency to tell."""
+
+    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
+        """Tell which launch of how many this was, and what came out."""
+        if block < FIRST_BLOCK:
+            count = UNCOUNTED[block]
+        else:
+            self._done += 1
+            count = f"{self._done}/{self._total}"
+        line = f"{self._prefix}[{count}] {_block(block, self._blocks)}{label}: {how}"
+        say(self._console, line)
+
+
+class LiveProgress(_OfLaunches):
+    """A bar with the case, block, count, time left and the last latency; launches that fail leave a line."""
+
+    def __init__(self, console: Console, total: int, blocks: int, prefix: str = "") -> None:
+        self._blocks, self._prefix = blocks, prefix
+        self._bar = rich.progress.Progress(
+            SpinnerColumn(),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+        )
+        self._task = self._bar.add_task("starting", total=total)
+        self._last = ""
+
+    def __enter__(self) -> LiveProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def starting(self, label: str, block: int) -> None:
+        """Show what runs now."""
+        self._bar.update(self._task, description=f"{_block(block, self._blocks)}{label}{self._last}")
+
+    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
+        """Advance, and keep a line of what went wrong."""
+        self._last = f"  (last: {how})"
+        if block >= FIRST_BLOCK:
+            self._bar.advance(self._task)
+        if not ok:
+            self._bar.console.print(f"{self._prefix}{label}: {how}", highlight=False, markup=False)
+
+
+def outcome(launch: Launch) -> str:
+    """A launch in a few words: the number that answers make of its steps, or of its largest calls, or how it failed."""
+    if launch.status is not Status.OK:
+        return f"{launch.status}: {launch.failure}" if launch.failure else str(launch.status)
+    if launch.case.kind == "collectives":
+        size = max(call.bytes for call in launch.collectives)
+        took = launch_number(launch.call_durations(size), launch.case.device)
+        return f"{format.milliseconds(took)} a call at {size_text(size)}"
+    return f"{format.milliseconds(launch_number(launch.step_latencies(Phase.MEASURE), launch.case.device))} a step"
+
+
+def _block(block: int, blocks: int) -> str:
+    return f"{UNCOUNTED[block]}, " if block < FIRST_BLOCK else f"block {block + 1} of {blocks}, "

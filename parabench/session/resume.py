@@ -1,0 +1,260 @@
+"""A session in a store, new or resumed, and the folder that it lies in: one run at a time holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic
+
+from parabench.errors import UsageError
+from parabench.machine.machine import Machine, environment
+from parabench.plan.plan import C, P, Plan
+from parabench.plan.protocol import Protocol
+from parabench.store.record import SHARED_PROCESSES, TRACES, Finding
+from parabench.store.store import STORE_NAME, SessionRow, Store
+from parabench.workloads.verify import Reference
+
+REPORT_NAME = "report.html"
+
+# Of an ab.
+SIDES = {"a", "b"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened(Generic[C, P]):
+    """A session in the store, new or resumed, and what it already has."""
+
+    session_id: int
+    plan: Plan[C, P]
+    done: set[tuple[str, int]] = field(default_factory=set)
+    references: Mapping[str, Reference] = field(default_factory=dict)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this run: two at once would disturb one another's times and store. Raises UsageError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"output folder {str(folder)!r} is in use by another run; wait for it, or give another --out"
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def store_in(folder: Path) -> Iterator[Store]:
+    """The store of `folder`, both made where they are not there, held for this run. Raises UsageError."""
+    check_writable(folder)
+    with alone_in(folder), Store.open_or_create(folder / STORE_NAME) as store:
+        yield store
+
+
+def check_writable(folder: Path, what: str = "output folder", option: str = "--out") -> None:
+    """Make `folder` and prove that a file can be written there, else UsageError that names the option."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except FileExistsError:
+        raise UsageError(
+            f"{what} {str(folder)!r} cannot be written: it is a file; move it away, or give another {option}"
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"{what} {str(folder)!r} cannot be written: {error.strerror or error}; give another {option}"
+        ) from error
+
+
+def check_traces(folder: Path, protocol: Protocol) -> None:
+    """Raise UsageError when launches are to leave traces in `folder`/traces and could not."""
+    if protocol.traced:
+        check_writable(folder / TRACES, "folder for traces")
+
+
+def begin_session(
+    store: Store,
+    plan: Plan[C, P],
+    machine: Machine,
+    *,
+    label: str | None,
+    suite: str,
+    question: str,
+    argv: list[str],
+    interleaved: dict[str, str] | None = None,
+    nodes: Sequence[Mapping[str, Any]] = (),
+    about: Mapping[str, Any] | None = None,
+) -> Opened[C, P]:
+    """Record a new session; `interleaved` as `Store.begin_session` takes it, `nodes` are the environments of all where
+    it is on several; node 0's is completed with this machine's, which is `about` where several processes tell of it."""
+    here = environment(machine) if about is None else dict(about)
+    if nodes:
+        here["nodes"] = [{**nodes[0], **here}, *nodes[1:]]
+        here["cluster"] = {"nodes": machine.nodes, "ranks_per_node": machine.ranks_per_node}
+    session_id = store.begin_session(
+        label=label,
+        suite=suite,
+        argv=argv,
+        seed=plan.seed,
+        environment=here,
+        question=question,
+        plan=plan.to_dict(),
+        interleaved=interleaved,
+    )
+    if machine.gpus_reason is not None:
+        store.add_finding(
+            session_id,
+            Finding(
+                "no_device_memory",
+                f"Device memory and health are unknown: {machine.gpus_reason}.",
+                "Nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch.",
+            ),
+        )
+    return Opened(session_id=session_id, plan=plan)
+
+
+def resume(
+    store: Store,
+    plan: Plan[Any, Any] | None,
+    kind: str = "training",
+    *,
+    inside: bool = False,
+    label: str | None = None,
+) -> Opened[Any, Any]:
+    """The store's last session, which must be of that kind; `inside` as `check_begun_by` takes it.
+
+    Raises UsageError when there is none, when launches of its own would be pooled with other ones, or when `plan` or
+    the `label`, where they are given, are others than its own.
+    """
+    last = store.last_session()
+    if last is None:
+        raise UsageError(f"{store.path} holds no session to resume; run without --resume")
+    if last.interleaved is not None:
+        if set(store.sides(last.interleaved["run"])) != SIDES:
+            raise UsageError(half_an_ab(store))
+        raise UsageError(
+            f"the last session in {store.path} is one side of an ab; continue both with {ab_command(store, last)!r}"
+        )
+    there = last.plan.get("kind", "training")
+    if there != kind:
+        raise UsageError(
+            f"the last session in {store.path} measured {there}, not {kind}; resume it with "
+            f"{resume_command(store.path, there)!r}, or start a new one without --resume"
+        )
+    check_begun_by(store, last.id, inside)
+    check_label_of(store, last, label)
+    return reopened(store, last, plan, worker_command(store, last.id) if inside else resume_command(store.path, kind))
+
+
+def check_begun_by(store: Store, session_id: int, inside: bool) -> None:
+    """Raise UsageError when a session would get launches of two sorts: `inside` a group of processes that are there
+    all launches share them, else each has fresh ones, and what they measure is not one sample."""
+    shared = shares_processes(store, session_id)
+    if shared and not inside:
+        raise UsageError(
+            f"the launches of the last session in {store.path} share the processes of a group, and fresh ones are not "
+            f"to be pooled with them; resume it in such a group with {worker_command(store, session_id)!r}, or start a "
+            "new one without --resume"
+        )
+    if inside and not shared and store.launches_done(session_id):
+        raise UsageError(
+            f"the last session in {store.path} has launches of fresh processes, and those of a group are not to be "
+            f"pooled with them; resume it with {resume_command(store.path)!r}, or start a new one without --resume"
+        )
+
+
+def check_label_of(store: Store, row: SessionRow, label: str | None) -> None:
+    """Raise UsageError when a session is resumed by another label than it has."""
+    if label is not None and label != row.label:
+        there = "no label" if row.label is None else f"the label {row.label!r}"
+        raise UsageError(
+            f"the last session in {store.path} has {there}, and label {label!r} cannot change a session that is "
+            "resumed as it was planned; drop --label, or start a new session without --resume"
+        )
+
+
+def shares_processes(store: Store, session_id: int) -> bool:
+    """Whether the session is one of `parabench worker`."""
+    query = "SELECT 1 FROM finding WHERE session_id = ? AND code = ?"
+    return _first(store, query, session_id, SHARED_PROCESSES) is not None
+
+
+def worker_command(store: Store, session_id: int) -> str:
+    """The command with which each process of a group continues the session; who starts them, the store does not
+    know."""
+    (argv,) = _first(store, "SELECT argv FROM session WHERE id = ?", session_id)
+    return shlex.join(["parabench", "worker", *json.loads(argv)[2:], "--resume"])
+
+
+def _first(store: Store, query: str, *values: Any) -> Any:
+    with closing(sqlite3.connect(f"{store.path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+        return db.execute(query, values).fetchone()
+
+
+def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
+    """Raise UsageError where a plan that is resumed needs more or larger nodes than this command was given."""
+    nodes = max((case.nodes for case in plan.cases), default=1)
+    ranks = max((-(-case.world_size // case.nodes) for case in plan.cases if case.nodes == nodes), default=1)
+    given = machine.ranks_per_node or 0
+    if nodes > 1 and (nodes > machine.nodes or ranks > given):
+        here = f"--nnodes {machine.nodes} --nproc-per-node {given}" if given else "one machine"
+        raise UsageError(
+            f"the session ran on {nodes} nodes of {ranks} ranks, and cannot be resumed on {here}; give --nnodes "
+            f"{nodes} --nproc-per-node {ranks} and --rdzv-endpoint, on every node"
+        )
+
+
+def reopened(store: Store, row: SessionRow, plan: Plan[Any, Any] | None, instead: str) -> Opened[Any, Any]:
+    """A session as it was left. Raises UsageError, with the command to use `instead`, when `plan` is another one."""
+    stored = Plan.from_dict(row.plan)
+    if plan is not None and not plan.asks_as(stored):
+        raise UsageError(
+            f"the last session in {store.path} was planned otherwise; resume it with "
+            f"{instead!r}, or start a new one without --resume"
+        )
+    references = {
+        case_id: Reference(values.get("loss", {}), values.get("grad_norm", {}))
+        for case_id, values in store.reference_values(row.id).items()
+    }
+    return Opened(
+        session_id=row.id,
+        plan=stored,
+        done=store.launches_done(row.id),
+        references=references,
+    )
+
+
+def resume_command(store: Path, kind: str = "training", *options: str) -> str:
+    """The command that continues the last session of `store`, of that kind, however it was begun; with `options`."""
+    command = "collectives" if kind == "collectives" else "run"
+    return shlex.join(["parabench", command, "--resume", *options, "--out", str(store.parent)])
+
+
+def half_an_ab(store: Store) -> str:
+    """Why the last ab cannot be continued when it was stopped after only one of its sides had begun."""
+    return (
+        f"the last ab in {store.path} was stopped before both its sides had begun, so there is nothing to continue; "
+        "start anew without --resume"
+    )
+
+
+def ab_command(store: Store, row: SessionRow, sides: Sequence[str] = ()) -> str:
+    """The command that continues the ab of which `row` is a side. The store does not have all of a side's words, which
+    `sides` are in full: it has no path but its last name, and `...` for a value that may be a secret."""
+    assert row.interleaved is not None
+    there = store.sides(row.interleaved["run"])
+    words = sides or [(there[name].interleaved or {})["setting"] for name in sorted(there)]
+    both = [word for name, text in zip(("--a", "--b"), words, strict=False) for word in (name, text)]
+    return shlex.join(["parabench", "ab", "--resume", *both, "--out", str(store.path.parent)])

@@ -1,0 +1,260 @@
+"""One session: walk the plan's turns, verify each launch against one device, hand every launch on at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+from typing import Protocol as Interface
+
+from parabench.collectives.nccl import is_nccls
+from parabench.models.lookup import entry_of_model
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.plan.plan import AnyProtocol, C, P, Plan, Turn
+from parabench.plan.protocol import Protocol
+from parabench.store.record import (
+    EXPLAIN_BLOCK,
+    PIN_REFUSED,
+    REFERENCE_BLOCK,
+    UNVERIFIED,
+    AnyCase,
+    Finding,
+    Launch,
+    Status,
+)
+from parabench.workloads.verify import Reference, reference_of, verify
+
+# A launch is hung after ten times the time that is expected of it, and never before a minute.
+DEADLINE_FACTOR = 10.0
+LEAST_DEADLINE_S = 60.0
+
+REFERENCE_TRIES = 2
+
+# The steps of a launch in which NCCL tells what it chooses: DDP has its final buckets after the first.
+EXPLAINING = Protocol(warmup=2, steps=1, launches=1, instrumented=0, explain=True)
+
+# What a core surely computes: the guess for the very first launch of a model, before anything is known.
+SURE_FLOPS = 5e9
+
+# What torch.compile takes at most in the first launch of a model, before its code is cached.
+COMPILE_S = 60.0
+
+# What a link surely carries, a second: the guess for the first launch of a collective.
+SURE_BYTES_PER_S = 100e6
+
+
+LaunchedCase = TypeVar("LaunchedCase", bound=AnyCase, contravariant=True)
+LaunchProtocol = TypeVar("LaunchProtocol", bound=AnyProtocol, contravariant=True)
+
+
+class LaunchOf(Interface[LaunchedCase, LaunchProtocol]):
+    """The process seam: `launcher.launch`, `collective_launcher.launch_collective`, or a test's stand-in."""
+
+    def __call__(self, case: LaunchedCase, protocol: LaunchProtocol, *, deadline_s: float) -> Launch: ...  # noqa: D102
+
+
+LaunchFunction = LaunchOf[Case, Protocol]
+
+
+class Progress(Interface):
+    """Who is told how the session goes on."""
+
+    def launching(self, case: AnyCase, block: int) -> None: ...  # noqa: D102
+    def launched(self, launch: Launch) -> None: ...  # noqa: D102
+
+
+def turns_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[Turn[C]]:
+    """What is still to be launched, references not counted; `done` holds (case id, block)."""
+    return [turn for turn in plan.turns() if (turn.case.id, turn.block) not in done]
+
+
+@dataclass
+class Walk(Generic[C, P]):
+    """Walks a plan. `keep` stores a launch; a resumed session has `done` from before. `replan` stores a plan from which
+    a case was taken; without it none is taken."""
+
+    plan: Plan[C, P]
+    launch: LaunchOf[C, P]
+    keep: Callable[[Launch], None]
+    progress: Progress
+    done: Collection[tuple[str, int]] = ()
+    replan: Callable[[Plan[C, P]], None] | None = None
+    # By (case id, whether it was launched as a reference, which may take another number of steps).
+    _wall_s: dict[tuple[str, bool], float] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Launch every turn that is left. Raises Interrupted when asked to stop; what is kept stays kept."""
+        left = turns_left(self.plan, self.done)
+        for case in dict.fromkeys(turn.case for turn in left):
+            self.explain(case)
+        planned, runs = self.plan, set(self.plan.cases)
+        for turn in left:
+            if self.plan is not planned:
+                planned, runs = self.plan, set(self.plan.cases)
+            if turn.case in runs:
+                self.prepare(turn.case)
+                self.take(turn)
+
+    def leave_out(self, case: C, reason: str) -> None:
+        """Take a case out of the plan that a launch has shown cannot run here."""
+        assert self.replan is not None
+        self.plan = self.plan.without(case, reason)
+        self.replan(self.plan)
+
+    def take(self, turn: Turn[C]) -> None:
+        """Launch one turn, whose case is prepared."""
+        launch = self._launch(turn.case, turn.block)
+        launch.block, launch.position = turn.block, turn.position
+        self._judge(launch, turn.case)
+        self._finish(launch)
+
+    def explain(self, case: C) -> None:
+        """What is launched once a session for what it tells, before anything is timed."""
+
+    def prepare(self, case: C) -> None:
+        """What must have run before the case can be judged."""
+
+    def _judge(self, launch: Launch, case: C) -> None:
+        """What the launch itself cannot know of its result."""
+
+    def _launch(self, case: C, block: int, protocol: P | None = None) -> Launch:
+        self.progress.launching(case, block)
+        return self.launch(case, protocol or self.plan.protocol, deadline_s=self.deadline_s(case))
+
+    def _finish(self, launch: Launch) -> None:
+        if launch.status in (Status.OK, Status.WRONG):
+            self._wall_s[launch.case.id, launch.block == REFERENCE_BLOCK] = launch.wall_s
+        self.keep(launch)
+        self.progress.launched(launch)
+
+    def deadline_s(self, case: C) -> float:
+        """What was asked for, or ten times the time that is expected of the case."""
+        if self.plan.protocol.deadline_s is not None:
+            return self.plan.protocol.deadline_s
+        expected = self._wall_s.get((case.id, False))
+        return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * (self._expected_s(case) if expected is None else expected))
+
+    def _expected_s(self, case: C) -> float:
+        """How long a case that was not launched yet must take at most."""
+        raise NotImplementedError
+
+
+def training_operations(parameters: int, case: Case, steps: int) -> int:
+    """Floating-point operations of so many steps over all ranks: 6 a parameter and token (Kaplan et al., "Scaling laws
+    for neural language models", 2020)."""
+    return 6 * parameters * case.global_batch * case.seq_len * steps
+
+
+def reference_protocol(protocol: Protocol) -> Protocol:
+    """How the single-device reference of a session's launches is launched: where they go by time with a fixed number of
+    steps, so that how many losses are compared is no matter of speed. The tolerances were measured over so many
+    (docs/verification.md); nothing of a reference is ranked."""
+    if not protocol.by_time:
+        return protocol
+    return replace(protocol, warmup=None, steps=None, warmup_s=None, measure_s=None).settled("cpu")
+
+
+@dataclass
+class Session(Walk[Case, Protocol]):
+    """Walks a plan of trainings and verifies each; a resumed one has `references` from before too."""
+
+    references: dict[str, Reference] = field(default_factory=dict)
+    _failed_references: dict[str, int] = field(default_factory=dict)
+
+    def _judge(self, launch: Launch, case: Case) -> None:
+        reference = self.references.get(case.reference().id)
+        verify(launch, reference)
+        # One that failed has no losses that anybody would compare.
+        if reference is None and launch.status is Status.OK:
+            launch.findings.append(
+                Finding(
+                    UNVERIFIED,
+                    "The single-device reference did not run, so this launch's losses were not compared.",
+                    "Make the model or the batch smaller, until one device can run it.",
+                    case.id,
+                )
+            )
+
+    def explain(self, case: Case) -> None:
+        """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes.
+
+        A pin that NCCL refuses there (it has no such switch, no CollNet) it would refuse in every launch: the case is
+        taken out of the plan."""
+        if case.backend != "nccl" or case.world_size == 1 or (case.id, EXPLAIN_BLOCK) in self.done:
+            return
+        self.progress.launching(case, EXPLAIN_BLOCK)
+        launch = self.launch(case, EXPLAINING, deadline_s=self.deadline_s(case))
+        launch.block = EXPLAIN_BLOCK
+        refused = self.replan is not None and is_nccls(case.algorithm) and launch.status is Status.FAILED
+        if refused:
+            launch.findings.append(_refused(case, launch))
+        self.keep(launch)
+        self.progress.launched(launch)
+        if refused:
+            self.leave_out(case, launch.findings[-1].message)
+
+    def prepare(self, case: Case) -> None:
+        """Launch the single-device run of the same training, once a session."""
+        single = case.reference()
+        # What failed once may have been an accident: one more try, not one before every launch.
+        tries = self._failed_references.get(single.id, 0)
+        if self.references.get(single.id) is None and tries < REFERENCE_TRIES:
+            launch = self._launch(single, REFERENCE_BLOCK, reference_protocol(self.plan.protocol))
+            launch.block = REFERENCE_BLOCK
+            self._finish(launch)
+            if launch.status is Status.OK:
+                self.references[single.id] = reference_of(launch)
+            else:
+                self._failed_references[single.id] = tries + 1
+
+    def _expected_s(self, case: Case) -> float:
+        """What its reference took, or what its arithmetic must take."""
+        protocol = self.plan.protocol
+        more_s = (COMPILE_S if case.compile else 0.0) + protocol.seconds
+        known = self._wall_s.get((case.reference().id, True))
+        if known is not None:
+            return known + more_s
+        parameters = entry_of_model(case).parameters or 0
+        steps = reference_protocol(protocol).all_steps
+        return training_operations(parameters, case, steps) / SURE_FLOPS + more_s
+
+
+# What NCCL says where nothing is left of what it was pinned to ("no algorithm/protocol available", src/enqueue.cc), and
+# how torch calls that error, ncclInvalidUsage.
+_INVALID_USAGE = re.compile("invalid usage|ncclInvalidUsage|no algorithm/protocol available", re.IGNORECASE)
+
+
+def _refused(case: AnyCase, launch: Launch) -> Finding:
+    """Why a case is not launched again in whose first launch NCCL refused its algorithm."""
+    why = launch.failure.message if launch.failure else "it failed"
+    return Finding(
+        PIN_REFUSED,
+        f"{case.label}: NCCL could not be pinned to {case.algorithm} ({why}), so the case was launched no more.",
+        "See the launch's error for what NCCL lacks (a switch that reduces, CollNet); native is its own choice.",
+        case.id,
+    )
+
+
+@dataclass
+class CollectiveWalk(Walk[CollectiveCase, CollectiveProtocol]):
+    """Walks a plan of collective operations; each launch checks its own results against exact values."""
+
+    def _judge(self, launch: Launch, case: CollectiveCase) -> None:
+        """What NCCL refuses once it refuses in every launch. There is none that only explains: the first one tells."""
+        said = launch.failure.message if launch.failure else ""
+        pinned = self.replan is not None and is_nccls(case.algorithm) and launch.status is Status.FAILED
+        if pinned and _INVALID_USAGE.search(said):
+            launch.findings.append(_refused(case, launch))
+
+    def _finish(self, launch: Launch) -> None:
+        super()._finish(launch)
+        for finding in launch.findings:
+            if finding.code == PIN_REFUSED:
+                case = next(each for each in self.plan.cases if each.id == launch.case.id)
+                self.leave_out(case, finding.message)
+
+    def _expected_s(self, case: CollectiveCase) -> float:
+        """What its bytes must take when one rank's link carries those of all."""
+        return self.plan.protocol.expected_s(case, SURE_BYTES_PER_S / case.world_size)

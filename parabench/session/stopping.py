@@ -1,0 +1,108 @@
+"""`--until-decided`: block after block of the cases that may still be the fastest, until the sweet spot is sharp."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from parabench.errors import UsageError
+from parabench.plan.plan import C, P, Plan
+from parabench.store.store import Store, load
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from parabench.analysis.ranking.stopping import Undecided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Until:
+    """Decides after each block whether there is another. `budget_s` is for the whole command, from `began` on, by
+    `clock`; None is without end."""
+
+    budget_s: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def asked(cls, until_decided: bool, budget: float | None) -> Until | None:
+        """From the options; `budget` in minutes. None when it was not asked for. Raises UsageError."""
+        if budget is not None and not until_decided:
+            raise UsageError("--budget is the time for --until-decided; give both, or neither")
+        if budget is not None and not (budget > 0 and math.isfinite(budget)):
+            raise UsageError(f"--budget is {budget:g}; give minutes, more than 0")
+        return cls(budget_s=None if budget is None else budget * 60) if until_decided else None
+
+    @property
+    def options(self) -> list[str]:
+        """What continues a command that was stopped."""
+        return ["--until-decided", *([] if self.budget_s is None else ["--budget", f"{self.budget_s / 60:g}"])]
+
+    def grown(
+        self, store: Store, session_id: int, plan: Plan[C, P], say: Callable[[str], None], go_on: str
+    ) -> Plan[C, P] | None:
+        """`plan` with one more block, which the store then has too, so that whoever resumes knows what is left of it.
+
+        None when there is none to come; why is said, with the command that would `go_on`. Who named a budget named the
+        price: noise ends nothing before it is used, MOST_BLOCKS blocks do.
+        """
+        from parabench.analysis.ranking.stopping import block_seconds, candidates
+        from parabench.analysis.session import select_session
+        from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
+        from parabench.analysis.tables import launch_table
+
+        results = load(store.path)
+        launches = launch_table(results, select_session(results, session_id))
+        left = candidates(launches, patient=self.budget_s is not None)
+        tell = f"{100 * SHARP_ENOUGH:g} %"
+        if not left.cases:
+            for heading in left.too_noisy:
+                of = f"{heading}: " if heading else ""
+                most = f"{MOST_BLOCKS} blocks"
+                few = f"more than {most} would be needed to" if plan.blocks < MOST_BLOCKS else f"{most} did not"
+                say(f"{of}{few} tell {tell}, so no more are run: too noisy")
+            anyway = candidates(launches, patient=True).cases
+            if anyway:
+                minutes = math.ceil((MOST_BLOCKS - plan.blocks) * block_seconds(launches, anyway) / 60)
+                say(f"go on for up to {MOST_BLOCKS} blocks anyway with: {go_on} --budget {minutes}")
+            if not left.too_noisy:
+                say(f"nothing is left to decide after {plan.blocks} block{'s' * (plan.blocks > 1)}")
+            return None
+        if self._too_long(left, launches, say, go_on):
+            return None
+        say(f"block {plan.blocks + 1}: {len(left.cases)} candidates left, {_estimate(left, plan.blocks)} tell {tell}")
+        order = [case.id for case in plan.cases if case.id in left.cases]
+        plan = replace(plan, extra=(*plan.extra, tuple(order)))
+        store.replan(session_id, plan.to_dict())
+        return plan
+
+    def _too_long(self, left: Undecided, launches: pd.DataFrame, say: Callable[[str], None], go_on: str) -> bool:
+        """Whether the block that would come next does not fit into what is left of the budget."""
+        from parabench.analysis.ranking.stopping import block_seconds
+        from parabench.analysis.text import format
+
+        if self.budget_s is None:
+            return False
+        wanted, rest = block_seconds(launches, left.cases), self.budget_s - (self.clock() - self.began)
+        if wanted <= rest:
+            return False
+        has, takes = (format.digits(seconds, 2) for seconds in (max(0.0, rest), wanted))
+        say(
+            f"the budget of {self.budget_s / 60:g} min has {has} s left, and a block of {len(left.cases)} candidates "
+            f"takes {takes} s; go on with: {go_on}"
+        )
+        return True
+
+
+def _estimate(left: Undecided, blocks: int) -> str:
+    """How many more would be needed after so many."""
+    from parabench.analysis.stats.block_model import MOST_BLOCKS
+
+    if left.more_blocks is None:
+        return "too few blocks to know how many would"
+    if blocks + left.more_blocks > MOST_BLOCKS:
+        return f"perhaps more than {MOST_BLOCKS} blocks would be needed to"
+    return f"about {left.more_blocks} more block{'s' * (left.more_blocks > 1)} would"

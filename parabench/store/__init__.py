@@ -1,0 +1,1 @@
+"""The store: what is recorded, as tables of SQLite, and how it is read."""

@@ -1,0 +1,111 @@
+"""What a strategy is given and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+from typing import Protocol as Interface
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from parabench.plan.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this rank is."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a recipe may look at besides the model."""
+
+    case: Case
+    place: Place
+
+    def autocast(self) -> torch.autocast:
+        """A fresh context in which operations run in the case's precision."""
+        narrow = self.case.arithmetic.autocast
+        dtype = None if narrow is None else getattr(torch, narrow)
+        return torch.autocast(self.place.device.type, dtype, enabled=narrow is not None)
+
+
+class Clock(Interface):
+    """Marks the moments of a step; `probes.steps.StepClock` is the real one."""
+
+    def mark(self) -> None: ...  # noqa: D102
+    def skip(self) -> None: ...  # noqa: D102
+
+
+class Steps(Interface):
+    """What the loop and its instruments ask of an optimizer; torch's have it."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]: ...  # noqa: D102
+    @property
+    def state(self) -> Mapping[Any, Any]: ...  # noqa: D102
+    def step(self) -> Any: ...  # noqa: D102
+    def zero_grad(self) -> None: ...  # noqa: D102
+
+
+class Compute(Interface):
+    """Forward and backward of one rank's batch: leaves gradients, gives the loss, None where this rank sees none.
+
+    It marks once, when forward ends and backward begins, or skips that mark where the two take turns.
+    """
+
+    def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor | None: ...  # noqa: D102
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor that may be sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def always(last: bool) -> AbstractContextManager[Any]:
+    """What a strategy without anything to hold back does for every part of a batch."""
+    return nullcontext()
+
+
+def whole(parameter: nn.Parameter, tensor: Tensor) -> Tensor:
+    """All of a tensor that is a parameter, or the gradient of one, from this rank's part. A collective call."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """A model made parallel. `data_rank` of `data_ranks` says which part of each global batch this rank takes.
+
+    The rest is for strategies that differ from: forward, loss, backward, then AdamW over all parameters.
+    `compute` takes the place of forward and backward. `last_reduces(last)` is the context in which a part of an
+    accumulated batch is computed; gradients need to be reduced only for the last. `optimizer` is used instead of
+    AdamW. `parameters` are those that this rank holds, by the model's own names; None: all of them.
+    `whole(parameter, tensor)` is all of what this rank has a part of: `tensor` is the parameter or its gradient, and
+    the call a collective one. `gradient_norm` gives the L2 norm of the whole gradient after backward, None where this
+    rank cannot know it; a collective call. Without it `strategies.norm.norm_of` reads plain gradients and DTensors as
+    they are, or what a `whole` of the strategy's own makes of them. `counted` is False where tensors that torch does
+    not show hold part of the training state, so that it can't be counted.
+    After training `facts` is read, a collective call too: how the strategy really ran (bucket sizes, units); then
+    `numbers`, what this rank saw of itself: {metric of record.METRICS: value}.
+    """
+
+    module: nn.Module
+    data_rank: int
+    data_ranks: int
+    compute: Compute | None = None
+    last_reduces: Callable[[bool], AbstractContextManager[Any]] = always
+    optimizer: Steps | None = None
+    parameters: Mapping[str, nn.Parameter] | None = None
+    whole: Callable[[nn.Parameter, Tensor], Tensor] = whole
+    gradient_norm: Callable[[], float | None] | None = None
+    counted: bool = True
+    facts: Callable[[], dict[str, Any]] = field(default=dict)
+    numbers: Callable[[], dict[str, float]] = field(default=dict)

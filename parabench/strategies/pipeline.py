@@ -1,0 +1,126 @@
+"""Pipeline parallel: each rank holds some of the layers, and micro-batches pass from rank to rank, so that all compute.
+
+Huang et al., "GPipe", 2019; Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+Megatron-LM", 2021. `strategies/bubble.py` says how much of the time is waiting all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+
+from parabench.models.model import Loss, Model
+from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
+from parabench.probes.pipeline_busy import BusyShare
+from parabench.strategies.base import Clock, Context, Parallel
+from parabench.strategies.norm import norm_over_ranks
+from parabench.strategies.pipeline_stages import drop_all_but, holders, stages_from
+from parabench.strategies.tied import TiedGradients
+
+Schedule = PipelineScheduleSingle | PipelineScheduleMulti
+
+
+def pp(model: Model, context: Context) -> Parallel:
+    """Micro-batches in the order of the case's schedule."""
+    case = context.case
+    microbatches = case.microbatches or automatic(case.schedule, case.world_size, case.global_batch)
+    return pipelined(model, context, schedule=case.schedule, microbatches=microbatches)
+
+
+def pipelined(
+    model: Model, context: Context, *, schedule: str, microbatches: int, called: str | None = None
+) -> Parallel:
+    """Deal the stages out, keep this rank's, and let torch's schedule run them. `called` is its name in the facts."""
+    rank, ranks, device = context.place.rank, context.place.world_size, context.place.device
+
+    # Stage i is on rank i mod n. What several of them hold is tied; what a rank does not hold it gives back.
+    stages = stages_from(model, ranks * STAGES_PER_RANK[schedule], context)
+    mine = {i: stage for i, stage in enumerate(stages) if i % ranks == rank}
+    parameters = dict(model.module.named_parameters())
+    where = holders(parameters, stages, ranks)
+    tied = TiedGradients(parameters, where)
+    held = {name: parameter for name, parameter in parameters.items() if rank in where[name]}
+    drop_all_but(mine.values(), model.module)
+
+    # Forward, loss and backward are what a rank computes; the rest of its time it waits for messages.
+    busy = BusyShare(device)
+    loss = busy.counted(part_of_loss(model.loss, context, microbatches))
+    run = [counted(PipelineStage(stage, i, len(stages), device), busy) for i, stage in mine.items()]
+    order = ordered(schedule, run, microbatches, loss)
+
+    once = [parameter for name, parameter in held.items() if where[name][0] == rank]
+    told = {
+        "stages": len(stages),
+        "microbatches": microbatches,
+        "schedule": called or schedule,
+        "bubble": bubble(schedule, ranks, microbatches),
+    }
+    return Parallel(
+        module=nn.ModuleList(mine.values()),
+        data_rank=0,
+        data_ranks=1,
+        compute=PipelineStep(order, tied, busy, first=0 in mine, last=len(stages) - 1 in mine),
+        parameters=held,
+        gradient_norm=lambda: norm_over_ranks((p.grad for p in once if p.grad is not None), device),
+        facts=lambda: {"pipeline": told},
+        numbers=lambda: {} if busy.share is None else {"stage_busy_share": busy.share},
+    )
+
+
+def ordered(name: str, stages: Sequence[PipelineStage], microbatches: int, loss: Loss) -> Schedule:
+    """Torch's schedule of that name over this rank's stages. Gradients add up as they are: the loss is scaled."""
+    if name == "interleaved":
+        return ScheduleInterleaved1F1B(list(stages), microbatches, loss_fn=loss, scale_grads=False)
+    single = ScheduleGPipe if name == "gpipe" else Schedule1F1B
+    return single(stages[0], microbatches, loss_fn=loss, scale_grads=False)
+
+
+def part_of_loss(loss: Loss, context: Context, microbatches: int) -> Loss:
+    """What a micro-batch adds to the mean over the batch.
+
+    Torch can scale gradients instead, stage by stage; a weight that two stages of a rank share it would scale twice.
+    """
+
+    def part(output: Tensor, targets: Tensor) -> Tensor:
+        with context.autocast():
+            return loss(output, targets) / microbatches
+
+    return part
+
+
+def counted(stage: PipelineStage, busy: BusyShare) -> PipelineStage:
+    """`stage`, whose computing is counted: what the schedule calls between receiving and sending."""
+    for name in ("forward_one_chunk", "backward_one_chunk"):
+        setattr(stage, name, busy.counted(getattr(stage, name)))
+    return stage
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStep:
+    """Forward and backward of the whole batch, micro-batch by micro-batch. `first` and `last`: whether this rank has
+    the stage that takes the inputs, and the one that sees the loss."""
+
+    order: Schedule
+    tied: TiedGradients
+    busy: BusyShare
+    first: bool
+    last: bool
+
+    def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor | None:
+        """Leave the gradients of the batch's mean loss; gives it where the last stage is."""
+        clock.skip()
+        losses: list[Tensor] = []
+        with self.busy.step():
+            self.order.step(
+                *([inputs] if self.first else []),
+                target=targets if self.last else None,
+                losses=losses,
+                return_outputs=False,
+            )
+        self.tied.add_up()
+        return torch.stack(losses).sum().detach() if self.last else None

@@ -1,0 +1,156 @@
+"""This rank's end of its links where messages are NCCL's kernels on a stream: what is timed is the device's work, not
+the host's.
+
+Messages are batched (`batch_isend_irecv`), so that all pairs use the group's one communicator; single ones would make a
+communicator for each pair (ProcessGroupNCCL.cpp, pointToPoint). The communicator is there: a barrier of all ranks came
+first. In Python a message takes the host longer to start than it takes the device, so round trips wait behind a kernel
+that does nothing until all of them are enqueued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from parabench.plan.link_protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
+
+# So many round trips are enqueued at a time, and lie between two events.
+TRIPS = 10
+
+# For so long the device is kept from them: several times what the host needs to enqueue them. No device counts more
+# cycles a second.
+HOLD_S, MOST_CYCLES_PER_S = 0.02, 3e9
+
+
+class NcclWire:
+    """This rank's end, with buffers on `device`."""
+
+    def __init__(self, device: torch.device, protocol: LinkProtocol) -> None:
+        self._device, self._protocol = device, protocol
+        self._word = torch.zeros(WORD_BYTES // 8, dtype=torch.int64, device=device)
+        self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
+        # (to rank, bytes, whether it counts, seconds) of every TRIPS round trips, the mean of them, and every transfer.
+        self.timed: list[tuple[int, int, bool, float]] = []
+
+    def latency(self, partner: int) -> float:
+        """Half a round trip of the smallest message in seconds, as QUANTILE says; the other end is in `answer`."""
+        self._connect(partner, first=True)
+        warmup, counted = self._readings()
+        seconds = [self._trips(partner, first=True) for _ in range(warmup + counted)]
+        self.timed += [(partner, WORD_BYTES, at >= warmup, took) for at, took in enumerate(seconds)]
+        return float(np.quantile(seconds[warmup:], QUANTILE["cuda"])) / 2
+
+    def bandwidth(self, partner: int, latency_s: float) -> float:
+        """Bytes a second of one transfer at a time; the way in which sizes grow is `bench.Wire`'s."""
+        asked = self._protocol
+        size = asked.least_bytes
+        took = [self._transfer(partner, size)]
+        while took[0] < asked.transfer_s and size < asked.most_bytes:
+            self.timed.append((partner, size, False, took[0]))
+            size = min(2 * size, asked.most_bytes)
+            took = [self._transfer(partner, size)]
+        while len(took) < asked.transfers and sum(took) < asked.most_s:
+            took.append(self._transfer(partner, size))
+        self._say(partner, 0)
+        self.timed += [(partner, size, True, seconds) for seconds in took]
+        return rate(size, took, latency_s)
+
+    def answer(self, partner: int) -> None:
+        """The other end of `latency` and `bandwidth`."""
+        self._connect(partner, first=False)
+        for _ in range(sum(self._readings())):
+            self._trips(partner, first=False)
+        while size := self._hear(partner):
+            into = self._bytes(size)
+            torch.cuda.synchronize(self._device)  # the memory is there
+            works = [
+                self._start(dist.isend, self._word, partner),
+                self._start(dist.irecv, into, partner),
+                self._start(dist.isend, self._word, partner),
+            ]
+            self._finish(works)
+
+    def _readings(self) -> tuple[int, int]:
+        """How many times TRIPS round trips are timed: before they count, and after."""
+        return -(-self._protocol.warmup // TRIPS), -(-self._protocol.round_trips // TRIPS)
+
+    def _connect(self, partner: int, *, first: bool) -> None:
+        """One round trip for which nobody's clock runs: the first message of a pair connects it."""
+        self._finish(self._trip(partner, first=first))
+
+    def _trips(self, partner: int, *, first: bool) -> float:
+        """Seconds of a round trip, the mean of TRIPS that follow each other on the device. The one before them brings
+        both ends in step."""
+        _hold()
+        works = self._trip(partner, first=first)
+        works[-1].wait()  # the stream waits, the host goes on
+        begin = _event()
+        for _ in range(TRIPS):
+            works += self._trip(partner, first=first)
+        works[-1].wait()
+        end = _event()
+        self._finish(works)
+        return _seconds(begin, end) / TRIPS
+
+    def _trip(self, partner: int, *, first: bool) -> list[Any]:
+        """Enqueue this end's half of a round trip; NCCL's stream keeps the order."""
+        ways = (dist.isend, dist.irecv) if first else (dist.irecv, dist.isend)
+        return [self._start(way, self._word, partner) for way in ways]
+
+    def _transfer(self, partner: int, size: int) -> float:
+        """Seconds from when the other end is ready until the device has its word that all has come."""
+        payload = self._bytes(size)
+        self._say(partner, size)
+        _hold()
+        ready = self._start(dist.irecv, self._word, partner)
+        ready.wait()
+        begin = _event()
+        works = [ready, self._start(dist.isend, payload, partner), self._start(dist.irecv, self._word, partner)]
+        works[-1].wait()
+        end = _event()
+        self._finish(works)
+        return _seconds(begin, end)
+
+    def _say(self, partner: int, number: int) -> None:
+        self._word.fill_(number)
+        self._finish([self._start(dist.isend, self._word, partner)])
+
+    def _hear(self, partner: int) -> int:
+        self._finish([self._start(dist.irecv, self._word, partner)])
+        return int(self._word.item())
+
+    def _start(self, way: Any, tensor: Tensor, partner: int) -> Any:
+        """Enqueue one message. Returns the work that ends with it."""
+        return dist.batch_isend_irecv([dist.P2POp(way, tensor, partner)])[-1]
+
+    def _finish(self, works: Sequence[Any]) -> None:
+        """Wait for the device to have done all of them; a work that nobody waits for keeps its tensors."""
+        for work in works:
+            work.wait()
+        torch.cuda.synchronize(self._device)
+
+    def _bytes(self, size: int) -> Tensor:
+        if self._buffer.numel() < size:
+            self._buffer = torch.ones(size, dtype=torch.uint8, device=self._device)
+        return self._buffer[:size]
+
+
+def _hold() -> None:
+    """Keep the device from what is enqueued next, until all of it surely is."""
+    torch.cuda._sleep(int(HOLD_S * MOST_CYCLES_PER_S))
+
+
+def _event() -> torch.cuda.Event:
+    """The moment at which the stream comes here."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _seconds(begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    return float(begin.elapsed_time(end)) / 1e3

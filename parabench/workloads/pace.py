@@ -1,0 +1,105 @@
+"""How many steps a launch takes that goes by time: agreed between its ranks, and fixed before the first measured step.
+
+Ranks that took different numbers of steps would wait for one another for ever, so no rank may look at its own clock
+alone. Between pieces of the warm-up each waits for its device and tells how long the piece took; the slowest rank's
+time counts for all. Nothing of that is left in the measured steps: a few more warm-up steps come between, so that a
+device has work queued again and ranks are in stride.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+from typing import Protocol as Interface
+
+from parabench.plan.protocol import LEAST_MEASURED, MOST_STEPS, Counts, Protocol
+
+# Into how many pieces a warm-up by time is cut at least: the last of them tells how long a step takes.
+PIECES = 4
+
+# Warm-up steps after the last wait for the device.
+RUN_IN = 2
+
+Agree = Callable[[float], float]
+
+
+class Steps(Interface):
+    """What takes steps: a rank of a launch, or a test's stand-in."""
+
+    def take(self, steps: int) -> None:
+        """Take so many steps more."""
+
+    def wait(self) -> None:
+        """Wait until the device has done all of them."""
+
+
+def warm_up(protocol: Protocol, steps: Steps, agree: Agree, now: Callable[[], float] = perf_counter) -> Counts:
+    """Take the warm-up steps of `protocol`, which goes by time; returns what all ranks agreed to take in all.
+
+    `agree` gives the largest of what all ranks told. Warm-up by time counts from the first steps' end on, for those
+    compile and connect.
+    """
+    pieces = _Pieces(steps, agree, now)
+    least = protocol.least
+    if protocol.warmup_s is None:
+        last = least.warmup // 2
+        run_in = min(RUN_IN, (least.warmup - last) // 2)
+        steps.take(least.warmup - last - run_in)
+        step_s = pieces.time(last)
+        warmup = least.warmup
+    else:
+        run_in, piece = RUN_IN, least.warmup // 2
+        warmup, spent = least.warmup, 0.0
+        steps.take(least.warmup - piece)
+        step_s = pieces.time(piece)
+        while spent < protocol.warmup_s and warmup < MOST_STEPS - run_in:
+            # The first steps say little about a step, so a piece grows slowly.
+            piece = max(1, min(2 * piece, math.ceil(protocol.warmup_s / PIECES / step_s), MOST_STEPS - run_in - warmup))
+            step_s = pieces.time(piece)
+            spent += step_s * piece
+            warmup += piece
+        warmup += run_in
+    steps.take(run_in)
+    if protocol.measure_s is None:
+        return Counts(warmup=warmup, measured=least.measured)
+    measured = math.ceil(protocol.measure_s / step_s)
+    return Counts(warmup=warmup, measured=min(max(measured, LEAST_MEASURED), MOST_STEPS))
+
+
+class _Pieces:
+    """Times some steps, from an idle device to an idle device."""
+
+    def __init__(self, steps: Steps, agree: Agree, now: Callable[[], float]) -> None:
+        self._steps, self._agree, self._now = steps, agree, now
+
+    def time(self, steps: int) -> float:
+        """Take so many steps; returns how long one took, on the slowest rank."""
+        self._steps.wait()
+        began = self._now()
+        self._steps.take(steps)
+        self._steps.wait()
+        # A clock may not have moved; what follows divides by it.
+        return max(self._agree(self._now() - began) / steps, 1e-9)
+
+
+class Agreement:
+    """The largest of what the ranks of a group tell, through the store in which they met: no collective is called, so
+    none is counted, and none makes a communicator before training does."""
+
+    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+        self._store, self._rank, self._others = store, rank, range(1, world_size)
+        self._round = 0
+
+    def __call__(self, value: float) -> float:
+        """A collective call: every rank must make it."""
+        if not self._others:
+            return value
+        key, self._round = f"parabench/pace/{self._round}", self._round + 1
+        if self._rank:
+            self._store.set(f"{key}/{self._rank}", repr(value))
+            return float(self._store.get(key))
+        largest = max([value, *(float(self._store.get(f"{key}/{rank}")) for rank in self._others)])
+        self._store.set(key, repr(largest))
+        return largest

@@ -1,0 +1,168 @@
+"""How a rank times calls: isolated ones, or back to back between two readings of the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from parabench.collectives import join
+from parabench.plan.collective_case import CollectiveProtocol
+from parabench.plan.collective_modes import FEWEST_CALLS, FIRST_RUN_IN_S, LATENCY, RUN_IN_S, WARMUP_BATCHES, calls_in
+
+Rows = npt.NDArray[np.float64]
+Call = Callable[[], object]
+
+# A row of marks: when it began on the host's clock, how many seconds it took, and of how many calls.
+MARKS = 3
+
+
+class Clock(Protocol):
+    """Readings between which calls lie."""
+
+    behind: bool  # whether what was read is known only after `settle`
+
+    def read(self) -> Any: ...  # noqa: D102
+    def settle(self) -> None: ...  # noqa: D102
+    def seconds(self, begin: Any, end: Any) -> float: ...  # noqa: D102
+
+
+class HostClock:
+    """The host's clock, where a call is over when it returns."""
+
+    behind = False
+
+    def read(self) -> float:
+        """The moment, in seconds."""
+        return perf_counter()
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+    def seconds(self, begin: float, end: float) -> float:
+        """From one reading to another."""
+        return end - begin
+
+
+class StreamClock:
+    """Events on the device's stream, where calls only start kernels: what lies between two events is the device's
+    time, however far the host is ahead. Neighbours are compared, so that nothing of the float32 of milliseconds is lost
+    (CUDAEvent.h, elapsed_time)."""
+
+    behind = True
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def read(self) -> torch.cuda.Event:
+        """An event behind everything that was started."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def settle(self) -> None:
+        """Wait for the device."""
+        torch.cuda.synchronize(self._device)
+
+    def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        """From one event to another, once both are over."""
+        return float(begin.elapsed_time(end)) / 1e3
+
+
+class Bench:
+    """Times calls by `protocol` on this rank's `device`, in step with the other ranks of the default group."""
+
+    def __init__(self, protocol: CollectiveProtocol, backend: str, device: torch.device, rank: int) -> None:
+        self._protocol, self._backend, self._device, self._rank = protocol, backend, device, rank
+        self._clock: Clock = StreamClock(device) if device.type == "cuda" else HostClock()
+        self._run_in_s = FIRST_RUN_IN_S
+
+    def time(self, call: Call, rows: Rows) -> None:
+        """Fill `rows`, the marks of one size and form, by the protocol's mode."""
+        if self._protocol.mode == LATENCY:
+            for row in rows:
+                self._together()
+                self._batches(call, [row], 1)
+        else:
+            self._back_to_back(call, rows)
+
+    def _back_to_back(self, call: Call, rows: Rows) -> None:
+        """Calls that tell how long one takes; then, without a pause, one that is not counted, behind which the
+        host is ahead of the device and ranks are in step, and the timed ones."""
+        protocol = self._protocol
+        first, run_in, timed = rows[0], rows[1], rows[WARMUP_BATCHES:]
+        self._together()
+        alone = np.empty((protocol.warmup, MARKS))
+        self._batches(call, list(alone), *[1] * protocol.warmup)
+        first[:] = alone[0, 0], alone[:, 1].sum(), protocol.warmup
+        call_s = self._agreed(float(np.median(alone[:, 1])))  # the first may be slow, and others disturbed
+        calls = protocol.calls_in_a_batch(call_s)
+        warmup = protocol.warmup
+        if self._device.type == "cuda":
+            warmup = max(warmup, calls_in(self._run_in_s, call_s))
+            self._run_in_s = RUN_IN_S
+        with self._captured(call) as (start, each):
+            self._together()
+            counts = [-(-warmup // each), *[calls // each] * len(timed)]
+            self._batches(start, [run_in, *timed], *counts, of=each)
+
+    def _batches(self, call: Call, rows: Sequence[Rows], *counts: int, of: int = 1) -> None:
+        """Make as many calls a row as `counts` say, each of which stands for `of`, and read the clock in between."""
+        clock, seconds = self._clock, 0.0
+        began, readings = perf_counter(), [clock.read()]
+
+        def note(at: int) -> None:
+            nonlocal seconds
+            took = clock.seconds(readings[at], readings[at + 1])
+            rows[at][:] = began + seconds, took, counts[at] * of
+            seconds += took
+
+        for at, count in enumerate(counts):
+            for _ in range(count):
+                call()
+            readings.append(clock.read())
+            if not clock.behind:
+                note(at)
+        if clock.behind:
+            clock.settle()
+            for at in range(len(counts)):
+                note(at)
+
+    def _together(self) -> None:
+        """Ranks go on from here together, each with nothing under way."""
+        join.barrier(self._backend, self._device)
+        self._clock.settle()
+
+    def _agreed(self, seconds: float) -> float:
+        """Rank 0's number, for all. Scattered by the backend itself: an algorithm that is measured, and may be wrong,
+        carries nothing that the measurement needs."""
+        device = self._device if self._backend == "nccl" else torch.device("cpu")
+        mine = torch.tensor([seconds], dtype=torch.float64, device=device)
+        dist.scatter(mine, [mine] * dist.get_world_size() if self._rank == 0 else None, src=0)
+        return float(mine.item())
+
+    @contextmanager
+    def _captured(self, call: Call) -> Iterator[tuple[Call, int]]:
+        """What starts calls, and how many: `call` itself, or a CUDA graph of several.
+
+        Only this thread is kept from what a capture forbids: NCCL's watchdog asks for events meanwhile. A graph must
+        be gone before its communicator is.
+        """
+        if not self._protocol.graph:
+            yield call, 1
+            return
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for _ in range(FEWEST_CALLS):
+                call()
+        try:
+            yield graph.replay, FEWEST_CALLS
+        finally:
+            torch.cuda.synchronize(self._device)
+            graph.reset()

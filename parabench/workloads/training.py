@@ -1,0 +1,262 @@
+"""One rank of a launch that trains: join the group, build, train, say what was seen."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from parabench.collectives import join
+from parabench.data.loader import Loading
+from parabench.errors import UsageError
+from parabench.launch.rank import device_of, hand_over, join_group, loaded_nccl, tie_to_driver
+from parabench.launch.rank_env import Venue
+from parabench.models.arithmetic import arithmetic_of, set_arithmetic
+from parabench.models.base import apply_options
+from parabench.models.build import attention_of, build_model, sizes
+from parabench.models.model import Model
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes import hang, nccl_inspector, nccl_log
+from parabench.probes.allocator import MemoryClock
+from parabench.probes.flops import count_flops
+from parabench.probes.instruments import Instruments
+from parabench.probes.memory import forget_building, forget_peak, peak_memory
+from parabench.probes.profiler import Traces
+from parabench.probes.replicas import fingerprints
+from parabench.probes.step_clock import Awaited, StepClock, tell_counts
+from parabench.registry import load
+from parabench.store.record import METRICS
+from parabench.strategies import STRATEGIES, base, entry_of
+from parabench.strategies.base import Context, Parallel, Place
+from parabench.strategies.compute import ForwardBackward
+from parabench.strategies.loss_scale import LossScale
+from parabench.strategies.norm import norm_of
+from parabench.strategies.optimizer import adamw
+from parabench.workloads.pace import Agreement, warm_up
+from parabench.workloads.trainer import Training, train
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the driver sends to every rank that trains. `traces` is the path that the names of traces begin with."""
+
+    case: Case
+    protocol: Protocol
+    venue: Venue
+    traces: Path | None = None
+
+
+def run(job: Job) -> None:
+    """The entry of a rank that trains."""
+    tie_to_driver()
+    hand_over(job, measure)
+
+
+def measure(job: Job, rank: int) -> dict[str, Any]:
+    """Join the group, train, leave the group; returns losses, memory and facts.
+
+    An error leaves the group as it is: its traceback keeps alive what uses the group, and the process ends anyway.
+    """
+    case = job.case
+    torch.set_num_threads(case.threads)
+    place = Place(rank, case.world_size, device_of(case))
+    entry = entry_of(case.strategy)
+    grouped = not entry.one_rank_only and not entry.one_process
+    # Workers are forked before NCCL has memory registered that a fork could take away from it.
+    material = prepare(case, place)
+    clock = join_group(job, rank) if grouped else {}
+    result = train_case(job, place, material)
+    # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
+    # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
+    gc.collect()
+    if grouped:
+        join.leave()
+    told = nccl_inspector.told(os.environ) | (nccl_log.told(job.venue.folder) if job.protocol.explain else {})
+    return result | clock | {"told": result["told"] | told}
+
+
+def train_case(job: Job, place: Place, material: Material | None = None) -> dict[str, Any]:
+    """Build, train and read what was seen."""
+    training, parallel, known = build(job.case, place, material)
+    if torch.distributed.is_initialized():
+        join.check_groups(place.device, job.case.backend, job.case.algorithm)
+    forget_building(place.device)
+    protocol = job.protocol
+    clock = StepClock(job.venue.folder / f"marks{place.rank}.f64", protocol.all_steps, place.device)
+    hang.watch(clock, place.device)
+    steps = StepsOf(training, clock, place.device)
+    counts = protocol.least
+    if protocol.by_time:
+        store = c10d._get_default_store() if dist.is_initialized() else None
+        counts = warm_up(protocol, steps, Agreement(store, place.rank, place.world_size if store else 1))
+        tell_counts(job.venue.folder, place.rank, counts)
+        clock.make_room(counts.timed + protocol.after)
+    else:
+        steps.take(counts.warmup)
+    # The first step also carried what is read once, and buffers that later ones have already.
+    forget_peak(place.device)
+    steps.take(counts.measured)
+    peaks = peak_memory(place.device)
+    instruments = Instruments(job.case, parallel, place.device, clock.moments)
+    memory = MemoryClock(clock, place.device, counts.timed)
+    # gloo's calls are on the host's clock, steps on the device's: they are brought together where each step ends.
+    watched = Awaited(memory, clock.moments) if job.case.backend == "gloo" and dist.is_initialized() else memory
+    if protocol.instrumented:
+        with instruments:
+            train(training, watched, range(counts.timed, counts.timed + protocol.instrumented))
+    traces = Traces(place, lambda: train(training, clock, range(clock.steps, clock.steps + 1)))
+    if protocol.profile:
+        traces.profiled()
+    if protocol.memory_snapshot:
+        traces.remembered()
+    clock.finish()
+    seen = instruments.read(clock.begins())
+    if job.traces is not None:
+        seen["told"] |= traces.write(job.traces)
+    facts = parallel.facts()
+    numbers = parallel.numbers()
+    check_numbers(job.case, numbers)
+    calls = join.calls()
+    # What a step of this training computes, whoever takes it: one plain device tells it for all, after its last step.
+    flops = {"flops": count_flops(training.compute, training.batches)} if job.case == job.case.reference() else {}
+    # Only pure data parallel promises equal replicas to the last bit.
+    replicated = parallel.data_ranks == place.world_size > 1 and parallel.parameters is not None
+    return {
+        "loss": training.losses.read(),
+        "grad_norm": training.grad_norm,
+        "numbers": {**training.footprint, **peaks, **numbers, **clock.moments.numbers()},
+        "readings": [*memory.readings, *clock.lags()],
+        **seen,
+        "facts": {
+            **known,
+            **facts,
+            **flops,
+            **arithmetic_of(getattr(training.optimizer, "left_out", None)),
+            **loaded_nccl(job.case),
+            "collectives": calls,
+            **seen["facts"],
+        },
+        "fingerprints": fingerprints(parallel.parameters or {}, parallel.whole) if replicated else {},
+    }
+
+
+class StepsOf:
+    """The steps of a training, one after the other, as `clock` marks them on `device`."""
+
+    def __init__(self, training: Training, clock: StepClock, device: torch.device) -> None:
+        self._training, self._clock, self._device = training, clock, device
+
+    def take(self, steps: int) -> None:
+        """Take so many more."""
+        begin = self._clock.steps
+        self._clock.make_room(begin + steps)
+        train(self._training, self._clock, range(begin, begin + steps))
+
+    def wait(self) -> None:
+        """Wait until the device has done all of them."""
+        self._clock.moments.synchronize()
+
+
+def check_numbers(case: Case, numbers: Mapping[str, Any]) -> None:
+    """Raise UsageError for a number of a strategy's that is no metric, or none at all."""
+    for name, value in numbers.items():
+        if name not in METRICS or not isinstance(value, (int, float)):
+            raise UsageError(
+                f"strategy {case.strategy!r} tells {name} = {value!r}; give a number under a name of record.METRICS"
+            )
+
+
+class Material:
+    """What needs no other rank: the model, and what its batches are loaded from."""
+
+    def __init__(self, model: Model, loading: Loading) -> None:
+        self._held = [(model, loading)]
+
+    def take(self) -> tuple[Model, Loading]:
+        """Both, which it holds no longer: what a strategy gives back of a model must be held by nobody."""
+        return self._held.pop()
+
+
+def prepare(case: Case, place: Place) -> Material:
+    """The case's model, and its data with workers that run already. The same seed on every rank: one same model."""
+    torch.manual_seed(case.seed)
+    with place.device:
+        model = build_model(case)
+    set_arithmetic(model, case)
+    return Material(model, Loading(case, model))
+
+
+def build(case: Case, place: Place, material: Material | None = None) -> tuple[Training, Parallel, dict[str, Any]]:
+    """The case's model made parallel, with its optimizer and data; and what is known of the model before it is split.
+
+    `material` is the case's, where it was prepared before the group was joined.
+    """
+    model, loading = (material or prepare(case, place)).take()
+    known = {"model": sizes(model) | attention_of(case)}
+    apply_options(model, case)
+    context = Context(case, place)
+    parallel: Parallel = load(STRATEGIES, "strategy", case.strategy)(model, context)
+    parameters = dict(model.module.named_parameters()) if parallel.parameters is None else parallel.parameters
+    parallel = replace(parallel, parameters=parameters)
+    optimizer = parallel.optimizer or adamw(parameters.values(), fused=case.fused)
+    scale = None
+    if case.arithmetic.scaled:
+        if parallel.compute is not None:
+            raise UsageError(
+                f"strategy {case.strategy!r} takes its steps by itself and scales no loss, which precision "
+                f"{case.precision} needs; use another precision"
+            )
+        optimizer = LossScale(optimizer, place.device)
+        scale = partial(getattr, optimizer, "scale")
+    training = Training(
+        module=parallel.module,
+        compute=parallel.compute
+        or ForwardBackward(
+            module=parallel.module,
+            loss=model.loss,
+            context=context,
+            last_reduces=parallel.last_reduces,
+            scale=scale,
+        ),
+        optimizer=optimizer,
+        batches=loading.batches(
+            parallel.data_rank,
+            parallel.data_ranks,
+            place.device,
+            # Only tensor parallel over all ranks takes them so; every rank then sees the whole batch.
+            columns=(place.rank, place.world_size) if case.split == "dimension" else (0, 1),
+        ),
+        counted=parallel.counted,
+        gradient_norm=unscaled(parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))), scale),
+    )
+    return training, parallel, known
+
+
+def unscaled(norm: Callable[[], float | None], scale: Callable[[], float] | None) -> Callable[[], float | None]:
+    """`norm` of the gradients of a loss that was multiplied by `scale`, as it is without."""
+    if scale is None:
+        return norm
+
+    def of_the_loss() -> float | None:
+        found = norm()
+        return None if found is None else found / scale()
+
+    return of_the_loss
+
+
+def gradients_of(parallel: Parallel) -> Iterator[Tensor]:
+    """The gradients that are there as `norm_of` reads them; gathered where only the strategy knows what is a part."""
+    for parameter in (parallel.parameters or {}).values():
+        if parameter.grad is not None:
+            own = parallel.whole is not base.whole
+            yield parallel.whole(parameter, parameter.grad) if own else parameter.grad

@@ -1,0 +1,295 @@
+"""Verification: every launch must compute the training that its strategy promises.
+
+Nearly all promise what one device computes; `family.Rule` says what the others do. docs/verification.md has the
+measurements behind the numbers here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from parabench.models.precision import PRECISIONS
+from parabench.plan.case import Case
+from parabench.store.record import Failure, Finding, Launch, Status
+from parabench.strategies import Rule, entry_of
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Largest relative difference that rounding alone explains: of the first EARLY losses, of those after them, and of
+    the first gradient's norm."""
+
+    loss: float
+    later_loss: float
+    grad_norm: float
+
+
+EARLY = 5
+
+# Summation order differs between strategies, and AdamW makes small gradients' noise as large as any step, so the
+# difference grows with the steps. These are ten times what was measured, or more (docs/verification.md); a lost
+# or doubled contribution moves the norm by 5 % or more, at the first step.
+_MEASURED = {
+    "ieee": Tolerance(loss=2e-5, later_loss=2e-5, grad_norm=1e-5),
+    "bf16-mixed": Tolerance(loss=1e-2, later_loss=1.5e-1, grad_norm=2.5e-2),
+}
+
+
+def _derived(precision: str) -> Tolerance:
+    """bfloat16's, in proportion to the unit roundoff, as rounding differences are."""
+    known = _MEASURED["bf16-mixed"]
+    share = PRECISIONS[precision].roundoff / PRECISIONS["bf16-mixed"].roundoff
+    return Tolerance(known.loss * share, known.later_loss * share, known.grad_norm * share)
+
+
+TOLERANCES = {precision: _MEASURED.get(precision) or _derived(precision) for precision in PRECISIONS}
+
+# Fewer steps say nothing about whether a loss falls: batches differ by more than it does.
+LEAST_STEPS_TO_FALL = 16
+
+# Codes of findings: results that are right, and that a reader must not take for something else.
+LOSS_COST = "loss_cost"
+NO_EXCHANGE = "no_exchange"
+
+Values = Mapping[int, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What one device computed: {step: value} of the loss and of the first gradient's norm."""
+
+    loss: Values
+    grad_norm: Values
+
+
+def reference_of(launch: Launch) -> Reference:
+    """The reference that a launch of strategy `single` gives."""
+    return Reference(_mean_over_ranks(launch, "loss"), _mean_over_ranks(launch, "grad_norm"))
+
+
+def verify(launch: Launch, reference: Reference | None) -> None:
+    """Turn an ok launch that breaks its strategy's rule into a `wrong` one, saying what and where; label one that keeps
+    it and is another training than one device's. Without a reference only what needs none is looked at.
+
+    Launches that go by time take more steps than the reference, or fewer: the losses of the steps that both took are
+    compared, all others must be finite. Their fact `verified_steps` is how many losses were compared.
+    """
+    if launch.status is not Status.OK:
+        return
+    rule = entry_of(launch.case.strategy).rule
+    if reference is not None and "counts" in launch.facts:
+        reference = _as_far_as(launch, reference)
+        # The other rules compare the first loss with one device's.
+        launch.facts["verified_steps"] = len(reference.loss) if rule is Rule.REFERENCE else 1
+    message = _RULES[rule](launch, reference)
+    if message is not None:
+        launch.status = Status.WRONG
+        launch.failure = Failure(message)
+    elif rule is Rule.APPLIED_ONCE:
+        launch.findings.append(_loss_cost(launch, reference))
+    elif rule is Rule.FIRST_LOSS:
+        launch.findings.append(
+            Finding(
+                NO_EXCHANGE,
+                "Ranks trained apart, with no exchange: this is the headroom, what exchanging gradients costs at most.",
+                "Read it as a bound for ddp; it is no way to train.",
+                launch.case.id,
+            )
+        )
+
+
+def _as_far_as(launch: Launch, reference: Reference) -> Reference:
+    """The reference of those steps that the launch took too."""
+    counts, of_launch = launch.facts["counts"], [s.step for s in launch.samples if s.step is not None]
+    least = counts["warmup"] + counts["measured"]
+    taken = max([least - 1, *of_launch]) + 1
+    return Reference({step: loss for step, loss in reference.loss.items() if step < taken}, reference.grad_norm)
+
+
+# -- the rules: what breaks them, None where nothing does ------------------------------------------------------------
+
+
+def _same_training(launch: Launch, reference: Reference | None) -> str | None:
+    """The first gradient's norm and every loss are one device's; data-parallel replicas are equal to the end."""
+    return (_one_devices(launch, reference) if reference is not None else None) or _replicas(launch)
+
+
+def _one_devices(launch: Launch, reference: Reference) -> str | None:
+    tolerance = _tolerance(launch)
+    norms, losses = _mean_over_ranks(launch, "grad_norm"), _mean_over_ranks(launch, "loss")
+    compared = _compared(launch, losses, reference)
+    return (
+        _difference("grad_norm", norms, reference.grad_norm, lambda _: tolerance.grad_norm)
+        or _difference("loss", compared, reference.loss, lambda step: _of_loss(tolerance, step))
+        or _unknown({step: loss for step, loss in losses.items() if step not in compared})
+    )  # fmt: skip
+
+
+def _compared(launch: Launch, losses: dict[int, float | None], reference: Reference) -> dict[int, float | None]:
+    """The losses that a reference is to have too: all, or of a launch that goes by time those of its steps."""
+    return {step: loss for step, loss in losses.items() if step in reference.loss or "counts" not in launch.facts}
+
+
+def _tolerance(launch: Launch) -> Tolerance:
+    assert isinstance(launch.case, Case)  # only trainings are verified against one device
+    return TOLERANCES[launch.case.precision]
+
+
+def _replicas(launch: Launch) -> str | None:
+    """Bits, not a tolerance: what bfloat16's rounding would hide in a loss shows here (`probes.replicas`)."""
+    apart = launch.facts.get("replicas_apart")
+    if apart is None:
+        return None
+    ranks = " and ".join(map(str, apart["ranks"]))
+    return (
+        f"after the last step parameter {apart['parameter']} of rank {ranks} is not rank 0's, one of "
+        f"{apart['parameters']} that differ; data-parallel ranks must stay equal"
+    )
+
+
+def _of_loss(tolerance: Tolerance, step: int) -> float:
+    return tolerance.loss if step < EARLY else tolerance.later_loss
+
+
+def _same_start(launch: Launch, reference: Reference | None) -> str | None:
+    """The first loss is one device's, because every rank begins with its parameters; all are finite."""
+    losses = _mean_over_ranks(launch, "loss")
+    if reference is not None:
+        first = {step: value for step, value in losses.items() if step == 0}
+        tolerance = _tolerance(launch)
+        message = _difference("loss", first, {0: reference.loss.get(0)}, lambda step: _of_loss(tolerance, step))
+        if message is not None:
+            return message
+    return _unknown(losses)
+
+
+def _unknown(losses: Values) -> str | None:
+    unknown = [step for step, value in losses.items() if value is None]
+    return f"loss at step {min(unknown)} is not finite, or not every rank recorded it" if unknown else None
+
+
+def _applied_once(launch: Launch, reference: Reference | None) -> str | None:
+    """The same start; then the server's ledger has each gradient of each rank once, in order; and the loss fell."""
+    return _same_start(launch, reference) or _ledger(launch) or (_not_falling(launch, reference) if reference else None)
+
+
+_RULES: dict[Rule, Callable[[Launch, Reference | None], str | None]] = {
+    Rule.REFERENCE: _same_training,
+    Rule.FIRST_LOSS: _same_start,
+    Rule.APPLIED_ONCE: _applied_once,
+}
+
+
+def _ledger(launch: Launch) -> str | None:
+    applied: Sequence[Sequence[int]] | None = launch.facts.get("applied")
+    if applied is None:
+        return "no ledger of applied gradients was recorded, so nothing can be verified"
+    taken = Counter(sample.rank for sample in launch.samples if sample.metric == "loss")
+    for rank in range(launch.case.world_size):
+        order = [step for of_rank, step, _ in applied if of_rank == rank]
+        times = Counter(order)
+        for step in sorted(times.keys() | range(taken[rank])):
+            if times[step] != (step < taken[rank]):
+                due = "not once" if step < taken[rank] else "and this rank took no such step"
+                return f"the gradient of rank {rank}'s step {step} was applied {times[step]} times, {due}"
+        if order != sorted(order):
+            return f"the gradients of rank {rank} were applied in another order than they were computed"
+        if not order:
+            return f"rank {rank} took no step"
+    if len(applied) != sum(taken.values()):
+        return f"{len(applied)} gradients were applied, {sum(taken.values())} computed"
+    return None
+
+
+def _not_falling(launch: Launch, reference: Reference) -> str | None:
+    """Where one device's loss has clearly fallen in the last quarter of the steps, this one's must have fallen too.
+
+    From the first step's, where parameters are untrained and the losses the same. Clearly: by more than the quarter's
+    batches differ. A median: stale gradients make spikes of a few steps in a training that goes on.
+    """
+    losses = _compared(launch, _mean_over_ranks(launch, "loss"), reference)
+    steps = sorted(losses)
+    last = steps[-(len(steps) // 4) :]
+    theirs = [value for step in (0, *last) if (value := reference.loss.get(step)) is not None]
+    if len(steps) < LEAST_STEPS_TO_FALL or len(theirs) <= len(last):
+        return None
+    start, *after = theirs
+    end, mine = median(after), _over(median, losses, last)
+    if start - end <= max(after) - min(after) or mine < start:
+        return None
+    return (
+        f"the loss did not fall: {start:.6g} at the first step, {mine:.6g} over the last {len(last)}, on one device "
+        f"{end:.6g}"
+    )
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+def _loss_cost(launch: Launch, reference: Reference | None) -> Finding:
+    """How stale gradients were, and the loss that it costs."""
+    staleness = [late for _, _, late in launch.facts["applied"]]
+    losses = _mean_over_ranks(launch, "loss")
+    if reference is not None:
+        losses = _compared(launch, losses, reference)
+    last = sorted(losses)[-max(1, len(losses) // 4) :]
+    # A spike is part of what it costs, so here the mean.
+    cost = _over(fmean, losses, last) - (math.nan if reference is None else _over(fmean, reference.loss, last))
+    costs = (
+        "the loss that it costs is unknown, because one device's is not known"
+        if math.isnan(cost)
+        else f"over the last {len(last)} of {len(losses)} steps the loss is {abs(cost):.3g} "
+        f"{'above' if cost > 0 else 'below'} one device's"
+    )
+    return Finding(
+        LOSS_COST,
+        f"Gradients were applied {fmean(staleness):.2g} updates late on average, {max(staleness)} at most; {costs}.",
+        "This is another training: an optimizer step for each rank's gradient, computed on older parameters. Weigh its "
+        "step latency together with its loss.",
+        launch.case.id,
+    )
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _over(average: Callable[[list[float]], float], values: Values, steps: Sequence[int]) -> float:
+    """The average over these steps; not a number where one of them is unknown."""
+    known = [value for step in steps if (value := values.get(step)) is not None]
+    return average(known) if len(known) == len(steps) else math.nan
+
+
+def _mean_over_ranks(launch: Launch, metric: str) -> dict[int, float | None]:
+    """Ranks that see a loss hold equal parts of the batch, or the same, so the mean of theirs is the batch's."""
+    values: dict[int, list[float | None]] = defaultdict(list)
+    for sample in launch.samples:
+        if sample.metric == metric and sample.step is not None:
+            values[sample.step].append(sample.value)
+    ranks = max(map(len, values.values()), default=0)
+    # One unknown (not finite, or missing where other steps have it) value makes the mean unknown.
+    return {
+        step: sum(v for v in each if v is not None) / ranks if None not in each and len(each) == ranks else None
+        for step, each in values.items()
+    }
+
+
+def _difference(metric: str, seen: Values, expected: Values, tolerance: Callable[[int], float]) -> str | None:
+    if not seen:
+        return f"no {metric} was recorded, so nothing can be verified"
+    for step in sorted(seen.keys() | expected.keys()):
+        mine, theirs = seen.get(step), expected.get(step)
+        if step in seen and step in expected and mine is None and theirs is None:
+            return f"{metric} at step {step} is not finite, on one device too; make the training stable first"
+        if mine is None or theirs is None:
+            return f"{metric} at step {step} is {mine}, on one device {theirs}"
+        if not math.isclose(mine, theirs, rel_tol=tolerance(step)):
+            return (
+                f"{metric} at step {step} is {mine:.6g}, on one device {theirs:.6g}: "
+                f"relative to the larger {abs(mine - theirs) / max(abs(mine), abs(theirs)):.1e} apart, "
+                f"more than {tolerance(step):.1e}"
+            )
+    return None
