@@ -117,8 +117,7 @@ class Behind:
         monkeypatch.setattr(torch.cuda, "Event", Event)
         monkeypatch.setattr(torch.cuda, "synchronize", self.synchronize)
         monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-        for module in ("moments", "steps"):
-            monkeypatch.setattr(f"parabench.probes.{module}.perf_counter", lambda: self.host_s)
+        monkeypatch.setattr("parabench.probes.step_clock.perf_counter", lambda: self.host_s)
 
     def synchronize(self, device: Any = None) -> None:
         """Wait for all kernels."""

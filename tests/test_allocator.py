@@ -12,7 +12,7 @@ from guard import GUARD_S
 from parabench.launch.launcher import launch
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.allocator import MemoryClock, ResidentSet
+from parabench.probes.memory import MemoryClock, ResidentSet
 from parabench.store.record import METRICS, MIB, Phase, Status
 
 pytestmark = pytest.mark.alone

@@ -18,8 +18,8 @@ from parabench.launch.launcher import launch
 from parabench.launch.processes import run_ranks
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.buckets import Buckets
-from parabench.probes.moments import Moments
+from parabench.probes.ddp import Buckets
+from parabench.probes.step_clock import Moments
 from parabench.store.record import WAIT, Launch, Phase, Status
 from parabench.store.store import Store, load
 from parabench.workloads.training_samples import ranks_word

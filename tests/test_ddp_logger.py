@@ -16,8 +16,8 @@ from parabench.analysis.step.ddp_log import SPANS, ddp_comparison, findings
 from parabench.launch.launcher import launch
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.ddp_logger import USUAL_RATE, DdpLogger
-from parabench.probes.moments import Moments
+from parabench.probes.ddp import USUAL_RATE, DdpLogger
+from parabench.probes.step_clock import Moments
 from parabench.store.record import CollectiveSample, Launch, Phase, Span, Status
 
 pytestmark = pytest.mark.alone

@@ -19,8 +19,7 @@ from parabench.machine import machine, nvml
 from parabench.plan.case import Case
 from parabench.plan.validate import refusal
 from parabench.probes.devices import HIDDEN, Devices
-from parabench.probes.pids import RankPids
-from parabench.probes.sampler import Sampler
+from parabench.probes.sampler import RankPids, Sampler
 from parabench.store.record import DeviceSample
 
 ADDRESSES = ("00000000:1A:00.0", "00000000:3B:00.0", "00000000:9C:00.0", "00000000:DB:00.0")

@@ -23,8 +23,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import host
 from parabench.probes.host import ENDED, UNCOUNTED, Host
-from parabench.probes.pids import RankPids, leave_pid
-from parabench.probes.sampler import PERIOD_S, Sampler
+from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
 from parabench.store.record import METRICS, MIB, HostSample, Phase, Status
 
 CORES = 4

@@ -20,7 +20,7 @@ from parabench.launch.launcher import launch
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.probes import nccl_inspector, nccl_log
+from parabench.probes import nccl
 from parabench.session.runner import EXPLAINING, Session
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
 from parabench.store.store import Store
@@ -71,7 +71,7 @@ def chosen(seen: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def test_numbers_of_2_18() -> None:
-    seen = nccl_log.parse(NCCL_2_18)
+    seen = nccl.parse_log(NCCL_2_18)
     assert chosen(seen) == [
         (None, 262144, "tree", "ll128", None, 1),
         (None, 805306368, "ring", "simple", None, 2),
@@ -87,13 +87,13 @@ def test_numbers_of_2_18() -> None:
 
 
 def test_operations_of_2_22() -> None:
-    seen = nccl_log.parse(NCCL_2_22)
+    seen = nccl.parse_log(NCCL_2_22)
     assert chosen(seen) == [("all_gather", 37756928, "ring", "simple", None, 1)]
     assert (seen["version"], seen["nvls"], seen["network"]) == ("2.22.3+cuda12.6", False, None)
 
 
 def test_names_and_channels_of_2_27() -> None:
-    seen = nccl_log.parse(NCCL_2_27)
+    seen = nccl.parse_log(NCCL_2_27)
     assert chosen(seen) == [
         ("all_reduce", 4, "tree", "ll", 1, 1),
         ("all_reduce", 26214400, "nvlstree", "simple", 16, 1),
@@ -107,17 +107,17 @@ def test_names_and_channels_of_2_27() -> None:
 
 
 def test_a_log_that_says_nothing_is_unknown() -> None:
-    seen = nccl_log.parse("some line\n")
+    seen = nccl.parse_log("some line\n")
     assert (seen["version"], seen["nvls"], seen["choices"], seen["channels"]) == (None, None, [], {})
 
 
 def test_an_own_log_of_each_process_is_asked_for_and_read(tmp_path: Path) -> None:
-    asked = nccl_log.environment(tmp_path)
+    asked = nccl.log_environment(tmp_path)
     assert asked["NCCL_DEBUG"] == "INFO"
     assert {"INIT", "GRAPH", "TUNING"} <= set(asked["NCCL_DEBUG_SUBSYS"].split(","))
-    assert nccl_log.told(tmp_path) == {}
+    assert nccl.read_log(tmp_path) == {}
     Path(asked["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid()))).write_text(NCCL_2_22)
-    assert nccl_log.told(tmp_path) == {"nccl": nccl_log.parse(NCCL_2_22)}
+    assert nccl.read_log(tmp_path) == {"nccl": nccl.parse_log(NCCL_2_22)}
 
 
 # -- the launch that explains ------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_what_was_explained_before_a_stop_is_not_explained_again() -> None:
 
 
 def explaining(text: str, **more: Any) -> Launch:
-    facts = {"nccl": [{"rank": 0, **nccl_log.parse(text)}, {"rank": 1, **nccl_log.parse("")}]}
+    facts = {"nccl": [{"rank": 0, **nccl.parse_log(text)}, {"rank": 1, **nccl.parse_log("")}]}
     return fake.launch(NCCL, 99.0, block=EXPLAIN_BLOCK, facts=facts, **more)
 
 
@@ -228,7 +228,7 @@ def test_the_inspector_is_read_where_it_is_on(tmp_path: Path) -> None:
     path = tmp_path / f"{socket.gethostname()}-pid{os.getpid()}.log"
     path.write_text(text)
     on = {"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_DUMP_DIR": str(tmp_path)}
-    told = nccl_inspector.told(on)["nccl_inspector"]
+    told = nccl.read_inspector(on)["nccl_inspector"]
     assert told["file"] == str(path)
     first, other = told["ops"]
     assert (first["op"], first["bytes"], first["ranks"], first["calls"]) == ("all_reduce", 1 << 20, 8, 3)
@@ -237,10 +237,10 @@ def test_the_inspector_is_read_where_it_is_on(tmp_path: Path) -> None:
     assert (other["op"], other["calls"]) == ("Mystery", 1)
 
     path.unlink()
-    assert nccl_inspector.told(on)["nccl_inspector"] == {"file": None, "ops": []}
+    assert nccl.read_inspector(on)["nccl_inspector"] == {"file": None, "ops": []}
 
 
 @pytest.mark.parametrize("off", [{}, {"NCCL_INSPECTOR_ENABLE": "0"}])
 def test_the_inspector_is_left_alone_where_it_is_off_or_writes_no_json(off: dict[str, str]) -> None:
-    assert nccl_inspector.told(off) == {}
-    assert nccl_inspector.told({"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_PROM_DUMP": "1"}) == {}
+    assert nccl.read_inspector(off) == {}
+    assert nccl.read_inspector({"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_PROM_DUMP": "1"}) == {}

@@ -18,13 +18,10 @@ from torch.distributed import ProcessGroup
 
 from parabench.launch.processes import run_ranks
 from parabench.plan.case import Case
-from parabench.probes.backend_calls import NativeCalls
-from parabench.probes.coalesced import CoalescedCalls
-from parabench.probes.collective_calls import Recorder
+from parabench.probes.backend_calls import CoalescedCalls, NativeCalls, StreamWaits
+from parabench.probes.collective_calls import Recorder, enable_nccl_timing, is_nccl
 from parabench.probes.instruments import Instruments
-from parabench.probes.moments import Moments
-from parabench.probes.nccl_timing import enable_timing, is_nccl
-from parabench.probes.stalls import Stalls
+from parabench.probes.step_clock import Moments
 from parabench.strategies.base import Parallel
 
 CUDA = torch.device("cuda", 0)
@@ -165,7 +162,7 @@ def test_the_trainings_stream_stands_still_for_events_as_fsdp2_waits(bench: Benc
     own = device.stream_type.wait_event
     side = device.stream_type()
     side.time = 7.0
-    with Stalls(bench.recorder):
+    with StreamWaits(bench.recorder):
         device.computes(2.0)
         device.compute.wait_event(side.record_event())
         device.computes(1.0)
@@ -191,9 +188,9 @@ def test_an_operator_that_returns_no_work_keeps_what_it_returned(tmp_path: Path)
 def test_nccls_timing_is_switched_on_for_its_groups_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group()
     monkeypatch.setattr(type(dist.distributed_c10d._world), "pg_map", property(lambda world: {group: None}))
-    enable_timing(torch.device("cpu"))
+    enable_nccl_timing(torch.device("cpu"))
     assert group.timed == 0
-    enable_timing(CUDA)
+    enable_nccl_timing(CUDA)
     assert group.timed == 1
 
 

@@ -22,8 +22,7 @@ from parabench.machine import nvml
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.devices import UNLISTED, UNTOLD, WRAPPED, Devices
-from parabench.probes.pids import RankPids, leave_pid
-from parabench.probes.sampler import PERIOD_S, Sampler
+from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
 from parabench.store.record import MAY_HAVE_WRAPPED, METRICS, NOT_SUPPORTED, DeviceSample, Status
 
 LOST = "the GPU is lost: it fell off the bus or has hung"

@@ -27,7 +27,7 @@ from parabench.plan.pipeline_schedule import automatic, fault
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import settle
 from parabench.plan.validate import check, check_fit
-from parabench.probes import pipeline_busy
+from parabench.probes import pipeline_busy, step_clock
 from parabench.probes.pipeline_busy import BusyShare
 from parabench.store.record import Sample, Status
 from parabench.strategies.base import Context, Place
@@ -296,7 +296,7 @@ class Clock:
 def test_only_the_second_step_is_timed_and_only_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     met: list[float] = []
-    monkeypatch.setattr(pipeline_busy, "perf_counter", clock)
+    monkeypatch.setattr(step_clock, "perf_counter", clock)
     monkeypatch.setattr(pipeline_busy.dist, "all_reduce", lambda _: met.append(clock.now))
     watch = BusyShare(torch.device("cpu"))
     work = watch.counted(clock.work)

@@ -16,7 +16,7 @@ from parabench.collectives.process_group import groups
 from parabench.models.model import Model
 from parabench.probes.backend_calls import NativeCalls
 from parabench.probes.collective_calls import Call, Recorder
-from parabench.probes.moments import Moments
+from parabench.probes.step_clock import Moments
 from parabench.strategies.base import Context, Parallel
 from parabench.strategies.ddp import ddp
 

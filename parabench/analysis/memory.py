@@ -3,7 +3,7 @@
 The formulas count bytes of parameters and divide them. AdamW keeps two moments of each parameter, so that a whole
 state is 4K for K bytes of parameters (Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion
 parameter models", 2020, section 3; there with mixed precision, here all in the parameters' own dtype). What is counted,
-and when, says `parabench.probes.footprint`: activations and communication buffers are not.
+and when, says `parabench.probes.memory`: activations and communication buffers are not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an instrument that watches collectives must offer; `probes.calls.Recorder` is the real one.
+"""What an instrument that watches collectives must offer; `probes.collective_calls.Recorder` is the real one.
 
 Groups carry none while steps are timed: then every call pays one comparison with None.
 """

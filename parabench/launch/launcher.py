@@ -18,7 +18,7 @@ from parabench.launch.rank_env import Venue
 from parabench.launch.spec import Order
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts, Protocol
-from parabench.probes import nccl_log
+from parabench.probes import nccl
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS, read_marks
 from parabench.store.record import Launch, utc_now
@@ -81,7 +81,7 @@ def training_course(case: Case, protocol: Protocol, traces: Path | None = None) 
 
     def job(venue: Venue) -> Job:
         if protocol.explain:
-            venue.environment.update(nccl_log.environment(venue.folder))
+            venue.environment.update(nccl.log_environment(venue.folder))
         return Job(case, protocol, venue, stem)
 
     return Course(

@@ -25,8 +25,7 @@ from parabench.plan.nccl_pins import launch_order
 from parabench.probes.devices import Devices
 from parabench.probes.hang import read_answer
 from parabench.probes.host import Host
-from parabench.probes.pids import RankPids
-from parabench.probes.sampler import Sampler
+from parabench.probes.sampler import RankPids, Sampler
 from parabench.probes.step_clock import told_counts
 from parabench.store.record import AnyCase, DeviceSample, HostSample
 

@@ -22,7 +22,7 @@ from parabench.collectives import join as membership
 from parabench.launch.rank_env import Venue
 from parabench.machine.lifeline import die_with_parent
 from parabench.probes import hang
-from parabench.probes.pids import leave_pid
+from parabench.probes.sampler import leave_pid
 from parabench.store.record import AnyCase
 
 

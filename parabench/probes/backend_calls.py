@@ -4,6 +4,8 @@ DDP's reducer, FSDP2, functional collectives and torch.distributed's functions a
 `c10d::allreduce_`, dispatched by device. While this watches, a function of ours stands one dispatch key above the
 device's; afterwards nothing stands there. So timed steps carry nothing.
 
+Two things that operators do not show are watched beside them: calls that NCCL makes together, and how FSDP2 waits.
+
 The device's kernel must be called with the interpreter's lock released, as operators called from Python are: gloo's
 threads free tensors, for which they want that lock, while they hold the one that a call needs.
 """
@@ -18,6 +20,8 @@ from torch.distributed import ProcessGroup, Work
 from torch.utils._pytree import tree_leaves
 
 from parabench.collectives.observer import Observer
+from parabench.probes.collective_calls import Recorder
+from parabench.probes.step_clock import record_event
 
 # What each operator does, and which argument says how much: what it finishes, or of a gather what it brings.
 OPERATORS: dict[str, tuple[str, int | None]] = {
@@ -95,3 +99,62 @@ class NativeCalls:
             return (*returned[:-1], work.boxed()) if isinstance(returned, tuple) else work.boxed()
 
         return watched
+
+
+class CoalescedCalls:
+    """While its block runs, `recorder` knows which calls NCCL makes together (`batch_isend_irecv`, and whatever else
+    stands in c10d's coalescing manager), and follows their common work.
+
+    Between its start and its end a call returns no work; the end returns one for all. That work has no future, so its
+    end is known only where somebody waits for it.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> CoalescedCalls:
+        recorder, start, end = self._recorder, ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
+
+        def started(group: Any, *arguments: Any) -> None:
+            recorder.together = []
+            start(group, *arguments)
+
+        def ended(group: Any, *arguments: Any) -> Any:
+            return recorder.follow_all(end(group, *arguments))
+
+        self._own = start, end
+        ProcessGroup._start_coalescing = started  # type: ignore[method-assign,assignment]
+        ProcessGroup._end_coalescing = ended  # type: ignore[method-assign,assignment]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        ProcessGroup._start_coalescing, ProcessGroup._end_coalescing = self._own  # type: ignore[method-assign]
+
+
+class StreamWaits:
+    """While its block runs, `recorder` has every wait of the training's stream for another stream's event.
+
+    FSDP2 gathers and reduces on streams of its own and lets the training's stream wait for events there, without
+    `Work.wait`. `torch.cuda.Stream.wait_stream` ends in `wait_event` too.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> StreamWaits:
+        recorder, wait_event = self._recorder, torch.cuda.Stream.wait_event
+
+        def watched(stream: Any, awaited: Any) -> None:
+            if stream != recorder.stream:
+                wait_event(stream, awaited)
+                return
+            begin = record_event(stream)
+            wait_event(stream, awaited)
+            recorder.waits.append((begin, record_event(stream)))
+
+        self._own = wait_event
+        torch.cuda.Stream.wait_event = watched  # type: ignore[method-assign,assignment]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        torch.cuda.Stream.wait_event = self._own  # type: ignore[method-assign]

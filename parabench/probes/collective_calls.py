@@ -23,8 +23,7 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-from parabench.probes.moments import Moment, Moments, event
-from parabench.probes.nccl_timing import is_nccl
+from parabench.probes.step_clock import Moment, Moments, record_event
 from parabench.store.record import MESSAGES
 
 # Waiting for a message that is there already takes some 10 us. What took longer ended when the wait did.
@@ -61,7 +60,7 @@ class Call:
 
     def timed(self, job: Callable[[], None]) -> Callable[[], None]:
         """`job`, which notes when it begins and ends."""
-        now: Callable[[], Moment] = event if self.on_stream else perf_counter
+        now: Callable[[], Moment] = record_event if self.on_stream else perf_counter
 
         def run() -> None:
             self.begin = now()
@@ -216,7 +215,7 @@ class WatchedWork(Work):
         on_stream = self._call.on_stream and self._end is None
         if on_stream and self._call.awaited is None:
             for call in self._calls:
-                call.awaited = event()
+                call.awaited = record_event()
         with self._call.waiting():
             over = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
         # Whoever comes late to a collective finds its end noted by its future, or does the rest of it here; gloo has no
@@ -285,4 +284,24 @@ class WatchedWork(Work):
         if self._call.end is not None:
             return
         for call in self._calls:
-            call.end = event() if call.on_stream else perf_counter()
+            call.end = record_event() if call.on_stream else perf_counter()
+
+
+def is_nccl(group: Any, device: torch.device) -> bool:
+    """Whether NCCL carries what `group` sends from `device`."""
+    if device.type != "cuda":
+        return False
+    try:
+        return "nccl" in group._get_backend(device).name().lower()
+    except RuntimeError:  # the group has no backend for that device
+        return False
+
+
+def enable_nccl_timing(device: torch.device) -> None:
+    """From now on NCCL's works know how long they took (`Work._get_duration`): c10d records a timed event before each.
+
+    c10d has no way to switch it off again, so it must not be called before the last timed step.
+    """
+    for group in dist.distributed_c10d._world.pg_map:
+        if is_nccl(group, device):
+            group._enable_collectives_timing()  # type: ignore[attr-defined]

@@ -12,8 +12,7 @@ from typing import Any
 import pynvml
 
 from parabench.machine import nvml
-from parabench.probes.pids import RankPids
-from parabench.probes.sampler import Reasons
+from parabench.probes.sampler import RankPids, Reasons
 from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")

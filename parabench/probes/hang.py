@@ -28,7 +28,7 @@ MOST_PENDING = 8
 
 
 class Marked(Protocol):
-    """A clock of steps; `probes.steps.StepClock` is the real one."""
+    """A clock of steps; `probes.step_clock.StepClock` is the real one."""
 
     @property
     def enqueued(self) -> int | None: ...  # noqa: D102

@@ -10,8 +10,7 @@ from time import perf_counter
 
 import psutil
 
-from parabench.probes.pids import RankPids
-from parabench.probes.sampler import Reasons
+from parabench.probes.sampler import RankPids, Reasons
 from parabench.store.record import HostSample
 
 # Which processes are ours is looked up once in so many readings: it costs more than a reading.

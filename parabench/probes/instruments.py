@@ -13,14 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 from parabench.collectives import is_backends
 from parabench.collectives.process_group import groups
 from parabench.plan.case import Case
-from parabench.probes.backend_calls import NativeCalls
-from parabench.probes.buckets import Buckets, last_before
-from parabench.probes.coalesced import CoalescedCalls
-from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder
-from parabench.probes.ddp_logger import DdpLogger
-from parabench.probes.moments import Moments, step_of
-from parabench.probes.nccl_timing import enable_timing
-from parabench.probes.stalls import Stalls
+from parabench.probes.backend_calls import CoalescedCalls, NativeCalls, StreamWaits
+from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder, enable_nccl_timing
+from parabench.probes.ddp import Buckets, DdpLogger, last_before
+from parabench.probes.step_clock import Moments, step_of
 from parabench.store.record import SeenCall
 from parabench.strategies.base import Parallel
 
@@ -43,9 +39,9 @@ class Instruments:
 
     def __enter__(self) -> Instruments:
         if self._device.type == "cuda":
-            self._on.enter_context(Stalls(self._recorder))
+            self._on.enter_context(StreamWaits(self._recorder))
         if dist.is_initialized():
-            enable_timing(self._device)
+            enable_nccl_timing(self._device)
             self._on.enter_context(CoalescedCalls(self._recorder))
             self._on.enter_context(NativeCalls(self._recorder, self._device.type))
             for group in groups:

@@ -1,11 +1,21 @@
-"""Peak memory of a rank's measured steps, read once, after the last of them."""
+"""A rank's memory: peaks of the measured steps, what each part of an instrumented step holds, and the training state.
+
+The resident set of a process is mostly torch itself; the state's bytes, counted from tensors (parameters, gradients,
+optimizer state), are what a strategy promises to divide.
+"""
 
 from __future__ import annotations
 
 import gc
+import os
 import resource
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+
+from parabench.strategies.base import Clock, Steps, local_part
 
 
 def forget_building(device: torch.device) -> None:
@@ -38,3 +48,126 @@ def peak_memory(device: torch.device) -> dict[str, float]:
         peaks["peak_allocated_bytes"] = float(max(map(torch.cuda.max_memory_allocated, devices)))
         peaks["peak_reserved_bytes"] = float(max(map(torch.cuda.max_memory_reserved, devices)))
     return peaks
+
+
+# What ends at each of a step's five marks; at the second, where the batch is there, nothing does.
+ENDS = ("begin", None, "forward", "backward", "optimizer")
+Reading = tuple[str, float]
+
+
+class MemoryClock:
+    """Marks what `clock` marks, and reads memory after each: wrapped around the clock of instrumented steps only.
+
+    On CUDA it asks torch's allocator, whose count follows the host, not the device: what a part asked for is counted to
+    it, wherever its kernels are. On the CPU torch keeps no count; there it is the process' resident set.
+    """
+
+    def __init__(self, clock: Clock, device: torch.device, first: int) -> None:
+        self._clock, self._step, self._at, self._skipped = clock, first, 0, False
+        self._read: Callable[[str], list[Reading]] = Allocator(device) if device.type == "cuda" else ResidentSet()
+        self.readings: list[tuple[int, str, float]] = []
+
+    def mark(self) -> None:
+        """The next of the five moments of a step is now."""
+        self._clock.mark()
+        part = ENDS[self._at]
+        if part is not None:
+            part = "forward_backward" if part == "backward" and self._skipped else part
+            self.readings += [(self._step, f"{part}_{name}", value) for name, value in self._read(part)]
+        self._next()
+
+    def skip(self) -> None:
+        """The next of the five moments does not exist: forward and backward take turns in this step."""
+        self._clock.skip()
+        self._skipped = True
+        self._next()
+
+    def _next(self) -> None:
+        self._at += 1
+        if self._at == len(ENDS):
+            self._at, self._step, self._skipped = 0, self._step + 1, False
+
+
+class Allocator:
+    """torch's CUDA allocator since the last look: its peaks, and what it holds in no tensor now."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __call__(self, part: str) -> list[Reading]:
+        """(name, bytes) each; at a step's begin what is held, not a peak. The next peak counts from here."""
+        counts: dict[str, Any] = torch.cuda.memory.memory_stats_as_nested_dict(self._device)
+        allocated, reserved = counts["allocated_bytes"]["all"], counts["reserved_bytes"]["all"]
+        which = "current" if part == "begin" else "peak"
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return [
+            ("allocated_bytes", float(allocated[which])),
+            ("reserved_bytes", float(reserved[which])),
+            ("unused_bytes", float(reserved["current"] - allocated["current"])),
+            ("inactive_split_bytes", float(counts["inactive_split_bytes"]["all"]["current"])),
+        ]
+
+
+class ResidentSet:
+    """The process' resident set now, as /proc/self/statm has it; the file stays open, so that a look costs little."""
+
+    def __init__(self) -> None:
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._page = os.sysconf("SC_PAGE_SIZE")
+
+    def __call__(self, part: str) -> list[Reading]:
+        """(name, bytes)."""
+        return [("rss_bytes", float(int(os.pread(self._statm, 128, 0).split()[1]) * self._page))]
+
+    def __del__(self) -> None:
+        os.close(self._statm)
+
+
+class Footprint:
+    """Bytes of the training state, counted at the three moments of one step at which each kind is there.
+
+    Parameters are counted at the end of forward, when what was gathered for it and not given back is still held,
+    and again after backward; the larger counts. A shard and what was gathered from it both count.
+    """
+
+    def __init__(self, module: nn.Module, optimizer: Steps) -> None:
+        self._module, self._optimizer = module, optimizer
+        self._bytes = {"parameter_bytes": 0, "gradient_bytes": 0, "optimizer_bytes": 0}
+        self._hook = module.register_forward_hook(lambda *_: self._parameters())
+
+    def after_backward(self) -> None:
+        """Gradients are whole now. Ends what was looked at in forward."""
+        self._hook.remove()
+        self._parameters()
+        gradients = (p.grad for p in self._own() if p.grad is not None)
+        self._bytes["gradient_bytes"] = held_bytes(gradients)
+
+    def after_step(self) -> dict[str, int]:
+        """{metric: bytes} of all three."""
+        # What is split between ranks is in the optimizer that each of them has inside.
+        optimizer = self._optimizer
+        # ZeroRedundancyOptimizer calls it `optim`; importing its module would bring torch.jit's into every process.
+        inner: Steps = getattr(optimizer, "optim", optimizer)
+        # The count of steps is a scalar for each parameter, which no formula counts.
+        states = (v for state in inner.state.values() for v in state.values())
+        self._bytes["optimizer_bytes"] = held_bytes(v for v in states if isinstance(v, Tensor) and v.dim() > 0)
+        return self._bytes
+
+    def _parameters(self) -> None:
+        count = held_bytes(self._own())
+        self._bytes["parameter_bytes"] = max(self._bytes["parameter_bytes"], count)
+
+    def _own(self) -> list[Tensor]:
+        """Those that this rank updates or differentiates: sharded ones as their shards."""
+        updated = [p for group in self._optimizer.param_groups for p in group["params"]]
+        return [*updated, *self._module.parameters()]
+
+
+def held_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of this rank's parts of `tensors`, what is stored once counted once."""
+    seen: dict[tuple[int, int], int] = {}
+    for tensor in tensors:
+        local = local_part(tensor)
+        if local.numel():
+            seen[local.data_ptr(), local.nbytes] = local.nbytes
+    return sum(seen.values())

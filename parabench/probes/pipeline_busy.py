@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from time import perf_counter
 from typing import ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
+
+from parabench.probes.step_clock import Moment, clock_of, elapsed_s
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +29,7 @@ class BusyShare:
     def __init__(self, device: torch.device) -> None:
         self.share: float | None = None
         self._device = device
+        self._now = clock_of(device)
         self._steps = count()
         self._watching = False
         self._spans: list[tuple[Moment, Moment]] = []
@@ -38,9 +40,9 @@ class BusyShare:
         def timed(*args: P.args, **kwargs: P.kwargs) -> R:
             if not self._watching:
                 return call(*args, **kwargs)
-            begin = Moment(self._device)
+            begin = self._now()
             result = call(*args, **kwargs)
-            self._spans.append((begin, Moment(self._device)))
+            self._spans.append((begin, self._now()))
             return result
 
         return timed
@@ -53,11 +55,13 @@ class BusyShare:
             yield
             return
         self._meet()
-        begin = Moment(self._device)
+        begin = self._now()
         yield
         self._meet()
-        whole = begin.until(Moment(self._device))
-        self.share = sum(start.until(end) for start, end in self._spans) / whole
+        end = self._now()
+        if not isinstance(end, float):
+            end.synchronize()
+        self.share = sum(elapsed_s(*span) for span in self._spans) / elapsed_s(begin, end)
         self._spans.clear()
         self._watching = False
 
@@ -66,21 +70,3 @@ class BusyShare:
         nothing = torch.zeros(1, device=self._device)
         dist.all_reduce(nothing)
         nothing.item()
-
-
-class Moment:
-    """Now: on the CPU by its clock, on CUDA when the device has come here."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._at = perf_counter()
-        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
-        if self._event is not None:
-            self._event.record()
-
-    def until(self, later: Moment) -> float:
-        """Seconds from here to `later`."""
-        if self._event is None or later._event is None:
-            return later._at - self._at
-        later._event.synchronize()
-        milliseconds: float = self._event.elapsed_time(later._event)
-        return milliseconds / 1e3

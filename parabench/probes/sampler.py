@@ -6,9 +6,11 @@ It may not delay a launch, and not fail one: what cannot be read becomes a null 
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Protocol
@@ -128,3 +130,31 @@ class Sampler:
             "cpu_s": self._cpu_s,
             "unread": dict(self._unread),
         }
+
+
+def leave_pid(folder: Path, rank: int) -> None:
+    """Say that this process is `rank`: what a watcher finds is whole, or not there."""
+    part = folder / f"pid{rank}.part"
+    part.write_text(str(os.getpid()))
+    part.replace(folder / f"pid{rank}")
+
+
+class RankPids:
+    """The process id of each of `ranks`, as far as they have said it; several threads may ask."""
+
+    def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
+        self._folder = folder
+        self._missing = list(ranks)
+        self._known: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def look(self) -> dict[int, int]:
+        """{rank: process id} of those that have begun."""
+        with self._lock:
+            for rank in list(self._missing):
+                try:
+                    self._known[rank] = int((self._folder / f"pid{rank}").read_text())
+                except FileNotFoundError:
+                    continue
+                self._missing.remove(rank)
+            return dict(self._known)

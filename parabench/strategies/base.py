@@ -39,7 +39,7 @@ class Context:
 
 
 class Clock(Interface):
-    """Marks the moments of a step; `probes.steps.StepClock` is the real one."""
+    """Marks the moments of a step; `probes.step_clock.StepClock` is the real one."""
 
     def mark(self) -> None: ...  # noqa: D102
     def skip(self) -> None: ...  # noqa: D102

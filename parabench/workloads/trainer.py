@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from parabench.probes.footprint import Footprint
+from parabench.probes.memory import Footprint
 from parabench.strategies.base import Clock, Compute, Steps
 
 

@@ -26,11 +26,10 @@ from parabench.models.build import attention_of, build_model, sizes
 from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes import hang, nccl_inspector, nccl_log
-from parabench.probes.allocator import MemoryClock
+from parabench.probes import hang, nccl
 from parabench.probes.flops import count_flops
 from parabench.probes.instruments import Instruments
-from parabench.probes.memory import forget_building, forget_peak, peak_memory
+from parabench.probes.memory import MemoryClock, forget_building, forget_peak, peak_memory
 from parabench.probes.profiler import Traces
 from parabench.probes.replicas import fingerprints
 from parabench.probes.step_clock import Awaited, StepClock, tell_counts
@@ -81,7 +80,7 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     gc.collect()
     if grouped:
         join.leave()
-    told = nccl_inspector.told(os.environ) | (nccl_log.told(job.venue.folder) if job.protocol.explain else {})
+    told = nccl.read_inspector(os.environ) | (nccl.read_log(job.venue.folder) if job.protocol.explain else {})
     return result | clock | {"told": result["told"] | told}
 
 

@@ -19,8 +19,7 @@ from parabench.machine.lifeline import die_with_parent
 from parabench.machine.nvml import Used, keep_nvml
 from parabench.probes.devices import Devices
 from parabench.probes.host import Host
-from parabench.probes.pids import RankPids
-from parabench.probes.sampler import PATIENCE_S, PERIOD_S, Sampler, Source
+from parabench.probes.sampler import PATIENCE_S, PERIOD_S, RankPids, Sampler, Source
 from parabench.store.record import DeviceSample, HostSample
 
 # A spawned process imports Python's and our modules first.

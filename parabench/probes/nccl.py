@@ -1,16 +1,25 @@
-"""What NCCL says of itself in its log: version, rings and trees, transports, and what it chose for each size.
+"""What NCCL says of itself: in its log version, rings and trees, transports, and what it chose for each size; and what
+its Inspector measured, where the user has switched that on.
 
 NCCL has no interface that tells it, so one launch that never counts runs with its log switched on
 (`NCCL_DEBUG=INFO`), and the lines of `src/init.cc`, `src/graph/`, `src/transport/` and `src/enqueue.cc` are read. What
 a version does not say stays unknown.
+
+The Inspector is a plugin of NCCL's that times every collective (NCCL's ext-profiler/inspector). It is no probe of
+ours: it is on in the timed steps too, when NCCL_PROFILER_PLUGIN and NCCL_INSPECTOR_ENABLE say so. What it wrote of a
+launch is read after the group was left, which makes it write.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 # NCCL's numbers of algorithms and protocols, which it logged instead of names before 2.24 (src/include/nccl_common.h).
@@ -38,7 +47,7 @@ _CHOICE = re.compile(
 )
 
 
-def environment(folder: Path) -> dict[str, str]:
+def log_environment(folder: Path) -> dict[str, str]:
     """What makes NCCL write its log, one file for each process, into `folder`."""
     return {
         "NCCL_DEBUG": "INFO",
@@ -47,13 +56,13 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def told(folder: Path) -> dict[str, dict[str, Any]]:
+def read_log(folder: Path) -> dict[str, dict[str, Any]]:
     """{"nccl": what this process' NCCL wrote}, {} where it wrote nothing."""
     path = folder / f"nccl-{os.getpid()}.log"
-    return {"nccl": parse(path.read_text(errors="replace"))} if path.exists() else {}
+    return {"nccl": parse_log(path.read_text(errors="replace"))} if path.exists() else {}
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse_log(text: str) -> dict[str, Any]:
     """One process' log: "version", "network", "plugin", "nvls" (whether it could be used), "channels" of each kind,
     "rings" and "trees" ({channel: ranks}), "transports" ({name: connections}), "choices". What is not there is None or
     empty.
@@ -106,3 +115,64 @@ def _name(word: str, names: tuple[str, ...]) -> str:
     if not word.isdigit():
         return word.lower().replace("_", "")
     return names[int(word)] if int(word) < len(names) else word
+
+
+# The plugin's name for each number and ours, with what makes SI units of it.
+NUMBERS = {
+    "coll_exec_time_us": ("duration_s", 1e-6),
+    "coll_algobw_gbs": ("algbw_bytes_per_s", 1e9),
+    "coll_busbw_gbs": ("busbw_bytes_per_s", 1e9),
+}
+
+
+def read_inspector(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """{"nccl_inspector": {"file", "ops"}} of this process; {} where the Inspector is off or writes for Prometheus.
+
+    "file" is None where none was found.
+    """
+    if _is_off(environment, "NCCL_INSPECTOR_ENABLE") or not _is_off(environment, "NCCL_INSPECTOR_PROM_DUMP"):
+        return {}
+    job = environment.get("SLURM_JOBID", "unknown-jobid")
+    folder = Path(environment.get("NCCL_INSPECTOR_DUMP_DIR", f"nccl-inspector-{job}"))
+    path = folder / f"{socket.gethostname()}-pid{os.getpid()}.log"
+    if not path.exists():
+        return {"nccl_inspector": {"file": None, "ops": []}}
+    return {"nccl_inspector": {"file": str(path), "ops": inspector_ops(path.read_text(errors="replace"))}}
+
+
+def _is_off(environment: Mapping[str, str], name: str) -> bool:
+    """Whether a switch of the environment is not set, or set to 0."""
+    return environment.get(name, "0") in ("", "0")
+
+
+def inspector_ops(text: str) -> list[dict[str, Any]]:
+    """One entry for each operation and size: "op", "bytes", "ranks", "calls", and the medians "duration_s",
+    "algbw_bytes_per_s" and "busbw_bytes_per_s", None where the plugin tells none."""
+    calls: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
+    for entry in _entries(text):
+        call = entry.get("coll_perf")
+        if isinstance(call, dict) and "coll" in call:
+            op = str(call["coll"])
+            key = OPS.get(op, op), call["coll_msg_size_bytes"], entry["header"]["n_ranks"]
+            calls.setdefault(key, []).append(call)
+    return [
+        {"op": op, "bytes": size, "ranks": ranks, "calls": len(each)}
+        | {ours: _median(each, theirs, factor) for theirs, (ours, factor) in NUMBERS.items()}
+        for (op, size, ranks), each in calls.items()
+    ]
+
+
+def _entries(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file, one after the other, however they are laid out; it may end in the middle of one."""
+    decoder, at = json.JSONDecoder(), 0
+    while (at := text.find("{", at)) >= 0:
+        try:
+            entry, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            return
+        yield entry
+
+
+def _median(calls: list[Mapping[str, Any]], name: str, factor: float) -> float | None:
+    values = [call[name] * factor for call in calls if call.get(name) is not None]
+    return median(values) if values else None
