@@ -11,7 +11,7 @@ import fake_results
 import pytest
 from page_helpers import unpacked
 
-from parabench.commands.list import ALGORITHMS
+from parabench.collectives import ALGORITHMS
 from parabench.plan.collective_case import OPS
 from parabench.report.build import render
 from parabench.report.palette import ALGORITHM, algorithm_line

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from parabench.analysis.session import Session
-from parabench.cli import run
 from parabench.commands.options import flags_of
+from parabench.commands.run import run
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol

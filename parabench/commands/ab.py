@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parabench.commands.compare import OUTPUTS, gate_renders
-from parabench.commands.options import gate, session, shared, training
-from parabench.commands.outputs import STANDARD_OUTPUT, check_apart, give
-from parabench.commands.surroundings import command, console
+from parabench.commands.options import command, gate, session, shared, training
+from parabench.commands.output import STANDARD_OUTPUT, check_apart, console, give
 
 if TYPE_CHECKING:
     from parabench.analysis.compare.gate import Comparison

@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from parabench.commands.outputs import json_text
-from parabench.commands.stores import chosen_in
-from parabench.commands.surroundings import say
+from parabench.commands.options import chosen_in
+from parabench.commands.output import json_text, say
 from parabench.errors import UsageError
 
 

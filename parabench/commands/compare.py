@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from parabench.commands.options import between_sessions, gate, shared
-from parabench.commands.outputs import FILE, Renders, check_apart, give, json_text
+from parabench.commands.output import FILE, Renders, check_apart, give, json_text
 from parabench.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
+import click
 
 from parabench import __version__
-from parabench.machine.gpu_checks import check
-from parabench.machine.machine import Machine, environment, this_machine
-from parabench.machine.nvml import look
 from parabench.store.record import Finding
+
+if TYPE_CHECKING:
+    from parabench.machine.machine import Machine
 
 # A benchmark shares its cores with whatever else runs; below this share of them nothing is noticed.
 BUSY_SHARE = 0.25
@@ -22,9 +22,18 @@ BUSY_SHARE = 0.25
 LOOK_S = 0.5
 
 
+@click.command
+def doctor() -> None:
+    """Look at devices, versions and backends, and at what would make numbers untrustworthy."""
+    raise SystemExit(examine(click.echo))
+
+
 def examine(tell: Callable[[str], None]) -> int:
     """Tell, line by line, what is here and what is doubtful; returns 1 when nothing could be launched at all."""
     import torch.distributed as dist
+
+    from parabench.machine.gpu_checks import check
+    from parabench.machine.machine import environment, this_machine
 
     machine = this_machine()
     facts = environment(machine)
@@ -73,6 +82,8 @@ def _network(network: dict[str, Any]) -> str:
 
 def _samplers() -> str:
     """What is read around a launch here, and what of it cannot be."""
+    from parabench.machine.nvml import look
+
     devices, why = look()
     said = ["resident sets and other processes' share of the CPU"]
     for index, unread in devices:
@@ -90,6 +101,8 @@ def _by_reason(unread: dict[str, str]) -> dict[str, list[str]]:
 
 def doubts(machine: Machine) -> Iterator[Finding]:
     """What would disturb a measurement on this machine now."""
+    import psutil
+
     if not machine.gpus:
         yield Finding(
             "shared_cpu",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from parabench.commands.outputs import FILE, check_apart, give, json_text
+from parabench.commands.output import FILE, check_apart, give, json_text
 from parabench.errors import UsageError
 
 
@@ -17,7 +17,7 @@ class Day(click.ParamType[str]):
 
     name = "date"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: D102
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
             moment = datetime.fromisoformat(str(value))
         except ValueError:

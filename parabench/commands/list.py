@@ -1,20 +1,33 @@
-"""What `parabench list` shows. Free of torch."""
+"""`parabench list`: what can be measured here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from parabench.collectives import ALGORITHMS
-from parabench.data import SOURCES
-from parabench.errors import UsageError
-from parabench.machine.machine import this_machine
-from parabench.models import MODELS
-from parabench.plan.suite import load_suite, shipped
-from parabench.strategies import STRATEGIES, StrategyEntry
+import click
+
+from parabench.commands.output import say
+
+if TYPE_CHECKING:
+    from parabench.strategies import StrategyEntry
+
+
+@click.command
+def list() -> None:
+    """Show suites, strategies, algorithms and models, and what this machine can run."""
+    say(lines())
 
 
 def lines() -> Iterator[str]:
     """Suites, strategies, algorithms, models, data, then what this machine can run."""
+    from parabench.collectives import ALGORITHMS
+    from parabench.data import SOURCES
+    from parabench.machine.machine import this_machine
+    from parabench.models import MODELS
+    from parabench.plan.suite import shipped
+    from parabench.strategies import STRATEGIES
+
     yield from _section("suites", {name: _question(name) for name in shipped()})
     yield from _section("strategies", {name: _strategy(entry) for name, entry in STRATEGIES.items()})
     yield from _section("algorithms", {name: entry.summary for name, entry in ALGORITHMS.items()})
@@ -40,6 +53,9 @@ def _section(title: str, rows: dict[str, str]) -> Iterator[str]:
 
 
 def _question(name: str) -> str:
+    from parabench.errors import UsageError
+    from parabench.plan.suite import load_suite
+
     try:
         return load_suite(name).question.splitlines()[0]
     except UsageError as error:

@@ -1,9 +1,11 @@
-"""Options that several commands take, and their types."""
+"""What a command is given: options that several take, the store and session they name, the command line itself."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from parabench.cluster.topology import Flags
+from parabench.errors import UsageError
 
 DEFAULT_OUT = Path("parabench-results")
 
@@ -22,7 +25,7 @@ class Fraction(click.ParamType[float]):
 
     name = "fraction"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: D102
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
         text = str(value).strip()
@@ -38,7 +41,7 @@ class Fraction(click.ParamType[float]):
 class Rate(click.FloatRange):
     """A range that holds no NaN, which click lets pass: nothing would be significant at that level."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: D102
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         rate = float(super().convert(value, param, ctx))
         if math.isnan(rate):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
@@ -191,3 +194,28 @@ def shared(*options: Callable[[F], F]) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+def chosen_in(store: str, session: str | None) -> tuple[Path, str | None]:
+    """(store, session) of an argument `store` or `store@session`, and of --session.
+
+    Raises UsageError where both name a session.
+    """
+    from parabench.store.store import split
+
+    path, named = split(store)
+    if named is not None and session is not None:
+        raise UsageError(f"{store} and --session {session} both name a session; give one of them")
+    return path, session if named is None else named
+
+
+def find_users_own() -> None:
+    """A user's own strategy or model, package.module:name, is found where the user stands. Last in line, so that no
+    file there takes the place of a library's."""
+    with contextlib.suppress(FileNotFoundError):
+        sys.path.append(os.getcwd())
+
+
+def command() -> list[str]:
+    """The command that reproduces this session, without what only continues it."""
+    return ["parabench", *(argument for argument in sys.argv[1:] if argument != "--resume")]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from parabench.commands.stores import chosen_in
-from parabench.commands.surroundings import show
+from parabench.commands.options import chosen_in
+from parabench.commands.output import show
 from parabench.errors import UsageError
 
 # What `report` and `serve` have in common.

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from parabench.commands.options import DEFAULT_OUT
+from parabench.commands.options import DEFAULT_OUT, chosen_in
+from parabench.commands.output import say, show
 from parabench.commands.report import template_option
-from parabench.commands.stores import chosen_in
-from parabench.commands.surroundings import say, show
 from parabench.signals import Interrupted, stop_signals
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from parabench.commands.options import session, shared, training
-from parabench.commands.surroundings import command, find_users_own
+from parabench.commands.options import command, find_users_own, session, shared, training
 from parabench.errors import UsageError
 
 AFTER_RANK_0_S = 1.0

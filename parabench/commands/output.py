@@ -1,17 +1,19 @@
-"""What a command that answers gives: lines for the terminal, and the files that are asked for."""
+"""What a command prints and writes: lines for the terminal, the files that are asked for, a page in the browser."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from parabench.commands.surroundings import say
 from parabench.errors import UsageError
 from parabench.files import write_whole
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # An option's file. "-" is standard output, which then holds that file alone.
 FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
@@ -60,3 +62,30 @@ def give(files: Files, renders: Renders, lines: Iterable[str], what: str) -> Non
                 failed.append(str(error))
     if failed:
         raise UsageError("; ".join(failed))
+
+
+def console(stderr: bool = False) -> Console:
+    """Where a run tells how far it is; on standard error when the output is to hold something else alone."""
+    from parabench.session.progress import PatientConsole
+
+    return PatientConsole(stderr=stderr)
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines of a store, which anyone may have written, so that they control no terminal and stay lines."""
+    from parabench.analysis.text import format
+
+    for line in lines:
+        click.echo(format.printable(line))
+
+
+def show(address: str, called: str) -> None:
+    """Open an address in the user's browser; where there is none, a line says what to open by hand."""
+    import webbrowser
+
+    try:
+        shown = webbrowser.open(address)
+    except (webbrowser.Error, OSError):
+        shown = False
+    if not shown:
+        click.echo(f"parabench: no browser could be started; open {called} yourself", err=True)
