@@ -319,7 +319,7 @@ class AlgorithmGroup(ProcessGroup):
     _backends_barrier: Any = _delegated("barrier", "barrier", buffer=None)
     monitored_barrier: Any = _delegated("monitored_barrier")
 
-    def getBackendName(self) -> str:  # noqa: D102, N802 - c10d's name
+    def getBackendName(self) -> str:  # noqa: N802 - c10d's name
         return BACKEND
 
     def stop(self) -> None:

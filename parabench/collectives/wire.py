@@ -21,8 +21,8 @@ _TAG = 0x7062
 class Backend(Protocol):
     """What a wire needs of a c10d backend."""
 
-    def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> Work: ...  # noqa: D102, N803
-    def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> Work: ...  # noqa: D102, N803
+    def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> Work: ...  # noqa: N803
+    def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> Work: ...  # noqa: N803
 
 
 class Message(Protocol):

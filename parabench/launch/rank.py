@@ -30,9 +30,9 @@ class RankJob(Protocol):
     """What the driver sends to every rank. In its venue's folder ranks leave their results."""
 
     @property
-    def case(self) -> AnyCase: ...  # noqa: D102
+    def case(self) -> AnyCase: ...
     @property
-    def venue(self) -> Venue: ...  # noqa: D102
+    def venue(self) -> Venue: ...
 
 
 AJob = TypeVar("AJob", bound=RankJob)

@@ -22,31 +22,31 @@ class Agreed(RendezvousHandler):
         self._run_id = parameters.run_id
         self._team: Team = parameters.config["team"]
 
-    def get_backend(self) -> str:  # noqa: D102 - RendezvousHandler's
+    def get_backend(self) -> str:
         return BACKEND
 
     @property
-    def use_agent_store(self) -> bool:  # noqa: D102
+    def use_agent_store(self) -> bool:
         return False
 
-    def next_rendezvous(self) -> RendezvousInfo:  # noqa: D102
+    def next_rendezvous(self) -> RendezvousInfo:
         team, meeting = self._team, self._team.meeting
         where = RendezvousStoreInfo(meeting.address, meeting.port) if meeting else RendezvousStoreInfo("127.0.0.1", 0)
         return RendezvousInfo(team.agents_store(), team.node, team.nodes, where)
 
-    def is_closed(self) -> bool:  # noqa: D102
+    def is_closed(self) -> bool:
         return False
 
-    def set_closed(self) -> None:  # noqa: D102
+    def set_closed(self) -> None:
         pass
 
-    def num_nodes_waiting(self) -> int:  # noqa: D102
+    def num_nodes_waiting(self) -> int:
         return 0
 
-    def get_run_id(self) -> str:  # noqa: D102
+    def get_run_id(self) -> str:
         return self._run_id
 
-    def shutdown(self) -> bool:  # noqa: D102
+    def shutdown(self) -> bool:
         return True
 
 

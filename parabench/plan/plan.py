@@ -33,9 +33,9 @@ class AnyProtocol(Interface):
     """What every kind of protocol has: how often each case is launched, and when a launch counts as hung."""
 
     @property
-    def launches(self) -> int: ...  # noqa: D102
+    def launches(self) -> int: ...
     @property
-    def deadline_s(self) -> float | None: ...  # noqa: D102
+    def deadline_s(self) -> float | None: ...
 
 
 C = TypeVar("C", bound=AnyCase)

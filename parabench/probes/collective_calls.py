@@ -254,22 +254,22 @@ class WatchedWork(Work):
         self._inner = self._end = None
         return True
 
-    def is_completed(self) -> bool:  # noqa: D102
+    def is_completed(self) -> bool:
         return self._inner is None or bool(self._inner.is_completed())
 
-    def is_success(self) -> bool:  # noqa: D102
+    def is_success(self) -> bool:
         return self._inner is None or bool(self._inner.is_success())
 
-    def exception(self) -> Any:  # noqa: D102
+    def exception(self) -> Any:
         return None if self._inner is None else self._inner.exception()
 
-    def result(self) -> Any:  # noqa: D102
+    def result(self) -> Any:
         return [] if self._inner is None else self._inner.result()
 
     def _source_rank(self) -> int:
         return int(self._inner._source_rank())
 
-    def synchronize(self) -> None:  # noqa: D102
+    def synchronize(self) -> None:
         if self._inner is not None:
             self._inner.synchronize()
 

@@ -31,8 +31,8 @@ class Marked(Protocol):
     """A clock of steps; `probes.step_clock.StepClock` is the real one."""
 
     @property
-    def enqueued(self) -> int | None: ...  # noqa: D102
-    def read(self) -> None: ...  # noqa: D102
+    def enqueued(self) -> int | None: ...
+    def read(self) -> None: ...
 
 
 _clocks: list[tuple[Marked, torch.device]] = []

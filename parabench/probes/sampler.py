@@ -26,9 +26,9 @@ class Source(Protocol):
 
     name: str
 
-    def start(self) -> None: ...  # noqa: D102
-    def tick(self) -> None: ...  # noqa: D102
-    def stop(self) -> None: ...  # noqa: D102
+    def start(self) -> None: ...
+    def tick(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 class Reasons:
@@ -50,8 +50,8 @@ class Reasons:
 class Stop(Protocol):
     """What ends the sampler; threading.Event is one."""
 
-    def set(self) -> None: ...  # noqa: D102
-    def wait(self, timeout: float) -> bool: ...  # noqa: D102
+    def set(self) -> None: ...
+    def wait(self, timeout: float) -> bool: ...
 
 
 class Sampler:

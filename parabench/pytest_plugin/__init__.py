@@ -229,7 +229,7 @@ class RecordedTimer:
         """What the next rounds will have taken."""
         self._readings = (reading for duration in durations for reading in (0.0, duration))
 
-    def __call__(self) -> float:  # noqa: D102 - the class says it
+    def __call__(self) -> float:
         return next(self._readings)
 
 

@@ -52,7 +52,7 @@ LaunchProtocol = TypeVar("LaunchProtocol", bound=AnyProtocol, contravariant=True
 class LaunchOf(Interface[LaunchedCase, LaunchProtocol]):
     """The process seam: `launcher.launch`, `collective_launcher.launch_collective`, or a test's stand-in."""
 
-    def __call__(self, case: LaunchedCase, protocol: LaunchProtocol, *, deadline_s: float) -> Launch: ...  # noqa: D102
+    def __call__(self, case: LaunchedCase, protocol: LaunchProtocol, *, deadline_s: float) -> Launch: ...
 
 
 LaunchFunction = LaunchOf[Case, Protocol]
@@ -61,8 +61,8 @@ LaunchFunction = LaunchOf[Case, Protocol]
 class Progress(Interface):
     """Who is told how the session goes on."""
 
-    def launching(self, case: AnyCase, block: int) -> None: ...  # noqa: D102
-    def launched(self, launch: Launch) -> None: ...  # noqa: D102
+    def launching(self, case: AnyCase, block: int) -> None: ...
+    def launched(self, launch: Launch) -> None: ...
 
 
 def turns_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[Turn[C]]:

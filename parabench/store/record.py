@@ -23,30 +23,30 @@ class AnyCase(Protocol):
     """What every kind of case tells of itself; `case.Case` and `collective_case.CollectiveCase` are the two kinds."""
 
     @property
-    def kind(self) -> str: ...  # noqa: D102
+    def kind(self) -> str: ...
     @property
-    def id(self) -> str: ...  # noqa: D102
+    def id(self) -> str: ...
     @property
-    def label(self) -> str: ...  # noqa: D102
+    def label(self) -> str: ...
     @property
-    def strategy(self) -> str: ...  # noqa: D102
+    def strategy(self) -> str: ...
     @property
-    def algorithm(self) -> str: ...  # noqa: D102
+    def algorithm(self) -> str: ...
     @property
-    def model(self) -> str: ...  # noqa: D102
+    def model(self) -> str: ...
     @property
-    def bucket_mib(self) -> float | None: ...  # noqa: D102
+    def bucket_mib(self) -> float | None: ...
     @property
-    def world_size(self) -> int: ...  # noqa: D102
+    def world_size(self) -> int: ...
     @property
-    def nodes(self) -> int: ...  # noqa: D102
+    def nodes(self) -> int: ...
     @property
-    def ranks_per_node(self) -> int | None: ...  # noqa: D102
+    def ranks_per_node(self) -> int | None: ...
     @property
-    def device(self) -> str: ...  # noqa: D102
+    def device(self) -> str: ...
     @property
-    def backend(self) -> str: ...  # noqa: D102
-    def to_dict(self) -> dict[str, Any]: ...  # noqa: D102
+    def backend(self) -> str: ...
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 class Phase(StrEnum):

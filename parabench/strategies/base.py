@@ -41,19 +41,19 @@ class Context:
 class Clock(Interface):
     """Marks the moments of a step; `probes.step_clock.StepClock` is the real one."""
 
-    def mark(self) -> None: ...  # noqa: D102
-    def skip(self) -> None: ...  # noqa: D102
+    def mark(self) -> None: ...
+    def skip(self) -> None: ...
 
 
 class Steps(Interface):
     """What the loop and its instruments ask of an optimizer; torch's have it."""
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]: ...  # noqa: D102
+    def param_groups(self) -> list[dict[str, Any]]: ...
     @property
-    def state(self) -> Mapping[Any, Any]: ...  # noqa: D102
-    def step(self) -> Any: ...  # noqa: D102
-    def zero_grad(self) -> None: ...  # noqa: D102
+    def state(self) -> Mapping[Any, Any]: ...
+    def step(self) -> Any: ...
+    def zero_grad(self) -> None: ...
 
 
 class Compute(Interface):
@@ -62,7 +62,7 @@ class Compute(Interface):
     It marks once, when forward ends and backward begins, or skips that mark where the two take turns.
     """
 
-    def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor | None: ...  # noqa: D102
+    def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor | None: ...
 
 
 def local_part(tensor: Tensor) -> Tensor:

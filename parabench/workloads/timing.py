@@ -28,9 +28,9 @@ class Clock(Protocol):
 
     behind: bool  # whether what was read is known only after `settle`
 
-    def read(self) -> Any: ...  # noqa: D102
-    def settle(self) -> None: ...  # noqa: D102
-    def seconds(self, begin: Any, end: Any) -> float: ...  # noqa: D102
+    def read(self) -> Any: ...
+    def settle(self) -> None: ...
+    def seconds(self, begin: Any, end: Any) -> float: ...
 
 
 class HostClock:
