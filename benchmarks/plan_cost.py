@@ -17,7 +17,7 @@ from pathlib import Path
 SUITE = '''\
 """Which strategy, algorithm and bucket size is fastest?"""
 
-from parabench.suite import sweep
+from parabench import sweep
 
 CASES = sweep(
     strategy=("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp_ddp", "tp_fsdp"),

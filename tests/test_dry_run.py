@@ -44,7 +44,7 @@ SUITE = '''\
 is fastest?"""
 
 from parabench.case import Protocol
-from parabench.suite import sweep
+from parabench import sweep
 
 CASES = [sweep(strategy="single"), sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2)]
 PROTOCOL = Protocol(warmup=2, steps=3, launches=2, instrumented=0)

@@ -157,7 +157,7 @@ def test_the_plan_leaves_them_out_with_the_reason() -> None:
 # -- what only a launch can show -----------------------------------------------------------------------------------
 
 SUITE = """'Which of the algorithms of NCCL is fastest?'
-from parabench.suite import sweep
+from parabench import sweep
 CASES = sweep(strategy="ddp", algorithm=("native", "nccl:nvls"), world_size=2, backend="nccl", device="cuda")
 """
 NO_ALGORITHM = "DistBackendError: NCCL error in: nccl.cpp:94, invalid usage, no algorithm/protocol available"

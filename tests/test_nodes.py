@@ -20,7 +20,7 @@ HEAD = '''\
 """What runs on two nodes?"""
 
 from parabench.case import Protocol
-from parabench.suite import sweep
+from parabench import sweep
 
 '''
 

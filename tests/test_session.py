@@ -23,7 +23,7 @@ from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, refer
 pytestmark = pytest.mark.alone
 
 SUITE = '''"""Which is fastest?"""
-from parabench.suite import sweep
+from parabench import sweep
 CASES = sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2)
 '''
 

@@ -28,7 +28,7 @@ SUITE = '''\
 """What does the second node give?"""
 
 from parabench.case import Protocol
-from parabench.suite import sweep
+from parabench import sweep
 
 CASES = [
     sweep(strategy="single", data="synthetic", seq_len=8),

@@ -37,7 +37,7 @@ from parabench.store.record import Failure, Status
 from parabench.store.store import Results, Store, load
 
 SUITE = '''"""Which is fastest?"""
-from parabench.suite import sweep
+from parabench import sweep
 CASES = sweep(strategy="ddp", bucket_mib=(1, 2, 4, 25), world_size=2)
 '''
 # Of these the first two cannot be told apart, whatever the noise; the last two are far behind.

@@ -32,7 +32,7 @@ SUITE = '''\
 """Does it run in a group that is there?"""
 
 from parabench.case import Protocol
-from parabench.suite import sweep
+from parabench import sweep
 
 CASES = sweep(strategy={strategies}, data="synthetic", seq_len=8, world_size=2, {more})
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
