@@ -33,8 +33,8 @@ from benchmarks.groups import TIMEOUT_S, beside
 from parabench.collectives import join as membership
 from parabench.launch.context import LOOPBACK
 from parabench.launch.launcher import launch
-from parabench.launch.processes import run_ranks, start_server
-from parabench.launch.rank import tie_to_driver
+from parabench.launch.processes import run_processes, start_server
+from parabench.launch.rank import die_with_driver
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import MIB, Phase
@@ -93,7 +93,7 @@ def operation(op: str, nbytes: int, ranks: int) -> Callable[[Any], None]:
 
 def measure(folder: Path, asked: list[Question], rounds: int) -> None:
     """A rank: for each question the seconds of both algorithms, round by round, to RANK.json."""
-    tie_to_driver()
+    die_with_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), asked[0].ranks
@@ -134,7 +134,7 @@ def collectives(rounds: int) -> None:
         asked = [question for question in questions() if question.ranks == ranks]
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            done = run_ranks(
+            done = run_processes(
                 ours.measure, (folder, asked, rounds), size=ranks, deadline_s=DEADLINE_S, logs=folder / "logs"
             )
             assert done.ok, done

@@ -1,4 +1,11 @@
-"""A file that a command writes is whole or not there at all: a full disk leaves what was there before."""
+"""Files that are whole or not there at all, and folders that last as long as their process.
+
+A file that a command writes takes its place at the end: a full disk leaves what was there before.
+
+What a process keeps only while it lives is a folder that it holds, and in it one for each launch. A killed driver
+cannot remove its own. Who holds a folder has a lock on it (`flock`), which the kernel gives back when that process is
+gone, however it ended and in whatever container: so the next run knows what nobody owns.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +13,31 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from parabench.errors import UsageError
-from parabench.machine.scratch import still_there
 
 # How an SQLite file begins: a store must never be taken for an old page or trace.
 SQLITE = b"SQLite format 3"
+
+PREFIX = "parabench-run-"
+
+# multiprocessing removes its own folder, which may lie in ours, at -100; what has a lower number comes later.
+AFTER_MULTIPROCESSING = -200
+
+# Of a unix socket's path (108 bytes, with a zero at its end), what multiprocessing adds to the folder that it is given:
+# /pymp-xxxxxxxx/listener-xxxxxxxx.
+SOCKET_PATH_BYTES = 107
+SOCKET_NAME_BYTES = 32
+
+# {(process id, where): the folder that it holds there, and the descriptor that has the lock}. A process that was forked
+# holds none of its parent's.
+_held: dict[tuple[int, str], tuple[Path, int]] = {}
 
 
 def is_special(path: Path) -> bool:
@@ -47,7 +69,7 @@ def write_whole(path: Path, text: str, what: str, remedy: str) -> None:
 def replacing(whole: Path, mode: int = 0o600) -> Iterator[Path]:
     """A file to write to, which takes the place of `whole` at the end of the block; where an error ends it, nothing is
     left. What processes left that were killed amid this goes too. Raises OSError."""
-    _remove_abandoned(whole)
+    _remove_unfinished(whole)
     part, handle = _held_part(whole)
     try:
         yield part
@@ -72,7 +94,7 @@ def _held_part(whole: Path) -> tuple[Path, int]:
         os.close(handle)
 
 
-def _remove_abandoned(whole: Path) -> None:
+def _remove_unfinished(whole: Path) -> None:
     """Remove what was to become `whole` and is written by nobody any more."""
     named = re.compile(re.escape(f".{whole.name}.") + r"[a-z0-9_]{8}\.part")
     for name in filter(named.fullmatch, os.listdir(whole.parent)):
@@ -92,3 +114,99 @@ def _is_database(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(SQLITE)) == SQLITE
+
+
+def shared_memory_folder() -> str | None:
+    """A folder in memory, so that no timed step waits for a disk; None: the usual temporary one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def own_folder(where: str | None = None) -> Path:
+    """This process' folder, made when it is first asked for and removed when the process ends; in memory, or `where` it
+    is said. Its name holds the process' id, for people who look."""
+    where = where or shared_memory_folder() or tempfile.gettempdir()
+    key = os.getpid(), where
+    if key not in _held:
+        _held[key] = _hold(where)
+        Finalize(None, _release, args=key, exitpriority=AFTER_MULTIPROCESSING)
+    return _held[key][0]
+
+
+@contextmanager
+def launch_folder(where: str | None = None) -> Iterator[Path]:
+    """A fresh folder in this process' own, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="launch-", dir=own_folder(where), ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def sockets_in_own_folder() -> Iterator[None]:
+    """What multiprocessing listens at, if it begins to within the block, lies in this process' own folder; where that
+    one's path is too long for a socket, in the usual temporary one."""
+    folder, usual = str(own_folder()), tempfile.tempdir
+    if len(os.fsencode(folder)) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES:
+        tempfile.tempdir = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = usual
+
+
+def release_own() -> None:
+    """Remove what this process holds: for one that ends without the interpreter's ado."""
+    for pid, where in list(_held):
+        if pid == os.getpid():
+            _release(pid, where)
+
+
+def remove_abandoned() -> None:
+    """Remove the folders that processes of this user left which are gone."""
+    for where in dict.fromkeys([shared_memory_folder(), tempfile.gettempdir()]):
+        for folder in Path(where).glob(f"{PREFIX}*") if where else ():
+            # Whoever cannot be asked, or vanishes at this moment, is left alone.
+            with contextlib.suppress(OSError), _opened(folder) as handle:
+                if os.fstat(handle).st_uid == os.geteuid():
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hold(where: str) -> tuple[Path, int]:
+    """A new folder and the descriptor that holds it."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=where))
+        # Before it is locked another process may take it for abandoned, and remove it.
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        # A file system that knows no locks has nothing removed by others either: they cannot ask.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if still_there(folder, handle):
+            return folder, handle
+        os.close(handle)
+
+
+def still_there(path: Path, handle: int) -> bool:
+    """Whether the path still leads to what the descriptor is of."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _release(pid: int, where: str) -> None:
+    folder, handle = _held.pop((pid, where), (None, -1))
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """A descriptor of a folder, not of what a link points to."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield handle
+    finally:
+        os.close(handle)

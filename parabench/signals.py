@@ -1,7 +1,9 @@
-"""Being asked to stop: one exception for Ctrl-C, SIGTERM and a closed terminal."""
+"""Being asked to stop: one exception for Ctrl-C, SIGTERM and a closed terminal; and to end with one's parent."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # The exit code of a command that was asked to stop.
 STOPPED = 130
+
+PR_SET_PDEATHSIG = 1
 
 
 class Interrupted(Exception):
@@ -68,3 +72,13 @@ def signals_restored() -> Iterator[None]:
         yield
     finally:
         _restore(before)
+
+
+def die_with_parent(parent: int) -> None:
+    """Make this process die at once when `parent`, which started it, does, even while it is stopped.
+
+    A process whose parent is gone already is somebody else's child by now, perhaps the driver's: it dies here.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -19,7 +19,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from parabench.collectives import join
 from parabench.launch.context import LOOPBACK
-from parabench.launch.rank_env import Venue
+from parabench.launch.rank_env import RankEnv
 from parabench.models.build import build_model
 from parabench.models.gpt import GPT, next_token_loss
 from parabench.models.model import Model
@@ -145,13 +145,13 @@ def kept(case: Case) -> Model:
 
 def trained(cases: Sequence[Case], folder: Path) -> None:
     """Train every case in one group of ranks, and keep what this rank saw of each."""
-    worker.tie_to_driver()
+    worker.die_with_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     recipe.PipelineStage = Noting  # type: ignore[misc]
     worker.build_model = kept  # type: ignore[assignment]
     rank = int(os.environ["RANK"])
-    worker.join_group(worker.Job(cases[0], Protocol(), Venue(folder=folder, timeout_s=GUARD_S)), rank)
+    worker.join_group(worker.Job(cases[0], Protocol(), RankEnv(folder=folder, timeout_s=GUARD_S)), rank)
     for number, case in enumerate(cases):
         torch.save(train(case, rank), folder / f"case{number}-rank{rank}.pt")
         models.clear()

@@ -66,7 +66,7 @@ def script(case: Case, rank: int, *, joins: bool = False) -> dict[str, Any]:
 
 def scripts(folder: Path) -> None:
     """What each of them did, in one group that the first one's own lines made."""
-    training.tie_to_driver()
+    training.die_with_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])

@@ -13,7 +13,7 @@ import torch
 from guard import GUARD_S
 
 from parabench.data.loader import Loading
-from parabench.launch.rank_env import Venue
+from parabench.launch.rank_env import RankEnv
 from parabench.models.base import share_compile_threads
 from parabench.models.build import build_model
 from parabench.plan.case import Case
@@ -50,7 +50,7 @@ def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypat
         raise Joined
 
     monkeypatch.setattr(training, "join_group", join)
-    job = training.Job(case(workers=2), Protocol(), Venue(folder=tmp_path, timeout_s=GUARD_S))
+    job = training.Job(case(workers=2), Protocol(), RankEnv(folder=tmp_path, timeout_s=GUARD_S))
     with pytest.raises(Joined):
         training.measure(job, 0)
     assert seen == [2]

@@ -15,7 +15,7 @@ from ranks_helpers import in_group
 from watched_helpers import check_every_way, check_nothing_is_kept, check_the_results
 
 from parabench.launch.launcher import launch
-from parabench.launch.processes import run_ranks
+from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.ddp import Buckets
@@ -31,7 +31,7 @@ FEW = Protocol(warmup=2, steps=2, instrumented=2)
 
 def complaints(check: Any, algorithm: str, folder: Path) -> list[str]:
     case = Case(algorithm=algorithm, world_size=2, device="cpu", backend="gloo")
-    ended = run_ranks(in_group, (check, case, folder), size=2, deadline_s=GUARD_S, logs=folder / "logs")
+    ended = run_processes(in_group, (check, case, folder), size=2, deadline_s=GUARD_S, logs=folder / "logs")
     said = [path.read_text() for path in sorted(folder.glob("rank*.json"))]
     assert ended.ok, said
     return [f"rank {rank}: {each}" for rank, text in enumerate(said) for each in json.loads(text)]

@@ -19,13 +19,13 @@ from parabench.cluster.topology import Site
 from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
 from parabench.launch import blobs
-from parabench.launch.clocks import facts_of, on_one_clock
+from parabench.launch.clocks import align, facts_of
 from parabench.launch.context import FAILED, HUNG, LOST, Word
 from parabench.launch.meeting import Meeting
-from parabench.launch.node import Course, Part
-from parabench.launch.outcome import judge
-from parabench.launch.processes import Ended
-from parabench.launch.spec import Order
+from parabench.launch.node import Course, NodeResult
+from parabench.launch.outcome import diagnose
+from parabench.launch.processes import ProcessOutcome
+from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import Line, Lost
 from parabench.models import MODELS
 from parabench.plan.case import Case
@@ -93,15 +93,15 @@ def test_a_line_that_is_not_answered_is_lost(store: TCPStore) -> None:
     ],
 )
 def test_an_order_travels_as_json(case: Any, protocol: Any) -> None:
-    order = Order.of(case, protocol, 12.5)
+    order = LaunchSpec.of(case, protocol, 12.5)
     assert (order.kind, order.nodes, order.ranks_per_node) == (case.kind, 2, 2)
-    assert Order.from_dict(json.loads(json.dumps(order.to_dict()))) == order
+    assert LaunchSpec.from_dict(json.loads(json.dumps(order.to_dict()))) == order
 
 
 def test_what_is_no_case_is_no_order() -> None:
-    order = Order.of(CASE, Protocol(), 1.0).to_dict()
+    order = LaunchSpec.of(CASE, Protocol(), 1.0).to_dict()
     with pytest.raises(UsageError, match="world_size is '4'"):
-        Order.from_dict(order | {"case": order["case"] | {"world_size": "4"}})
+        LaunchSpec.from_dict(order | {"case": order["case"] | {"world_size": "4"}})
 
 
 def test_a_word_is_heard_once_by_whoever_listens_or_will() -> None:
@@ -148,11 +148,12 @@ def time_of(ahead: threading.local) -> float:
     return time.perf_counter() + by
 
 
-def part(node: int, ended: Ended | None = None, **more: Any) -> Part:
+def part(node: int, ended: ProcessOutcome | None = None, **more: Any) -> NodeResult:
     ranks = range(2 * node, 2 * node + 2)
     marks = np.arange(10.0).reshape(2, 5) + 100 * node
-    return Part(
-        node=node, host=f"h{node}", first_rank=ranks.start, began_s=100.0 * node, ended=ended or Ended(ok=True),
+    return NodeResult(
+        node=node, host=f"h{node}", first_rank=ranks.start, began_s=100.0 * node,
+        ended=ended or ProcessOutcome(ok=True),
         results=[{"rank": rank} for rank in ranks], marks=[marks.copy() for _ in ranks], tails=["", ""], stacked=[],
         device_samples=[DeviceSample(0, 1.0, "used_bytes", 1.0, node=node)],
         host_samples=[HostSample(None, 1.0, "other_cpu_share", 0.0, node=node)], sampler={"ticks": 1},
@@ -176,7 +177,7 @@ def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
         },
         {"rank": 3},
     ]
-    first, second = on_one_clock(course(), [part(0), part(1, results=results)])
+    first, second = align(course(), [part(0), part(1, results=results)])
     assert first.marks[0][0, 0] == 0.0
     assert second.marks[1].tolist() == [[1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
     assert second.results[0]["waits"] == [[0, 2.0, 3.0]]
@@ -189,14 +190,14 @@ def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
 def test_a_duration_is_no_moment_and_an_unknown_clock_shifts_nothing() -> None:
     clock = [{"rank": 2, "clock": {"offset_s": -99.0, "error_s": 0.0}}, {"rank": 3}]
     told, untold = part(1, results=clock), part(1)
-    assert on_one_clock(course(moments=1), [part(0), told])[1].marks[0][0].tolist() == [1.0, 101.0, 102.0, 103.0, 104.0]
-    assert on_one_clock(course(), [part(0), untold])[1] is untold
+    assert align(course(moments=1), [part(0), told])[1].marks[0][0].tolist() == [1.0, 101.0, 102.0, 103.0, 104.0]
+    assert align(course(), [part(0), untold])[1] is untold
 
 
 def test_a_part_travels_as_json() -> None:
-    nan = part(1, Ended(ok=False, rank=3, signal="SIGKILL"))
+    nan = part(1, ProcessOutcome(ok=False, rank=3, signal="SIGKILL"))
     nan.marks[0][0, 0] = float("nan")
-    back = Part.from_dict(json.loads(json.dumps(nan.to_dict())))
+    back = NodeResult.from_dict(json.loads(json.dumps(nan.to_dict())))
     assert back.to_dict().keys() == nan.to_dict().keys()
     assert np.array_equal(back.marks[0], nan.marks[0], equal_nan=True)
     assert (back.ended, back.device_samples, back.ranks) == (nan.ended, nan.device_samples, range(2, 4))
@@ -209,16 +210,16 @@ def error(rank: int, message: str, at: float, *, oom: bool = False) -> dict[str,
     return {"rank": rank, "error": {"at": at, "message": message, "traceback": "Traceback", "oom": oom}}
 
 
-def judged(*parts: Part, lost: str | None = None) -> tuple[Status, Failure | None]:
-    return judge(parts, lambda n: f"to moment {n}", 5.0, lost)
+def judged(*parts: NodeResult, lost: str | None = None) -> tuple[Status, Failure | None]:
+    return diagnose(parts, lambda n: f"to moment {n}", 5.0, lost)
 
 
 ECHO = error(0, "RuntimeError: Connection closed by peer [10.0.0.2]:1234", 0.0)
 
 
 def test_a_killed_rank_of_another_node_is_the_cause_of_all_errors() -> None:
-    zero = part(0, Ended(ok=False, rank=0), results=[ECHO, {"rank": 1}])
-    one = part(1, Ended(ok=False, rank=3, signal="SIGKILL"))
+    zero = part(0, ProcessOutcome(ok=False, rank=0), results=[ECHO, {"rank": 1}])
+    one = part(1, ProcessOutcome(ok=False, rank=3, signal="SIGKILL"))
     status, failure = judged(zero, one)
     assert status is Status.CRASHED
     assert failure is not None
@@ -228,8 +229,8 @@ def test_a_killed_rank_of_another_node_is_the_cause_of_all_errors() -> None:
 
 
 def test_an_error_comes_before_its_echo_whatever_the_clocks_say() -> None:
-    zero = part(0, Ended(ok=False, rank=0), results=[ECHO, {"rank": 1}])
-    one = part(1, Ended(ok=False, rank=2), results=[error(2, "ValueError: no such layer", 500.0), {"rank": 3}])
+    zero = part(0, ProcessOutcome(ok=False, rank=0), results=[ECHO, {"rank": 1}])
+    one = part(1, ProcessOutcome(ok=False, rank=2), results=[error(2, "ValueError: no such layer", 500.0), {"rank": 3}])
     status, failure = judged(zero, one)
     assert (status, failure and failure.rank) == (Status.FAILED, 2)
     assert failure is not None
@@ -237,35 +238,43 @@ def test_an_error_comes_before_its_echo_whatever_the_clocks_say() -> None:
 
 
 def test_what_was_told_to_end_is_no_cause() -> None:
-    zero = part(0, Ended(ok=False, told=FAILED), results=[error(0, "RuntimeError: told", 0.0), {"rank": 1}])
-    one = part(1, Ended(ok=False, rank=2), results=[error(2, "MemoryError", 1.0, oom=True), {"rank": 3}])
+    zero = part(0, ProcessOutcome(ok=False, told=FAILED), results=[error(0, "RuntimeError: told", 0.0), {"rank": 1}])
+    one = part(1, ProcessOutcome(ok=False, rank=2), results=[error(2, "MemoryError", 1.0, oom=True), {"rank": 3}])
     status, failure = judged(zero, one)
     assert (status, failure and failure.rank) == (Status.OOM, 2)
 
 
 def test_ranks_that_had_left_before_the_others_were_ended_are_the_cause() -> None:
-    zero = part(0, Ended(ok=False, rank=0), results=[ECHO, {"rank": 1}])
-    status, failure = judged(zero, part(1, Ended(ok=False, told=FAILED), gone=[2, 3]))
+    zero = part(0, ProcessOutcome(ok=False, rank=0), results=[ECHO, {"rank": 1}])
+    status, failure = judged(zero, part(1, ProcessOutcome(ok=False, told=FAILED), gone=[2, 3]))
     assert (status, str(failure)) == (Status.CRASHED, "rank 2: ended without a trace on node 1 (h1)")
 
 
 def test_a_node_that_lost_node_0_is_the_cause_and_without_any_nobody_is_blamed() -> None:
-    zero = part(0, Ended(ok=False, rank=0), results=[ECHO, {"rank": 1}])
-    status, failure = judged(zero, part(1, Ended(ok=False, told=LOST)))
+    zero = part(0, ProcessOutcome(ok=False, rank=0), results=[ECHO, {"rank": 1}])
+    status, failure = judged(zero, part(1, ProcessOutcome(ok=False, told=LOST)))
     assert status is Status.CRASHED
     assert str(failure).startswith("node 1 (h1) had no answer from node 0 for 10 s")
-    status, failure = judged(part(0, Ended(ok=False, told=LOST)), part(1, Ended(ok=False, told=FAILED)))
+    status, failure = judged(
+        part(0, ProcessOutcome(ok=False, told=LOST)), part(1, ProcessOutcome(ok=False, told=FAILED))
+    )
     assert (status, str(failure)) == (Status.CRASHED, "every node ended its ranks, told that the launch was lost")
 
 
 def test_a_lost_node_and_a_hang() -> None:
-    assert judged(part(0, Ended(ok=False, rank=0)), lost="node 1 was lost") == (
+    assert judged(part(0, ProcessOutcome(ok=False, rank=0)), lost="node 1 was lost") == (
         Status.CRASHED,
         Failure("node 1 was lost"),
     )
     short = np.full((2, 5), np.nan)
-    one = part(1, Ended(ok=False, told=HUNG), marks=[short, part(1).marks[0]], tails=["stack", "stack"], stacked=[2, 3])
-    status, failure = judged(part(0, Ended(ok=False, hung=True), stacked=[0, 1]), one)
+    one = part(
+        1,
+        ProcessOutcome(ok=False, told=HUNG),
+        marks=[short, part(1).marks[0]],
+        tails=["stack", "stack"],
+        stacked=[2, 3],
+    )
+    status, failure = judged(part(0, ProcessOutcome(ok=False, hung=True), stacked=[0, 1]), one)
     assert status is Status.HUNG
     assert failure is not None
     assert failure.rank == 2

@@ -23,8 +23,8 @@ from parabench.collectives.reduction import reduction
 from parabench.collectives.ring import RING
 from parabench.launch.context import LOST
 from parabench.launch.launcher import observed
-from parabench.launch.node import Part
-from parabench.launch.processes import Ended
+from parabench.launch.node import NodeResult
+from parabench.launch.processes import ProcessOutcome
 from parabench.plan.collective_case import OPS, CollectiveCase, CollectiveProtocol
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.collectives_launch import collective_course, launch_collective, timed
@@ -218,10 +218,10 @@ def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(los
     assert len(seen.collectives) == 4 * calls
 
 
-def silent_part(node: int, marks: list[Any]) -> Part:
+def silent_part(node: int, marks: list[Any]) -> NodeResult:
     """What a node saw whose ranks were ended because another one was lost."""
-    return Part(
-        node=node, host="h", first_rank=2 * node, began_s=0.0, ended=Ended(ok=False, told=LOST),
+    return NodeResult(
+        node=node, host="h", first_rank=2 * node, began_s=0.0, ended=ProcessOutcome(ok=False, told=LOST),
         results=[{"rank": 2 * node + at} for at in range(2)], marks=marks, tails=["", ""], stacked=[],
         device_samples=[], host_samples=[], sampler={},
     )  # fmt: skip

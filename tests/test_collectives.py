@@ -25,7 +25,7 @@ from parabench.collectives.async_queue import ThreadLane
 from parabench.collectives.tree import Node, double_tree, tree
 from parabench.collectives.two_level import levels
 from parabench.collectives.wire import Wire, pieces, split
-from parabench.launch.processes import run_ranks, start_server
+from parabench.launch.processes import run_processes, start_server
 from parabench.plan.case import Case
 
 pytestmark = pytest.mark.alone
@@ -63,7 +63,7 @@ def name(each: object) -> str | None:
 
 
 def assert_no_complaint(check: Callable[..., Iterator[str]], each: Case, folder: Path, *args: Any) -> None:
-    ended = run_ranks(
+    ended = run_processes(
         ranks_helpers.in_group,
         (check, each, folder, *args),
         size=each.world_size,

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from guard import GUARD_S
 
-from parabench.machine.scratch import own_folder, shared_memory_folder
+from parabench.files import own_folder, shared_memory_folder
 
 pytestmark = pytest.mark.alone
 

@@ -14,7 +14,7 @@ from trained_helpers import TRAINED_TOKENS, small_gpt
 from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, POWER, efficiency, flops_per_token
 from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session
-from parabench.launch.rank_env import Venue
+from parabench.launch.rank_env import RankEnv
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.models.build import sizes
 from parabench.plan.case import Case
@@ -277,7 +277,7 @@ def test_a_counter_that_fails_is_an_unknown_with_its_reason():
 def test_only_the_plain_training_on_one_device_is_counted(tmp_path, more, counts):
     plain = Case(strategy="single", model="toy", data="synthetic", seq_len=1, device="cpu", backend="gloo", **more)
     facts = train_case(
-        Job(plain, Protocol(warmup=2, steps=1, instrumented=0), Venue(folder=tmp_path, timeout_s=GUARD_S)),
+        Job(plain, Protocol(warmup=2, steps=1, instrumented=0), RankEnv(folder=tmp_path, timeout_s=GUARD_S)),
         Place(0, 1, torch.device("cpu")),
     )["facts"]
     assert ("flops" in facts) == counts

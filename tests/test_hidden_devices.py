@@ -14,7 +14,7 @@ from parabench.cluster.attached import hosts
 from parabench.cluster.attached.environment import LOOPBACK, Group
 from parabench.cluster.attached.hosts import About
 from parabench.cluster.attached.merged import by_node, silent
-from parabench.launch.processes import Ended
+from parabench.launch.processes import ProcessOutcome
 from parabench.machine import machine, nvml
 from parabench.plan.case import Case
 from parabench.plan.validate import refusal
@@ -147,7 +147,7 @@ def test_a_device_is_found_by_its_address_and_named_by_its_number(monkeypatch, t
 def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
     def part(rank: int, began_s: float, **unread: str) -> Any:
         of = silent(rank, 0, "host", np.full((1, 5), np.nan))
-        of.ended, of.began_s = Ended(ok=True), began_s
+        of.ended, of.began_s = ProcessOutcome(ok=True), began_s
         of.device_samples = [DeviceSample(rank, 1.0, "power_w", 5.0)]
         of.sampler = {"period_s": 0.1, "ticks": 9, "missed": 0, "cpu_s": 0.25, "unread": unread}
         return of

@@ -23,9 +23,9 @@ from parabench.cluster.attached.merged import by_node, silent
 from parabench.cluster.attached.store import Grounds, enter
 from parabench.cluster.attached.waiting import AGAIN_S, FIRST_S, Waiting, in_words
 from parabench.errors import UsageError
-from parabench.launch.node import Part
-from parabench.launch.outcome import judge
-from parabench.launch.processes import Ended
+from parabench.launch.node import NodeResult
+from parabench.launch.outcome import diagnose
+from parabench.launch.processes import ProcessOutcome
 from parabench.launch.store_client import Lost
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
@@ -398,19 +398,19 @@ def test_a_process_that_stays_waits_for_its_own_device_in_the_thread_that_waits(
     assert asked == [torch.device("cuda", 3), "synchronize", "empty"]
 
 
-def part(rank: int, **result: Any) -> Part:
+def part(rank: int, **result: Any) -> NodeResult:
     ok = "error" not in result
     of = silent(rank, rank // 2, f"host{rank // 2}", np.full((3, 5), np.nan))
-    of.ended, of.results, of.tails = Ended(ok=ok), [{"rank": rank, **result}], [] if ok else [f"tail {rank}"]
+    of.ended, of.results, of.tails = ProcessOutcome(ok=ok), [{"rank": rank, **result}], [] if ok else [f"tail {rank}"]
     of.began_s = 10.0 + rank
     return of
 
 
 def test_parts_of_ranks_become_parts_of_nodes():
     first, second = by_node({3: part(3), 0: part(0), 2: part(2), 1: part(1)}, 2)
-    assert (first.node, list(first.ranks), first.began_s, first.ended) == (0, [0, 1], 10.0, Ended(ok=True))
+    assert (first.node, list(first.ranks), first.began_s, first.ended) == (0, [0, 1], 10.0, ProcessOutcome(ok=True))
     assert (second.node, list(second.ranks), second.host) == (1, [2, 3], "host1")
-    assert judge([first, second], str, 60.0) == (Status.OK, None)
+    assert diagnose([first, second], str, 60.0) == (Status.OK, None)
 
 
 def test_the_rank_that_said_nothing_is_the_cause():
@@ -418,7 +418,7 @@ def test_the_rank_that_said_nothing_is_the_cause():
     gone = silent(1, 0, "host0", np.full((3, 5), np.nan))
     nodes = by_node({0: part(0, error=echo), 1: gone}, 2)
     assert nodes[0].tails == ["tail 0", ""]
-    status, failure = judge(nodes, str, 60.0)
+    status, failure = diagnose(nodes, str, 60.0)
     assert status is Status.CRASHED
     assert failure is not None
     assert str(failure) == "rank 1: ended without a trace"

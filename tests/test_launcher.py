@@ -15,11 +15,11 @@ from faulty_helpers import FAULTY_RANK
 from guard import GUARD_S
 from hang_helpers import pass_when
 
+from parabench import files
 from parabench.launch.context import LOOPBACK
 from parabench.launch.launcher import launch
-from parabench.launch.processes import run_ranks, start_server
-from parabench.launch.rank_env import Venue
-from parabench.machine import scratch
+from parabench.launch.processes import run_processes, start_server
+from parabench.launch.rank_env import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Phase, Status
@@ -43,7 +43,7 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     start_server()
     memory = tmp_path / "shm"
     memory.mkdir()
-    monkeypatch.setattr(scratch, "own_folder", lambda where=None: memory)
+    monkeypatch.setattr(files, "own_folder", lambda where=None: memory)
     prefix = f"/parabench-{uuid.uuid4().hex}"
     monkeypatch.setitem(multiprocessing.current_process()._config, "semprefix", prefix)  # type: ignore[attr-defined]
     before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -230,9 +230,9 @@ def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far(monkeypatch: pyt
 
 def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Path) -> None:
     environment = {**LOOPBACK, "PARABENCH_TEST_JOB": "1"}
-    venue = Venue(folder=tmp_path, timeout_s=GUARD_S, environment=environment)
+    venue = RankEnv(folder=tmp_path, timeout_s=GUARD_S, environment=environment)
     job = Job(case("leaving_traces"), Protocol(), venue)
-    assert run_ranks(run, (job,), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs").ok
+    assert run_processes(run, (job,), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs").ok
     seen = launch(case("observing"), PROTOCOL, deadline_s=GUARD_S)
     assert seen.status is Status.OK, seen.failure
     environment = seen.facts["environment"]

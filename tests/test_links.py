@@ -18,7 +18,7 @@ from parabench.analysis.session import select_session
 from parabench.analysis.text.links import explained
 from parabench.analysis.text.progress import verdict
 from parabench.analysis.warnings.links import check_links
-from parabench.launch.spec import Order
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Gpu, Machine
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
@@ -87,10 +87,10 @@ def test_a_row_for_each_direction_and_unknown_with_its_reason():
 
 
 def test_an_order_to_measure_links_travels():
-    order = Order.of(Case(world_size=4, nodes=2), LinkProtocol(round_trips=50), 60.0)
+    order = LaunchSpec.of(Case(world_size=4, nodes=2), LinkProtocol(round_trips=50), 60.0)
     assert order.kind == "links"
-    assert Order.from_dict(order.to_dict()) == order
-    assert Order.of(Case(), Protocol(), 1.0).kind == "training"
+    assert LaunchSpec.from_dict(order.to_dict()) == order
+    assert LaunchSpec.of(Case(), Protocol(), 1.0).kind == "training"
 
 
 def test_what_is_launched_has_a_nodes_ranks_or_its_devices():

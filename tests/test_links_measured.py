@@ -12,7 +12,7 @@ from cluster_helpers import cluster
 from guard import GUARD_S
 from hang_helpers import pass_when
 
-from parabench.machine import scratch
+from parabench import files
 from parabench.plan.case import Case
 from parabench.plan.link_protocol import QUANTILE, LinkProtocol, rate
 from parabench.store.record import MIB, Phase
@@ -58,7 +58,7 @@ def test_three_ranks_measure_all_pairs_both_ways():
 def test_what_was_measured_before_a_hang_is_kept_and_the_rest_has_its_reason(monkeypatch):
     slow = LinkProtocol(round_trips=50, transfers=10**6, most_s=10**6)
     # Rank 1 is the first to send; it marks its latency before it does for ever.
-    marks = scratch.own_folder()
+    marks = files.own_folder()
     pass_when(monkeypatch, lambda _: any(np.fromfile(each)[1] > 0 for each in marks.glob(f"*/{marks_path(Path(), 1)}")))
     links, messages = measure(THREE, slow, deadline_s=GUARD_S)
     assert messages == []

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from parabench.collectives import join as membership
 from parabench.collectives.algorithm import make
 from parabench.collectives.process_group import AlgorithmGroup
-from parabench.launch.processes import run_ranks
+from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
 from parabench.strategies import mesh
 from parabench.strategies.base import Place
@@ -142,7 +142,7 @@ def two_dimensions(rank: int, size: int) -> Iterator[str]:
 @pytest.mark.alone
 def test_meshes_are_made_of_the_default_groups_kind(tmp_path: Path) -> None:
     case = Case(algorithm="ring", world_size=4, device="cpu", backend="gloo")
-    ended = run_ranks(
+    ended = run_processes(
         ranks_helpers.in_group, (two_dimensions, case, tmp_path), size=4, deadline_s=GUARD_S, logs=tmp_path / "logs"
     )
     told = {path.stem: json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))}

@@ -16,7 +16,7 @@ from ranks_helpers import in_group
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ProcessGroup
 
-from parabench.launch.processes import run_ranks
+from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
 from parabench.probes.backend_calls import CoalescedCalls, NativeCalls, StreamWaits
 from parabench.probes.collective_calls import Recorder, enable_nccl_timing, is_nccl
@@ -178,7 +178,7 @@ def test_the_trainings_stream_stands_still_for_events_as_fsdp2_waits(bench: Benc
 @pytest.mark.alone
 def test_an_operator_that_returns_no_work_keeps_what_it_returned(tmp_path: Path) -> None:
     case = Case(world_size=2, device="cpu", backend="gloo")
-    ended = run_ranks(
+    ended = run_processes(
         in_group, (works_that_are_none, case, tmp_path), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs"
     )
     assert [json.loads(path.read_text()) for path in tmp_path.glob("rank*.json")] == [[], []]

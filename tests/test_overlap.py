@@ -11,7 +11,7 @@ import pytest
 import ranks_helpers
 from guard import GUARD_S
 
-from parabench.launch.processes import run_ranks
+from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
 
 pytestmark = pytest.mark.alone
@@ -23,7 +23,7 @@ CASE = Case(algorithm="overlap_helpers:MEETS", world_size=2, device="cpu", backe
 def test_a_collective_is_under_way_while_its_caller_goes_on(
     check: Callable[[int, int], Iterator[str]], tmp_path: Path
 ) -> None:
-    ended = run_ranks(
+    ended = run_processes(
         ranks_helpers.in_group,
         (check, CASE, tmp_path),
         size=CASE.world_size,

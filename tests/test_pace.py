@@ -16,9 +16,9 @@ from parabench.analysis.compare.sides import session_facts
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
-from parabench.launch.node import Part
-from parabench.launch.processes import Ended
-from parabench.launch.spec import Order
+from parabench.launch.node import NodeResult
+from parabench.launch.processes import ProcessOutcome
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, MOST_STEPS, Counts, Protocol
@@ -208,15 +208,15 @@ def test_sides_of_an_ab_must_take_as_long():
 
 def test_it_travels_as_it_is():
     case = Case(world_size=2, **HERE)
-    assert Order.from_dict(Order.of(case, BY_TIME, 60.0).to_dict()).protocol == BY_TIME
+    assert LaunchSpec.from_dict(LaunchSpec.of(case, BY_TIME, 60.0).to_dict()).protocol == BY_TIME
     plan = Plan(cases=(case,), skipped=(), protocol=BY_TIME, seed=0)
     assert Plan.from_dict(plan.to_dict()) == plan
-    part = Part(
-        node=0, host="h", first_rank=0, began_s=0.0, ended=Ended(ok=True), results=[{"rank": 0}], marks=[], tails=[],
-        stacked=[], device_samples=[], host_samples=[], sampler={}, counts=(7, 20),
+    part = NodeResult(
+        node=0, host="h", first_rank=0, began_s=0.0, ended=ProcessOutcome(ok=True), results=[{"rank": 0}], marks=[],
+        tails=[], stacked=[], device_samples=[], host_samples=[], sampler={}, counts=(7, 20),
     )  # fmt: skip
-    assert Part.from_dict(part.to_dict()).counts == (7, 20)
-    assert Part.from_dict(replace(part, counts=None).to_dict()).counts is None
+    assert NodeResult.from_dict(part.to_dict()).counts == (7, 20)
+    assert NodeResult.from_dict(replace(part, counts=None).to_dict()).counts is None
 
 
 def test_the_command_that_measures_again_says_the_seconds():

@@ -15,8 +15,8 @@ from ranks_helpers import in_group
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from parabench.launch.processes import run_ranks
-from parabench.launch.rank_env import Venue
+from parabench.launch.processes import run_processes
+from parabench.launch.rank_env import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import memory
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.alone
 @pytest.mark.parametrize("algorithm", ["native", "ring"])
 def test_the_norm_of_what_ranks_hold_in_parts_is_that_of_the_whole(algorithm: str, tmp_path: Path) -> None:
     case = Case(world_size=4, device="cpu", backend="gloo", algorithm=algorithm)
-    ended = run_ranks(in_group, (check_norms, case, tmp_path), size=4, deadline_s=GUARD_S, logs=tmp_path / "logs")
+    ended = run_processes(in_group, (check_norms, case, tmp_path), size=4, deadline_s=GUARD_S, logs=tmp_path / "logs")
     assert [json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))] == [[]] * 4
     assert ended.ok
 
@@ -90,7 +90,7 @@ def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_meas
         monkeypatch.setattr(worker, name, lambda device, f=function, n=name: (happened.append(n), f(device))[1])
     protocol = Protocol(warmup=2, steps=3, instrumented=1)
     case = Case(strategy="single", device="cpu", backend="gloo", data="synthetic", model="mlp", seq_len=1)
-    job = worker.Job(case, protocol, Venue(folder=tmp_path, timeout_s=GUARD_S))
+    job = worker.Job(case, protocol, RankEnv(folder=tmp_path, timeout_s=GUARD_S))
     worker.train_case(job, Place(0, 1, torch.device("cpu")))
     assert happened == [
         "forget_building", range(2), "norm", "forget_peak", range(2, 5), "peak_memory", range(5, 6),

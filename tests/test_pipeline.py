@@ -19,7 +19,7 @@ from parabench.analysis.session import select_session
 from parabench.analysis.tables import launch_table
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
-from parabench.launch.processes import run_ranks
+from parabench.launch.processes import run_processes
 from parabench.machine.machine import Machine
 from parabench.models.model import Model
 from parabench.plan.case import Case
@@ -84,7 +84,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, 
     for size in (1, 2, 3, 4):
         cases = [each for each in TRAINED if each.world_size == size]
         folder = tmp_path_factory.mktemp(f"{size}ranks")
-        ended = run_ranks(
+        ended = run_processes(
             pipeline_helpers.trained, (cases, folder), size=size, deadline_s=GUARD_S, logs=folder / "logs"
         )
         assert ended.ok, [path.read_text() for path in folder.glob("logs/**/stderr.log")]

@@ -15,8 +15,8 @@ from parabench.collectives import ALGORITHMS
 from parabench.launch.courses import course_of
 from parabench.launch.launcher import observe
 from parabench.launch.processes import PRELOAD
-from parabench.launch.rank import hand_over, tie_to_driver
-from parabench.launch.spec import Order
+from parabench.launch.rank import die_with_driver, hand_over
+from parabench.launch.spec import LaunchSpec
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveProtocol
@@ -47,7 +47,7 @@ def test_whatever_a_case_can_name_is_there(table: dict[str, Any], preloaded: set
 
 def imports(job: Any, measured: Any) -> None:
     """A rank that tells what it imported itself."""
-    tie_to_driver()
+    die_with_driver()
     before = set(sys.modules)
     hand_over(job, lambda job, rank: {**measured(job, rank), "imports": sorted(set(sys.modules) - before)})
 
@@ -82,7 +82,7 @@ MESSAGES = LinkProtocol(warmup=1, round_trips=2, most_bytes=MIB, transfers=1)
     ids=["ddp", "fsdp", "collectives", "links"],
 )
 def test_a_rank_imports_nothing_of_ours_or_torchs(case: Any, protocol: Any, entry: Any) -> None:
-    order = Order.of(case, protocol, GUARD_S)
+    order = LaunchSpec.of(case, protocol, GUARD_S)
     course = replace(course_of(order, None), entry=entry)
     launch, (part,) = observe(course, GUARD_S, order)
     assert launch.status is Status.OK, launch.failure

@@ -14,9 +14,9 @@ import torch
 from guard import GUARD_S
 from torch.utils.data import DataLoader
 
-from parabench.launch.processes import run_ranks
+from parabench.launch.processes import run_processes
 from parabench.launch.rank import in_a_line, is_out_of_memory
-from parabench.machine.lifeline import die_with_parent
+from parabench.signals import die_with_parent
 
 pytestmark = pytest.mark.alone
 
@@ -120,7 +120,7 @@ def leave_an_orphan() -> None:
 
 
 def test_a_process_that_is_an_orphan_before_it_ties_itself_dies_at_once(tmp_path: Path) -> None:
-    assert run_ranks(leave_an_orphan, (), size=1, deadline_s=GUARD_S, logs=tmp_path).ok
+    assert run_processes(leave_an_orphan, (), size=1, deadline_s=GUARD_S, logs=tmp_path).ok
 
 
 def test_torch_asks_for_devices_through_nvml() -> None:
@@ -129,13 +129,13 @@ def test_torch_asks_for_devices_through_nvml() -> None:
 import os, sys, tempfile
 from pathlib import Path
 import torch
-from parabench.ranks import run_ranks, start_server
+from parabench.ranks import run_processes, start_server
 
 asked = []
 torch.cuda.is_available = lambda: bool(asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")))
 start_server()
 with tempfile.TemporaryDirectory() as logs:
-    assert run_ranks(os.getpid, (), size=1, deadline_s=600, logs=Path(logs)).ok
+    assert run_processes(os.getpid, (), size=1, deadline_s=600, logs=Path(logs)).ok
 print(asked)
 """
     plain = {name: value for name, value in os.environ.items() if name != "PYTORCH_NVML_BASED_CUDA_CHECK"}

@@ -13,7 +13,7 @@ from parabench.collectives import ALGORITHMS
 from parabench.collectives.join import use
 from parabench.collectives.nccl import nccl_environment
 from parabench.errors import UsageError
-from parabench.launch.processes import run_ranks, start_server
+from parabench.launch.processes import run_processes, start_server
 from parabench.plan.case import Case
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 from parabench.strategies.snippet import snippet
@@ -101,7 +101,7 @@ def test_what_the_backend_does_itself_needs_no_line(algorithm: str) -> None:
 
 def test_the_lines_do_what_the_case_measured(tmp_path: Path) -> None:
     start_server()
-    ended = run_ranks(snippet_helpers.scripts, (tmp_path,), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs")
+    ended = run_processes(snippet_helpers.scripts, (tmp_path,), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs")
     assert ended.ok, [path.read_text()[-2000:] for path in tmp_path.glob("logs/**/stderr.log")]
     seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     expected = {

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from parabench.launch.hang import in_words, missing
-from parabench.launch.node import Part
-from parabench.launch.outcome import judge
-from parabench.launch.processes import Ended
+from parabench.launch.node import NodeResult
+from parabench.launch.outcome import diagnose
+from parabench.launch.processes import ProcessOutcome
 from parabench.store.record import Status
 
 STEPS, MARKS = 4, 5
@@ -28,20 +28,20 @@ EVERYBODY = [0, 1, 2, 3]
 WAITS = group(EVERYBODY, 58, (58, "all_reduce"))
 
 
-def hung(answers: list[dict[str, Any]], reached: list[int], stacked: list[int] | None = None) -> Part:
+def hung(answers: list[dict[str, Any]], reached: list[int], stacked: list[int] | None = None) -> NodeResult:
     marks = [np.full((STEPS, MARKS), np.nan) for _ in answers]
     for own, far in zip(marks, reached, strict=True):
         own.reshape(-1)[:far] = np.arange(far)
-    return Part(
-        node=0, host="h", first_rank=0, began_s=0.0, ended=Ended(ok=False, hung=True),
+    return NodeResult(
+        node=0, host="h", first_rank=0, began_s=0.0, ended=ProcessOutcome(ok=False, hung=True),
         results=[{"rank": rank} for rank in range(len(answers))], marks=marks, tails=["a stack"] * len(answers),
         stacked=list(range(len(answers))) if stacked is None else stacked,
         device_samples=[], host_samples=[], sampler={}, answers=answers,
     )  # fmt: skip
 
 
-def told(part: Part) -> tuple[int | None, str, str]:
-    status, failure = judge([part], lambda moments: "to step {}, part {}".format(*divmod(moments, MARKS)), 20.0)
+def told(part: NodeResult) -> tuple[int | None, str, str]:
+    status, failure = diagnose([part], lambda moments: "to step {}, part {}".format(*divmod(moments, MARKS)), 20.0)
     assert status is Status.HUNG
     assert failure is not None
     assert failure.traceback is not None

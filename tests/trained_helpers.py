@@ -15,8 +15,8 @@ from rounding_helpers import differences, wide, widened
 
 from parabench.collectives import join
 from parabench.launch.context import LOOPBACK
-from parabench.launch.processes import run_ranks
-from parabench.launch.rank_env import Venue
+from parabench.launch.processes import run_processes
+from parabench.launch.rank_env import RankEnv
 from parabench.models import gpt_entry
 from parabench.models.gpt import gpt
 from parabench.models.model import Model
@@ -53,7 +53,7 @@ def train_in_group(
 ) -> None:
     """Start the ranks that train the cases, and see them end well before the deadline."""
     folder.mkdir(exist_ok=True)
-    ended = run_ranks(
+    ended = run_processes(
         trained,
         (cases, folder, references),
         size=cases[0].world_size,
@@ -67,7 +67,7 @@ def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] 
     """Train each case a few steps, all in one group, which is the first one's: they must agree in what a group is made
     of. Compare each with its reference, {id of the reference: path}, or make it: losses, every gradient of the first
     step, every parameter after the last."""
-    worker.tie_to_driver()
+    worker.die_with_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     # Every strategy's optimizer, also one that it makes itself.
@@ -75,7 +75,7 @@ def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] 
     rank = int(os.environ["RANK"])
     grouped = cases[0].strategy != "single"
     if grouped:
-        worker.join_group(worker.Job(cases[0], Protocol(), Venue(folder=folder, timeout_s=GUARD_S)), rank)
+        worker.join_group(worker.Job(cases[0], Protocol(), RankEnv(folder=folder, timeout_s=GUARD_S)), rank)
     for number, case in enumerate(cases):
         with wide(case):
             outcome = train_visibly(case, rank)

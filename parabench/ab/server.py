@@ -18,7 +18,6 @@ from typing import Any, TextIO
 
 import parabench
 from parabench.errors import UsageError
-from parabench.machine.lifeline import die_with_parent
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Skipped, TrainingPlan, Turn
@@ -27,7 +26,7 @@ from parabench.session.progress import outcome
 from parabench.session.resume import check_traces, reopened
 from parabench.session.runner import LaunchFunction, Session
 from parabench.session.session import Request, TrainingOpened, begin, plan_request, real_launch
-from parabench.signals import STOPPED, Interrupted, stop_signals
+from parabench.signals import STOPPED, Interrupted, die_with_parent, stop_signals
 from parabench.store.record import AnyCase, Launch, Status
 from parabench.store.schema import SCHEMA_VERSION
 from parabench.store.store import Store

@@ -19,8 +19,8 @@ from parabench.cluster.topology import Site
 from parabench.errors import UsageError
 from parabench.launch import blobs
 from parabench.launch.context import LOST, Word
-from parabench.launch.node import Course, take_part
-from parabench.launch.spec import Order
+from parabench.launch.node import Course, run_on_node
+from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import Line, Lost
 from parabench.signals import Interrupted
 
@@ -44,7 +44,7 @@ class Follower:
     site: Site
     facts: Mapping[str, Any]
     environment: Mapping[str, Any]
-    course_of: Callable[[Order], Course]
+    course_of: Callable[[LaunchSpec], Course]
     say: Callable[[str], None]
     # Since when node 0 has been waited for, unless it has let this node in.
     _since: float = field(default_factory=time.monotonic)
@@ -135,7 +135,7 @@ class Follower:
                 self._line.ask(lambda store: store.set(f"bye/{ticket}", ""), timeout_s=LAST_WORD_S)
                 self.say(f"node {node}: {said['end']['why']}")
                 return int(said["end"]["code"])
-            order = Order.from_dict(said["order"])
+            order = LaunchSpec.from_dict(said["order"])
             if node < order.nodes:
                 self._launch(order, node, number, address, way)
             number += 1
@@ -175,7 +175,7 @@ class Follower:
         text = json.dumps(what)
         self._line.ask(lambda store: store.set(key, text), timeout_s=LAST_WORD_S)
 
-    def _launch(self, order: Order, node: int, number: int, address: str, way: Way) -> None:
+    def _launch(self, order: LaunchSpec, node: int, number: int, address: str, way: Way) -> None:
         pulse, line = self._pulse, self._line
         assert pulse is not None
         team = team_of(
@@ -190,7 +190,7 @@ class Follower:
         )
         self._word, self._number = team.word, number
         try:
-            part = take_part(self.course_of(order), order.deadline_s + LATER_S, team)
+            part = run_on_node(self.course_of(order), order.deadline_s + LATER_S, team)
         finally:
             self._word, self._number = None, None
             if team.line:

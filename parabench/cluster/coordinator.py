@@ -17,8 +17,8 @@ from parabench.cluster.topology import Site
 from parabench.errors import NodeGone, UsageError
 from parabench.launch import blobs
 from parabench.launch.context import LOST, LOST_AFTER_S, STOP, Team, Word
-from parabench.launch.node import Part
-from parabench.launch.spec import Order
+from parabench.launch.node import NodeResult
+from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import Line
 from parabench.signals import Interrupted, stop_signals
 from parabench.store.record import Launch
@@ -97,7 +97,7 @@ class Crew:
     # ---- launches
 
     @contextmanager
-    def launching(self, order: Order) -> Iterator[Team]:
+    def launching(self, order: LaunchSpec) -> Iterator[Team]:
         """Give `order` to the nodes that it needs, and wait for those that are not there; this node's view of them.
 
         Raises NodeGone, and Interrupted when any node is asked to stop.
@@ -134,7 +134,7 @@ class Crew:
             if team.line:
                 team.line.end()
 
-    def gather(self, order: Order, team: Team, deadline_s: float) -> tuple[list[Part], str | None]:
+    def gather(self, order: LaunchSpec, team: Team, deadline_s: float) -> tuple[list[NodeResult], str | None]:
         """What the other nodes of a launch saw, and which was lost, in words. This node's ranks are over."""
         parts, lost = [], None
         until = time.monotonic() + deadline_s + HAND_OVER_S
@@ -151,7 +151,7 @@ class Crew:
                     break
                 time.sleep(LOOK_S)
             else:
-                parts.append(Part.from_dict(self._line.ask(lambda store, key=key: blobs.take(store, key))))  # type: ignore[misc]
+                parts.append(NodeResult.from_dict(self._line.ask(lambda store, key=key: blobs.take(store, key))))  # type: ignore[misc]
         return parts, lost
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:

@@ -8,12 +8,20 @@ from parabench.cluster.network import Way
 from parabench.cluster.topology import Site
 from parabench.launch.context import Team, Word
 from parabench.launch.meeting import Meeting
-from parabench.launch.spec import Order
+from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import Line
 
 
 def team_of(
-    order: Order, number: int, *, node: int, site: Site, address: str, way: Way, word: Word, tell: Callable[[str], None]
+    order: LaunchSpec,
+    number: int,
+    *,
+    node: int,
+    site: Site,
+    address: str,
+    way: Way,
+    word: Word,
+    tell: Callable[[str], None],
 ) -> Team:
     """Node `node`'s view of the launch that is order `number`. The store is at `address`, and this node in the network
     by `way`. The team has a line of its own, to be ended with the launch."""

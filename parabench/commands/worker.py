@@ -27,7 +27,7 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
     # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from parabench.cluster.attached.environment import speaks
-    from parabench.machine.scratch import release_own
+    from parabench.files import release_own
     from parabench.session.attached import run_worker
     from parabench.session.progress import PatientConsole
     from parabench.session.session import Request

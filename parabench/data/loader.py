@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader
 from parabench.data.checks import check_count
 from parabench.data.datasets import Whole, count_of, dataset_of
 from parabench.data.sampler import Drawn, Rows, columns_of
-from parabench.machine.lifeline import die_with_parent
 from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.probes.hang import REQUEST
+from parabench.signals import die_with_parent
 
 
 class Loading:

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from parabench.launch.node import Course, Part
+from parabench.launch.node import Course, NodeResult
 from parabench.store.record import SeenCall
 
 
-def on_one_clock(course: Course, parts: Sequence[Part]) -> list[Part]:
+def align(course: Course, parts: Sequence[NodeResult]) -> list[NodeResult]:
     """The parts with every moment on node 0's clock, as far as the first rank of each node could tell how the clocks
     differ; where it could not (it did not come so far), nothing of the node is shifted."""
     began_s = parts[0].began_s
     return [part if part.node == 0 else _shifted(course, part, began_s) for part in parts]
 
 
-def clock_of(part: Part) -> dict[str, float] | None:
+def clock_of(part: NodeResult) -> dict[str, float] | None:
     """{"offset_s", "error_s"} of a node's clock; None where it is not known."""
     told: dict[str, float] | None = next((r["clock"] for r in part.results if r.get("clock")), None)
     return told
 
 
-def facts_of(parts: Sequence[Part]) -> dict[str, Any]:
+def facts_of(parts: Sequence[NodeResult]) -> dict[str, Any]:
     """Which ranks were where, and what it cost to look, for the record of a launch."""
     if len(parts) == 1:
         return {"sampler": parts[0].sampler}
@@ -41,7 +41,7 @@ def facts_of(parts: Sequence[Part]) -> dict[str, Any]:
     return {"sampler": parts[0].sampler, "nodes": nodes}
 
 
-def _shifted(course: Course, part: Part, began_s: float) -> Part:
+def _shifted(course: Course, part: NodeResult, began_s: float) -> NodeResult:
     clock = clock_of(part)
     if clock is None:
         return part

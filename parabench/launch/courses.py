@@ -6,7 +6,7 @@ from pathlib import Path
 
 from parabench.launch.launcher import training_course
 from parabench.launch.node import Course
-from parabench.launch.spec import Order
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.link_protocol import LinkProtocol
@@ -14,7 +14,7 @@ from parabench.workloads.collectives_launch import collective_course
 from parabench.workloads.links_launch import link_course
 
 
-def course_of(order: Order, traces: Path) -> Course:
+def course_of(order: LaunchSpec, traces: Path) -> Course:
     """What this node's ranks do of the order; those that write traces leave them in `traces`, on their own node."""
     case = order.case
     if isinstance(case, CollectiveCase):

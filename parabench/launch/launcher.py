@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from parabench.cluster.coordinator import Crew
-from parabench.launch.clocks import facts_of, on_one_clock
-from parabench.launch.node import Course, Part, take_part
-from parabench.launch.outcome import judge
-from parabench.launch.rank_env import Venue
-from parabench.launch.spec import Order
+from parabench.launch.clocks import align, facts_of
+from parabench.launch.node import Course, NodeResult, run_on_node
+from parabench.launch.outcome import diagnose
+from parabench.launch.rank_env import RankEnv
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts, Protocol
 from parabench.probes import nccl
@@ -36,10 +36,10 @@ def launch(
     that a case may need besides this one. Raises Interrupted when the driver is asked to stop.
     """
     course = training_course(case, protocol, traces)
-    return trained(course, protocol, *observe(course, deadline_s, Order.of(case, protocol, deadline_s), crew))
+    return trained(course, protocol, *observe(course, deadline_s, LaunchSpec.of(case, protocol, deadline_s), crew))
 
 
-def trained(course: Course, protocol: Protocol, seen: Launch, parts: list[Part]) -> Launch:
+def trained(course: Course, protocol: Protocol, seen: Launch, parts: list[NodeResult]) -> Launch:
     """The launch of a training with its samples: what `observe` or `observed` tells, and what ranks handed over."""
     results = [result for part in parts for result in part.results]
     marks = [each for part in parts for each in part.marks]
@@ -58,7 +58,7 @@ def trained(course: Course, protocol: Protocol, seen: Launch, parts: list[Part])
     return seen
 
 
-def agreed(parts: Sequence[Part]) -> Counts:
+def agreed(parts: Sequence[NodeResult]) -> Counts:
     """How many steps the ranks of a launch that goes by time agreed to take; before they did all were warm-up."""
     told_so = next((part.counts for part in parts if part.counts), None)
     if told_so is None:
@@ -79,7 +79,7 @@ def training_course(case: Case, protocol: Protocol, traces: Path | None = None) 
         step, part = divmod(moments, MARKS)
         return f"to step {step}, part {part}"
 
-    def job(venue: Venue) -> Job:
+    def job(venue: RankEnv) -> Job:
         if protocol.explain:
             venue.environment.update(nccl.log_environment(venue.folder))
         return Job(case, protocol, venue, stem)
@@ -94,14 +94,16 @@ def training_course(case: Case, protocol: Protocol, traces: Path | None = None) 
     )
 
 
-def observe(course: Course, deadline_s: float, order: Order, crew: Crew | None = None) -> tuple[Launch, list[Part]]:
+def observe(
+    course: Course, deadline_s: float, order: LaunchSpec, crew: Crew | None = None
+) -> tuple[Launch, list[NodeResult]]:
     """Run a fresh group of ranks, on several nodes where the case says so, and tell as `observed`."""
     assert crew or course.case.nodes == 1, "no crew for a case on several nodes"
 
-    def fresh() -> tuple[list[Part], str | None]:
+    def fresh() -> tuple[list[NodeResult], str | None]:
         with ExitStack() as stack:
             team = stack.enter_context(crew.launching(order)) if crew else None
-            parts, lost = [take_part(course, deadline_s, team)], None
+            parts, lost = [run_on_node(course, deadline_s, team)], None
             if crew and team:
                 others, lost = crew.gather(order, team, deadline_s)
                 parts += others
@@ -111,8 +113,8 @@ def observe(course: Course, deadline_s: float, order: Order, crew: Crew | None =
 
 
 def observed(
-    course: Course, deadline_s: float, ranks: Callable[[], tuple[list[Part], str | None]]
-) -> tuple[Launch, list[Part]]:
+    course: Course, deadline_s: float, ranks: Callable[[], tuple[list[NodeResult], str | None]]
+) -> tuple[Launch, list[NodeResult]]:
     """Let `ranks` run: the launch with what was read around it, but without its samples, and what each node saw, in the
     order of their ranks and on this node's clock. `ranks` returns what each node saw, and of a lost one how.
 
@@ -122,8 +124,8 @@ def observed(
     parts, lost = ranks()
     # A wait for a node that was gone is no part of the launch; and readings count from here.
     begin = parts[0].began_s
-    status, failure = judge(parts, course.where, deadline_s, lost)
-    parts = on_one_clock(course, parts)
+    status, failure = diagnose(parts, course.where, deadline_s, lost)
+    parts = align(course, parts)
     results = [result for part in parts for result in part.results]
     facts: dict[str, Any] = next((r["facts"] for r in results if "facts" in r), {})
     return Launch(

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from parabench.collectives.nccl import nccl_environment
+from parabench.files import launch_folder
 from parabench.launch.context import Team
-from parabench.launch.processes import Ended, log_tail, run_ranks
-from parabench.launch.rank_env import Venue
+from parabench.launch.processes import ProcessOutcome, log_tail, run_processes
+from parabench.launch.rank_env import RankEnv
 from parabench.machine.nvml import keep_nvml, used_devices
-from parabench.machine.scratch import launch_folder
 from parabench.plan.nccl_pins import launch_order
 from parabench.probes.devices import Devices
 from parabench.probes.hang import read_answer
@@ -50,14 +50,14 @@ class Course:
     case: AnyCase
     size: int
     entry: Callable[[Any], None]
-    job: Callable[[Venue], Any]
+    job: Callable[[RankEnv], Any]
     marks: Callable[[Path, int], Marks]
     where: Callable[[int], str]
     moments: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
-class Part:
+class NodeResult:
     """What one node saw of a launch, by its own clock, on which the launch began there at `began_s`.
 
     `counts` is (warm-up steps, measured ones) where the ranks agreed on them themselves.
@@ -71,7 +71,7 @@ class Part:
     host: str
     first_rank: int
     began_s: float
-    ended: Ended
+    ended: ProcessOutcome
     results: list[dict[str, Any]]
     marks: list[Marks]
     tails: list[str]
@@ -97,12 +97,12 @@ class Part:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Part:
+    def from_dict(cls, values: Mapping[str, Any]) -> NodeResult:
         """The reverse of `to_dict`."""
         return cls(
             **{name: values[name] for name in cls.__slots__ if name in values}
             | {
-                "ended": Ended(**values["ended"] | {"killed": tuple(values["ended"]["killed"])}),
+                "ended": ProcessOutcome(**values["ended"] | {"killed": tuple(values["ended"]["killed"])}),
                 "marks": [np.array(each, dtype=np.float64) for each in values["marks"]],
                 "counts": tuple(values["counts"]) if values.get("counts") else None,
                 "device_samples": [DeviceSample(*row) for row in values["device_samples"]],
@@ -111,7 +111,7 @@ class Part:
         )
 
 
-def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Part:
+def run_on_node(course: Course, deadline_s: float, team: Team | None = None) -> NodeResult:
     """Run this node's ranks of a launch in fresh processes. Raises Interrupted when the driver is asked to stop."""
     began = time.perf_counter()
     team = team or Team(ranks_per_node=course.size)
@@ -126,14 +126,14 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
         driven = max(len(ranks), case.world_size // case.nodes)
         host, devices = Host(began, pids), Devices(began, pids, partial(used_devices, driven))
         sampler = stack.enter_context(Sampler(began, [host, devices] if case.device == "cuda" else [host]))
-        venue = Venue(
+        venue = RankEnv(
             folder=folder,
             timeout_s=deadline_s + GROUP_GRACE_S,
             environment={**team.environment, **nccl_environment(case.algorithm), **launch_order(case)},
             meeting=team.meeting,
         )
         logs = folder / "logs"
-        ended = run_ranks(
+        ended = run_processes(
             course.entry, (course.job(venue),), size=len(ranks), deadline_s=deadline_s, logs=logs, team=team
         )
         results = [_result(folder, rank) for rank in ranks]
@@ -146,7 +146,7 @@ def take_part(course: Course, deadline_s: float, team: Team | None = None) -> Pa
     ids = pids.look()
     left = {rank for rank, pid in ids.items() if pid not in ended.killed}
     gone = [each["rank"] for each in results if not handed_over(each) and each["rank"] in left]
-    return Part(
+    return NodeResult(
         node=team.node,
         host=socket.gethostname(),
         first_rank=ranks.start,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from parabench.launch.context import LOST, LOST_AFTER_S
 from parabench.launch.hang import in_words, missing
-from parabench.launch.node import Part, handed_over
+from parabench.launch.node import NodeResult, handed_over
 from parabench.store.record import Failure, Status
 
 
@@ -20,8 +20,8 @@ def reached(marks: npt.NDArray[np.float64]) -> int:
     return int(came[-1]) + 1 if len(came) else 0
 
 
-def judge(
-    parts: Sequence[Part], where: Callable[[int], str], deadline_s: float, lost: str | None = None
+def diagnose(
+    parts: Sequence[NodeResult], where: Callable[[int], str], deadline_s: float, lost: str | None = None
 ) -> tuple[Status, Failure | None]:
     """The status of a launch and, unless it is ok, its first cause. `lost` tells of a node that is gone."""
     if lost is not None:
@@ -61,7 +61,7 @@ def judge(
     return status, Failure(error["message"] + _on(part, parts), first["rank"], None, error["traceback"])
 
 
-def _moment(part: Part, result: dict[str, Any]) -> tuple[bool, float]:
+def _moment(part: NodeResult, result: dict[str, Any]) -> tuple[bool, float]:
     """When it failed, on the clock of its node; that another rank's end ended it, it says itself."""
     message = result["error"]["message"]
     return any(echo in message for echo in ECHOES), result["error"]["at"] - part.began_s
@@ -71,11 +71,11 @@ def _moment(part: Part, result: dict[str, Any]) -> tuple[bool, float]:
 ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
 
 
-def _on(part: Part, parts: Sequence[Part]) -> str:
+def _on(part: NodeResult, parts: Sequence[NodeResult]) -> str:
     return f" on node {part.node} ({part.host})" if len(parts) > 1 else ""
 
 
-def _hang(parts: Sequence[Part], where: Callable[[int], str], deadline_s: float) -> Failure:
+def _hang(parts: Sequence[NodeResult], where: Callable[[int], str], deadline_s: float) -> Failure:
     """Whoever came least far is what the others waited for; a rank that left its result came to the end.
 
     On CUDA that is where the device came to, as far as it is known: the host may have enqueued all the rest. Where one

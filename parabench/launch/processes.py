@@ -24,9 +24,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from parabench.files import remove_abandoned, sockets_in_own_folder
 from parabench.launch import rendezvous
 from parabench.launch.context import FAILED, HUNG, Team
-from parabench.machine.scratch import remove_abandoned, sockets_in_own_folder
 from parabench.probes.hang import REQUEST
 from parabench.signals import Interrupted, signals_restored, watched
 
@@ -51,7 +51,7 @@ TALKATIVE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessOutcome:
     """How a node's ranks ended. `rank`, counted over all nodes, and `signal` tell of the first that torch elastic saw
     fail. `told` is why another node, or who asked to stop, had them ended; `killed` are the processes that still ran
     then, and what became of those says nothing."""
@@ -98,7 +98,7 @@ def _nothing() -> None:
     """What the first process does: its start says that the server is there."""
 
 
-def run_ranks(
+def run_processes(
     entry: Callable[..., Any],
     args: tuple[Any, ...],
     *,
@@ -106,7 +106,7 @@ def run_ranks(
     deadline_s: float,
     logs: Path,
     team: Team | None = None,
-) -> Ended:
+) -> ProcessOutcome:
     """Run `entry(*args)` in `size` fresh processes on this node and wait for all of them, at most `deadline_s`.
 
     With a `team` they are this node's part of a launch on several nodes, and a word of another node ends them. Their
@@ -133,19 +133,19 @@ def run_ranks(
             elastic_launch(config, entry)(*args)
         except ChildFailedError as error:
             if team.word.why is not None:
-                return Ended(ok=False, told=team.word.why, killed=deadline.killed)
+                return ProcessOutcome(ok=False, told=team.word.why, killed=deadline.killed)
             team.tell(HUNG if deadline.passed else FAILED)
             rank, failure = next(iter(error.failures.items()))
             name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
             if name == "SIGINT":  # the terminal's Ctrl-C reached the rank before the driver
                 raise Interrupted(signal.SIGINT) from None
-            return Ended(ok=False, hung=deadline.passed, rank=rank, signal=name)
+            return ProcessOutcome(ok=False, hung=deadline.passed, rank=rank, signal=name)
         except SignalException as stop:
             if team.word.why is not None:
-                return Ended(ok=False, told=team.word.why, killed=deadline.killed)
+                return ProcessOutcome(ok=False, told=team.word.why, killed=deadline.killed)
             if deadline.forced:
                 team.tell(HUNG)
-                return Ended(ok=False, hung=True)
+                return ProcessOutcome(ok=False, hung=True)
             raise Interrupted(int(stop.sigval)) from None
         finally:
             left = _ranks(others)
@@ -153,7 +153,7 @@ def run_ranks(
                 _kill(process, signal.SIGKILL)
             psutil.wait_procs(left, timeout=SHUTDOWN_TIMEOUT_S)
     # Ranks that were done when another node's were not: the launch as a whole is not.
-    return Ended(ok=team.word.why is None, told=team.word.why, killed=deadline.killed)
+    return ProcessOutcome(ok=team.word.why is None, told=team.word.why, killed=deadline.killed)
 
 
 def log_tail(logs: Path, rank: int, lines: int = 40) -> str:

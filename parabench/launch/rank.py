@@ -19,10 +19,10 @@ import torch
 from torch._C._distributed_c10d import FileStore
 
 from parabench.collectives import join as membership
-from parabench.launch.rank_env import Venue
-from parabench.machine.lifeline import die_with_parent
+from parabench.launch.rank_env import RankEnv
 from parabench.probes import hang
 from parabench.probes.sampler import leave_pid
+from parabench.signals import die_with_parent
 from parabench.store.record import AnyCase
 
 
@@ -32,7 +32,7 @@ class RankJob(Protocol):
     @property
     def case(self) -> AnyCase: ...
     @property
-    def venue(self) -> Venue: ...
+    def venue(self) -> RankEnv: ...
 
 
 AJob = TypeVar("AJob", bound=RankJob)
@@ -89,7 +89,7 @@ def in_a_line(error: BaseException) -> str:
     return f"{type(cause).__name__}: {lines[0]}"
 
 
-def tie_to_driver() -> None:
+def die_with_driver() -> None:
     """Make this rank die with the driver, however that ends; a stopped rank too.
 
     Every rank inherits the descriptor that keeps the fork server alive; closing it lets the server see that the

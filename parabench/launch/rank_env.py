@@ -9,7 +9,7 @@ from parabench.launch.meeting import Meeting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Venue:
+class RankEnv:
     """In `folder` a node's ranks leave what they saw. They meet at `meeting`; without one they are all on this node.
 
     `environment` is set in each before its process group starts.

@@ -16,7 +16,7 @@ ORDERS: dict[str, tuple[type[Any], type[Any]]] = {**KINDS, "links": (Case, LinkP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class LaunchSpec:
     """A case to be launched on its nodes, and how."""
 
     kind: str
@@ -35,7 +35,7 @@ class Order:
         return self.case.world_size // self.case.nodes
 
     @classmethod
-    def of(cls, case: AnyCase, protocol: Any, deadline_s: float) -> Order:
+    def of(cls, case: AnyCase, protocol: Any, deadline_s: float) -> LaunchSpec:
         """The order to launch `case`; its kind is told by the protocol."""
         kind = next(kind for kind, (_, type_) in ORDERS.items() if isinstance(protocol, type_))
         return cls(kind=kind, case=case, protocol=protocol, deadline_s=deadline_s)
@@ -50,7 +50,7 @@ class Order:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Order:
+    def from_dict(cls, values: Mapping[str, Any]) -> LaunchSpec:
         """The reverse of `to_dict`. Raises UsageError for what is no case."""
         case, protocol = ORDERS[values["kind"]]
         return cls(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parabench.errors import UsageError
-from parabench.machine.scratch import launch_folder
+from parabench.files import launch_folder
 from parabench.serve.progress import Standing
 
 # While a run goes on, making pages may take one part in so many of the time of one core.

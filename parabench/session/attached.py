@@ -21,9 +21,9 @@ from parabench.cluster.attached.hosts import environment_of, machine_of, nodes_o
 from parabench.cluster.attached.store import Grounds, enter
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import NodeGone, UsageError
+from parabench.files import remove_abandoned
 from parabench.launch.store_client import Lost
 from parabench.machine.machine import Machine, this_machine
-from parabench.machine.scratch import remove_abandoned
 from parabench.plan.axes import parse_axis
 from parabench.plan.case import Case
 from parabench.plan.plan import Skipped, TrainingPlan

@@ -17,8 +17,8 @@ from torch import Tensor
 from parabench.collectives import is_backends, join
 from parabench.collectives.algorithm import make
 from parabench.collectives.wire import PIECE_BYTES
-from parabench.launch.rank import device_of, hand_over, join_group, loaded_nccl, tie_to_driver
-from parabench.launch.rank_env import Venue
+from parabench.launch.rank import device_of, die_with_driver, hand_over, join_group, loaded_nccl
+from parabench.launch.rank_env import RankEnv
 from parabench.plan.collective_case import ROOT, CollectiveCase, CollectiveProtocol
 from parabench.workloads.exact import Truth, count_wrong
 from parabench.workloads.timing import MARKS, Bench
@@ -37,7 +37,7 @@ class BenchJob:
 
     case: CollectiveCase
     protocol: CollectiveProtocol
-    venue: Venue
+    venue: RankEnv
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Buffers:
 
 def run(job: BenchJob) -> None:
     """The entry of a rank that times a collective."""
-    tie_to_driver()
+    die_with_driver()
     hand_over(job, measure)
 
 

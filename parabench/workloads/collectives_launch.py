@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from parabench.cluster.coordinator import Crew
 from parabench.launch.launcher import observe
-from parabench.launch.node import Course, Part
-from parabench.launch.rank_env import Venue
-from parabench.launch.spec import Order
+from parabench.launch.node import Course, NodeResult
+from parabench.launch.rank_env import RankEnv
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol, Slot, size_text
 from parabench.plan.collective_modes import LATENCY
 from parabench.probes.step_clock import read_marks
@@ -31,10 +31,10 @@ def launch_collective(
     Raises Interrupted when the driver is asked to stop.
     """
     course = collective_course(case, protocol)
-    return timed(case, protocol, *observe(course, deadline_s, Order.of(case, protocol, deadline_s), crew))
+    return timed(case, protocol, *observe(course, deadline_s, LaunchSpec.of(case, protocol, deadline_s), crew))
 
 
-def timed(case: CollectiveCase, protocol: CollectiveProtocol, seen: Launch, parts: list[Part]) -> Launch:
+def timed(case: CollectiveCase, protocol: CollectiveProtocol, seen: Launch, parts: list[NodeResult]) -> Launch:
     """The launch of a collective with its calls: what `observe` tells, and what ranks handed over. Of a node that was
     lost there is no part."""
     schedule = protocol.schedule(case)
@@ -59,7 +59,7 @@ def collective_course(case: CollectiveCase, protocol: CollectiveProtocol) -> Cou
         what = "call" if protocol.mode == LATENCY else "batch of calls"
         return f"to {_named(schedule[at], what)}" if at < len(schedule) else "to the end of its calls"
 
-    def job(venue: Venue) -> BenchJob:
+    def job(venue: RankEnv) -> BenchJob:
         return BenchJob(case, protocol, venue)
 
     return Course(

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parabench.collectives import join
-from parabench.launch.rank import device_of, hand_over, join_group, tie_to_driver
-from parabench.launch.rank_env import Venue
+from parabench.launch.rank import device_of, die_with_driver, hand_over, join_group
+from parabench.launch.rank_env import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.link_protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
 from parabench.workloads.link_pairs import schedule
@@ -32,12 +32,12 @@ class LinkJob:
 
     case: Case
     protocol: LinkProtocol
-    venue: Venue
+    venue: RankEnv
 
 
 def run(job: LinkJob) -> None:
     """The entry of a rank that measures links."""
-    tie_to_driver()
+    die_with_driver()
     hand_over(job, measure)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from parabench.cluster.coordinator import Crew
 from parabench.launch.launcher import observe
 from parabench.launch.node import Course, Marks
-from parabench.launch.rank_env import Venue
-from parabench.launch.spec import Order
+from parabench.launch.rank_env import RankEnv
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.link_protocol import TOO_QUICK, LinkProtocol
 from parabench.probes.step_clock import read_marks
@@ -32,7 +32,7 @@ def measure(
     Interrupted when the driver is asked to stop, NodeGone when a node of the `crew` does not come back."""
     deadline_s = deadline_s or expected_s(case, protocol)
     course = link_course(case, protocol)
-    seen, parts = observe(course, deadline_s, Order.of(case, protocol, deadline_s), crew)
+    seen, parts = observe(course, deadline_s, LaunchSpec.of(case, protocol, deadline_s), crew)
     marks = {rank: own for part in parts for rank, own in zip(part.ranks, part.marks, strict=True)}
     results = {result["rank"]: result for part in parts for result in part.results}
     why = None if seen.status is Status.OK else f"{seen.status}: {seen.failure}"
@@ -56,7 +56,7 @@ def link_course(case: Case, protocol: LinkProtocol) -> Course:
         some = ", ".join(f"{a} and {b}" for a, b in rounds[number][:4])
         return f"to round {number + 1} of {len(rounds)} (ranks {some}{', ...' if len(rounds[number]) > 4 else ''})"
 
-    def job(venue: Venue) -> LinkJob:
+    def job(venue: RankEnv) -> LinkJob:
         return LinkJob(case, protocol, venue)
 
     return Course(

@@ -18,8 +18,8 @@ from torch.distributed import distributed_c10d as c10d
 from parabench.collectives import join
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
-from parabench.launch.rank import device_of, hand_over, join_group, loaded_nccl, tie_to_driver
-from parabench.launch.rank_env import Venue
+from parabench.launch.rank import device_of, die_with_driver, hand_over, join_group, loaded_nccl
+from parabench.launch.rank_env import RankEnv
 from parabench.models.arithmetic import arithmetic_of, set_arithmetic
 from parabench.models.base import apply_options
 from parabench.models.build import attention_of, build_model, sizes
@@ -51,13 +51,13 @@ class Job:
 
     case: Case
     protocol: Protocol
-    venue: Venue
+    venue: RankEnv
     traces: Path | None = None
 
 
 def run(job: Job) -> None:
     """The entry of a rank that trains."""
-    tie_to_driver()
+    die_with_driver()
     hand_over(job, measure)
 
 

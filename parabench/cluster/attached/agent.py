@@ -14,7 +14,7 @@ from parabench.cluster.attached.store import Grounds
 from parabench.cluster.heartbeat import PERIOD_S
 from parabench.launch.context import FAILED, HUNG
 from parabench.launch.courses import course_of
-from parabench.launch.spec import Order
+from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import Lost
 from parabench.machine.nvml import Used
 from parabench.signals import STOPPED, Interrupted, stop_signals
@@ -60,11 +60,11 @@ class Follower:
                 if self._used and self._watch is None:
                     self._watch = Watch()
                 channel.tell(f"own/{rank}", fingerprint.of_own(said["begin"]["own"]))
-            elif rank < (order := Order.from_dict(said["order"])).case.world_size:
+            elif rank < (order := LaunchSpec.from_dict(said["order"])).case.world_size:
                 self._launch(number, order)
             number += 1
 
-    def _launch(self, number: int, order: Order) -> None:
+    def _launch(self, number: int, order: LaunchSpec) -> None:
         channel, word = self._channel, None
         course = course_of(order, self._traces)
         with Attempt(self._grounds, self._watch, self._used, self._pids, number, order, course) as attempt:

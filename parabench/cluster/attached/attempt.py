@@ -20,13 +20,13 @@ from typing import Any
 from parabench.cluster.attached.fresh import freshen
 from parabench.cluster.attached.monitor import Ask, Seen, Watch
 from parabench.cluster.attached.store import Grounds
-from parabench.launch.node import GROUP_GRACE_S, Course, Part
-from parabench.launch.processes import Ended
+from parabench.files import launch_folder
+from parabench.launch.node import GROUP_GRACE_S, Course, NodeResult
+from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rank import told_of
-from parabench.launch.rank_env import Venue
-from parabench.launch.spec import Order
+from parabench.launch.rank_env import RankEnv
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.nvml import Used
-from parabench.machine.scratch import launch_folder
 from parabench.probes import hang
 from parabench.probes.step_clock import told_counts
 from parabench.workloads.training import measure
@@ -49,7 +49,7 @@ class Attempt:
         used: Sequence[Used],
         pids: list[int],
         number: int,
-        order: Order,
+        order: LaunchSpec,
         course: Course,
     ) -> None:
         self.over = threading.Event()
@@ -68,7 +68,7 @@ class Attempt:
             host=self._group.local_rank == 0,
             devices=used if course.case.device == "cuda" else (),
         )
-        venue = Venue(
+        venue = RankEnv(
             folder=self.folder,
             timeout_s=order.deadline_s + GROUP_GRACE_S,
             environment=dict(grounds.environment),
@@ -97,7 +97,7 @@ class Attempt:
         """Whether it has come to its end, and well."""
         return self.over.is_set() and "error" not in self._result
 
-    def part(self, *, hung: bool = False) -> Part:
+    def part(self, *, hung: bool = False) -> NodeResult:
         """What there is to be seen of it: all, or as far as it came."""
         stacks = self.folder / "stacks"
         if not self.over.wait(GRACE_S) and hung:
@@ -106,12 +106,12 @@ class Attempt:
             hang.answer(self.folder, self._group.rank)
         self._look_no_more()
         rank, node, ok = self._group.rank, self._group.node, self.ok
-        return Part(
+        return NodeResult(
             node=node,
             host=socket.gethostname(),
             first_rank=rank,
             began_s=self._began_s,
-            ended=Ended(ok=ok, hung=hung and not ok),
+            ended=ProcessOutcome(ok=ok, hung=hung and not ok),
             results=[dict(self._result)],
             marks=[self._course.marks(self.folder, rank)],
             tails=[] if ok else [stacks.read_text() if stacks.exists() else ""],
@@ -123,7 +123,7 @@ class Attempt:
             counts=told_counts(self.folder, [rank]),
         )
 
-    def _measure(self, venue: Venue) -> None:
+    def _measure(self, venue: RankEnv) -> None:
         os.environ.update(venue.environment)
         try:
             result = measure(self._course.job(venue), self._group.rank)

@@ -21,8 +21,8 @@ from parabench.cluster.heartbeat import PERIOD_S
 from parabench.errors import UsageError
 from parabench.launch.context import FAILED, HUNG, STOP
 from parabench.launch.launcher import observed, trained, training_course
-from parabench.launch.node import Course, Part
-from parabench.launch.spec import Order
+from parabench.launch.node import Course, NodeResult
+from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import Lost
 from parabench.machine.nvml import Used
 from parabench.plan.case import Case
@@ -114,13 +114,13 @@ class Lead:
     def launch(self, case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
         """Run `case` once, in the processes that are there; as `launcher.launch`."""
         course = training_course(case, protocol, self._traces)
-        order = Order.of(case, protocol, deadline_s)
+        order = LaunchSpec.of(case, protocol, deadline_s)
         return trained(course, protocol, *observed(course, deadline_s, lambda: (self._parts(course, order), None)))
 
-    def _parts(self, course: Course, order: Order) -> list[Part]:
+    def _parts(self, course: Course, order: LaunchSpec) -> list[NodeResult]:
         size, number = order.case.world_size, self._publish({"order": order.to_dict()})
         pids = [said["pid"] for _, said in sorted(self._said.items())]
-        parts: dict[int, Part] = {}
+        parts: dict[int, NodeResult] = {}
         with Attempt(self._grounds, self._watch, self._used, pids, number, order, course) as attempt:
             try:
                 why = self._wait(attempt, number, order, parts)
@@ -141,7 +141,7 @@ class Lead:
         self.sane = self.sane and (ended or (size == 1 and attempt.over.is_set()))
         return by_node(parts, order.ranks_per_node)
 
-    def _wait(self, attempt: Attempt, number: int, order: Order, parts: dict[int, Part]) -> str | None:
+    def _wait(self, attempt: Attempt, number: int, order: LaunchSpec, parts: dict[int, NodeResult]) -> str | None:
         """Wait until all ranks are over: None when this one came to its end well and all others said what they saw,
         else why the launch ends. Raises Interrupted when any rank is asked to stop."""
         until, size = time.monotonic() + order.deadline_s, order.case.world_size
@@ -159,18 +159,18 @@ class Lead:
             return FAILED
         return None
 
-    def _take(self, number: int, size: int, parts: dict[int, Part], seconds: float) -> None:
+    def _take(self, number: int, size: int, parts: dict[int, NodeResult], seconds: float) -> None:
         """Take what the other ranks saw, as long as some of it is missing and for so many seconds at most."""
         until = time.monotonic() + seconds
         while len(parts) < size - 1:
             missing = [rank for rank in range(1, size) if rank not in parts]
             arrived = self._arrived(f"part/{number}", missing)
-            parts |= {rank: Part.from_dict(each) for rank, each in arrived.items()}
+            parts |= {rank: NodeResult.from_dict(each) for rank, each in arrived.items()}
             if len(parts) == size - 1 or time.monotonic() > until:
                 return
             time.sleep(LOOK_S)
 
-    def _is_echo(self, attempt: Attempt, number: int, size: int, parts: dict[int, Part]) -> bool:
+    def _is_echo(self, attempt: Attempt, number: int, size: int, parts: dict[int, NodeResult]) -> bool:
         """Whether all are asked to stop only because one is gone, as torchrun and mpirun do: then this rank's own
         collectives fail, and that one has said nothing."""
         self._channel.end_launch(number, STOP)

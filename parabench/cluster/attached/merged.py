@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from parabench.launch.node import Marks, Part
-from parabench.launch.processes import Ended
+from parabench.launch.node import Marks, NodeResult
+from parabench.launch.processes import ProcessOutcome
 
 
-def by_node(parts: Mapping[int, Part], ranks_per_node: int) -> list[Part]:
+def by_node(parts: Mapping[int, NodeResult], ranks_per_node: int) -> list[NodeResult]:
     """Parts of one rank each, {rank: part} of all ranks, brought together node by node."""
     ranks = sorted(parts)
     return [
@@ -18,14 +18,14 @@ def by_node(parts: Mapping[int, Part], ranks_per_node: int) -> list[Part]:
     ]
 
 
-def silent(rank: int, node: int, host: str, nothing: Marks) -> Part:
+def silent(rank: int, node: int, host: str, nothing: Marks) -> NodeResult:
     """The part of a rank that has not said a word: its process is gone."""
-    return Part(
+    return NodeResult(
         node=node,
         host=host,
         first_rank=rank,
         began_s=0.0,
-        ended=Ended(ok=False, rank=rank),
+        ended=ProcessOutcome(ok=False, rank=rank),
         results=[{"rank": rank}],
         marks=[nothing],
         tails=[""],
@@ -36,7 +36,7 @@ def silent(rank: int, node: int, host: str, nothing: Marks) -> Part:
     )
 
 
-def _node(parts: list[Part]) -> Part:
+def _node(parts: list[NodeResult]) -> NodeResult:
     ok = all(part.ended.ok for part in parts)
     gone = next((part.ended.rank for part in parts if part.ended.rank is not None), None)
     # Moments count from when the node's first rank began; readings of another rank from when that one did.
@@ -44,7 +44,7 @@ def _node(parts: list[Part]) -> Part:
     return replace(
         parts[0],
         began_s=first.began_s,
-        ended=Ended(ok=ok, hung=any(part.ended.hung for part in parts), rank=gone),
+        ended=ProcessOutcome(ok=ok, hung=any(part.ended.hung for part in parts), rank=gone),
         results=[result for part in parts for result in part.results],
         marks=[each for part in parts for each in part.marks],
         tails=[] if ok else [tail for part in parts for tail in part.tails or [""]],

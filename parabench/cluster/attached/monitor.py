@@ -15,11 +15,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from parabench.machine.lifeline import die_with_parent
 from parabench.machine.nvml import Used, keep_nvml
 from parabench.probes.devices import Devices
 from parabench.probes.host import Host
 from parabench.probes.sampler import PATIENCE_S, PERIOD_S, RankPids, Sampler, Source
+from parabench.signals import die_with_parent
 from parabench.store.record import DeviceSample, HostSample
 
 # A spawned process imports Python's and our modules first.

@@ -15,7 +15,7 @@ from parabench.cluster.topology import Site
 from parabench.errors import UsageError
 from parabench.launch.context import LOOPBACK
 from parabench.launch.meeting import Meeting
-from parabench.launch.spec import Order
+from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import Line, Lost
 
 # How long a rank waits for the others to begin, as torchrun does, and how often it tries.
@@ -39,7 +39,7 @@ class Grounds:
         """A connection of its own to the store."""
         return Line(self.address, self.port, self.prefix)
 
-    def meeting(self, number: int, order: Order) -> Meeting:
+    def meeting(self, number: int, order: LaunchSpec) -> Meeting:
         """Where the ranks of one launch meet."""
         return Meeting(self.address, self.port, f"{self.prefix}/launch/{number}", order.nodes, order.ranks_per_node)
 

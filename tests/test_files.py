@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from parabench import files
 from parabench.files import replacing
-from parabench.machine import scratch
 
 HOLDER = """
 import sys
-from parabench.scratch import launch_folder, own_folder
+from parabench.files import launch_folder, own_folder
 with launch_folder() as folder:
     (folder / "marks").touch()
     print(folder, flush=True)
@@ -32,11 +32,11 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
     memory, disk = tmp_path / "memory", tmp_path / "disk"
     memory.mkdir()
     disk.mkdir()
-    monkeypatch.setattr(scratch, "shared_memory_folder", lambda: str(memory))
+    monkeypatch.setattr(files, "shared_memory_folder", lambda: str(memory))
     monkeypatch.setattr(tempfile, "tempdir", str(disk))
-    monkeypatch.setattr(scratch, "_held", {})
+    monkeypatch.setattr(files, "_held", {})
     yield memory, disk
-    scratch.release_own()
+    files.release_own()
 
 
 def names(folder: Path) -> list[str]:
@@ -45,30 +45,30 @@ def names(folder: Path) -> list[str]:
 
 def test_a_process_holds_one_folder_in_each_place_until_it_ends(places: tuple[Path, Path]) -> None:
     memory, disk = places
-    with scratch.launch_folder() as one, scratch.launch_folder() as other, scratch.launch_folder(str(disk)) as third:
-        assert one.parent == other.parent == scratch.own_folder()
+    with files.launch_folder() as one, files.launch_folder() as other, files.launch_folder(str(disk)) as third:
+        assert one.parent == other.parent == files.own_folder()
         assert one.parent.parent == memory
         assert third.parent.parent == disk
-        scratch.remove_abandoned()
+        files.remove_abandoned()
         assert one.is_dir()
         assert third.is_dir()
-    assert names(scratch.own_folder()) == []
-    scratch.release_own()
+    assert names(files.own_folder()) == []
+    files.release_own()
     assert names(memory) == names(disk) == []
 
 
 def test_where_there_is_no_memory_the_disk_is_taken(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "shared_memory_folder", lambda: None)
-    assert scratch.own_folder().parent == places[1]
-    scratch.remove_abandoned()
-    assert scratch.own_folder().is_dir()
+    monkeypatch.setattr(files, "shared_memory_folder", lambda: None)
+    assert files.own_folder().parent == places[1]
+    files.remove_abandoned()
+    assert files.own_folder().is_dir()
 
 
 def test_what_a_killed_process_left_goes_and_what_others_hold_stays(places: tuple[Path, Path]) -> None:
     """The lock says who lives, not the number: here both processes live in the name of one that does not exist."""
     memory, disk = places
-    code = f"import os, tempfile; os.getpid = lambda: {2**22 + 1}\nfrom parabench import scratch\n"
-    code += f"scratch.shared_memory_folder = lambda: {str(memory)!r}\n{HOLDER}"
+    code = f"import os, tempfile; os.getpid = lambda: {2**22 + 1}\nfrom parabench import files\n"
+    code += f"files.shared_memory_folder = lambda: {str(memory)!r}\n{HOLDER}"
     holders = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -78,13 +78,13 @@ def test_what_a_killed_process_left_goes_and_what_others_hold_stays(places: tupl
         assert holder.stdout is not None
         folders.append(Path(holder.stdout.readline().strip()))
     (disk / "parabench-run-7-abc" / "launch-x").mkdir(parents=True)
-    scratch.remove_abandoned()
+    files.remove_abandoned()
     assert all((folder / "marks").exists() for folder in folders)
     assert names(disk) == []
     holders[0].kill()
     holders[0].communicate()
     assert folders[0].is_dir()
-    scratch.remove_abandoned()
+    files.remove_abandoned()
     assert not folders[0].parent.exists()
     assert (folders[1] / "marks").exists()
     holders[1].communicate()
@@ -97,16 +97,16 @@ def test_what_is_not_ours_stays(places: tuple[Path, Path], tmp_path: Path, monke
     (memory / "parabench-run-1-link").symlink_to(tmp_path / "precious")
     (memory / "parabench-run-2-file").touch()
     (memory / "somebody-1-else").mkdir()
-    scratch.remove_abandoned()
+    files.remove_abandoned()
     assert names(memory) == ["parabench-run-1-link", "parabench-run-2-file", "somebody-1-else"]
     assert names(tmp_path / "precious") == ["data"]
     # Of another user, which only root can make for real.
     (memory / "parabench-run-3-abc").mkdir()
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        scratch.remove_abandoned()
+        files.remove_abandoned()
     assert "parabench-run-3-abc" in names(memory)
-    scratch.remove_abandoned()
+    files.remove_abandoned()
     assert "parabench-run-3-abc" not in names(memory)
 
 
@@ -118,11 +118,11 @@ def test_a_folder_that_was_taken_for_abandoned_before_it_was_locked_is_made_agai
     def late(handle: int, how: int) -> None:
         if not taken and how == fcntl.LOCK_EX:
             taken.append(names(places[0]))
-            scratch.remove_abandoned()
+            files.remove_abandoned()
         lock(handle, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    folder = scratch.own_folder()
+    folder = files.own_folder()
     assert folder.is_dir()
     assert names(places[0]) == [folder.name] != taken[0]
 
@@ -135,11 +135,11 @@ def test_a_folder_that_was_removed_before_it_was_opened_is_made_again(
     def late(*arguments: Any, **options: Any) -> str:
         made.append(make(*arguments, **options))
         if len(made) == 1:
-            scratch.remove_abandoned()
+            files.remove_abandoned()
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", late)
-    assert str(scratch.own_folder()) == made[-1]
+    assert str(files.own_folder()) == made[-1]
     assert names(places[0]) == [Path(made[-1]).name] != [Path(made[0]).name]
 
 
@@ -151,20 +151,20 @@ def test_a_file_system_without_locks_is_used_and_nothing_is_removed_from_it(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     (places[0] / "parabench-run-1-abc").mkdir()
-    assert scratch.own_folder().is_dir()
-    scratch.remove_abandoned()
-    assert names(places[0]) == sorted(["parabench-run-1-abc", scratch.own_folder().name])
+    assert files.own_folder().is_dir()
+    files.remove_abandoned()
+    assert names(places[0]) == sorted(["parabench-run-1-abc", files.own_folder().name])
 
 
 def test_what_multiprocessing_listens_at_lies_in_the_folder_if_its_path_is_short_enough(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = tempfile.gettempdir()
-    assert len("/pymp-12345678/listener-12345678") == scratch.SOCKET_NAME_BYTES
+    assert len("/pymp-12345678/listener-12345678") == files.SOCKET_NAME_BYTES
     for length, lies in ((75, True), (76, False)):
         folder = Path("/" + "x" * (length - 1))
-        monkeypatch.setattr(scratch, "own_folder", lambda folder=folder: folder)
-        with scratch.sockets_in_own_folder():
+        monkeypatch.setattr(files, "own_folder", lambda folder=folder: folder)
+        with files.sockets_in_own_folder():
             assert tempfile.gettempdir() == (str(folder) if lies else usual)
         assert tempfile.gettempdir() == usual
 
