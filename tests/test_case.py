@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from parabench.errors import UsageError
 from parabench.models import MODELS, GPTEntry
-from parabench.plan.axes import AXES, parse_axis
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
+from parabench.plan.suite import AXES, parse_axis
 
 
 def test_an_id_is_stable_and_tells_cases_apart():
@@ -50,9 +50,9 @@ def test_a_case_survives_json(case):
         ({"precision": "int4"}, "'int4' is unknown; use one of ieee, tf32, bf16-mixed, bf16-true, fp16-mixed"),
         ({"device": "tpu"}, "'tpu' is unknown"),
         ({"backend": "mpi"}, "'mpi' is unknown"),
-        ({"strategy": "rm -rf /"}, "is not a name"),
+        ({"strategy": "rm -rf /"}, "must be a name that"),
         ({"seed": -1}, "seed is -1"),
-        ({"world_size": "2"}, "world_size is '2'; it must be a whole number"),
+        ({"world_size": "2"}, "world_size is '2'; it must be a whole number of 1 or more"),
         ({"global_batch": True}, "global_batch is True"),
         ({"bucket_mib": "4"}, "bucket_mib is '4'"),
         ({"model": 3}, "model is 3"),

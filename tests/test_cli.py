@@ -87,7 +87,10 @@ def test_doctor_names_devices_versions_and_doubts():
         (["run", "quick", "--data", "text:/no/file"], "'/no/file' cannot be read"),
         (["run", "quick", "--label", "../x"], "label '../x'"),
         (["run", "quick", "--steps", "0"], "steps is 0"),
-        (["run", "quick", "--deadline", "0"], "deadline is 0.0"),
+        (
+            ["run", "quick", "--deadline", "0"],
+            "deadline_s is 0.0; it must be a number above 0 and",
+        ),
         (["run", "quick", "--resume"], "holds no session to resume"),
         (["report", "no.db"], "no.db does not exist"),
         (["best", "no.db"], "no.db does not exist"),

@@ -69,11 +69,11 @@ def test_sizes_that_round_to_the_same_are_measured_once():
     ("fields", "said"),
     [
         ({"op": "gather"}, "op 'gather' is unknown; use one of all_reduce"),
-        ({"algorithm": "a b"}, "algorithm 'a b' is not a name"),
+        ({"algorithm": "a b"}, "algorithm is 'a b'; it must be a name"),
         ({"dtype": "int8"}, "dtype 'int8' is unknown"),
         ({"redop": "prod"}, "redop 'prod' is unknown for all_reduce"),
         ({"op": "broadcast", "redop": "sum"}, "redop 'sum' is unknown for broadcast; use one of none"),
-        ({"world_size": 1}, "world_size is 1; give a whole number from 2"),
+        ({"world_size": 1}, "world_size is 1; it must be a whole number from 2"),
         ({"factor": 1}, "factor is 1"),
         ({"min_bytes": 2 * MIB, "max_bytes": MIB}, "min is 2 MiB, above max, 1 MiB"),
         ({"op": "all_gather", "redop": "none", "min_bytes": 16}, "less than all_gather among 2 ranks can split"),

@@ -28,11 +28,10 @@ from parabench.data.sampler import Drawn, Rows, columns_of
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.models.build import build_model
-from parabench.plan.axes import parse_axis
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.suite import Suite, sweep
+from parabench.plan.suite import Suite, parse_axis, sweep
 from parabench.store.record import Status
 from parabench.workloads.verify import reference_of, verify
 

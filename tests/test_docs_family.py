@@ -9,9 +9,9 @@ import pytest
 
 from parabench.analysis.memory import FORMULAS
 from parabench.machine.machine import Machine
-from parabench.plan.axes import AXES, BATCH_PER_RANK, parse_axis
 from parabench.plan.case import DEFAULTS
 from parabench.plan.defaults import defaults_on
+from parabench.plan.suite import AXES, BATCH_PER_RANK, parse_axis
 from parabench.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]

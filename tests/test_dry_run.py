@@ -23,12 +23,11 @@ from parabench.cluster.topology import Flags, site_of
 from parabench.errors import UsageError
 from parabench.machine.machine import Gpu, Machine
 from parabench.models import MODELS
-from parabench.plan.axes import parse_axis
 from parabench.plan.case import Case
 from parabench.plan.collective_modes import FIRST_RUN_IN_S, RUN_IN_S
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.suite import Suite, sweep
+from parabench.plan.suite import Suite, parse_axis, sweep
 from parabench.session.collectives import CollectivesRequest, run_collectives
 from parabench.session.dry_collectives import dry_collectives
 from parabench.session.dry_run import dry_run, planned_for
@@ -43,8 +42,7 @@ SUITE = '''\
 """Which bucket size
 is fastest?"""
 
-from parabench.case import Protocol
-from parabench import sweep
+from parabench import Protocol, sweep
 
 CASES = [sweep(strategy="single"), sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2)]
 PROTOCOL = Protocol(warmup=2, steps=3, launches=2, instrumented=0)
@@ -189,7 +187,7 @@ def test_links_that_a_session_has_are_not_said_again(suite, tmp_path):
         (["--nnodes", "2", "--rdzv-timeout", "0"], "--rdzv-timeout is 0 s; give 1 or more"),
         (["--budget", "5"], "--budget is the time for --until-decided; give both, or neither"),
         (["--nnodes", "none"], "--nnodes 'none' is no number of nodes; give 2, or as many as there are"),
-        (["--set", "world_size=0"], "world_size is 0; it must be 1 or more"),
+        (["--set", "world_size=0"], "world_size is 0; it must be a whole number of 1 or more"),
         (["--label", "a b"], "label 'a b'"),
         (["--resume", "--out", "nowhere"], "nowhere/results.db does not exist, so it holds no session to resume"),
         (["--set", "device=cuda"], "device cuda is not here"),

@@ -7,12 +7,11 @@ import pytest
 from parabench.collectives.nccl import nccl_environment
 from parabench.errors import UsageError
 from parabench.machine.machine import Gpu, Machine
-from parabench.plan.axes import parse_axis
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan, make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import settle
-from parabench.plan.suite import Suite, load_suite, shipped, sweep
+from parabench.plan.suite import Suite, load_suite, parse_axis, shipped, sweep
 
 
 def plan(machine, *sweeps, overrides=None, protocol=None, seed=0):
@@ -115,7 +114,7 @@ def test_no_sync_means_nothing_without_accumulation(machine):
         ({"strategy": "tp", "sequence_parallel": True, "seq_len": 5, "world_size": 2}, "does not divide seq_len 5"),
         ({"strategy": "ddp", "split": "dimension", "world_size": 2}, "split dimension is for tensor parallel; ddp"),
         ({"strategy": "ddp", "pin_memory": True, "world_size": 2}, "pin_memory is for copies to a CUDA device"),
-        ({"strategy": "ddp", "grad_accumulation": 0}, "grad_accumulation is 0; it must be 1 or more"),
+        ({"strategy": "ddp", "grad_accumulation": 0}, "grad_accumulation is 0; it must be a whole number of 1 or more"),
         ({"strategy": "ddp", "workers": -1}, "workers is -1"),
         ({"strategy": "ddp", "compile": "yes"}, "compile is 'yes'; it must be true or false"),
         ({"strategy": "pp", "schedule": "zigzag"}, "schedule 'zigzag' is unknown; use one of gpipe, 1f1b, interleaved"),

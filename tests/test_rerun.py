@@ -68,7 +68,7 @@ def test_what_the_command_line_set_stays_set(tmp_path):
     assert rerun.command(ddp) == (
         "parabench run quick --set strategy=ddp --set algorithm=native --set bucket_mib=0.123456 --set world_size=4 "
         f"--set 'data=text:{tmp_path}/a\\, b.txt' --set global_batch=8 --set seq_len=64 --set precision=bf16-mixed "
-        "--launches 3 --warmup 3 --steps 20 --instrumented 4 --deadline 90.0"
+        "--launches 3 --steps 20 --warmup 3 --instrumented 4 --deadline 90.0"
     )
 
 

@@ -6,59 +6,29 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
-from parabench.errors import UsageError
 from parabench.models.precision import IEEE, PRECISIONS, Precision
-from parabench.strategies import OPTIONAL, STRATEGIES, data_ranks, entry_of
+from parabench.plan.fields import Field, check_fields, declared
+from parabench.strategies import STRATEGIES, data_ranks, entry_of
 
 DEVICES = ("auto", "cpu", "cuda")
 BACKENDS = ("auto", "gloo", "nccl")
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 SPLITS = ("batch", "sample", "dimension")
 
-CHOICES = {
-    "precision": tuple(PRECISIONS),
-    "device": DEVICES,
-    "backend": BACKENDS,
-    "schedule": SCHEDULES,
-    "split": SPLITS,
-}
-
 # No CPU has more cores than this, and a pool of more threads cannot be made.
 MOST_THREADS = 1024
 MOST_WORKERS = 256
 
-# The fields by what they hold; those of the second line may also be None, which leaves the choice to the plan.
-INTEGERS = ("world_size", "nodes", "global_batch", "seq_len", "threads", "seed", "grad_accumulation", "workers")
-MAYBE_INTEGERS = ("ranks_per_node", "tp_size", "microbatches")
-COUNTS = ("world_size", "nodes", "global_batch", "seq_len", "threads", "grad_accumulation", "tp_size", "microbatches")
-FLAGS = (
-    "no_sync", "find_unused_parameters", "static_graph", "gradient_as_bucket_view", "sequence_parallel",
-    "activation_checkpointing", "compile", "fused", "pin_memory",
-)  # fmt: skip
-TEXTS = ("strategy", "algorithm", "model", "data", "vocabulary", *CHOICES)
-
-# What every strategy has, and changes how a step is taken but not what it computes.
-MEANS = ("activation_checkpointing", "compile", "fused", "workers", "pin_memory")
-
-# What must agree for two cases to train the same: the fields of a reference.
-TRAINING = (
-    "model",
-    "data",
-    "vocabulary",
-    "global_batch",
-    "seq_len",
-    "precision",
-    "device",
-    "backend",
-    "threads",
-    "seed",
-)
+# What a field is for, beyond telling cases apart. TRAINING: it must agree for two cases to train the same, so it is a
+# field of the reference. MEANS: every strategy has it, and it changes how a step is taken but not what it computes.
+TRAINING, MEANS = "training", "means"
 
 # A strategy, algorithm or model is a short name of ours or a user's own "package.module:name".
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?|two_level\([a-z_]+,[a-z_]+\)")
+NAMED = Field(pattern=NAME, expected="a name that `parabench list` shows, or package.module:name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,79 +57,41 @@ class Case:
     Raises UsageError for a value that no machine could run.
     """
 
-    strategy: str = "ddp"
-    algorithm: str = "native"
-    bucket_mib: float | None = None
-    world_size: int = 1
-    nodes: int = 1
-    ranks_per_node: int | None = None
-    model: str = "gpt-nano"
-    data: str = "text"
-    global_batch: int = 8
-    seq_len: int = 64
-    precision: str = IEEE
-    device: str = "auto"
-    backend: str = "auto"
-    threads: int = 1
-    seed: int = 0
-    grad_accumulation: int = 1
+    strategy: Annotated[str, NAMED] = "ddp"
+    algorithm: Annotated[str, NAMED] = "native"
+    bucket_mib: Annotated[float | None, Field(above=0, most=1 << 20, unset="default")] = None
+    world_size: Annotated[int, Field(least=1)] = 1
+    nodes: Annotated[int, Field(least=1, divides="world_size")] = 1
+    ranks_per_node: Annotated[int | None, Field(least=1, divides="world_size", unset="auto")] = None
+    model: Annotated[str, replace(NAMED, role=TRAINING)] = "gpt-nano"
+    data: Annotated[str, Field(path=True, role=TRAINING)] = "text"
+    global_batch: Annotated[int, Field(least=1, role=TRAINING)] = 8
+    seq_len: Annotated[int, Field(least=1, role=TRAINING)] = 64
+    precision: Annotated[str, Field(choices=tuple(PRECISIONS), role=TRAINING)] = IEEE
+    device: Annotated[str, Field(choices=DEVICES, role=TRAINING)] = "auto"
+    backend: Annotated[str, Field(choices=BACKENDS, role=TRAINING)] = "auto"
+    threads: Annotated[int, Field(least=1, most=MOST_THREADS, role=TRAINING)] = 1
+    seed: Annotated[int, Field(least=0, most=(1 << 32) - 1, role=TRAINING)] = 0
+    grad_accumulation: Annotated[int, Field(least=1)] = 1
     no_sync: bool = True
     find_unused_parameters: bool = False
     static_graph: bool = False
     gradient_as_bucket_view: bool = False
-    tp_size: int | None = None
+    tp_size: Annotated[int | None, Field(least=1, divides="world_size", unset="auto")] = None
     sequence_parallel: bool = False
-    schedule: str = "1f1b"
-    microbatches: int | None = None
-    activation_checkpointing: bool = False
-    compile: bool = False
-    fused: bool = True
-    split: str = "batch"
-    workers: int = 0
-    pin_memory: bool = False
-    vocabulary: str = ""
+    schedule: Annotated[str, Field(choices=SCHEDULES)] = "1f1b"
+    microbatches: Annotated[int | None, Field(least=1, unset="auto")] = None
+    activation_checkpointing: Annotated[bool, Field(role=MEANS)] = False
+    compile: Annotated[bool, Field(role=MEANS)] = False
+    fused: Annotated[bool, Field(role=MEANS)] = True
+    # 0: the rank itself loads.
+    workers: Annotated[int, Field(least=0, most=MOST_WORKERS, role=MEANS)] = 0
+    pin_memory: Annotated[bool, Field(role=MEANS)] = False
+    split: Annotated[str, Field(choices=SPLITS)] = "batch"
+    vocabulary: Annotated[str, Field(path=True, unset="bytes", role=TRAINING)] = ""
 
     def __post_init__(self) -> None:
-        for name in (*INTEGERS, *MAYBE_INTEGERS):
-            value = getattr(self, name)
-            if type(value) is not int and not (value is None and name in MAYBE_INTEGERS):
-                raise UsageError(f"{name} is {value!r}; it must be a whole number")
-        for name in FLAGS:
-            if type(getattr(self, name)) is not bool:
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be true or false")
-        for name in TEXTS:
-            if not is_text(getattr(self, name)):
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a text in UTF-8")
-        if self.bucket_mib is not None:
-            if type(self.bucket_mib) not in (int, float):
-                raise UsageError(f"bucket_mib is {self.bucket_mib!r}; give MiB, or None for PyTorch's default")
-            # 4 and 4.0 are one case, so they must have one id.
-            object.__setattr__(self, "bucket_mib", float(self.bucket_mib))
-        for name in ("strategy", "algorithm", "model"):
-            if not NAME.fullmatch(getattr(self, name)):
-                raise UsageError(
-                    f"{name} {getattr(self, name)!r} is not a name; use one that `parabench list` shows, "
-                    "or package.module:name"
-                )
-        for name in COUNTS:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}; it must be 1 or more")
-        if self.bucket_mib is not None and not 0 < self.bucket_mib < 1 << 20:
-            raise UsageError(f"bucket_mib is {self.bucket_mib}; give MiB above 0, or 'default'")
-        for name in ("nodes", "ranks_per_node", "tp_size"):
-            value = getattr(self, name)
-            if value is not None and (value < 1 or self.world_size % value):
-                raise UsageError(f"{name} is {value}; it must divide world_size {self.world_size}")
-        if self.threads > MOST_THREADS:
-            raise UsageError(f"threads is {self.threads}; it must be {MOST_THREADS} or less")
-        if not 0 <= self.workers <= MOST_WORKERS:
-            raise UsageError(f"workers is {self.workers}; it must be from 0 (the rank itself) to {MOST_WORKERS}")
-        if not 0 <= self.seed < 1 << 32:
-            raise UsageError(f"seed is {self.seed}; give a whole number from 0 to {(1 << 32) - 1}")
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name} {getattr(self, name)!r} is unknown; use one of {', '.join(allowed)}")
+        check_fields(self)
 
     @property
     def kind(self) -> str:
@@ -187,7 +119,7 @@ class Case:
             words.append(self.algorithm)
         if self.bucket_mib is not None:
             words.append(f"{self.bucket_mib:g} MiB")
-        words += [self._said(name) for name in NAMED if self._tells(name)]
+        words += [self._said(name) for name in LABELLED if self._tells(name)]
         return f"{' '.join(words)}, {ranks_in_words(self.world_size, self.nodes)}"
 
     def _tells(self, name: str) -> bool:
@@ -225,7 +157,7 @@ class Case:
     def reference(self) -> Case:
         """The same training on one device: what this case's losses are verified against."""
         split = "sample" if self.split == "sample" else "batch"
-        return Case(strategy="single", split=split, **{name: getattr(self, name) for name in TRAINING})
+        return Case(strategy="single", split=split, **{name: getattr(self, name) for name in fields_of(TRAINING)})
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON can hold them."""
@@ -237,30 +169,25 @@ class Case:
         return cls(**{name: values[name] for name in DEFAULTS if name in values})
 
 
-DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(Case)}
+DEFAULTS: dict[str, Any] = {name: each.default for name, each in declared(Case).items()}
 
-# Options that a label names where they are set.
-NAMED = (
-    *(name for name in OPTIONAL if name not in ("algorithm", "bucket_mib")),
-    *MEANS,
-    "split",
+
+def fields_of(role: str) -> tuple[str, ...]:
+    """The fields of a case that have this role."""
+    return tuple(name for name, each in declared(Case).items() if each.field.role == role)
+
+
+# Options that a label names where they are set; it begins and ends with the others.
+LABELLED = tuple(
+    name
+    for name in DEFAULTS
+    if name not in fields_of(TRAINING) and name not in ("strategy", "algorithm", "bucket_mib", "world_size", "nodes")
 )
 
 
 def ranks_in_words(world_size: int, nodes: int) -> str:
     """'4 ranks', '4 ranks on 2 nodes'."""
     return f"{world_size} rank{'s' * (world_size > 1)}" + (f" on {nodes} nodes" if nodes > 1 else "")
-
-
-def is_text(value: object) -> bool:
-    """Whether `value` is a text that files and pages can hold; bytes that are no UTF-8 come in as lone surrogates."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def slug(name: str) -> str:

@@ -6,13 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from parabench.collectives.averaging import error_bound, most_that_shows
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import UsageError
-from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAME, ranks_in_words, slug
+from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAMED, ranks_in_words, slug
 from parabench.plan.collective_modes import (
     FEWEST_CALLS,
     FIRST_RUN_IN_S,
@@ -25,7 +25,8 @@ from parabench.plan.collective_modes import (
     calls_in,
     in_whole_graphs,
 )
-from parabench.plan.protocol import LONGEST_DEADLINE_S
+from parabench.plan.fields import Field, check_fields
+from parabench.plan.protocol import DEADLINE, LAUNCHES, LONGEST_DEADLINE_S
 from parabench.store.record import MIB, Phase
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
@@ -92,6 +93,10 @@ def size_text(count: int) -> str:
     return f"{count} B"
 
 
+SIZE = Field(least=1, most=MOST_BYTES)
+CALLS = Field(least=1, most=100_000)
+
+
 class Slot(NamedTuple):
     """What a clock is read around, a call or a batch of them: the size of the whole buffer in bytes, the form, the
     phase, and its number within them."""
@@ -120,34 +125,51 @@ class CollectiveProtocol:
     MOST: ClassVar[int] = 200
     MOST_MOVED_BYTES: ClassVar[int] = 256 * MIB
 
-    mode: str = THROUGHPUT
-    launches: int = 3
-    warmup: int = 5
-    iterations: int | None = None
-    batches: int = 10
-    measure_s: float = 0.25
-    graph: bool = False
-    deadline_s: float | None = None
+    mode: Annotated[
+        str,
+        Field(
+            choices=MODES,
+            option="--mode",
+            metavar="MODE",
+            help="throughput: calls back to back, as nccl-tests; latency: each after a barrier. [default: throughput]",
+        ),
+    ] = THROUGHPUT
+    graph: Annotated[bool, Field(option="--graph", help="Calls captured in a CUDA graph, as nccl-tests -G (NCCL).")] = (
+        False
+    )
+    launches: Annotated[int, LAUNCHES] = 3
+    measure_s: Annotated[
+        float,
+        Field(
+            above=0,
+            most=LONGEST_DEADLINE_S,
+            option="--measure-seconds",
+            metavar="SECONDS",
+            help="Throughput: how long calls of a size are timed in a launch. [default: 0.25, at least 20 calls]",
+        ),
+    ] = 0.25
+    batches: Annotated[
+        int,
+        replace(CALLS, option="--batches", help="Throughput: the clock is read after each of so many. [default: 10]"),
+    ] = 10
+    iterations: Annotated[
+        int | None,
+        replace(
+            CALLS,
+            option="--iterations",
+            help="Timed calls: of a batch, instead of --measure-seconds; in mode latency of a size. "
+            "[default: 20 to 200, fewer for large sizes]",
+        ),
+    ] = None
+    warmup: Annotated[
+        int, replace(CALLS, option="--warmup", help="Calls before them that are kept apart. [default: 5]")
+    ] = 5
+    deadline_s: Annotated[float | None, DEADLINE] = None
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise UsageError(f"mode {self.mode!r} is unknown; use one of {', '.join(MODES)}")
-        for name in ("launches", "warmup", "iterations", "batches"):
-            value = getattr(self, name)
-            if value is None and name == "iterations":
-                continue
-            if type(value) is not int or not 1 <= value <= 100_000:
-                raise UsageError(f"{name} is {value!r}; give a whole number from 1 to 100000")
-        if not 0 < self.measure_s <= LONGEST_DEADLINE_S:
-            raise UsageError(
-                f"measure-seconds is {self.measure_s}; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"
-            )
+        check_fields(self)
         if self.graph and self.mode == LATENCY:
             raise UsageError("graph replays calls back to back, and mode latency times isolated ones; drop one of them")
-        if self.deadline_s is not None and not 0 < self.deadline_s <= LONGEST_DEADLINE_S:
-            raise UsageError(
-                f"deadline is {self.deadline_s} s; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"
-            )
 
     @property
     def timing(self) -> str:
@@ -209,42 +231,25 @@ class CollectiveCase:
     model: ClassVar[str] = ""
     bucket_mib: ClassVar[float | None] = None
 
-    op: str
-    algorithm: str = "native"
-    world_size: int = 2
-    nodes: int = 1
-    ranks_per_node: int | None = None
-    dtype: str = "float32"
+    op: Annotated[str, Field(choices=OPS)]
+    algorithm: Annotated[str, NAMED] = "native"
+    world_size: Annotated[int, Field(least=2, most=1 << 16)] = 2
+    nodes: Annotated[int, Field(least=1, most=1 << 16, divides="world_size")] = 1
+    ranks_per_node: Annotated[int | None, Field(least=1, divides="world_size")] = None
+    dtype: Annotated[str, Field(choices=tuple(TYPES))] = "float32"
     redop: str = "sum"
-    min_bytes: int = 64 * 1024
-    max_bytes: int = 64 * MIB
-    factor: int = 4
-    device: str = "auto"
-    backend: str = "auto"
-    threads: int = 1
+    min_bytes: Annotated[int, SIZE] = 64 * 1024
+    max_bytes: Annotated[int, SIZE] = 64 * MIB
+    factor: Annotated[int, Field(least=2, most=1 << 20)] = 4
+    device: Annotated[str, Field(choices=DEVICES)] = "auto"
+    backend: Annotated[str, Field(choices=BACKENDS)] = "auto"
+    threads: Annotated[int, Field(least=1, most=MOST_THREADS)] = 1
 
     def __post_init__(self) -> None:
-        if self.op not in OPS:
-            raise UsageError(f"op {self.op!r} is unknown; use one of {', '.join(OPS)}")
-        if not NAME.fullmatch(self.algorithm):
-            raise UsageError(f"algorithm {self.algorithm!r} is not a name; use one that `parabench list` shows")
-        for name, allowed in (("dtype", tuple(TYPES)), ("device", DEVICES), ("backend", BACKENDS)):
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name} {getattr(self, name)!r} is unknown; use one of {', '.join(allowed)}")
+        check_fields(self)
         redops = REDOPS if self.op in REDUCING else ("none",)
         if self.redop not in redops:
             raise UsageError(f"redop {self.redop!r} is unknown for {self.op}; use one of {', '.join(redops)}")
-        for name, least, most in (
-            ("world_size", 2, 1 << 16), ("nodes", 1, 1 << 16), ("min_bytes", 1, MOST_BYTES),
-            ("max_bytes", 1, MOST_BYTES), ("factor", 2, 1 << 20), ("threads", 1, MOST_THREADS),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if type(value) is not int or not least <= value <= most:
-                raise UsageError(f"{name} is {value!r}; give a whole number from {least} to {most}")
-        for name in ("nodes", "ranks_per_node"):
-            value = getattr(self, name)
-            if value is not None and (value < 1 or self.world_size % value):
-                raise UsageError(f"{name} is {value}; it must divide world_size {self.world_size}")
         if self.min_bytes > self.max_bytes:
             raise UsageError(f"min is {size_text(self.min_bytes)}, above max, {size_text(self.max_bytes)}")
         if 0 in map(self.count, self._ladder()):

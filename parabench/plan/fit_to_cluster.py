@@ -9,11 +9,10 @@ from typing import Any
 
 from parabench.data import SYNTHETIC, text
 from parabench.machine.machine import Machine
-from parabench.plan.axes import BATCH_PER_RANK
 from parabench.plan.case import DEFAULTS
 from parabench.plan.defaults import defaults_on
 from parabench.plan.resolve import settle_device
-from parabench.plan.suite import BATCHES, Suite, Sweep
+from parabench.plan.suite import BATCH_PER_RANK, BATCHES, Suite, Sweep
 
 
 def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> Suite:

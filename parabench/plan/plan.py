@@ -14,7 +14,6 @@ from parabench.data import SYNTHETIC
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine
 from parabench.models.lookup import entry_of_model
-from parabench.plan.axes import BATCH_PER_RANK
 from parabench.plan.case import DEFAULTS, DEVICES, Case
 from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
 from parabench.plan.collective_modes import LATENCY
@@ -23,7 +22,7 @@ from parabench.plan.fit_to_cluster import is_count, spread
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import settle, settle_device
-from parabench.plan.suite import Suite, Sweep
+from parabench.plan.suite import BATCH_PER_RANK, Suite, Sweep
 from parabench.plan.validate import check, check_fit, check_names, lacking, needs_nccl, refusal
 from parabench.store.record import AnyCase
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of

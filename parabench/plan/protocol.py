@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from parabench.errors import UsageError
+from parabench.plan.fields import Field, check_fields, option_fields
 
 # A week: no launch is worth more, and a timer cannot wait for ever.
 LONGEST_DEADLINE_S = 7 * 86400.0
@@ -19,6 +20,17 @@ LEAST_WARMUP, LEAST_MEASURED = 5, 10
 
 # Of warm-up or measurement by time.
 LONGEST_S = 86400.0
+
+
+# Of every kind of launch.
+LAUNCHES = Field(least=1, most=100_000, option="--launches", help="Launches of every case: one a block. [default: 3]")
+DEADLINE = Field(
+    above=0,
+    most=LONGEST_DEADLINE_S,
+    option="--deadline",
+    metavar="SECONDS",
+    help="When a launch counts as hung. [default: 10 x expected, 60 at least]",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +60,60 @@ class Protocol:
     Raises UsageError for what no launch could do.
     """
 
-    warmup: int | None = None
-    steps: int | None = None
-    launches: int = 3
-    deadline_s: float | None = None
-    instrumented: int = 4
-    profile: bool = False
-    memory_snapshot: bool = False
+    launches: Annotated[int, LAUNCHES] = 3
+    steps: Annotated[
+        int | None,
+        Field(least=1, most=MOST_STEPS, option="--steps", help="Measured steps a launch. [default: 40 on the CPU]"),
+    ] = None
+    warmup: Annotated[
+        int | None,
+        Field(
+            least=2,
+            most=MOST_STEPS,
+            why=", because DDP rebuilds its buckets after the first step",
+            option="--warmup",
+            help="Steps before them that are kept apart. [default: 5 on the CPU]",
+        ),
+    ] = None
+    measure_s: Annotated[
+        float | None,
+        Field(
+            above=0,
+            most=LONGEST_S,
+            option="--measure-seconds",
+            metavar="SECONDS",
+            help="Instead of --steps: as many as fill this time, the same number on all ranks. [default: 2 on CUDA]",
+        ),
+    ] = None
+    warmup_s: Annotated[
+        float | None,
+        Field(
+            above=0,
+            most=LONGEST_S,
+            option="--warmup-seconds",
+            metavar="SECONDS",
+            help="Instead of --warmup: warm up for this time, after the first 5 steps. [default: 2 on CUDA]",
+        ),
+    ] = None
+    instrumented: Annotated[
+        int,
+        Field(
+            least=0,
+            most=MOST_STEPS,
+            option="--instrumented",
+            help="Steps after them that carry instruments; 0 for none. [default: 4]",
+        ),
+    ] = 4
+    profile: Annotated[
+        bool,
+        Field(option="--profile", help="Add a step under torch.profiler; traces go to --out, folder traces."),
+    ] = False
+    memory_snapshot: Annotated[
+        bool,
+        Field(option="--memory-snapshot", help="Add a step whose CUDA allocations are written down there too."),
+    ] = False
     explain: bool = False
-    warmup_s: float | None = None
-    measure_s: float | None = None
+    deadline_s: Annotated[float | None, DEADLINE] = None
 
     def settled(self, device: str) -> Protocol:
         """With what nobody chose decided for launches on `device`, "cpu" or "cuda"."""
@@ -103,49 +159,19 @@ class Protocol:
         return self.profile + self.memory_snapshot
 
     def __post_init__(self) -> None:
-        for name in ("warmup", "steps", "launches", "instrumented"):
-            value = getattr(self, name)
-            if type(value) is not int and not (value is None and name in BY_STEPS_OR_TIME):
-                raise UsageError(f"{name} is {value!r}; it must be a whole number")
-        for name in ("profile", "memory_snapshot", "explain"):
-            if type(getattr(self, name)) is not bool:
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be true or false")
-        for name, least, why in (
-            ("warmup", 2, " because DDP rebuilds its buckets after the first step"),
-            ("steps", 1, ""),
-            ("launches", 1, ""),
-            ("instrumented", 0, ""),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is {value}; it must be {least} or more{why}")
-            if value is not None and value > MOST_STEPS:
-                raise UsageError(f"{name} is {value}; it must be {MOST_STEPS} or less")
+        check_fields(self)
         for name, timed in BY_STEPS_OR_TIME.items():
-            seconds = getattr(self, timed)
-            if seconds is None:
-                continue
-            if type(seconds) not in (int, float) or not 0 < seconds <= LONGEST_S:
+            steps, seconds = getattr(self, name), getattr(self, timed)
+            if steps is not None and seconds is not None:
+                option = option_fields(Protocol)[timed].field.option
                 raise UsageError(
-                    f"{timed} is {seconds!r}; give {OPTIONS[timed]} above 0 and at most {LONGEST_S:.0f} seconds"
+                    f"{name} is {steps} and {timed} is {seconds:g}; give steps (--{name}) or seconds ({option}), not "
+                    "both"
                 )
-            if getattr(self, name) is not None:
-                raise UsageError(
-                    f"{name} is {getattr(self, name)} and {timed} is {seconds:g}; give steps (--{name}) or seconds "
-                    f"({OPTIONS[timed]}), not both"
-                )
-            object.__setattr__(self, timed, float(seconds))
-        if self.deadline_s is not None and not 0 < self.deadline_s <= LONGEST_DEADLINE_S:
-            raise UsageError(
-                f"deadline is {self.deadline_s} s; it must be above 0 and at most {LONGEST_DEADLINE_S:.0f}"
-            )
 
 
 # What is counted in steps, and the field that says the same in seconds.
 BY_STEPS_OR_TIME = {"warmup": "warmup_s", "steps": "measure_s"}
-
-# How the seconds are given on the command line.
-OPTIONS = {"warmup_s": "--warmup-seconds", "measure_s": "--measure-seconds"}
 
 # What a launch does where nobody says. On CUDA by time: the clocks of an idle GPU need about a second of load to rise,
 # and a step of a small model takes a thousandth of that of a large one.

@@ -11,9 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from parabench.errors import UsageError
-from parabench.plan.axes import AXES, BATCH_PER_RANK
-from parabench.plan.case import is_text
+from parabench.plan.case import Case
+from parabench.plan.fields import Declared, Field, declared, is_text, parse_field
 from parabench.plan.protocol import Protocol
+
+# Weak scaling, where the global batch grows with the world size: an axis that is no field of a case.
+BATCH_PER_RANK = "batch_per_rank"
+
+AXES = {
+    **declared(Case),
+    BATCH_PER_RANK: Declared(name=BATCH_PER_RANK, type=int, optional=False, default=None, field=Field(least=1)),
+}
 
 BATCHES = ("global_batch", BATCH_PER_RANK)
 
@@ -63,6 +71,18 @@ class Suite:
         gone = set(BATCHES) - set(axes) if set(BATCHES) & set(axes) else set()
         kept = [{name: values for name, values in each.axes.items() if name not in gone} for each in self.sweeps]
         return replace(self, sweeps=tuple(Sweep({**each, **axes}) for each in kept))
+
+
+def parse_axis(name: str, text: str) -> tuple[Any, ...]:
+    """The values of one axis from text: `parse_axis("bucket_mib", "1,4,default")` is `(1.0, 4.0, None)`.
+
+    `world_size` also takes `auto`. Raises UsageError with the value and what is allowed.
+    """
+    if name not in AXES:
+        raise UsageError(f"axis {name!r} is unknown; use one of {', '.join(AXES)}")
+    if name == "world_size" and text == "auto":
+        return ("auto",)
+    return parse_field(AXES[name], text)
 
 
 def shipped() -> dict[str, Path]:

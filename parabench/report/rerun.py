@@ -14,23 +14,20 @@ from typing import Any
 
 from parabench.analysis.environment.nodes import cluster_options
 from parabench.analysis.session import Session
-from parabench.plan.axes import BATCH_PER_RANK, PATHS
-from parabench.plan.case import DEFAULTS, MAYBE_INTEGERS, Case
+from parabench.plan.case import DEFAULTS, Case
+from parabench.plan.fields import declared, typed
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import BATCH_PER_RANK
 from parabench.strategies import OPTIONAL, entry_of
 
 # Said of every case whose strategy has them, although cases may agree in them: a suite may tie them to a strategy, and
 # `--set` frees what it ties. A batch may be given for each rank.
 ALWAYS = ("strategy", "algorithm", "bucket_mib", "world_size", "global_batch")
-# How a value that is not set is said (`axes.parse_axis`).
-UNSET = {"bucket_mib": "default", "vocabulary": "bytes", **dict.fromkeys(MAYBE_INTEGERS, "auto")}
+# How a value that is not set is said, and which axes are paths, where a comma is written `\\,`.
+UNSET = {name: each.field.unset for name, each in declared(Case).items() if each.field.unset}
+PATHS = tuple(name for name, each in declared(Case).items() if each.field.path)
 # Options of `parabench run` and `parabench ab` that take no value.
 _FLAGS = ("--profile", "--memory-snapshot", "--until-decided", "--resume", "--links", "--dry-run")
-# The plan's protocol as options.
-_PROTOCOL = {
-    "launches": "--launches", "warmup": "--warmup", "warmup_s": "--warmup-seconds", "steps": "--steps",
-    "measure_s": "--measure-seconds", "instrumented": "--instrumented", "deadline_s": "--deadline",
-}  # fmt: skip
-_TRACES = {"profile": "--profile", "memory_snapshot": "--memory-snapshot"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def rerun_of(session: Session) -> Rerun:
     strategies = dict.fromkeys(str(case.get("strategy", DEFAULTS["strategy"])) for case in planned)
     return Rerun(
         head=shlex.join(["parabench", "run", suite]),
-        tail=shlex.join([*_protocol(session.plan.get("protocol") or {}), *cluster_options(session.environment)]),
+        tail=shlex.join([*typed(Protocol, session.plan.get("protocol") or {}), *cluster_options(session.environment)]),
         axes={strategy: tuple(name for name in names if _has(strategy, name)) for strategy in strategies},
         unset={name: said for name, said in UNSET.items() if name in names},
     )
@@ -87,12 +84,6 @@ def _has(strategy: str, axis: str) -> bool:
 
 def _differ(name: str, cases: Iterable[dict[str, Any]]) -> bool:
     return len({case.get(name, DEFAULTS[name]) for case in cases}) > 1
-
-
-def _protocol(protocol: dict[str, Any]) -> list[str]:
-    known = {name: protocol[name] for name in _PROTOCOL if protocol.get(name) is not None}
-    words = [word for name, value in known.items() for word in (_PROTOCOL[name], str(value))]
-    return words + [option for name, option in _TRACES.items() if protocol.get(name)]
 
 
 def _of_command(argv: Sequence[str], suite: str) -> tuple[str, set[str]]:

@@ -24,10 +24,9 @@ from parabench.errors import NodeGone, UsageError
 from parabench.files import remove_abandoned
 from parabench.launch.store_client import Lost
 from parabench.machine.machine import Machine, this_machine
-from parabench.plan.axes import parse_axis
 from parabench.plan.case import Case
 from parabench.plan.plan import Skipped, TrainingPlan
-from parabench.plan.suite import Suite, load_suite
+from parabench.plan.suite import Suite, load_suite, parse_axis
 from parabench.session.progress import say
 from parabench.session.resume import check_traces, resume, shares_processes, store_in
 from parabench.session.runner import Progress, Session

@@ -21,7 +21,6 @@ from parabench.collectives import ALGORITHMS, canonical, levels_of
 from parabench.errors import UsageError
 from parabench.files import is_special, write_whole
 from parabench.machine.machine import Machine, this_machine
-from parabench.plan.axes import split_values
 from parabench.plan.collective_case import (
     ALIGNMENT_BYTES,
     IN_PLACE_ONLY,
@@ -33,6 +32,7 @@ from parabench.plan.collective_case import (
     size_text,
 )
 from parabench.plan.collective_options import OPTIONS, check_captured, protocol_of
+from parabench.plan.fields import split_values
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.plan import Plan, Skipped
 from parabench.plan.resolve import ranks_of_a_node, settle_device

@@ -17,9 +17,9 @@ from parabench.analysis.text import format
 from parabench.cluster.topology import Flags, site_of
 from parabench.errors import UsageError
 from parabench.machine.machine import RANKS_PER_CORE, Gpu, Machine, this_machine
-from parabench.plan.axes import split_values
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.fields import split_values
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import MACHINES, Suite, load_suite

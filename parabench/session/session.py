@@ -18,12 +18,11 @@ from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine, this_machine
 from parabench.models import MODELS
-from parabench.plan.axes import parse_axis
 from parabench.plan.case import Case
 from parabench.plan.plan import TrainingPlan, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, Protocol
 from parabench.plan.resolve import settle_device
-from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite
+from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, parse_axis
 from parabench.session.links import measure_links
 from parabench.session.progress import outcome, say
 from parabench.session.resume import (  # fmt: skip

@@ -9,11 +9,11 @@ import pandas as pd
 
 from parabench.analysis.stats.block_model import fit
 from parabench.analysis.text import format
-from parabench.plan.case import MEANS
+from parabench.plan.case import MEANS, fields_of
 from parabench.strategies import Rule, entry_of
 
 # Of the cases without exchange, only one that computes in the same way says anything about the fastest.
-SAME = ("world_size", "threads", "grad_accumulation", *MEANS)
+SAME = ("world_size", "threads", "grad_accumulation", *fields_of(MEANS))
 
 
 @dataclass(frozen=True)

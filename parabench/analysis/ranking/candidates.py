@@ -10,7 +10,7 @@ from parabench.analysis.ranking.answer import Candidate
 from parabench.analysis.ranking.objectives import STEP, Objective
 from parabench.analysis.stats.block_model import Effects, fit
 from parabench.analysis.text import format
-from parabench.plan.case import DEFAULTS, NAMED
+from parabench.plan.case import DEFAULTS, LABELLED
 from parabench.strategies import Rule, entry_of
 
 _SHOWN = ("label", "strategy", "global_batch", "seq_len", "staleness_mean", "staleness_max")
@@ -69,7 +69,7 @@ def default_of(first: str, cases: pd.DataFrame, candidates: dict[str, Candidate]
     """What PyTorch does when it is told nothing, at the world size and batch of the case `first`; None where it has no
     number."""
     alike = ("world_size", "global_batch")
-    usual = {"strategy": "ddp", "algorithm": "native", "bucket_mib": None, **{name: DEFAULTS[name] for name in NAMED}}
+    usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib", *LABELLED)}
     is_usual = (cases[list(alike)] == cases.loc[first, list(alike)]).all(axis="columns")
     for name, value in usual.items():
         is_usual &= cases[name].isna() if value is None else cases[name] == value
