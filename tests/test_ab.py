@@ -551,8 +551,7 @@ def model():
 """
 # It lies where ab is started, not in the sides' folders.
 QUESTION = """\"\"\"Is it slow?\"\"\"
-from parabench.case import Protocol
-from parabench import sweep
+from parabench import Protocol, sweep
 
 CASES = sweep(strategy="single")
 PROTOCOL = Protocol(warmup=2, steps=3, launches=1, instrumented=0)

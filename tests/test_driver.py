@@ -24,8 +24,7 @@ pytestmark = pytest.mark.alone
 SUITE = '''\
 """Which bucket size is held up?"""
 
-from parabench.case import Protocol
-from parabench import sweep
+from parabench import Protocol, sweep
 
 CASES = sweep(strategy="faulty_helpers:held_up", bucket_mib=(0.5, 1, 25), world_size=2, data="synthetic", seq_len=8)
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)

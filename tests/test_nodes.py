@@ -19,8 +19,7 @@ pytestmark = pytest.mark.alone
 HEAD = '''\
 """What runs on two nodes?"""
 
-from parabench.case import Protocol
-from parabench import sweep
+from parabench import Protocol, sweep
 
 '''
 

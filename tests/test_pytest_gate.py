@@ -26,8 +26,7 @@ from parabench.store.store import load
 pytestmark = pytest.mark.alone
 
 SUITE = '''"""Did it get slower?"""
-from parabench.case import Protocol
-from parabench import sweep
+from parabench import Protocol, sweep
 PROTOCOL = Protocol(warmup=2, steps=2, launches=3, instrumented=0)
 CASES = sweep(
     strategy="ddp", algorithm=("native", "ring", "tree"), world_size=2, global_batch=8, seq_len=8, data="synthetic",

@@ -11,8 +11,7 @@ from parabench.store.store import load
 pytestmark = pytest.mark.alone
 
 SUITE = '''"""Does a suite run under pytest?"""
-from parabench.case import Protocol
-from parabench import sweep
+from parabench import Protocol, sweep
 PROTOCOL = Protocol(warmup=2, steps=3, launches=2, instrumented=0)
 CASES = sweep(
     strategy=("ddp", "broken:strategy"), algorithm=("native", "ring"), world_size=(2, 64), global_batch=64, seq_len=8,

@@ -27,8 +27,7 @@ ACTIVATED = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"
 SUITE = '''\
 """What does the second node give?"""
 
-from parabench.case import Protocol
-from parabench import sweep
+from parabench import Protocol, sweep
 
 CASES = [
     sweep(strategy="single", data="synthetic", seq_len=8),

@@ -31,8 +31,7 @@ MPIRUN = ["mpirun", "-np", "2", "--allow-run-as-root", "--oversubscribe", sys.ex
 SUITE = '''\
 """Does it run in a group that is there?"""
 
-from parabench.case import Protocol
-from parabench import sweep
+from parabench import Protocol, sweep
 
 CASES = sweep(strategy={strategies}, data="synthetic", seq_len=8, world_size=2, {more})
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
