@@ -78,11 +78,9 @@ class Turns:
         self.kept = ""
 
     def say(self, line: str) -> None:
-        """A line for the user."""
         say(self._console, line)
 
     def heard(self, side: str, told: dict[str, Any]) -> None:
-        """Show what a side tells."""
         label = f"{side}: {told['label']}"
         if told["tells"] == "silent":
             self.say(f"{label}: nothing was heard for {told['s']:g} s, more than the deadline; Ctrl-C stops both sides")

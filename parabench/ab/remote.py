@@ -65,7 +65,6 @@ class SideProcess:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         return self._process.pid
 
     def hello(self) -> None:

@@ -47,13 +47,11 @@ class Told:
         self._tell, self._deadline_s = tell, deadline_s
 
     def launching(self, case: AnyCase, block: int) -> None:
-        """A launch begins."""
         assert isinstance(case, Case)
         deadline_s = self._deadline_s(case)
         self._tell({"tells": "starting", "label": case.label, "block": block, "deadline_s": deadline_s})
 
     def launched(self, launch: Launch) -> None:
-        """It ended."""
         ok = launch.status is Status.OK
         said = {"label": launch.case.label, "block": launch.block, "how": outcome(launch), "ok": ok}
         self._tell({"tells": "ended", **said})
@@ -136,7 +134,6 @@ class Side:
         return self._open(reopened(self._store, self._store.sides(run)[side], self._shared, instead))
 
     def start(self) -> None:
-        """Get ready to launch."""
         store, opened = self._store, self._opened
         assert store is not None
         assert opened is not None
@@ -188,18 +185,15 @@ class Side:
         self._session.prepare(next(each for each in self._session.plan.cases if each.id == case))
 
     def take(self, case: str, block: int) -> None:
-        """Launch one turn of the plan."""
         assert self._session is not None
         self._session.take(self._turns[case, block])
 
     def finish(self) -> None:
-        """Mark the session as complete."""
         assert self._store is not None
         assert self._opened is not None
         self._store.finish_session(self._opened.session_id)
 
     def close(self) -> None:
-        """Close the store."""
         if self._store is not None:
             self._store.close()
 

@@ -27,7 +27,6 @@ class Setting:
 
     @property
     def python(self) -> str:
-        """The interpreter of this side."""
         return str(self.venv / "bin" / "python") if self.venv else sys.executable
 
     def environment(self) -> dict[str, str]:

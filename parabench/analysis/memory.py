@@ -52,7 +52,6 @@ class State:
 
     @property
     def total(self) -> float:
-        """All three."""
         return self.parameters + self.gradients + self.optimizer
 
 

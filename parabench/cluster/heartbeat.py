@@ -31,7 +31,6 @@ class Pulse:
             raise Lost(self.lost)
 
     def end(self) -> None:
-        """Stop, and close the line."""
         self._over.set()
         self.line.end()
 

@@ -31,7 +31,6 @@ class Guest:
         self._answer(line, {"node": node, "next": next_order})
 
     def refuse(self, line: Line, why: str) -> None:
-        """Send it away."""
         self._answer(line, {"refused": why})
 
     def _answer(self, line: Line, answer: dict[str, Any]) -> None:

@@ -60,7 +60,6 @@ class FutureWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether the job is over, however it ended."""
         return self._outcome.done()
 
     def exception(self) -> Exception | None:
@@ -69,11 +68,9 @@ class FutureWork(Work):
         return value if isinstance(value, Exception) else None
 
     def is_success(self) -> bool:
-        """Whether the job is over and all was well."""
         return self._end.done() and self.exception() is None
 
     def result(self) -> list[Tensor]:
-        """The tensors that the job finished."""
         value: list[Tensor] = self._outcome.value()
         return value
 

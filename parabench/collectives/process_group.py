@@ -98,7 +98,6 @@ class AlgorithmGroup(ProcessGroup):
         return self._run("all_reduce", job, tensors, tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
-        """The same for several tensors at once."""
         return self.allreduce(tensors, opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
@@ -115,7 +114,6 @@ class AlgorithmGroup(ProcessGroup):
         return self._run("all_gather", job, outputs, [*outputs, *inputs], opts)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
-        """The same for one tensor."""
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def allgather(  # type: ignore[override]
@@ -154,7 +152,6 @@ class AlgorithmGroup(ProcessGroup):
         self._deliver(part, output)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
-        """The same for one tensor."""
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def reduce_scatter(  # type: ignore[override]

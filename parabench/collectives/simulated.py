@@ -52,11 +52,9 @@ class Record(Generic[T]):
     events: list[list[Event]]
 
     def sent(self, rank: int) -> list[Message]:
-        """The messages that `rank` sent."""
         return [message for message in self.messages if message.src == rank]
 
     def received(self, rank: int) -> list[Message]:
-        """The messages that `rank` was sent."""
         return [message for message in self.messages if message.dst == rank]
 
 

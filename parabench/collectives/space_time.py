@@ -37,11 +37,9 @@ class SpaceTime:
 
     @property
     def rounds(self) -> int:
-        """How many rounds it takes."""
         return max((arrow.round for arrow in self.arrows), default=0)
 
     def of_round(self, number: int) -> list[Arrow]:
-        """The messages of a round."""
         return [arrow for arrow in self.arrows if arrow.round == number]
 
     def finished(self, arrow: Arrow) -> bool:

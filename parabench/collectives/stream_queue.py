@@ -52,7 +52,6 @@ class StreamWork(Work):
         return True
 
     def synchronize(self) -> None:
-        """As `wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -68,7 +67,6 @@ class StreamWork(Work):
         return self._failure
 
     def result(self) -> list[Tensor]:
-        """The tensors that the job finishes."""
         return self._tensors
 
     def get_future(self) -> Future[Any]:

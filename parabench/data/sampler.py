@@ -44,7 +44,6 @@ class Drawn(Sampler[list[int]]):
         self._batches = BatchSampler(self._sampler, global_batch // ranks, drop_last=True)
 
     def set_epoch(self, epoch: int) -> None:
-        """Shuffle for this epoch."""
         self._sampler.set_epoch(epoch)
 
     def __len__(self) -> int:

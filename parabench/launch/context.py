@@ -92,19 +92,15 @@ class AgentsStore:
         self.timeout = timedelta(seconds=300)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long a wait may take."""
         self.timeout = timeout
 
     def set(self, key: str, value: str) -> None:
-        """Set a key."""
         self._line.ask(lambda store: store.set(self._prefix + key, value), watch=self._watch)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a key, and return the sum."""
         return int(self._line.ask(lambda store: store.add(self._prefix + key, amount), watch=self._watch))
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there."""
         seconds = (timeout or self.timeout).total_seconds()
         mine = [self._prefix + key for key in keys]
         # A thread that still waited in the store when node 0 ends would abort the process with it.

@@ -26,7 +26,6 @@ class Meeting:
     ranks_per_node: int
 
     def store(self, timeout_s: float) -> Any:
-        """The store, for one rank."""
         return connect(self.address, self.port, self.prefix, timedelta(seconds=timeout_s))
 
     def clock(self, store: Any, rank: int) -> dict[str, float] | None:

@@ -85,11 +85,9 @@ class NodeResult:
 
     @property
     def ranks(self) -> range:
-        """The node's ranks."""
         return range(self.first_rank, self.first_rank + len(self.results))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         names = [name for name in self.__slots__ if name not in ("ended", "marks")]
         return {name: getattr(self, name) for name in names} | {
             "ended": asdict(self.ended),
@@ -98,7 +96,6 @@ class NodeResult:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> NodeResult:
-        """The reverse of `to_dict`."""
         return cls(
             **{name: values[name] for name in cls.__slots__ if name in values}
             | {

@@ -41,7 +41,6 @@ class LaunchSpec:
         return cls(kind=kind, case=case, protocol=protocol, deadline_s=deadline_s)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         return {
             "kind": self.kind,
             "case": self.case.to_dict(),

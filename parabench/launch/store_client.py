@@ -69,7 +69,6 @@ class Line:
         return True
 
     def end(self) -> None:
-        """Ask nothing more."""
         self._asked.put(None)
 
     def _serve(self) -> None:

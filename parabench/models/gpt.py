@@ -72,7 +72,6 @@ class Stem(nn.Module):
         self.positions = nn.Embedding(context, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The sum of both."""
         x: Tensor = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         return x
 

@@ -95,7 +95,6 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """Which kind of session measures it."""
         return "training"
 
     @property
@@ -160,7 +159,6 @@ class Case:
         return Case(strategy="single", split=split, **{name: getattr(self, name) for name in fields_of(TRAINING)})
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, as JSON can hold them."""
         return {name: getattr(self, name) for name in DEFAULTS}  # `asdict` copies deeply, and is 10 times slower
 
     @classmethod

@@ -265,7 +265,6 @@ class CollectiveCase:
 
     @property
     def kind(self) -> str:
-        """Which kind of session measures it."""
         return "collectives"
 
     @property
@@ -338,7 +337,6 @@ class CollectiveCase:
         return error_bound(self.world_size, TYPES[self.dtype].digits, self.largest_value())
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, as JSON can hold them."""
         return asdict(self)
 
     @classmethod

@@ -124,7 +124,6 @@ class Plan(Generic[C, P]):
         return {each.case for each in self.skipped if each.tried}
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         protocol: Any = self.protocol
         return {
             "kind": self.kind,

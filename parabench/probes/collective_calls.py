@@ -208,7 +208,6 @@ class WatchedWork(Work):
             self._end.add_done_callback(lambda _: self._ended())
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """The inner work's."""
         if self._inner is None:  # somebody has waited before, and it is let go
             return True
         begin = perf_counter()
@@ -226,7 +225,6 @@ class WatchedWork(Work):
         return over
 
     def get_future(self) -> Any:
-        """The inner work's."""
         if self._inner is None:
             over: Future[Any] = Future()
             over.set_result(None)

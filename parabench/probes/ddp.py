@@ -58,7 +58,6 @@ class Buckets:
         return hook
 
     def stop(self) -> None:
-        """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
 
@@ -75,7 +74,6 @@ class Buckets:
         return [(bucket, self._moments.seconds(moment)) for bucket, moment in self._seen]
 
     def facts(self) -> dict[str, Any]:
-        """What is in the buckets."""
         parameters: list[list[str] | None] = [*self.parameters] or [None] * len(self.bytes)
         of_each = [{"bytes": size, "parameters": names} for size, names in zip(self.bytes, parameters, strict=True)]
         why = {} if self.reason is None else {"buckets_reason": self.reason}

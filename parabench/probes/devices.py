@@ -58,7 +58,6 @@ class Devices:
         self._devices = [_Device(one, self.samples) for one in self._used()]
 
     def tick(self) -> None:
-        """One reading of each device."""
         ranks = {pid: rank for rank, pid in self._pids.look().items()}
         for device in self._devices:
             for reading in nvml.READINGS:

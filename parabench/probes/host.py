@@ -40,13 +40,11 @@ class Host:
         self._others_s = 0.0
 
     def start(self) -> None:
-        """Begin to count."""
         self._find_ours()
         self._before = {pid: _cpu_s(process) for pid, process in self._processes.items()}
         self._begin, self._last = _busy_and_all()
 
     def tick(self) -> None:
-        """One reading."""
         for rank, pid in self._pids.look().items():
             self._read(rank, "rss_bytes", lambda pid=pid: _resident_bytes(self._process(pid)))  # type: ignore[misc]
         if self._ticks:  # a share needs a time that it is of

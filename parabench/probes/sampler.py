@@ -95,7 +95,6 @@ class Sampler:
             self._unread |= {source.name: "a reading did not come back" for source in self._sources}
 
     def run(self) -> None:
-        """Read until it is stopped."""
         for source in list(self._sources):
             self._guarded(source, source.start)
         at = 0

@@ -133,7 +133,6 @@ class StepClock:
 
     @property
     def steps(self) -> int:
-        """How many steps are over."""
         return self._at // MARKS
 
     @property

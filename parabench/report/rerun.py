@@ -42,7 +42,6 @@ class Rerun:
     paths: tuple[str, ...] = PATHS
 
     def command(self, case: Case) -> str:
-        """The command of one case."""
         values = case.to_dict()
         # Without a value it means nothing, and may be given where the algorithm has levels alone.
         names = [name for name in self.axes[case.strategy] if not (name == "ranks_per_node" and values[name] is None)]
@@ -58,7 +57,6 @@ class Rerun:
         return said.replace(",", r"\,") if name in self.paths else said
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
         return asdict(self)
 
 

@@ -87,7 +87,6 @@ class _Planned:
 
     @property
     def launches(self) -> int:
-        """How many there are to be."""
         return self.n_cases * self.blocks + sum(self.again.values())
 
     @property

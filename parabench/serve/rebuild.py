@@ -53,7 +53,6 @@ class Renewal:
 
     @property
     def making(self) -> bool:
-        """Whether a page is being made."""
         return self._making is not None and self._making.is_alive()
 
     def look(self, store: Path, now: Standing, template: str = "") -> None:
@@ -119,7 +118,6 @@ class Child:
             return page.read_text(encoding="utf-8")
 
     def end(self) -> None:
-        """Stop what is being made."""
         self._ended = True
         if self._process is not None and self._process.poll() is None:
             self._process.kill()

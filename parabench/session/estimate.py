@@ -56,7 +56,6 @@ class Launches:
         )
 
     def __len__(self) -> int:
-        """All of them."""
         return len(self.counted) + len(self.references) + len(self.explaining)
 
 

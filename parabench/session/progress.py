@@ -97,7 +97,6 @@ class _OfLaunches:
         self.starting(case.label, block)
 
     def launched(self, launch: Launch) -> None:
-        """It ended."""
         self.ended(launch.case.label, launch.block, outcome(launch), launch.status is Status.OK)
 
 
@@ -155,7 +154,6 @@ class LiveProgress(_OfLaunches):
         self._bar.stop()
 
     def starting(self, label: str, block: int) -> None:
-        """Show what runs now."""
         self._bar.update(self._task, description=f"{_block(block, self._blocks)}{label}{self._last}")
 
     def ended(self, label: str, block: int, how: str, ok: bool) -> None:

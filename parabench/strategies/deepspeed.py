@@ -99,12 +99,10 @@ class _Step:
 
     @property
     def state(self) -> Mapping[Any, Any]:
-        """Its state."""
         state: Mapping[Any, Any] = self._engine.optimizer.state
         return state
 
     def step(self) -> None:
-        """Update the parameters."""
         self._engine.step()
 
     def zero_grad(self) -> None:

@@ -34,12 +34,10 @@ class LossScale:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The optimizer's."""
         return self._optimizer.param_groups
 
     @property
     def state(self) -> Mapping[Any, Any]:
-        """The optimizer's."""
         return self._optimizer.state
 
     @property
@@ -48,7 +46,6 @@ class LossScale:
         return getattr(self._optimizer, "optim", self._optimizer)
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
         self._optimizer.zero_grad()
 
     def step(self) -> None:

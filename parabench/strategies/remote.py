@@ -81,10 +81,8 @@ class RemoteStep:
         self._parameters, self._fetch = parameters, fetch
 
     def step(self) -> None:
-        """Take the new parameters."""
         self._fetch()
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
         for parameter in self._parameters:
             parameter.grad = None

@@ -36,7 +36,6 @@ class Versions:
 
     @property
     def version(self) -> int:
-        """How many updates were made."""
         return len(self.applied)
 
     def apply(self, rank: int, step: int, gradient: Tensor, into: Tensor) -> int:

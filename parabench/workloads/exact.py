@@ -41,7 +41,6 @@ class Truth:
         self._reduced = reduced.get(case.redop, values.sum(0))
 
     def empty(self, count: int) -> Tensor:
-        """A buffer of `count` elements."""
         return torch.empty(count, dtype=self._dtype, device=self._device)
 
     def of(self, rank: int, like: Tensor) -> Tensor:

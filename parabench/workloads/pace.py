@@ -28,11 +28,9 @@ Agree = Callable[[float], float]
 class Steps(Interface):
     """What takes steps: a rank of a launch, or a test's stand-in."""
 
-    def take(self, steps: int) -> None:
-        """Take so many steps more."""
+    def take(self, steps: int) -> None: ...
 
-    def wait(self) -> None:
-        """Wait until the device has done all of them."""
+    def wait(self) -> None: ...
 
 
 def warm_up(protocol: Protocol, steps: Steps, agree: Agree, now: Callable[[], float] = perf_counter) -> Counts:

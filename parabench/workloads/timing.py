@@ -39,14 +39,12 @@ class HostClock:
     behind = False
 
     def read(self) -> float:
-        """The moment, in seconds."""
         return perf_counter()
 
     def settle(self) -> None:
         """Nothing is under way."""
 
     def seconds(self, begin: float, end: float) -> float:
-        """From one reading to another."""
         return end - begin
 
 
@@ -67,7 +65,6 @@ class StreamClock:
         return event
 
     def settle(self) -> None:
-        """Wait for the device."""
         torch.cuda.synchronize(self._device)
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:

@@ -23,7 +23,6 @@ class Losses:
         self._count = 0
 
     def append(self, loss: Tensor) -> None:
-        """The next step's."""
         at = self._count % self.BLOCK
         if at == 0:
             self._blocks.append(torch.empty(self.BLOCK, dtype=loss.dtype, device=loss.device))

@@ -156,13 +156,11 @@ class StepsOf:
         self._training, self._clock, self._device = training, clock, device
 
     def take(self, steps: int) -> None:
-        """Take so many more."""
         begin = self._clock.steps
         self._clock.make_room(begin + steps)
         train(self._training, self._clock, range(begin, begin + steps))
 
     def wait(self) -> None:
-        """Wait until the device has done all of them."""
         self._clock.moments.synchronize()
 
 

@@ -63,7 +63,6 @@ class Comparison:
 
     @property
     def judged(self) -> list[Row]:
-        """The cases that could be tested."""
         return [row for row in self.rows if row.p_slower is not None]
 
     @property
@@ -96,7 +95,6 @@ class Comparison:
         return derived | fields
 
     def sentence(self) -> str:
-        """The verdict as a person would say it."""
         return compare_words.sentence(self)
 
     def lines(self) -> list[str]:

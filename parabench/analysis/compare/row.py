@@ -51,7 +51,6 @@ class Row:
         return self.fails_more or (unknown and not self.excused)
 
     def line(self) -> str:
-        """The row as one line of text."""
         return f"{self.outcome}: {self.label}: {self.change()}"
 
     def change(self) -> str:

@@ -72,7 +72,6 @@ class Series:
 
     @property
     def newest(self) -> Point | None:
-        """The last one with a number."""
         return next((point for point in reversed(self.points) if point.number_s is not None), None)
 
     @property
@@ -169,7 +168,6 @@ class History:
 
     @property
     def changed(self) -> list[Series]:
-        """Those with a change point."""
         return [series for series in self.series if series.shifts]
 
     @property

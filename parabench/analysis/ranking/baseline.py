@@ -35,7 +35,6 @@ class Headroom:
     bound: bool
 
     def sentence(self) -> str:
-        """As a person would say it."""
         step = f"Without any gradient exchange ({self.strategy}) a step takes {format.milliseconds(self.latency_s)}"
         if self.share <= 0:
             return f"{step}, not less than the fastest's."

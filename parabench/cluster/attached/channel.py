@@ -37,7 +37,6 @@ class Channel:
         return self.line.ask(lambda store: blobs.take(store, key))
 
     def publish(self, number: int, order: dict[str, Any]) -> None:
-        """Give all ranks an order."""
         text = json.dumps(order)
         self.line.ask(lambda store: store.set(f"order/{number}", text))
 

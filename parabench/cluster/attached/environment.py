@@ -70,12 +70,10 @@ class Group:
 
     @property
     def nodes(self) -> int:
-        """How many hosts."""
         return self.size // self.local_size
 
     @property
     def node(self) -> int:
-        """This host's number among them."""
         return self.rank // self.local_size
 
     def announce(self, environ: MutableMapping[str, str] = os.environ) -> None:

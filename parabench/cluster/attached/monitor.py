@@ -62,7 +62,6 @@ class Watch:
                 self._pipe.recv()
 
     def begin(self, ask: Ask) -> None:
-        """Look from now on."""
         with suppress(OSError):
             self._pipe.send(ask)
 

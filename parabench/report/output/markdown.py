@@ -58,13 +58,11 @@ class Rows:
     texts: Sequence[int] = ()
 
     def begin(self) -> str:
-        """All before the first row."""
         lines = [f"<details>\n<summary>{self.summary}</summary>\n\n"] if self.summary else []
         marks = ("---" if i == 0 or i in self.texts else "---:" for i in range(len(self.head)))
         return "".join([*lines, _line(self.head), _line(marks)])
 
     def end(self) -> str:
-        """All after the last row."""
         return "\n</details>\n\n" if self.summary else "\n"
 
 
