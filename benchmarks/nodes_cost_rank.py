@@ -20,7 +20,7 @@ from parabench.collectives import join
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.step_clock import MARKS
-from parabench.strategies.base import Place
+from parabench.strategies.base import RankInfo
 from parabench.workloads.trainer import train
 from parabench.workloads.training import build
 
@@ -56,15 +56,15 @@ def main() -> None:
     dist.init_process_group(CASE.backend)
     rank = dist.get_rank()
     marks = Marks()
-    take_steps(Place(rank, CASE.world_size, torch.device(CASE.device)), marks)
+    take_steps(RankInfo(rank, CASE.world_size, torch.device(CASE.device)), marks)
     (Path(sys.argv[1]) / str(rank)).write_text(json.dumps(marks.durations()))
     gc.collect()  # DDP's reducer must be gone before its group is
     join.leave()
 
 
-def take_steps(place: Place, marks: Marks) -> None:
+def take_steps(rank_info: RankInfo, marks: Marks) -> None:
     """As many as a launch takes, those included that it takes instrumented."""
-    training, _, _ = build(CASE, place)
+    training, _, _ = build(CASE, rank_info)
     train(training, marks, range(PROTOCOL.all_steps))
 
 

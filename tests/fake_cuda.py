@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from parabench.models.model import Model
 from parabench.probes.backend_calls import NativeCalls
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.single import single
 
 
@@ -190,10 +190,10 @@ class Group:
         self.timed += 1
 
 
-def writes_nccls_log(model: Model, context: Context) -> Parallel:
+def writes_nccls_log(model: Model, context: StrategyContext) -> ParallelModel:
     """A strategy under which this rank's NCCL writes the log that it was asked for."""
     path = Path(os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid())))
-    path.write_text(f"h:1:1 [0] NCCL INFO AllReduce: {4 + context.place.rank} Bytes -> Algo TREE proto LL")
+    path.write_text(f"h:1:1 [0] NCCL INFO AllReduce: {4 + context.rank} Bytes -> Algo TREE proto LL")
     return single(model, context)
 
 

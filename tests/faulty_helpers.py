@@ -21,24 +21,26 @@ from hang_helpers import came
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.ring import RING
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.ddp import ddp
 
 # Where the faults strike.
 FAULTY_RANK, FAULTY_STEP = 1, 3
 
 
-def _faulty(fault: Callable[[], object], *, backward: bool = False) -> Callable[[Model, Context], Parallel]:
+def _faulty(
+    fault: Callable[[], object], *, backward: bool = False
+) -> Callable[[Model, StrategyContext], ParallelModel]:
     """DDP in which rank 1 meets `fault` in the forward pass of step 3, or within its backward pass."""
 
-    def strategy(model: Model, context: Context) -> Parallel:
+    def strategy(model: Model, context: StrategyContext) -> ParallelModel:
         parallel = ddp(model, context)
         calls = itertools.count()
 
         def hook(*_: object) -> None:
             if next(calls) == FAULTY_STEP:
                 came()
-                if context.place.rank == FAULTY_RANK:
+                if context.rank == FAULTY_RANK:
                     fault()
 
         if backward:
@@ -51,12 +53,12 @@ def _faulty(fault: Callable[[], object], *, backward: bool = False) -> Callable[
     return strategy
 
 
-def _faulty_build(fault: Callable[[], object]) -> Callable[[Model, Context], Parallel]:
+def _faulty_build(fault: Callable[[], object]) -> Callable[[Model, StrategyContext], ParallelModel]:
     """DDP that rank 1 meets `fault` before building, while its peers already wait for it there."""
 
-    def strategy(model: Model, context: Context) -> Parallel:
+    def strategy(model: Model, context: StrategyContext) -> ParallelModel:
         came()
-        if context.place.rank == FAULTY_RANK:
+        if context.rank == FAULTY_RANK:
             fault()
         return ddp(model, context)
 
@@ -88,18 +90,18 @@ segfaulting = _faulty(lambda: _signal(signal.SIGSEGV))
 vanishing = _faulty(lambda: os._exit(3))
 
 
-def leaving_a_child(model: Model, context: Context) -> Parallel:
+def leaving_a_child(model: Model, context: StrategyContext) -> ParallelModel:
     """A rank that starts a process and forgets it, in a session of its own."""
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
     return ddp(model, context)
 
 
-def telling_nonsense(model: Model, context: Context) -> Parallel:
+def telling_nonsense(model: Model, context: StrategyContext) -> ParallelModel:
     """A strategy whose facts cannot be written down."""
     return replace(ddp(model, context), facts=lambda: {"model": model})
 
 
-def all_vanishing(model: Model, context: Context) -> Parallel:
+def all_vanishing(model: Model, context: StrategyContext) -> ParallelModel:
     """Every rank leaves with exit code 0 and without a result: no failure to whoever only looks at exit codes."""
     os._exit(0)
 
@@ -109,7 +111,7 @@ waiting = _faulty(_wait_forever)
 waiting_in_build = _faulty_build(_wait_forever)
 
 
-def all_waiting_in_build(model: Model, context: Context) -> Parallel:
+def all_waiting_in_build(model: Model, context: StrategyContext) -> ParallelModel:
     """No rank comes to a collective."""
     came()
     _wait_forever()
@@ -139,7 +141,7 @@ raising_before_the_group = _fatal_algorithm(lambda: _raise(RuntimeError("no such
 # -- strategies that look around ------------------------------------------------------------------------------------
 
 
-def observing(model: Model, context: Context) -> Parallel:
+def observing(model: Model, context: StrategyContext) -> ParallelModel:
     """DDP whose facts are what this rank's process sees: environment, and who listens where."""
     parallel = ddp(model, context)
 
@@ -159,7 +161,7 @@ def observing(model: Model, context: Context) -> Parallel:
     return replace(parallel, facts=facts)
 
 
-def leaving_traces(model: Model, context: Context) -> Parallel:
+def leaving_traces(model: Model, context: StrategyContext) -> ParallelModel:
     """DDP that sets an environment variable in its own process."""
     os.environ["PARABENCH_TEST_TRACE"] = "1"
     return ddp(model, context)
@@ -168,28 +170,28 @@ def leaving_traces(model: Model, context: Context) -> Parallel:
 # -- a strategy that the tests of the driver hold up ----------------------------------------------------------------
 
 
-def held_up(model: Model, context: Context) -> Parallel:
+def held_up(model: Model, context: StrategyContext) -> ParallelModel:
     """DDP that notes each launch in $PARABENCH_TEST_FOLDER; there the second launch tells through a pipe that it has
     come so far, and waits for ever. With a file `go` nothing is held up; with a file `stop` rank 1 stops itself. Files
     `rank1`, ... hold the process ids of the other ranks."""
     folder = Path(os.environ["PARABENCH_TEST_FOLDER"])
     log, process_id = folder / "launches", folder / "rank1"
     parallel = ddp(model, context)
-    if context.place.rank == 0:
+    if context.rank == 0:
         with log.open("a") as file:
             file.write(context.case.id + "\n")
     else:
-        (folder / f"rank{context.place.rank}").write_text(str(os.getpid()))
+        (folder / f"rank{context.rank}").write_text(str(os.getpid()))
     dist.barrier()
     if (folder / "go").exists() or len(log.read_text().splitlines()) != 2:
         return parallel
     stop = (folder / "stop").exists()
-    if context.place.rank == 0:
+    if context.rank == 0:
         peer = psutil.Process(int(process_id.read_text()))
         while stop and peer.status() != psutil.STATUS_STOPPED:
             pass
         (folder / "pipe").write_text("held up")
-    elif stop and context.place.rank == 1:
+    elif stop and context.rank == 1:
         _signal(signal.SIGSTOP)
     _wait_forever()
     return parallel

@@ -26,7 +26,7 @@ from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.strategies import pipeline as recipe
-from parabench.strategies.base import Context, Parallel, Place
+from parabench.strategies.base import ParallelModel, RankInfo, StrategyContext
 from parabench.workloads import training as worker
 
 STEPS = 5
@@ -166,7 +166,7 @@ def train(case: Case, rank: int) -> dict[str, Any]:
 
 
 def _train(case: Case, rank: int) -> dict[str, Any]:
-    training, parallel, _ = worker.build(case, Place(rank, case.world_size, torch.device("cpu")))
+    training, parallel, _ = worker.build(case, RankInfo(rank, case.world_size, torch.device("cpu")))
     alive = {
         each.data_ptr(): each.nbytes for each in gc.get_objects() if type(each) is nn.Parameter and not each.is_meta
     }
@@ -207,10 +207,10 @@ class _Clock:
 # -- a rank that dies -----------------------------------------------------------------------------------------------
 
 
-def killed(model: Model, context: Context) -> Parallel:
+def killed(model: Model, context: StrategyContext) -> ParallelModel:
     """A pipeline whose second rank is killed while the others wait for its messages, in the third step."""
     parallel = recipe.pp(model, context)
-    if context.place.rank == 1:
+    if context.rank == 1:
         calls = itertools.count()
         compute = parallel.compute
         assert compute is not None

@@ -13,17 +13,17 @@ from torch import Tensor
 
 from parabench.models.model import Model
 from parabench.strategies import parameter_server_async as module
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.local_only import local_only
 from parabench.strategies.parameter_server import parameter_server
 from parabench.strategies.parameter_server_async import parameter_server_async
-from parabench.strategies.versions import Versions
+from parabench.strategies.versions import ParameterVersions
 
-Strategy = Callable[[Model, Context], Parallel]
+Strategy = Callable[[Model, StrategyContext], ParallelModel]
 FAULTY_STEP = 3
 
 
-class Dropping(Versions):
+class Dropping(ParameterVersions):
     """Answers every third gradient without applying it."""
 
     def apply(self, rank: int, step: int, gradient: Tensor, into: Tensor) -> int:
@@ -33,7 +33,7 @@ class Dropping(Versions):
         return super().apply(rank, step, gradient, into)
 
 
-class Doubling(Versions):
+class Doubling(ParameterVersions):
     """Applies one gradient of rank 1 twice."""
 
     def apply(self, rank: int, step: int, gradient: Tensor, into: Tensor) -> int:
@@ -42,14 +42,14 @@ class Doubling(Versions):
         return super().apply(rank, step, gradient, into)
 
 
-class Flipping(Versions):
+class Flipping(ParameterVersions):
     """Climbs instead of descending: each gradient is applied once, with the wrong sign."""
 
     def apply(self, rank: int, step: int, gradient: Tensor, into: Tensor) -> int:
         return super().apply(rank, step, gradient.neg_(), into)
 
 
-class Breaking(Versions):
+class Breaking(ParameterVersions):
     """Fails over a gradient of rank 1, in that rank's thread."""
 
     def apply(self, rank: int, step: int, gradient: Tensor, into: Tensor) -> int:
@@ -58,9 +58,9 @@ class Breaking(Versions):
         return super().apply(rank, step, gradient, into)
 
 
-def _served_by(versions: type[Versions]) -> Strategy:
-    def strategy(model: Model, context: Context) -> Parallel:
-        module.Versions = versions  # type: ignore[misc]
+def _served_by(versions: type[ParameterVersions]) -> Strategy:
+    def strategy(model: Model, context: StrategyContext) -> ParallelModel:
+        module.ParameterVersions = versions  # type: ignore[misc]
         return parameter_server_async(model, context)
 
     return strategy
@@ -72,7 +72,7 @@ dropping, doubling, flipping, breaking = map(_served_by, (Dropping, Doubling, Fl
 def _faulty(strategy: Strategy, faulty_rank: int, fault: Callable[[], object]) -> Strategy:
     """`strategy`, one of whose ranks meets `fault` in the forward pass of step 3."""
 
-    def made(model: Model, context: Context) -> Parallel:
+    def made(model: Model, context: StrategyContext) -> ParallelModel:
         parallel = strategy(model, context)
         calls = itertools.count()
 
@@ -80,7 +80,7 @@ def _faulty(strategy: Strategy, faulty_rank: int, fault: Callable[[], object]) -
             if next(calls) == FAULTY_STEP:
                 fault()
 
-        if context.place.rank == faulty_rank:
+        if context.rank == faulty_rank:
             model.module.register_forward_pre_hook(hook)
         return parallel
 
@@ -103,6 +103,6 @@ raising_async_worker = _faulty(parameter_server_async, 1, _raise)
 raising_async_server = _faulty(parameter_server_async, 0, _raise)
 
 
-def same_part(model: Model, context: Context) -> Parallel:
+def same_part(model: Model, context: StrategyContext) -> ParallelModel:
     """No exchange, and every rank trains on the first rank's part of the batch."""
     return replace(local_only(model, context), data_rank=0)

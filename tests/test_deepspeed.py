@@ -21,7 +21,7 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from parabench.store.record import Status
-from parabench.strategies.base import Place
+from parabench.strategies.base import RankInfo
 from parabench.workloads import training as worker
 from parabench.workloads.verify import reference_of, verify
 
@@ -82,7 +82,7 @@ class Moments:
 
 def built(**fields: Any) -> Any:
     case = Case(**({"device": "cpu", "backend": "gloo", "seq_len": 8} | fields))
-    return worker.build(case, Place(0, 1, torch.device("cpu")))
+    return worker.build(case, RankInfo(0, 1, torch.device("cpu")))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.flops import count_flops
 from parabench.store.record import DeviceSample
-from parabench.strategies.base import Context, Place
+from parabench.strategies.base import RankInfo, StrategyContext
 from parabench.strategies.compute import ForwardBackward
 from parabench.workloads.trainer import Training
 from parabench.workloads.training import Job, train_case
@@ -244,7 +244,9 @@ def training_of(model, batch, *, fails=False):
             raise RuntimeError("this loss fails")
         return model.loss(output, targets)
 
-    compute = ForwardBackward(module=model.module, loss=loss, context=Context(Case(), Place(0, 1, torch.device("cpu"))))
+    compute = ForwardBackward(
+        module=model.module, loss=loss, context=StrategyContext(0, 1, torch.device("cpu"), Case())
+    )
     optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1)
     return Training(
         module=model.module, compute=compute, optimizer=optimizer, batches=iter([batch]), gradient_norm=lambda: None
@@ -278,7 +280,7 @@ def test_only_the_plain_training_on_one_device_is_counted(tmp_path, more, counts
     plain = Case(strategy="single", model="toy", data="synthetic", seq_len=1, device="cpu", backend="gloo", **more)
     facts = train_case(
         Job(plain, Protocol(warmup=2, steps=1, instrumented=0), RankEnv(folder=tmp_path, timeout_s=GUARD_S)),
-        Place(0, 1, torch.device("cpu")),
+        RankInfo(0, 1, torch.device("cpu")),
     )["facts"]
     assert ("flops" in facts) == counts
     if counts:

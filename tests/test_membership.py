@@ -22,7 +22,7 @@ from parabench.collectives.process_group import AlgorithmGroup
 from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
 from parabench.strategies import mesh
-from parabench.strategies.base import Place
+from parabench.strategies.base import RankInfo
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def two_dimensions(rank: int, size: int) -> Iterator[str]:
     made: list[object] = []
     # Some versions of torch give a mesh's groups of their own another backend than the default group has.
     setattr(DeviceMesh, "_init_process_groups", staticmethod(lambda *layout: made.append(layout)))  # noqa: B010
-    place = Place(rank, size, torch.device("cpu"))
+    place = RankInfo(rank, size, torch.device("cpu"))
     whole, split, flat = mesh.line(place), mesh.grid(place, 2, ("outer", "inner")), mesh.grid(place, size, ("a", "b"))
     if whole.get_group() is not dist.group.WORLD or flat.get_group("b") is not dist.group.WORLD:
         yield "all ranks in one dimension are another group than the default one"

@@ -22,7 +22,7 @@ from parabench.probes.backend_calls import CoalescedCalls, NativeCalls, StreamWa
 from parabench.probes.collective_calls import Recorder, enable_nccl_timing, is_nccl
 from parabench.probes.instruments import Instruments
 from parabench.probes.step_clock import Moments
-from parabench.strategies.base import Parallel
+from parabench.strategies.base import ParallelModel
 
 CUDA = torch.device("cuda", 0)
 GROUP: Any = Group()
@@ -36,7 +36,7 @@ class Bench:
         self.device = Device(monkeypatch)
         moments = Moments(CUDA)
         self._begin = moments.begin_s
-        parallel = Parallel(module=torch.nn.Linear(1, 1), data_rank=0, data_ranks=1)
+        parallel = ParallelModel(module=torch.nn.Linear(1, 1), data_rank=0, data_ranks=1)
         self.instruments = Instruments(Case(device="cuda", backend="nccl"), parallel, CUDA, moments)
         self.recorder: Recorder = self.instruments._recorder
         self.recorder._ranks["fake"] = (0, 1)

@@ -24,10 +24,10 @@ from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Status
-from parabench.strategies.base import Context, Place
+from parabench.strategies.base import StrategyContext
 from parabench.strategies.optimizer import adamw
-from parabench.strategies.remote import Flat
-from parabench.strategies.versions import Versions
+from parabench.strategies.remote import FlatParameters
+from parabench.strategies.versions import ParameterVersions
 from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, reference_of, verify
 
 pytestmark = pytest.mark.alone
@@ -111,14 +111,14 @@ def test_a_step_carries_what_theory_says_and_rank_0_alone_has_optimizer_state(si
 @pytest.mark.parametrize("strategy", ["parameter_server", "parameter_server_async"])
 def test_a_model_of_two_dtypes_is_refused(strategy: str) -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float64))
-    context = Context(case(strategy, model="my.module:model"), Place(0, 1, torch.device("cpu")))
+    context = StrategyContext(0, 1, torch.device("cpu"), case(strategy, model="my.module:model"))
     with pytest.raises(UsageError, match=r"one dtype, model 'my.module:model' has torch.float32, torch.float64"):
-        Flat(module, context, on_host=True)
+        FlatParameters(module, context, on_host=True)
 
 
 def test_what_nobody_used_keeps_no_gradient_and_what_a_worker_used_gets_one() -> None:
     module = nn.ModuleList([nn.Linear(3, 1, bias=False) for _ in range(3)])
-    flat = Flat(module, Context(case("parameter_server"), Place(0, 2, torch.device("cpu"))), on_host=True)
+    flat = FlatParameters(module, StrategyContext(0, 2, torch.device("cpu"), case("parameter_server")), on_host=True)
     before = [p.detach().clone() for p in module.parameters()]
     module[0](torch.ones(1, 3)).sum().backward()
     had = flat.take_gradients()
@@ -150,7 +150,7 @@ def gradient_of(rank: int, step: int) -> torch.Tensor:
 )
 def test_every_arrival_is_one_step_on_the_newest_parameters(order: list[int], staleness: list[int]) -> None:
     initial = torch.linspace(-1, 1, 7)
-    versions = Versions(initial, 3, fused=True)
+    versions = ParameterVersions(initial, 3, fused=True)
     alone = nn.Parameter(initial.clone())
     optimizer = adamw([alone], fused=True)
     taken = [0, 0, 0]
@@ -169,7 +169,7 @@ def test_every_arrival_is_one_step_on_the_newest_parameters(order: list[int], st
 
 def test_threads_apply_everything_once_and_each_in_its_order() -> None:
     ranks, steps = 4, 200
-    versions = Versions(torch.zeros(7), ranks, fused=True)
+    versions = ParameterVersions(torch.zeros(7), ranks, fused=True)
     began, answers = Barrier(ranks), [[] for _ in range(ranks)]
 
     def serve(rank: int) -> None:

@@ -20,7 +20,7 @@ from parabench.launch.rank_env import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import memory
-from parabench.strategies.base import Place
+from parabench.strategies.base import RankInfo
 from parabench.strategies.norm import PIECE, norm_of, squares_of
 from parabench.workloads import training as worker
 
@@ -91,7 +91,7 @@ def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_meas
     protocol = Protocol(warmup=2, steps=3, instrumented=1)
     case = Case(strategy="single", device="cpu", backend="gloo", data="synthetic", model="mlp", seq_len=1)
     job = worker.Job(case, protocol, RankEnv(folder=tmp_path, timeout_s=GUARD_S))
-    worker.train_case(job, Place(0, 1, torch.device("cpu")))
+    worker.train_case(job, RankInfo(0, 1, torch.device("cpu")))
     assert happened == [
         "forget_building", range(2), "norm", "forget_peak", range(2, 5), "peak_memory", range(5, 6),
     ]  # fmt: skip

@@ -30,7 +30,7 @@ from parabench.plan.validate import check, check_fit
 from parabench.probes import pipeline_busy, step_clock
 from parabench.probes.pipeline_busy import BusyShare
 from parabench.store.record import Sample, Status
-from parabench.strategies.base import Context, Place
+from parabench.strategies.base import StrategyContext
 from parabench.strategies.pipeline_stages import deal, drop_all_but, holders, stages_from
 from parabench.workloads.verify import reference_of, verify
 
@@ -179,8 +179,8 @@ def test_parts_are_dealt_out_in_order_and_evenly() -> None:
     assert deal("abc", 3) == [["a"], ["b"], ["c"]]
 
 
-def context(**fields: Any) -> Context:
-    return Context(case(**fields), Place(0, 2, torch.device("cpu")))
+def context(**fields: Any) -> StrategyContext:
+    return StrategyContext(0, 2, torch.device("cpu"), case(**fields))
 
 
 def test_a_model_of_too_few_blocks_is_refused() -> None:

@@ -22,7 +22,7 @@ from parabench.probes.profiler import Traces
 from parabench.session.session import Request, run_suite
 from parabench.store.record import Phase, Status
 from parabench.store.store import load
-from parabench.strategies.base import Place
+from parabench.strategies.base import RankInfo
 
 pytestmark = pytest.mark.alone
 
@@ -67,7 +67,7 @@ def test_a_memory_snapshot_is_recorded_around_its_step_and_written_after_it(
     happened: list[Any] = []
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: happened.append(how))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"12345"))
-    traces = Traces(Place(3, 4, torch.device("cuda", 0)), lambda: happened.append("step"))
+    traces = Traces(RankInfo(3, 4, torch.device("cuda", 0)), lambda: happened.append("step"))
     traces.remembered()
     assert happened == [{"stacks": "python"}, "step"]
     assert list(tmp_path.iterdir()) == []
@@ -77,7 +77,7 @@ def test_a_memory_snapshot_is_recorded_around_its_step_and_written_after_it(
 
 def test_on_the_cpu_a_memory_snapshot_is_a_step_like_any_other(tmp_path: Path) -> None:
     taken: list[int] = []
-    traces = Traces(Place(0, 1, torch.device("cpu")), lambda: taken.append(1))
+    traces = Traces(RankInfo(0, 1, torch.device("cpu")), lambda: taken.append(1))
     traces.remembered()
     assert (taken, traces.write(tmp_path / "x")) == ([1], {})
 

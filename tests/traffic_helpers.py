@@ -14,7 +14,7 @@ from torch import nn
 from parabench.models.model import Model
 from parabench.strategies import ddp as torchs
 from parabench.strategies import single as alone
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 
 # Where struct tcp_info (linux/tcp.h) has tcpi_notsent_bytes, u32, and tcpi_bytes_sent and tcpi_bytes_retrans, u64.
 NOT_SENT, SENT = 144, 200
@@ -71,7 +71,7 @@ def sent_over(descriptor: int) -> int:
     return int(sent - again + struct.unpack_from("=I", told, NOT_SENT)[0])
 
 
-def noted(parallel: Parallel) -> Parallel:
+def noted(parallel: ParallelModel) -> ParallelModel:
     """The strategy as it is; its facts hold every rank's notes."""
     notes = Notes(parallel.module)
 
@@ -83,15 +83,15 @@ def noted(parallel: Parallel) -> Parallel:
     return replace(parallel, facts=facts)
 
 
-def single(model: Model, context: Context) -> Parallel:
+def single(model: Model, context: StrategyContext) -> ParallelModel:
     return noted(alone.single(model, context))
 
 
-def ddp(model: Model, context: Context) -> Parallel:
+def ddp(model: Model, context: StrategyContext) -> ParallelModel:
     return noted(torchs.ddp(model, context))
 
 
-def chatty(model: Model, context: Context) -> Parallel:
+def chatty(model: Model, context: StrategyContext) -> ParallelModel:
     """One that logs a line in every backward, as torch elastic keeps it in a file."""
     model.module.register_full_backward_hook(lambda *_: print("so far so good", flush=True))
     return single(model, context)

@@ -22,7 +22,7 @@ from parabench.models.gpt import gpt
 from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.strategies.base import Place
+from parabench.strategies.base import RankInfo
 from parabench.workloads import training as worker
 
 TRAINED_STEPS = 5
@@ -100,7 +100,7 @@ def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] 
 
 def train_visibly(case: Case, rank: int) -> dict[str, Any]:
     """What this rank sees: losses, perhaps none, and what it holds of the gradients and of the parameters."""
-    training, parallel, _ = worker.build(case, Place(rank, case.world_size, torch.device("cpu")))
+    training, parallel, _ = worker.build(case, RankInfo(rank, case.world_size, torch.device("cpu")))
     held = parallel.parameters
     losses, gradients = [], {}
     for step in range(TRAINED_STEPS):

@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.ddp import ddp
 from parabench.strategies.fsdp import fsdp
 from parabench.strategies.tensor_parallel import tp
@@ -133,7 +133,7 @@ def late() -> Model:
     return _model(Known(LATE_S, 0.0))
 
 
-def _telling(parallel: Parallel) -> Parallel:
+def _telling(parallel: ParallelModel) -> ParallelModel:
     """The strategy, with every rank's notes among its facts."""
 
     def facts() -> dict[str, Any]:
@@ -144,16 +144,16 @@ def _telling(parallel: Parallel) -> Parallel:
     return replace(parallel, facts=facts)
 
 
-def told_ddp(model: Model, context: Context) -> Parallel:
+def told_ddp(model: Model, context: StrategyContext) -> ParallelModel:
     """DDP."""
     return _telling(ddp(model, context))
 
 
-def told_fsdp(model: Model, context: Context) -> Parallel:
+def told_fsdp(model: Model, context: StrategyContext) -> ParallelModel:
     """FSDP2."""
     return _telling(fsdp(model, context))
 
 
-def told_tp(model: Model, context: Context) -> Parallel:
+def told_tp(model: Model, context: StrategyContext) -> ParallelModel:
     """Tensor parallel."""
     return _telling(tp(model, context))

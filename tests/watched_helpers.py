@@ -17,7 +17,7 @@ from parabench.models.model import Model
 from parabench.probes.backend_calls import NativeCalls
 from parabench.probes.collective_calls import Call, Recorder
 from parabench.probes.step_clock import Moments
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.ddp import ddp
 
 CPU = torch.device("cpu")
@@ -168,7 +168,7 @@ def check_the_results(rank: int, size: int) -> Iterator[str]:
         yield f"groups are {[call.ranks for call in recorder.calls]}"
 
 
-def ddp_inside(model: Model, context: Context) -> Parallel:
+def ddp_inside(model: Model, context: StrategyContext) -> ParallelModel:
     """A strategy of a user's own, whose DDP is not the outermost module."""
     parallel = ddp(model, context)
     return replace(parallel, module=torch.nn.Sequential(parallel.module))

@@ -13,7 +13,7 @@ from parabench.collectives.reduction import Reduction
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.compute import ForwardBackward
 
 # The rank whose wire breaks.
@@ -87,9 +87,8 @@ STALE = Algorithm(
 )
 
 
-def forgetting_late(model: Model, context: Context) -> Parallel:
+def forgetting_late(model: Model, context: StrategyContext) -> ParallelModel:
     """Data parallel by hand that in its last step leaves out one bias: too little for any loss to show."""
-    place = context.place
     ordinary = ForwardBackward(module=model.module, loss=model.loss, context=context)
     steps = itertools.count()
 
@@ -99,10 +98,10 @@ def forgetting_late(model: Model, context: Context) -> Parallel:
         for name, parameter in model.module.named_parameters():
             if not (last and name.endswith("down.bias")):
                 dist.all_reduce(parameter.grad)
-                parameter.grad /= place.world_size
+                parameter.grad /= context.world_size
         return loss
 
-    return Parallel(module=model.module, data_rank=place.rank, data_ranks=place.world_size, compute=compute)
+    return ParallelModel(module=model.module, data_rank=context.rank, data_ranks=context.world_size, compute=compute)
 
 
 FORGETFUL_STEPS = 4

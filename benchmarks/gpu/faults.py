@@ -11,7 +11,7 @@ from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import case, launched
 from parabench.models.model import Model
 from parabench.store.record import Status
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.ddp import ddp
 
 DEADLINE_S = 30.0
@@ -20,10 +20,10 @@ TOO_LARGE_BATCH = 1 << 16
 STUCK_RANK = 1
 
 
-def waiting(model: Model, context: Context) -> Parallel:
+def waiting(model: Model, context: StrategyContext) -> ParallelModel:
     """DDP in which rank 1 never enters its third step."""
     parallel = ddp(model, context)
-    if context.place.rank == STUCK_RANK:
+    if context.rank == STUCK_RANK:
         steps = iter(range(1 << 20))
 
         def hook(*_: object) -> None:

@@ -18,13 +18,13 @@ from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder, enable_
 from parabench.probes.ddp import Buckets, DdpLogger, last_before
 from parabench.probes.step_clock import Moments, step_of
 from parabench.store.record import SeenCall
-from parabench.strategies.base import Parallel
+from parabench.strategies.base import ParallelModel
 
 
 class Instruments:
     """On while its block runs; `read` afterwards, once the device has been waited for."""
 
-    def __init__(self, case: Case, parallel: Parallel, device: torch.device, moments: Moments) -> None:
+    def __init__(self, case: Case, parallel: ParallelModel, device: torch.device, moments: Moments) -> None:
         self._moments = moments
         self._device = device
         # Under an own algorithm the backend still does what that has not.

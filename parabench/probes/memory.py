@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parabench.strategies.base import Clock, Steps, local_part
+from parabench.strategies.base import OptimizerLike, StepMarker, local_part
 
 
 def forget_building(device: torch.device) -> None:
@@ -62,7 +62,7 @@ class MemoryClock:
     it, wherever its kernels are. On the CPU torch keeps no count; there it is the process' resident set.
     """
 
-    def __init__(self, clock: Clock, device: torch.device, first: int) -> None:
+    def __init__(self, clock: StepMarker, device: torch.device, first: int) -> None:
         self._clock, self._step, self._at, self._skipped = clock, first, 0, False
         self._read: Callable[[str], list[Reading]] = Allocator(device) if device.type == "cuda" else ResidentSet()
         self.readings: list[tuple[int, str, float]] = []
@@ -130,7 +130,7 @@ class Footprint:
     and again after backward; the larger counts. A shard and what was gathered from it both count.
     """
 
-    def __init__(self, module: nn.Module, optimizer: Steps) -> None:
+    def __init__(self, module: nn.Module, optimizer: OptimizerLike) -> None:
         self._module, self._optimizer = module, optimizer
         self._bytes = {"parameter_bytes": 0, "gradient_bytes": 0, "optimizer_bytes": 0}
         self._hook = module.register_forward_hook(lambda *_: self._parameters())
@@ -147,7 +147,7 @@ class Footprint:
         # What is split between ranks is in the optimizer that each of them has inside.
         optimizer = self._optimizer
         # ZeroRedundancyOptimizer calls it `optim`; importing its module would bring torch.jit's into every process.
-        inner: Steps = getattr(optimizer, "optim", optimizer)
+        inner: OptimizerLike = getattr(optimizer, "optim", optimizer)
         # The count of steps is a scalar for each parameter, which no formula counts.
         states = (v for state in inner.state.values() for v in state.values())
         self._bytes["optimizer_bytes"] = held_bytes(v for v in states if isinstance(v, Tensor) and v.dim() > 0)

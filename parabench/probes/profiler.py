@@ -14,15 +14,15 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
-from parabench.strategies.base import Place
+from parabench.strategies.base import RankInfo
 
 
 class Traces:
     """One rank's traces; `step` takes the next step of its training."""
 
-    def __init__(self, place: Place, step: Callable[[], None]) -> None:
-        self._rank, self._device, self._step = place.rank, place.device, step
-        self._on_cuda = place.device.type == "cuda"
+    def __init__(self, rank_info: RankInfo, step: Callable[[], None]) -> None:
+        self._rank, self._device, self._step = rank_info.rank, rank_info.device, step
+        self._on_cuda = rank_info.device.type == "cuda"
         self._profile: profile | None = None
         self._snapshot = False
 

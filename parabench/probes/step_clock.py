@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 
 from parabench.plan.protocol import Counts
-from parabench.strategies.base import Clock
+from parabench.strategies.base import StepMarker
 
 # A step is five marks; between them lie data, forward, backward, optimizer.
 MARKS = 5
@@ -158,7 +158,7 @@ class StepClock:
 class Awaited:
     """Marks what `clock` marks, and lets the host wait for the device where a step ends: of instrumented steps only."""
 
-    def __init__(self, clock: Clock, moments: Moments) -> None:
+    def __init__(self, clock: StepMarker, moments: Moments) -> None:
         self._clock, self._moments, self._at = clock, moments, 0
 
     def mark(self) -> None:

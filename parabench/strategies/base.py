@@ -16,8 +16,8 @@ from parabench.plan.case import Case
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where this rank is."""
+class RankInfo:
+    """Which rank of how many this process is, and its device."""
 
     rank: int
     world_size: int
@@ -25,27 +25,26 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What a recipe may look at besides the model."""
+class StrategyContext(RankInfo):
+    """What a strategy may look at besides the model."""
 
     case: Case
-    place: Place
 
     def autocast(self) -> torch.autocast:
         """A fresh context in which operations run in the case's precision."""
         narrow = self.case.arithmetic.autocast
         dtype = None if narrow is None else getattr(torch, narrow)
-        return torch.autocast(self.place.device.type, dtype, enabled=narrow is not None)
+        return torch.autocast(self.device.type, dtype, enabled=narrow is not None)
 
 
-class Clock(Interface):
+class StepMarker(Interface):
     """Marks the moments of a step; `probes.step_clock.StepClock` is the real one."""
 
     def mark(self) -> None: ...
     def skip(self) -> None: ...
 
 
-class Steps(Interface):
+class OptimizerLike(Interface):
     """What the loop and its instruments ask of an optimizer; torch's have it."""
 
     @property
@@ -62,7 +61,7 @@ class Compute(Interface):
     It marks once, when forward ends and backward begins, or skips that mark where the two take turns.
     """
 
-    def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor | None: ...
+    def __call__(self, inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor | None: ...
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -70,7 +69,7 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def always(last: bool) -> AbstractContextManager[Any]:
+def always_sync(last: bool) -> AbstractContextManager[Any]:
     """What a strategy without anything to hold back does for every part of a batch."""
     return nullcontext()
 
@@ -81,11 +80,11 @@ def whole(parameter: nn.Parameter, tensor: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel:
+class ParallelModel:
     """A model made parallel. `data_rank` of `data_ranks` says which part of each global batch this rank takes.
 
     The rest is for strategies that differ from: forward, loss, backward, then AdamW over all parameters.
-    `compute` takes the place of forward and backward. `last_reduces(last)` is the context in which a part of an
+    `compute` takes the place of forward and backward. `gradient_sync(last)` is the context in which a part of an
     accumulated batch is computed; gradients need to be reduced only for the last. `optimizer` is used instead of
     AdamW. `parameters` are those that this rank holds, by the model's own names; None: all of them.
     `whole(parameter, tensor)` is all of what this rank has a part of: `tensor` is the parameter or its gradient, and
@@ -101,8 +100,8 @@ class Parallel:
     data_rank: int
     data_ranks: int
     compute: Compute | None = None
-    last_reduces: Callable[[bool], AbstractContextManager[Any]] = always
-    optimizer: Steps | None = None
+    gradient_sync: Callable[[bool], AbstractContextManager[Any]] = always_sync
+    optimizer: OptimizerLike | None = None
     parameters: Mapping[str, nn.Parameter] | None = None
     whole: Callable[[nn.Parameter, Tensor], Tensor] = whole
     gradient_norm: Callable[[], float | None] | None = None

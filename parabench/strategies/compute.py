@@ -11,22 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from parabench.models.model import Loss
-from parabench.strategies.base import Clock, Context, always
+from parabench.strategies.base import StepMarker, StrategyContext, always_sync
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardBackward:
     """The ordinary way. With gradient accumulation the batch is cut in equal parts, and the gradients add up to the
-    mean over all of them; each part is computed in the context `last_reduces(whether it is the last)`. `scale` says by
+    mean over all of them; each part is computed in the context `gradient_sync(whether it is the last)`. `scale` says by
     what the loss is multiplied before backward."""
 
     module: nn.Module
     loss: Loss
-    context: Context
-    last_reduces: Callable[[bool], AbstractContextManager[Any]] = always
+    context: StrategyContext
+    gradient_sync: Callable[[bool], AbstractContextManager[Any]] = always_sync
     scale: Callable[[], float] | None = None
 
-    def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor:
+    def __call__(self, inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
         """Leave the gradients of the batch's mean loss; returns it."""
         parts = self.context.case.grad_accumulation
         if parts == 1:
@@ -38,7 +38,7 @@ class ForwardBackward:
         clock.skip()
         total = torch.zeros((), device=inputs.device)
         for i, (some, theirs) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
-            with self.last_reduces(i == parts - 1):
+            with self.gradient_sync(i == parts - 1):
                 with self.context.autocast():
                     loss = self.loss(self.module(some), theirs) / parts
                 self._backward(loss)

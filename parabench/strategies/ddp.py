@@ -11,25 +11,24 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parabench.models.model import Model
 from parabench.plan.case import Case
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 
 
-def ddp(model: Model, context: Context) -> Parallel:
+def ddp(model: Model, context: StrategyContext) -> ParallelModel:
     """Wrap the model. `bucket_mib` is the cap of a bucket; None keeps PyTorch's two-stage default."""
-    place = context.place
     module = replicate(model.module, context)
-    return Parallel(
+    return ParallelModel(
         module=module,
-        data_rank=place.rank,
-        data_ranks=place.world_size,
-        last_reduces=last_reduces(module, context.case),
+        data_rank=context.rank,
+        data_ranks=context.world_size,
+        gradient_sync=gradient_sync(module, context.case),
         facts=lambda: bucket_facts(module),
     )
 
 
-def replicate(module: nn.Module, context: Context, **options: Any) -> DistributedDataParallel:
+def replicate(module: nn.Module, context: StrategyContext, **options: Any) -> DistributedDataParallel:
     """DDP with the case's options; `options` are further ones of DDP's."""
-    case, device = context.case, context.place.device
+    case, device = context.case, context.device
     return DistributedDataParallel(
         module,
         device_ids=[device] if device.type == "cuda" else None,
@@ -42,8 +41,8 @@ def replicate(module: nn.Module, context: Context, **options: Any) -> Distribute
     )
 
 
-def last_reduces(module: DistributedDataParallel, case: Case) -> Callable[[bool], AbstractContextManager[Any]]:
-    """For `Parallel.last_reduces`: the context in which backward reduces gradients, or only adds them up."""
+def gradient_sync(module: DistributedDataParallel, case: Case) -> Callable[[bool], AbstractContextManager[Any]]:
+    """For `ParallelModel.gradient_sync`: the context in which backward reduces gradients, or only adds them up."""
     # A static graph is learnt in the very first backward; if that one reduces nothing, torch 2.13 fails an assertion.
     learnt = not case.static_graph
 

@@ -15,28 +15,28 @@ from deepspeed.utils import safe_get_full_grad
 from torch import Tensor, nn
 
 from parabench.models.model import Loss, Model
-from parabench.strategies.base import Clock, Context, Parallel
+from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext
 from parabench.strategies.norm import squares_of
 from parabench.strategies.optimizer import adamw
 
 
-def stage1(model: Model, context: Context) -> Parallel:
+def stage1(model: Model, context: StrategyContext) -> ParallelModel:
     """Optimizer state split."""
     return _zero(model, context, 1)
 
 
-def stage2(model: Model, context: Context) -> Parallel:
+def stage2(model: Model, context: StrategyContext) -> ParallelModel:
     """Gradients split too."""
     return _zero(model, context, 2)
 
 
-def stage3(model: Model, context: Context) -> Parallel:
+def stage3(model: Model, context: StrategyContext) -> ParallelModel:
     """Parameters split too."""
     return _zero(model, context, 3)
 
 
-def _zero(model: Model, context: Context, stage: int) -> Parallel:
-    case, place = context.case, context.place
+def _zero(model: Model, context: StrategyContext, stage: int) -> ParallelModel:
+    case = context.case
     engine, *_ = deepspeed.initialize(
         model=model.module,
         optimizer=adamw(model.module.parameters(), fused=case.fused),
@@ -51,10 +51,10 @@ def _zero(model: Model, context: Context, stage: int) -> Parallel:
         },
     )
     parameters = list(model.module.parameters())
-    return Parallel(
+    return ParallelModel(
         module=engine,
-        data_rank=place.rank,
-        data_ranks=place.world_size,
+        data_rank=context.rank,
+        data_ranks=context.world_size,
         compute=_Compute(engine, model.loss, case.grad_accumulation),
         optimizer=_Step(engine),
         gradient_norm=lambda: _norm(parameters),
@@ -68,7 +68,7 @@ class _Compute:
     def __init__(self, engine: Any, loss: Loss, parts: int) -> None:
         self._engine, self._loss, self._parts = engine, loss, parts
 
-    def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor:
+    def __call__(self, inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
         if self._parts == 1:
             loss = self._loss(self._engine(inputs), targets)
             clock.mark()

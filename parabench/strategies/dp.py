@@ -6,10 +6,10 @@ PyTorch advises DistributedDataParallel instead; it is here because people still
 from torch import nn
 
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 
 
-def dp(model: Model, context: Context) -> Parallel:
+def dp(model: Model, context: StrategyContext) -> ParallelModel:
     """Wrap the model; the process loads the whole batch, DataParallel scatters it."""
     module = nn.DataParallel(model.module, device_ids=list(range(context.case.world_size)))
-    return Parallel(module=module, data_rank=0, data_ranks=1)
+    return ParallelModel(module=module, data_rank=0, data_ranks=1)

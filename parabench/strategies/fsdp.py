@@ -13,19 +13,18 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from parabench.models.model import Model
 from parabench.store.record import MIB
-from parabench.strategies.base import Context, Parallel, local_part
+from parabench.strategies.base import ParallelModel, StrategyContext, local_part
 from parabench.strategies.mesh import line
 
 
-def fsdp(model: Model, context: Context) -> Parallel:
+def fsdp(model: Model, context: StrategyContext) -> ParallelModel:
     """Shard over all ranks, and give a unit's parameters back after its forward."""
-    place = context.place
-    return sharded(model, context, line(place), place.rank, place.world_size)
+    return sharded(model, context, line(context), context.rank, context.world_size)
 
 
 def sharded(
-    model: Model, context: Context, mesh: DeviceMesh, data_rank: int, data_ranks: int, *, reshard: bool = True
-) -> Parallel:
+    model: Model, context: StrategyContext, mesh: DeviceMesh, data_rank: int, data_ranks: int, *, reshard: bool = True
+) -> ParallelModel:
     """Shard unit by unit over `mesh`, then what is left (embeddings, final norm) as the root's.
 
     In mixed precision parameters are cast before they are gathered, so that half the bytes travel, and gradients
@@ -40,11 +39,11 @@ def sharded(
     for unit in units:
         fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     root = fully_shard(model.module, mesh=mesh, mp_policy=policy, reshard_after_forward=None if reshard else False)
-    return Parallel(
+    return ParallelModel(
         module=model.module,
         data_rank=data_rank,
         data_ranks=data_ranks,
-        last_reduces=lambda last: _reducing(root, last or not context.case.no_sync),
+        gradient_sync=lambda last: _reducing(root, last or not context.case.no_sync),
         facts=lambda: {"unit_bytes": [*unit_bytes, root_bytes]},
     )
 

@@ -5,13 +5,12 @@ stays on the fast links inside a node; only each rank's gradient shard is all-re
 """
 
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.fsdp import sharded
 from parabench.strategies.mesh import grid
 
 
-def hsdp(model: Model, context: Context) -> Parallel:
+def hsdp(model: Model, context: StrategyContext) -> ParallelModel:
     """Shard over the `ranks_per_node` consecutive ranks of a node, and replicate over the nodes."""
-    place = context.place
-    inside = context.case.ranks_per_node or place.world_size
-    return sharded(model, context, grid(place, inside, ("replicate", "shard")), place.rank, place.world_size)
+    inside = context.case.ranks_per_node or context.world_size
+    return sharded(model, context, grid(context, inside, ("replicate", "shard")), context.rank, context.world_size)

@@ -5,10 +5,10 @@ what fits on no single device, n times as slowly as n devices could.
 """
 
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.pipeline import pipelined
 
 
-def layer_split(model: Model, context: Context) -> Parallel:
+def layer_split(model: Model, context: StrategyContext) -> ParallelModel:
     """Forward from the first rank to the last, then backward."""
     return pipelined(model, context, schedule="gpipe", microbatches=1, called="layer_split")

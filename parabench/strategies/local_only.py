@@ -4,15 +4,14 @@ It shows the headroom: what a step would take if communication were free. The co
 """
 
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 
 
-def local_only(model: Model, context: Context) -> Parallel:
+def local_only(model: Model, context: StrategyContext) -> ParallelModel:
     """The module as it is. No rank knows the whole gradient."""
-    place = context.place
-    return Parallel(
+    return ParallelModel(
         module=model.module,
-        data_rank=place.rank,
-        data_ranks=place.world_size,
+        data_rank=context.rank,
+        data_ranks=context.world_size,
         gradient_norm=lambda: None,
     )

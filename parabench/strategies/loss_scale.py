@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from parabench.strategies.base import Steps, local_part
+from parabench.strategies.base import OptimizerLike, local_part
 
 # torch.amp.GradScaler begins with 2^16 and leaves out the first steps until it fits. Gradients of a mean loss do not
 # overflow float16 (65504) at 2^12, so that the first step counts, whose gradient is verified.
@@ -26,7 +26,7 @@ class LossScale:
     """An optimizer's steps on gradients of a scaled loss, with the interface of the optimizer. All ranks of the job
     step, or none; each step waits for the device to know, as torch.amp.GradScaler's does."""
 
-    def __init__(self, optimizer: Steps, device: torch.device) -> None:
+    def __init__(self, optimizer: OptimizerLike, device: torch.device) -> None:
         self._optimizer, self._device = optimizer, device
         self.scale = FIRST_SCALE
         self.left_out = 0
@@ -41,7 +41,7 @@ class LossScale:
         return self._optimizer.state
 
     @property
-    def optim(self) -> Steps:
+    def optim(self) -> OptimizerLike:
         """The optimizer that keeps this rank's state, as ZeroRedundancyOptimizer calls the one inside it."""
         return getattr(self._optimizer, "optim", self._optimizer)
 

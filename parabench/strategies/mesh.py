@@ -15,19 +15,19 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from parabench.strategies.base import Place
+from parabench.strategies.base import RankInfo
 
 
-def line(place: Place) -> DeviceMesh:
+def line(rank_info: RankInfo) -> DeviceMesh:
     """All ranks in one dimension. A collective call, as `grid` is."""
-    return DeviceMesh.from_group(_world(), place.device.type)
+    return DeviceMesh.from_group(_world(), rank_info.device.type)
 
 
-def grid(place: Place, inside: int, names: tuple[str, str]) -> DeviceMesh:
+def grid(rank_info: RankInfo, inside: int, names: tuple[str, str]) -> DeviceMesh:
     """Groups of `inside` consecutive ranks, which are the second dimension; the first goes across them."""
-    rows = torch.arange(place.world_size).view(-1, inside)
+    rows = torch.arange(rank_info.world_size).view(-1, inside)
     groups = [_mine(ranks.tolist(), name) for ranks, name in zip((rows.T, rows), names, strict=True)]
-    return DeviceMesh.from_group(groups, place.device.type, rows, mesh_dim_names=names)
+    return DeviceMesh.from_group(groups, rank_info.device.type, rows, mesh_dim_names=names)
 
 
 def _mine(every: Sequence[list[int]], name: str) -> ProcessGroup:

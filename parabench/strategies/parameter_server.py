@@ -14,41 +14,41 @@ from torch import Tensor
 
 from parabench.collectives.wire import pieces
 from parabench.models.model import Model
-from parabench.strategies.base import Clock, Context, Parallel, Steps
+from parabench.strategies.base import OptimizerLike, ParallelModel, StepMarker, StrategyContext
 from parabench.strategies.compute import ForwardBackward
 from parabench.strategies.norm import norm_of
 from parabench.strategies.optimizer import adamw
-from parabench.strategies.remote import SERVER, Flat, RemoteStep
+from parabench.strategies.remote import SERVER, FlatParameters, RemoteStep
 
 
-def parameter_server(model: Model, context: Context) -> Parallel:
+def parameter_server(model: Model, context: StrategyContext) -> ParallelModel:
     """Each rank computes its part of the batch; rank 0 alone has the mean gradient and the optimizer.
 
     After `compute` the other ranks hold no gradients: they have sent them away.
     """
-    place, case = context.place, context.case
-    flat = Flat(model.module, context, on_host=case.backend == "gloo")
-    link = Link(flat, place.rank, place.world_size)
+    case = context.case
+    flat = FlatParameters(model.module, context, on_host=case.backend == "gloo")
+    link = Link(flat, context.rank, context.world_size)
     forward_backward = ForwardBackward(module=model.module, loss=model.loss, context=context)
 
-    def compute(inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor:
+    def compute(inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
         loss = forward_backward(inputs, targets, clock)
         link.average_on_server()
         return loss
 
-    optimizer: Steps
-    if place.rank == SERVER:
+    optimizer: OptimizerLike
+    if context.rank == SERVER:
         optimizer = adamw(flat.parameters, fused=case.fused)
         optimizer.register_step_post_hook(lambda *_: link.parameters_from_server())
     else:
         optimizer = RemoteStep(flat.parameters, link.parameters_from_server)
-    return Parallel(
+    return ParallelModel(
         module=model.module,
-        data_rank=place.rank,
-        data_ranks=place.world_size,
+        data_rank=context.rank,
+        data_ranks=context.world_size,
         compute=compute,
         optimizer=optimizer,
-        gradient_norm=lambda: norm_of([flat.gradient]) if place.rank == SERVER else None,
+        gradient_norm=lambda: norm_of([flat.gradient]) if context.rank == SERVER else None,
         facts=link.facts,
         # The buffer that gradients are sent from is held, whatever the parameters still have.
         numbers=lambda: {"gradient_bytes": flat.gradient.nbytes},
@@ -58,7 +58,7 @@ def parameter_server(model: Model, context: Context) -> Parallel:
 class Link:
     """The messages of a step between the server and each worker, which the server counts."""
 
-    def __init__(self, flat: Flat, rank: int, world_size: int) -> None:
+    def __init__(self, flat: FlatParameters, rank: int, world_size: int) -> None:
         self._flat, self._rank = flat, rank
         self._workers = [peer for peer in range(world_size) if peer != SERVER]
         self._gradient = pieces(flat.wire_gradient)

@@ -15,46 +15,46 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parabench.models.model import Model
-from parabench.strategies.base import Clock, Context, Parallel
+from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext
 from parabench.strategies.compute import ForwardBackward
-from parabench.strategies.remote import SERVER, Flat, RemoteStep
-from parabench.strategies.versions import Versions
+from parabench.strategies.remote import SERVER, FlatParameters, RemoteStep
+from parabench.strategies.versions import ParameterVersions
 
 # A message is a number (a step, or a version in answer to it), then a gradient (or parameters).
 NUMBER, PAYLOAD = 1, 2
 GOODBYE = -1
 
 
-def parameter_server_async(model: Model, context: Context) -> Parallel:
+def parameter_server_async(model: Model, context: StrategyContext) -> ParallelModel:
     """Each rank computes on the parameters it has, sends the gradient to the server and takes its newest parameters.
 
     The server's parameters and optimizer live in rank 0's host memory, beside the copy that rank 0 computes on.
     """
-    place, case = context.place, context.case
-    flat = Flat(model.module, context, on_host=True)
+    case = context.case
+    flat = FlatParameters(model.module, context, on_host=True)
     forward_backward = ForwardBackward(module=model.module, loss=model.loss, context=context)
     # Messages of threads have a group of their own, and travel from host memory whatever the device.
-    group = dist.new_group(backend="gloo") if place.world_size > 1 else None
+    group = dist.new_group(backend="gloo") if context.world_size > 1 else None
     end: Server | Worker
-    if place.rank == SERVER:
-        versions = Versions(flat.wire_values, place.world_size, fused=case.fused)
-        end = Server(flat, versions, place.world_size, group)
+    if context.rank == SERVER:
+        versions = ParameterVersions(flat.wire_values, context.world_size, fused=case.fused)
+        end = Server(flat, versions, context.world_size, group)
         # Its state is this rank's too; the version's own gradient is not this rank's to clear.
         optimizer = RemoteStep(flat.parameters, end.pull, versions.optimizer.state)
     else:
         end = Worker(flat, group)
         optimizer = RemoteStep(flat.parameters, end.pull)
 
-    def compute(inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor:
+    def compute(inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
         loss = forward_backward(inputs, targets, clock)
         flat.take_gradients()
         end.push()
         return loss
 
-    return Parallel(
+    return ParallelModel(
         module=model.module,
-        data_rank=place.rank,
-        data_ranks=place.world_size,
+        data_rank=context.rank,
+        data_ranks=context.world_size,
         compute=compute,
         optimizer=optimizer,
         gradient_norm=lambda: None,  # no gradient is the whole batch's
@@ -66,7 +66,7 @@ def parameter_server_async(model: Model, context: Context) -> Parallel:
 class End:
     """What a rank does in a step besides computing: `push` its gradient, then `pull` parameters; and count."""
 
-    def __init__(self, flat: Flat) -> None:
+    def __init__(self, flat: FlatParameters) -> None:
         self._flat = flat
         self._step = self._version = 0
         self._staleness: list[int] = []
@@ -88,7 +88,7 @@ class End:
 class Worker(End):
     """A rank that sends its gradients to the server."""
 
-    def __init__(self, flat: Flat, group: Any) -> None:
+    def __init__(self, flat: FlatParameters, group: Any) -> None:
         super().__init__(flat)
         self._group = group
         self._sent, self._came = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
@@ -124,7 +124,7 @@ class Worker(End):
 class Server(End):
     """Rank 0: a thread for each worker that applies what comes; what rank 0 itself computes is applied beside them."""
 
-    def __init__(self, flat: Flat, versions: Versions, world_size: int, group: Any) -> None:
+    def __init__(self, flat: FlatParameters, versions: ParameterVersions, world_size: int, group: Any) -> None:
         super().__init__(flat)
         self._versions, self._group = versions, group
         self._changed = Condition()

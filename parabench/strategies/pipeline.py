@@ -17,7 +17,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from parabench.models.model import Loss, Model
 from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
 from parabench.probes.pipeline_busy import BusyShare
-from parabench.strategies.base import Clock, Context, Parallel
+from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext
 from parabench.strategies.norm import norm_over_ranks
 from parabench.strategies.pipeline_stages import drop_all_but, holders, stages_from
 from parabench.strategies.tied import TiedGradients
@@ -25,7 +25,7 @@ from parabench.strategies.tied import TiedGradients
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti
 
 
-def pp(model: Model, context: Context) -> Parallel:
+def pp(model: Model, context: StrategyContext) -> ParallelModel:
     """Micro-batches in the order of the case's schedule."""
     case = context.case
     microbatches = case.microbatches or automatic(case.schedule, case.world_size, case.global_batch)
@@ -33,10 +33,10 @@ def pp(model: Model, context: Context) -> Parallel:
 
 
 def pipelined(
-    model: Model, context: Context, *, schedule: str, microbatches: int, called: str | None = None
-) -> Parallel:
+    model: Model, context: StrategyContext, *, schedule: str, microbatches: int, called: str | None = None
+) -> ParallelModel:
     """Deal the stages out, keep this rank's, and let torch's schedule run them. `called` is its name in the facts."""
-    rank, ranks, device = context.place.rank, context.place.world_size, context.place.device
+    rank, ranks, device = context.rank, context.world_size, context.device
 
     # Stage i is on rank i mod n. What several of them hold is tied; what a rank does not hold it gives back.
     stages = stages_from(model, ranks * STAGES_PER_RANK[schedule], context)
@@ -60,7 +60,7 @@ def pipelined(
         "schedule": called or schedule,
         "bubble": bubble(schedule, ranks, microbatches),
     }
-    return Parallel(
+    return ParallelModel(
         module=nn.ModuleList(mine.values()),
         data_rank=0,
         data_ranks=1,
@@ -80,7 +80,7 @@ def ordered(name: str, stages: Sequence[PipelineStage], microbatches: int, loss:
     return single(stages[0], microbatches, loss_fn=loss, scale_grads=False)
 
 
-def part_of_loss(loss: Loss, context: Context, microbatches: int) -> Loss:
+def part_of_loss(loss: Loss, context: StrategyContext, microbatches: int) -> Loss:
     """What a micro-batch adds to the mean over the batch.
 
     Torch can scale gradients instead, stage by stage; a weight that two stages of a rank share it would scale twice.
@@ -111,7 +111,7 @@ class PipelineStep:
     first: bool
     last: bool
 
-    def __call__(self, inputs: Tensor, targets: Tensor, clock: Clock) -> Tensor | None:
+    def __call__(self, inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor | None:
         """Leave the gradients of the batch's mean loss; gives it where the last stage is."""
         clock.skip()
         losses: list[Tensor] = []

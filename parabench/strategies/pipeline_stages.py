@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from parabench.errors import UsageError
 from parabench.models.model import Model
-from parabench.strategies.base import Context
+from parabench.strategies.base import StrategyContext
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Stage(nn.Module):
     """Some of a model's parts, one after the other, in the case's precision."""
 
-    def __init__(self, parts: Iterable[nn.Module], context: Context) -> None:
+    def __init__(self, parts: Iterable[nn.Module], context: StrategyContext) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
         self._context = context
@@ -32,7 +32,7 @@ class Stage(nn.Module):
         return x.contiguous()
 
 
-def stages_from(model: Model, count: int, context: Context) -> list[Stage]:
+def stages_from(model: Model, count: int, context: StrategyContext) -> list[Stage]:
     """The model as `count` stages: blocks dealt out evenly, the stem with the first stage, the head with the last.
 
     Raises UsageError for fewer blocks than stages.

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from parabench.errors import UsageError
-from parabench.strategies.base import Context
+from parabench.strategies.base import StrategyContext
 
 # The rank that holds the optimizer.
 SERVER = 0
 
 
-class Flat:
+class FlatParameters:
     """The trainable parameters of `module` as one buffer, `values`, of which they become views; and one `gradient`.
 
     So a message carries the whole model without a copy, and what is received into `values` is in the module.
@@ -24,7 +24,7 @@ class Flat:
     several dtypes, which one buffer can't hold.
     """
 
-    def __init__(self, module: nn.Module, context: Context, *, on_host: bool) -> None:
+    def __init__(self, module: nn.Module, context: StrategyContext, *, on_host: bool) -> None:
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         dtypes = {str(p.dtype) for p in self.parameters}
         if len(dtypes) != 1:

@@ -1,9 +1,9 @@
 """One device: the reference that every other strategy must agree with."""
 
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 
 
-def single(model: Model, context: Context) -> Parallel:
+def single(model: Model, context: StrategyContext) -> ParallelModel:
     """The model as it is."""
-    return Parallel(module=model.module, data_rank=0, data_ranks=1)
+    return ParallelModel(module=model.module, data_rank=0, data_ranks=1)

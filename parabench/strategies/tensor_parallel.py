@@ -16,16 +16,16 @@ from parabench.errors import UsageError
 from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.strategies import mesh
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 
 
-def tp(model: Model, context: Context) -> Parallel:
+def tp(model: Model, context: StrategyContext) -> ParallelModel:
     """Split the layers over all ranks."""
-    split_layers(model, context, mesh.line(context.place))
-    return Parallel(module=model.module, data_rank=0, data_ranks=1)
+    split_layers(model, context, mesh.line(context))
+    return ParallelModel(module=model.module, data_rank=0, data_ranks=1)
 
 
-def split_layers(model: Model, context: Context, among: DeviceMesh) -> None:
+def split_layers(model: Model, context: StrategyContext, among: DeviceMesh) -> None:
     """Apply the model's plan over the mesh `among`."""
     parallelize_module(model.module, among, plan_of(model, context.case))
 
@@ -49,8 +49,7 @@ def plan_of(model: Model, case: Case) -> dict[str, ParallelStyle]:
     return plan
 
 
-def grid(context: Context) -> DeviceMesh:
+def grid(context: StrategyContext) -> DeviceMesh:
     """Ranks in groups of `tp_size` consecutive ones that share layers ("tp"), and across those groups ("dp")."""
-    place = context.place
-    inside = context.case.tp_size or place.world_size
-    return mesh.grid(place, inside, ("dp", "tp"))
+    inside = context.case.tp_size or context.world_size
+    return mesh.grid(context, inside, ("dp", "tp"))

@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
-from parabench.strategies.ddp import bucket_facts, last_reduces, replicate
+from parabench.strategies.base import ParallelModel, StrategyContext
+from parabench.strategies.ddp import bucket_facts, gradient_sync, replicate
 from parabench.strategies.norm import norm_of
 from parabench.strategies.tensor_parallel import grid, split_layers
 
@@ -68,19 +68,19 @@ def _part(parameter: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(parameter.to_local().detach()) if isinstance(parameter, DTensor) else parameter
 
 
-def tp_ddp(model: Model, context: Context) -> Parallel:
+def tp_ddp(model: Model, context: StrategyContext) -> ParallelModel:
     """Split the layers, then replicate each rank's part of them."""
     mesh = grid(context)
     split_layers(model, context, mesh["tp"])
     parts = Parts(model.module)
     module = replicate(parts, context, process_group=mesh.get_group("dp"))
-    return Parallel(
+    return ParallelModel(
         module=module,
         data_rank=mesh["dp"].get_local_rank(),
         data_ranks=mesh["dp"].size(),
         parameters=dict(zip(parts.names, parts.parts, strict=True)),
         whole=parts.whole,
         gradient_norm=lambda: norm_of(parts.gradients()),
-        last_reduces=last_reduces(module, context.case),
+        gradient_sync=gradient_sync(module, context.case),
         facts=lambda: bucket_facts(module),
     )

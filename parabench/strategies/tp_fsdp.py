@@ -5,12 +5,12 @@ sharded again over the ranks that hold the same part in the other groups.
 """
 
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.fsdp import sharded
 from parabench.strategies.tensor_parallel import grid, split_layers
 
 
-def tp_fsdp(model: Model, context: Context) -> Parallel:
+def tp_fsdp(model: Model, context: StrategyContext) -> ParallelModel:
     """Split the layers first, then shard what each rank has of them."""
     mesh = grid(context)
     split_layers(model, context, mesh["tp"])

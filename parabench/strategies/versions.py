@@ -18,7 +18,7 @@ class Applied(NamedTuple):
     staleness: int
 
 
-class Versions:
+class ParameterVersions:
     """Parameters in host memory, one flat tensor, that go from version to version: one optimizer step a gradient.
 
     Every rank begins with version 0. `applied` lists what reached the parameters, in order; it is written by a hook

@@ -13,12 +13,12 @@ import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.ddp import ddp
 from parabench.strategies.optimizer import SETTINGS
 
 
-def zero1(model: Model, context: Context) -> Parallel:
+def zero1(model: Model, context: StrategyContext) -> ParallelModel:
     """DDP as it is, with each parameter's optimizer state on one rank only."""
     parallel = ddp(model, context)
     optimizer = ZeroRedundancyOptimizer(

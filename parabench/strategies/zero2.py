@@ -5,12 +5,11 @@ all of them. Against `fsdp` one of two all-gathers is saved, and paid for in mem
 """
 
 from parabench.models.model import Model
-from parabench.strategies.base import Context, Parallel
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.fsdp import sharded
 from parabench.strategies.mesh import line
 
 
-def zero2(model: Model, context: Context) -> Parallel:
+def zero2(model: Model, context: StrategyContext) -> ParallelModel:
     """Shard over all ranks, and gather once a step."""
-    place = context.place
-    return sharded(model, context, line(place), place.rank, place.world_size, reshard=False)
+    return sharded(model, context, line(context), context.rank, context.world_size, reshard=False)

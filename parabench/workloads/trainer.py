@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from parabench.probes.memory import Footprint
-from parabench.strategies.base import Clock, Compute, Steps
+from parabench.strategies.base import Compute, OptimizerLike, StepMarker
 
 
 class Losses:
@@ -45,7 +45,7 @@ class Training:
 
     module: nn.Module
     compute: Compute
-    optimizer: Steps
+    optimizer: OptimizerLike
     batches: Iterator[tuple[Tensor, Tensor]]
     gradient_norm: Callable[[], float | None]
     counted: bool = True
@@ -54,7 +54,7 @@ class Training:
     footprint: dict[str, int] = field(default_factory=dict)
 
 
-def train(training: Training, clock: Clock, steps: range) -> None:
+def train(training: Training, clock: StepMarker, steps: range) -> None:
     """Take the training steps `steps`. Each is timed by five marks and carries nothing else."""
     compute, optimizer = training.compute, training.optimizer
     footprint = Footprint(training.module, optimizer) if training.counted and steps.start == 0 else None

@@ -36,7 +36,7 @@ from parabench.probes.step_clock import Awaited, StepClock, tell_counts
 from parabench.registry import load
 from parabench.store.record import METRICS
 from parabench.strategies import STRATEGIES, base, entry_of
-from parabench.strategies.base import Context, Parallel, Place
+from parabench.strategies.base import ParallelModel, RankInfo, StrategyContext
 from parabench.strategies.compute import ForwardBackward
 from parabench.strategies.loss_scale import LossScale
 from parabench.strategies.norm import norm_of
@@ -68,13 +68,13 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     """
     case = job.case
     torch.set_num_threads(case.threads)
-    place = Place(rank, case.world_size, device_of(case))
+    rank_info = RankInfo(rank, case.world_size, device_of(case))
     entry = entry_of(case.strategy)
     grouped = not entry.one_rank_only and not entry.one_process
     # Workers are forked before NCCL has memory registered that a fork could take away from it.
-    material = prepare(case, place)
+    material = prepare(case, rank_info)
     clock = join_group(job, rank) if grouped else {}
-    result = train_case(job, place, material)
+    result = train_case(job, rank_info, material)
     # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
     # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
     gc.collect()
@@ -84,36 +84,36 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     return result | clock | {"told": result["told"] | told}
 
 
-def train_case(job: Job, place: Place, material: Material | None = None) -> dict[str, Any]:
+def train_case(job: Job, rank_info: RankInfo, material: Material | None = None) -> dict[str, Any]:
     """Build, train and read what was seen."""
-    training, parallel, known = build(job.case, place, material)
+    training, parallel, known = build(job.case, rank_info, material)
     if torch.distributed.is_initialized():
-        join.check_groups(place.device, job.case.backend, job.case.algorithm)
-    forget_building(place.device)
+        join.check_groups(rank_info.device, job.case.backend, job.case.algorithm)
+    forget_building(rank_info.device)
     protocol = job.protocol
-    clock = StepClock(job.venue.folder / f"marks{place.rank}.f64", protocol.all_steps, place.device)
-    hang.watch(clock, place.device)
-    steps = StepsOf(training, clock, place.device)
+    clock = StepClock(job.venue.folder / f"marks{rank_info.rank}.f64", protocol.all_steps, rank_info.device)
+    hang.watch(clock, rank_info.device)
+    steps = StepsOf(training, clock, rank_info.device)
     counts = protocol.least
     if protocol.by_time:
         store = c10d._get_default_store() if dist.is_initialized() else None
-        counts = warm_up(protocol, steps, Agreement(store, place.rank, place.world_size if store else 1))
-        tell_counts(job.venue.folder, place.rank, counts)
+        counts = warm_up(protocol, steps, Agreement(store, rank_info.rank, rank_info.world_size if store else 1))
+        tell_counts(job.venue.folder, rank_info.rank, counts)
         clock.make_room(counts.timed + protocol.after)
     else:
         steps.take(counts.warmup)
     # The first step also carried what is read once, and buffers that later ones have already.
-    forget_peak(place.device)
+    forget_peak(rank_info.device)
     steps.take(counts.measured)
-    peaks = peak_memory(place.device)
-    instruments = Instruments(job.case, parallel, place.device, clock.moments)
-    memory = MemoryClock(clock, place.device, counts.timed)
+    peaks = peak_memory(rank_info.device)
+    instruments = Instruments(job.case, parallel, rank_info.device, clock.moments)
+    memory = MemoryClock(clock, rank_info.device, counts.timed)
     # gloo's calls are on the host's clock, steps on the device's: they are brought together where each step ends.
     watched = Awaited(memory, clock.moments) if job.case.backend == "gloo" and dist.is_initialized() else memory
     if protocol.instrumented:
         with instruments:
             train(training, watched, range(counts.timed, counts.timed + protocol.instrumented))
-    traces = Traces(place, lambda: train(training, clock, range(clock.steps, clock.steps + 1)))
+    traces = Traces(rank_info, lambda: train(training, clock, range(clock.steps, clock.steps + 1)))
     if protocol.profile:
         traces.profiled()
     if protocol.memory_snapshot:
@@ -129,7 +129,7 @@ def train_case(job: Job, place: Place, material: Material | None = None) -> dict
     # What a step of this training computes, whoever takes it: one plain device tells it for all, after its last step.
     flops = {"flops": count_flops(training.compute, training.batches)} if job.case == job.case.reference() else {}
     # Only pure data parallel promises equal replicas to the last bit.
-    replicated = parallel.data_ranks == place.world_size > 1 and parallel.parameters is not None
+    replicated = parallel.data_ranks == rank_info.world_size > 1 and parallel.parameters is not None
     return {
         "loss": training.losses.read(),
         "grad_norm": training.grad_norm,
@@ -184,25 +184,27 @@ class Material:
         return self._held.pop()
 
 
-def prepare(case: Case, place: Place) -> Material:
+def prepare(case: Case, rank_info: RankInfo) -> Material:
     """The case's model, and its data with workers that run already. The same seed on every rank: one same model."""
     torch.manual_seed(case.seed)
-    with place.device:
+    with rank_info.device:
         model = build_model(case)
     set_arithmetic(model, case)
     return Material(model, Loading(case, model))
 
 
-def build(case: Case, place: Place, material: Material | None = None) -> tuple[Training, Parallel, dict[str, Any]]:
+def build(
+    case: Case, rank_info: RankInfo, material: Material | None = None
+) -> tuple[Training, ParallelModel, dict[str, Any]]:
     """The case's model made parallel, with its optimizer and data; and what is known of the model before it is split.
 
     `material` is the case's, where it was prepared before the group was joined.
     """
-    model, loading = (material or prepare(case, place)).take()
+    model, loading = (material or prepare(case, rank_info)).take()
     known = {"model": sizes(model) | attention_of(case)}
     apply_options(model, case)
-    context = Context(case, place)
-    parallel: Parallel = load(STRATEGIES, "strategy", case.strategy)(model, context)
+    context = StrategyContext(rank_info.rank, rank_info.world_size, rank_info.device, case)
+    parallel: ParallelModel = load(STRATEGIES, "strategy", case.strategy)(model, context)
     parameters = dict(model.module.named_parameters()) if parallel.parameters is None else parallel.parameters
     parallel = replace(parallel, parameters=parameters)
     optimizer = parallel.optimizer or adamw(parameters.values(), fused=case.fused)
@@ -213,7 +215,7 @@ def build(case: Case, place: Place, material: Material | None = None) -> tuple[T
                 f"strategy {case.strategy!r} takes its steps by itself and scales no loss, which precision "
                 f"{case.precision} needs; use another precision"
             )
-        optimizer = LossScale(optimizer, place.device)
+        optimizer = LossScale(optimizer, rank_info.device)
         scale = partial(getattr, optimizer, "scale")
     training = Training(
         module=parallel.module,
@@ -222,16 +224,16 @@ def build(case: Case, place: Place, material: Material | None = None) -> tuple[T
             module=parallel.module,
             loss=model.loss,
             context=context,
-            last_reduces=parallel.last_reduces,
+            gradient_sync=parallel.gradient_sync,
             scale=scale,
         ),
         optimizer=optimizer,
         batches=loading.batches(
             parallel.data_rank,
             parallel.data_ranks,
-            place.device,
+            rank_info.device,
             # Only tensor parallel over all ranks takes them so; every rank then sees the whole batch.
-            columns=(place.rank, place.world_size) if case.split == "dimension" else (0, 1),
+            columns=(rank_info.rank, rank_info.world_size) if case.split == "dimension" else (0, 1),
         ),
         counted=parallel.counted,
         gradient_norm=unscaled(parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))), scale),
@@ -251,7 +253,7 @@ def unscaled(norm: Callable[[], float | None], scale: Callable[[], float] | None
     return of_the_loss
 
 
-def gradients_of(parallel: Parallel) -> Iterator[Tensor]:
+def gradients_of(parallel: ParallelModel) -> Iterator[Tensor]:
     """The gradients that are there as `norm_of` reads them; gathered where only the strategy knows what is a part."""
     for parameter in (parallel.parameters or {}).values():
         if parameter.grad is not None:
