@@ -38,7 +38,7 @@ PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 EVERY = (
     HEAD
     + """\
-from parabench.family import STRATEGIES
+from parabench.strategies import STRATEGIES
 
 ALGORITHMS = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level", "two_level(tree,ring)")
 COMMON = dict(world_size=4, data="synthetic", seq_len=8)

@@ -129,7 +129,7 @@ def test_torch_asks_for_devices_through_nvml() -> None:
 import os, sys, tempfile
 from pathlib import Path
 import torch
-from parabench.ranks import run_processes, start_server
+from parabench.launch.processes import run_processes, start_server
 
 asked = []
 torch.cuda.is_available = lambda: bool(asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")))
