@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from parabench.machine import gpus, host
-from parabench.machine import versions as provenance
+from parabench.machine import gpus, host, versions
 
 GIB = 2**30
 
@@ -273,14 +272,14 @@ def test_a_link_that_may_not_be_looked_at_is_unknown_and_not_taken_for_pcie(monk
 def test_torchs_cuda_is_read_as_text(tmp_path, monkeypatch, source, cuda, why):
     (tmp_path / "version.py").write_text(source)
     here = SimpleNamespace(locate_file=lambda name: tmp_path / "version.py")
-    monkeypatch.setattr(provenance.importlib.metadata, "distribution", lambda name: here)
-    assert provenance.torch_cuda() == (cuda, why)
+    monkeypatch.setattr(versions.importlib.metadata, "distribution", lambda name: here)
+    assert versions.torch_cuda() == (cuda, why)
 
 
 def test_the_wheel_of_nccl_tells_its_version(monkeypatch):
-    monkeypatch.setattr(provenance, "torch_cuda", lambda: ("12.8", None))
-    monkeypatch.setattr(provenance, "version", {"torch": "2.13.0", "nvidia-nccl-cu12": "2.27.3"}.get)
-    known, unknown = provenance.versions()
+    monkeypatch.setattr(versions, "torch_cuda", lambda: ("12.8", None))
+    monkeypatch.setattr(versions, "version", {"torch": "2.13.0", "nvidia-nccl-cu12": "2.27.3"}.get)
+    known, unknown = versions.installed()
     assert (known["torch"], known["cuda"], known["nccl"], known["cudnn"]) == ("2.13.0", "12.8", "2.27.3", None)
     assert list(unknown) == ["cudnn"]
 
@@ -293,11 +292,11 @@ def test_a_repository_tells_its_commit_and_whether_it_is_dirty(tmp_path):
         ).stdout.strip()
 
     run("init", "-q")
-    assert provenance.git(tmp_path)["commit"] is None  # no commit yet
+    assert versions.git(tmp_path)["commit"] is None  # no commit yet
     run("commit", "-q", "--allow-empty", "-m", "first")
-    assert provenance.git(tmp_path) == {"commit": run("rev-parse", "HEAD"), "dirty": False, "reasons": {}}
+    assert versions.git(tmp_path) == {"commit": run("rev-parse", "HEAD"), "dirty": False, "reasons": {}}
     (tmp_path / "new").write_text("new")
-    assert provenance.git(tmp_path)["dirty"]
+    assert versions.git(tmp_path)["dirty"]
 
 
 @pytest.mark.parametrize(
@@ -312,5 +311,5 @@ def test_without_git_the_commit_is_unknown(tmp_path, monkeypatch, failure, why):
     def fail(*args, **kwargs):
         raise failure
 
-    monkeypatch.setattr(provenance.subprocess, "run", fail)
-    assert provenance.git(tmp_path) == {"commit": None, "dirty": None, "reasons": {"commit": why, "dirty": why}}
+    monkeypatch.setattr(versions.subprocess, "run", fail)
+    assert versions.git(tmp_path) == {"commit": None, "dirty": None, "reasons": {"commit": why, "dirty": why}}

@@ -114,13 +114,13 @@ def test_devices_that_nvml_forgot_keep_what_was_seen_of_them(monkeypatch):
 def test_what_this_torch_cannot_use_is_refused_before_a_launch(two_devices, monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "535.1")
     monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: 12020)
-    monkeypatch.setattr(machine.provenance, "torch_cuda", lambda: ("13.0", None))
+    monkeypatch.setattr(machine.versions, "torch_cuda", lambda: ("13.0", None))
     why = refusal(Case(strategy="ddp", device="cuda", backend="nccl", world_size=2), machine.this_machine())
     assert why == (
         "device cuda cannot be used: its driver 535.1 runs CUDA 12.2 at most, and this torch is built for CUDA 13.0; "
         "install a newer driver, or a torch that is built for CUDA 12.2; or use device cpu"
     )
-    monkeypatch.setattr(machine.provenance, "torch_cuda", lambda: ("12.8", None))
+    monkeypatch.setattr(machine.versions, "torch_cuda", lambda: ("12.8", None))
     assert machine.this_machine().cuda_fault is None
 
 

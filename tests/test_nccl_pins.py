@@ -18,7 +18,7 @@ from parabench.analysis.warnings.launches import check
 from parabench.cli import main
 from parabench.collectives.nccl import NCCL_ALGORITHMS
 from parabench.machine.machine import Gpu, Machine
-from parabench.machine.nccl_version import Nccl, this_nccl
+from parabench.machine.versions import Nccl, this_nccl
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.nccl_pins import communicators, launch_order, unpinned

@@ -21,7 +21,7 @@ from parabench.launch.launcher import launch
 from parabench.machine import nvml
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.devices import UNLISTED, UNTOLD, WRAPPED, Devices
+from parabench.probes.devices import UNLISTED, UNTOLD, WRAPPED, Devices, unreadable_metrics
 from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
 from parabench.store.record import MAY_HAVE_WRAPPED, METRICS, NOT_SUPPORTED, DeviceSample, Status
 
@@ -319,7 +319,7 @@ def test_a_library_that_hangs_is_left_behind_with_a_reason(monkeypatch, tmp_path
 
 def test_a_look_says_what_cannot_be_read_and_why(monkeypatch):
     FakeNvml(Device(), Device(mig=True, faults={"UtilizationRates": 3, "TotalEccErrors": 15})).install(monkeypatch)
-    devices, why = nvml.look()
+    devices, why = unreadable_metrics()
     assert why is None
     assert devices[0] == (0, {})
     assert devices[1] == (
@@ -330,7 +330,7 @@ def test_a_look_says_what_cannot_be_read_and_why(monkeypatch):
         },
     )
     fake_nvml.absent(monkeypatch, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    assert nvml.look() == ([], "NVML is not available: Driver Not Loaded")
+    assert unreadable_metrics() == ([], "NVML is not available: Driver Not Loaded")
 
 
 def test_a_value_of_an_unknown_type_is_unknown(monkeypatch):
@@ -342,7 +342,7 @@ def test_a_value_of_an_unknown_type_is_unknown(monkeypatch):
         return fake_nvml.SimpleNamespace(**{**vars(known(device, name)), "valueType": 99})
 
     monkeypatch.setattr(fake, "_field", newer)
-    (((_, unread),), _) = nvml.look()
+    (((_, unread),), _) = unreadable_metrics()
     assert unread["pcie_tx_bytes_per_s"] == "its value is of type 99, which is unknown here"
 
 
@@ -396,7 +396,7 @@ def test_ranks_are_known_when_they_have_said_who_they_are(tmp_path):
 
 @pytest.mark.gpu
 def test_the_real_library_tells_what_it_can(tmp_path):
-    devices, why = nvml.look()
+    devices, why = unreadable_metrics()
     if why is not None:
         pytest.skip(why)
     clock = Clock(0.3)

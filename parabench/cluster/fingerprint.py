@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parabench import __version__
-from parabench.machine import versions as provenance
+from parabench.machine.versions import installed
 from parabench.registry import Entry, find
 
 SHOWN = 12
@@ -21,7 +21,7 @@ ABSENT = "is not here"
 def software() -> dict[str, str | None]:
     """{what: version} of this node. parabench's has the fingerprint of its source: two checkouts may claim to be one
     version."""
-    versions, _ = provenance.versions()
+    versions, _ = installed()
     return {
         "parabench": f"{__version__} (source {_source()})",
         "python": ".".join(platform.python_version_tuple()[:2]),

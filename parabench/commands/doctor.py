@@ -82,9 +82,9 @@ def _network(network: dict[str, Any]) -> str:
 
 def _samplers() -> str:
     """What is read around a launch here, and what of it cannot be."""
-    from parabench.machine.nvml import look
+    from parabench.probes.devices import unreadable_metrics
 
-    devices, why = look()
+    devices, why = unreadable_metrics()
     said = ["resident sets and other processes' share of the CPU"]
     for index, unread in devices:
         lacking = [f"{', '.join(metrics)} ({reason})" for reason, metrics in _by_reason(unread).items()]

@@ -20,6 +20,7 @@ import pynvml
 
 from parabench.machine.host import ROOT, network
 from parabench.machine.machine import Machine
+from parabench.machine.nvml import session
 
 OK, DOUBT, FAULT, UNKNOWN = "ok", "doubt", "fault", "unknown"
 
@@ -71,20 +72,19 @@ def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT
     if not machine.gpus:
         return []
     rows = [Row("host", "driver and torch", *_fault(machine)), *_probed(probe(), gpus)]
+    begun = False
     try:
-        pynvml.nvmlInit()
+        with session():
+            begun = True
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in machine.gpus]
+            for at, handle in enumerate(handles):
+                rows += [_asked(f"GPU{at}", what, ask, handle) for what, ask in QUESTIONS.items()]
+            rows += [row for at, gpu in enumerate(gpus) for row in _recorded(f"GPU{at}", gpu)]
+            rows += _peers(handles)
     except pynvml.NVMLError as error:
-        return [*rows, Row("host", "NVML", str(error), UNKNOWN, "install the driver's libraries")]
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in machine.gpus]
-        for at, handle in enumerate(handles):
-            rows += [_asked(f"GPU{at}", what, ask, handle) for what, ask in QUESTIONS.items()]
-        rows += [row for at, gpu in enumerate(gpus) for row in _recorded(f"GPU{at}", gpu)]
-        rows += _peers(handles)
-    except pynvml.NVMLError as error:
+        if not begun:
+            return [*rows, Row("host", "NVML", str(error), UNKNOWN, "install the driver's libraries")]
         rows.append(Row("host", "NVML", str(error), UNKNOWN, "look at the device with nvidia-smi"))
-    finally:
-        pynvml.nvmlShutdown()
     return [*rows, *host_rows(root)]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pynvml
 
 from parabench.machine.host import ROOT
+from parabench.machine.nvml import address_of, session, text
 
 # As `nvidia-smi topo -m` writes what the path between two devices has to traverse.
 LEVELS = {
@@ -43,11 +44,6 @@ Handle = Any
 Ask = Callable[[Any], Any]
 
 
-def _name(handle: Handle) -> str:
-    name = pynvml.nvmlDeviceGetName(handle)
-    return name if isinstance(name, str) else str(name.decode())
-
-
 def _clock(kind: int, *, most: bool = False) -> Ask:
     def read(handle: Handle) -> int:
         ask = pynvml.nvmlDeviceGetMaxClockInfo if most else pynvml.nvmlDeviceGetClockInfo
@@ -57,7 +53,7 @@ def _clock(kind: int, *, most: bool = False) -> Ask:
 
 
 QUESTIONS: dict[str, Ask] = {
-    "name": _name,
+    "name": lambda handle: text(pynvml.nvmlDeviceGetName(handle)),
     "memory_bytes": lambda handle: int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
     "compute_capability": lambda handle: ".".join(map(str, pynvml.nvmlDeviceGetCudaComputeCapability(handle))),
     "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLI,
@@ -83,16 +79,13 @@ def look(indices: Sequence[int], root: Path = ROOT) -> dict[str, Any]:
     Neither UUIDs nor serial numbers are read: they name one very device. Raises pynvml.NVMLError when NVML cannot be
     started or has no such device.
     """
-    pynvml.nvmlInit()
-    try:
+    with session():
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
         return {
             "gpus": [{"index": index} | _device(h, root) for index, h in zip(indices, handles, strict=True)],
             "links": links(handles),
             "driver": _driver(),
         }
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], torch_cuda: str | None) -> str | None:
@@ -127,7 +120,7 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
     `NV4` is four active NVLinks, to the peer itself or, by way of switches, to all, `NV?` an unknown number of them;
     None is unknown.
     """
-    buses = [_asked(lambda h: _bus(pynvml.nvmlDeviceGetPciInfo(h)), handle)[0] for handle in handles]
+    buses = [_asked(lambda h: address_of(h).lower(), handle)[0] for handle in handles]
     seen = [_asked(_nvlinks, handle) for handle in handles]
     reasons = {str(at): reason for at, (_, reason) in enumerate(seen) if reason}
     to_peers = [found or Counter() for found, _ in seen]
@@ -165,7 +158,7 @@ def _nvlinks(handle: Handle) -> Counter[str | None]:
         if pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             found[SWITCH] += 1
         else:
-            found[_bus(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))] += 1
+            found[text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower()] += 1
     return found
 
 
@@ -187,7 +180,7 @@ def _device(handle: Handle, root: Path) -> dict[str, Any]:
 
 def _driver() -> dict[str, Any]:
     """The driver's version, and the newest CUDA that it can run: 12040 is 12.4."""
-    version, why = _asked(lambda _: _word(pynvml.nvmlSystemGetDriverVersion()), None)
+    version, why = _asked(lambda _: text(pynvml.nvmlSystemGetDriverVersion()), None)
     cuda, why_not = _asked(lambda _: pynvml.nvmlSystemGetCudaDriverVersion(), None)
     return {
         "version": version,
@@ -209,20 +202,12 @@ def _asked(ask: Ask, of: Any) -> tuple[Any, str | None]:
 
 
 def _numa_node(handle: Handle, root: Path) -> int:
-    domain, _, rest = str(_bus(pynvml.nvmlDeviceGetPciInfo(handle))).partition(":")
+    # /sys has four digits for the domain, NVML eight.
+    domain, _, rest = address_of(handle).lower().partition(":")
     node = int((root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node").read_text())
     if node < 0:
         raise LookupError("the kernel names no NUMA node for it")
     return node
-
-
-def _bus(pci: Any) -> str:
-    """A device's PCI address as /sys writes it, but with NVML's eight digits for the domain."""
-    return _word(pci.busId).lower()
-
-
-def _word(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode()
 
 
 def _cpus(words: Sequence[int]) -> str:

@@ -14,9 +14,8 @@ from typing import Any
 
 import psutil
 
-from parabench.machine import host
-from parabench.machine import versions as provenance
-from parabench.machine.nccl_version import Nccl, this_nccl
+from parabench.machine import host, versions
+from parabench.machine.versions import Nccl, this_nccl
 
 # On the CPU more ranks than cores still compute the right thing, slowly; beyond this it measures the scheduler.
 RANKS_PER_CORE = 4
@@ -130,27 +129,18 @@ def cores() -> int:
 
 
 def _gpus(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
-    import pynvml
+    from parabench.machine.nvml import asked
 
     if importlib.metadata.version("torch").endswith("+cpu"):
         return (), "this torch is a CPU build"
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return (), f"NVML is not available: {error}"
-    try:
-        found = [_gpu(index) for index in which()]
-    except pynvml.NVMLError as error:
-        return (), f"NVML failed: {error}"
-    finally:
-        pynvml.nvmlShutdown()
-    return tuple(found), None if found else "no CUDA device is visible"
+    found, reason = asked(lambda: tuple(map(_gpu, which())))
+    return found or (), reason if found is None else None if found else "no CUDA device is visible"
 
 
 def _gpu(index: int) -> Gpu:
     import pynvml
 
-    from parabench.machine.nvml import address_of
+    from parabench.machine.nvml import address_of, text
 
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory, address = None, None
@@ -158,8 +148,7 @@ def _gpu(index: int) -> Gpu:
         memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
     with suppress(pynvml.NVMLError):
         address = address_of(handle)
-    name = pynvml.nvmlDeviceGetName(handle)
-    return Gpu(name if isinstance(name, str) else name.decode(), memory, index, address)
+    return Gpu(text(pynvml.nvmlDeviceGetName(handle)), memory, index, address)
 
 
 def _cuda_fault(found: Sequence[Gpu]) -> str | None:
@@ -170,7 +159,7 @@ def _cuda_fault(found: Sequence[Gpu]) -> str | None:
 
     with suppress(pynvml.NVMLError):
         seen = gpus.look([gpu.index for gpu in found])
-        return gpus.cuda_fault(seen["driver"], seen["gpus"], provenance.torch_cuda()[0])
+        return gpus.cuda_fault(seen["driver"], seen["gpus"], versions.torch_cuda()[0])
     return None
 
 
@@ -179,7 +168,7 @@ def environment(machine: Machine) -> dict[str, Any]:
 
     No user, path, address, serial number or remote is in it, and of the environment variables only those listed here.
     """
-    versions, unknown_versions = provenance.versions()
+    installed, unknown_versions = versions.installed()
     return {
         "host": socket.gethostname(),
         "os": platform.platform(),
@@ -193,9 +182,9 @@ def environment(machine: Machine) -> dict[str, Any]:
         "nvml": {"available": bool(machine.gpus), "reason": machine.gpus_reason},
         "network": host.network(),
         "container": host.container(),
-        "versions": versions,
+        "versions": installed,
         "unknown_versions": unknown_versions,
-        "git": provenance.git(Path.cwd()),
+        "git": versions.git(Path.cwd()),
         "env": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ}
         | {name: SET for name in PATH_VARIABLES if os.environ.get(name)},
         "nccl_files": [name for name, path in NCCL_FILES.items() if path.expanduser().is_file()],

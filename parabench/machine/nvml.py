@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
 
@@ -31,6 +31,7 @@ _REASONS = {
 }
 
 Numbers = tuple[float, ...]
+T = TypeVar("T")
 
 # The most that a direction of a device's links carries in a second: of PCIe by its generation, for each of its lanes
 # (PCI-SIG's rates in GT/s, less their line code), and NVLink 5's 900 GB/s.
@@ -203,6 +204,27 @@ def mig_is_on(handle: Any) -> bool:
         return False
 
 
+@contextmanager
+def session() -> Iterator[None]:
+    """NVML, begun and ended. Raises pynvml.NVMLError where there is none."""
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def asked(question: Callable[[], T]) -> tuple[T | None, str | None]:
+    """The answer to what is asked in a session, or None and why there is none."""
+    begun = False
+    try:
+        with session():
+            begun = True
+            return question(), None
+    except pynvml.NVMLError as error:
+        return None, f"NVML {'failed' if begun else 'is not available'}: {error}"
+
+
 def keep_nvml() -> None:
     """Begin with NVML for as long as this process lives: without persistence mode a driver whose last user has gone
     unloads itself, and each launch would wait until it is back. Where there is none, nothing happens."""
@@ -242,7 +264,7 @@ def used_devices(size: int) -> list[Used]:
 
 def address_of(handle: Any) -> str:
     """A device's PCI address, as NVML writes it."""
-    return _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+    return text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
 
 
 def readable_devices() -> list[int]:
@@ -265,7 +287,7 @@ def visible_devices() -> list[int]:
         return there
     uuids = {}
     if any(not entry.strip().isdigit() for entry in wanted.split(",")):
-        uuids = {_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i))): i for i in there}
+        uuids = {text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i))): i for i in there}
     found = []
     for entry in map(str.strip, wanted.split(",")):
         index = _index_of(entry, there, uuids)
@@ -287,7 +309,8 @@ def _index_of(entry: str, there: Sequence[int], uuids: dict[str, int]) -> int | 
     return next((index for uuid, index in uuids.items() if entry.startswith("GPU-") and uuid.startswith(entry)), None)
 
 
-def _text(name: str | bytes) -> str:
+def text(name: str | bytes) -> str:
+    """A word of NVML's, of which older bindings make bytes."""
     return name if isinstance(name, str) else name.decode()
 
 
@@ -307,39 +330,3 @@ def reason_of(error: Exception, *, mig: bool) -> str:
     if isinstance(error, KeyError):
         return f"its value is of type {error}, which is unknown here"
     return NOT_SUPPORTED if unsupported(error) else f"{type(error).__name__}: {error}"
-
-
-def look() -> tuple[list[tuple[int, dict[str, str]]], str | None]:
-    """What can be read here now, for a doctor: [(device, {metric: why not})] of the devices that CUDA sees, and why
-    there is none."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return [], f"NVML is not available: {error}"
-    try:
-        return [(index, _unread(index)) for index in visible_devices()], None
-    except pynvml.NVMLError as error:
-        return [], f"NVML failed: {error}"
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _unread(index: int) -> dict[str, str]:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    mig = mig_is_on(handle)
-    reasons: dict[str, str] = {}
-    asked: Iterable[tuple[tuple[str, ...], tuple[Callable[[Any], object], ...]]] = (
-        *((reading.metrics, reading.asks) for reading in READINGS),
-        (("foreign_processes", "foreign_bytes"), (processes,)),
-    )
-    for metrics, asks in asked:
-        for ask in asks:
-            try:
-                ask(handle)
-            except (pynvml.NVMLError, AttributeError, KeyError) as error:
-                why = reason_of(error, mig=mig)
-            else:
-                break
-        else:
-            reasons |= dict.fromkeys(metrics, why)
-    return reasons

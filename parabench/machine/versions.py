@@ -1,4 +1,5 @@
-"""Which software was measured: versions of what matters, and the commit of the project in the working directory."""
+"""Which software was measured: versions of what matters, the NCCL that ranks will load (as far as it is known before
+one of them has), and the commit of the project in the working directory. Free of torch."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import ast
 import importlib.metadata
 import os
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,15 @@ WHEELS = {
     "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
 }
 
+# From this version on several ranks may share a GPU, when this variable is set ("Environment variables" of NCCL 2.30).
+SHARED_GPU_SINCE = (2, 30)
+SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
+
 # A repository that takes longer to look through is not worth the wait.
 GIT_TIMEOUT_S = 5.0
 
 
-def versions() -> tuple[dict[str, str | None], dict[str, str]]:
+def installed() -> tuple[dict[str, str | None], dict[str, str]]:
     """{name: version}, and for what of torch's own libraries is unknown a reason. Nothing is imported."""
     known = {name: version(name) for name in VERSIONS}
     known["cuda"], why = torch_cuda()
@@ -53,6 +60,37 @@ def torch_cuda() -> tuple[str | None, str | None]:
             found = node.value.value if isinstance(node.value, ast.Constant) else None
             return (found, None) if isinstance(found, str) else (None, "this torch is built without CUDA")
     return None, "torch's version.py names none"
+
+
+@dataclass(frozen=True, slots=True)
+class Nccl:
+    """`version` is None where it is unknown; `shares_gpu` says that its user lets several ranks share a GPU."""
+
+    version: tuple[int, ...] | None = None
+    shares_gpu: bool = False
+
+    @property
+    def may_share(self) -> bool:
+        """Whether several ranks may share a GPU, as far as is known before they try."""
+        return self.shares_gpu and (self.version is None or self.version >= SHARED_GPU_SINCE)
+
+    def __str__(self) -> str:
+        return "NCCL of unknown version" if self.version is None else f"NCCL {'.'.join(map(str, self.version))}"
+
+
+def this_nccl(environ: Mapping[str, str] = os.environ) -> Nccl:
+    """What wheels and environment tell."""
+    return Nccl(_nccl_version(environ), environ.get(SHARED_GPU, "") not in ("", "0"))
+
+
+def _nccl_version(environ: Mapping[str, str]) -> tuple[int, ...] | None:
+    """The wheel's; None where there is none, or the loader may find another library before it."""
+    folders = [Path(each) for each in environ.get("LD_LIBRARY_PATH", "").split(":") if each]
+    if "nccl" in environ.get("LD_PRELOAD", "") or any((each / "libnccl.so.2").exists() for each in folders):
+        return None
+    found = next(filter(None, map(version, WHEELS["nccl"])), None)
+    numbers = [part for part in (found or "").split(".")[:3] if part.isdigit()]
+    return tuple(map(int, numbers)) or None
 
 
 def git(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from parabench.collectives import is_backends
 from parabench.collectives.nccl import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
-from parabench.machine.nccl_version import Nccl
+from parabench.machine.versions import Nccl
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import AnyCase

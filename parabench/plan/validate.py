@@ -11,7 +11,7 @@ from parabench.collectives.nccl import is_nccls
 from parabench.data import checks
 from parabench.errors import UsageError
 from parabench.machine.machine import RANKS_PER_CORE, Machine
-from parabench.machine.nccl_version import SHARED_GPU
+from parabench.machine.versions import SHARED_GPU
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
 from parabench.models.lookup import entry_of_model
 from parabench.models.precision import TF32

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -48,13 +49,14 @@ class Devices:
         self._clock = clock
         self._pids = pids
         self._used = used
+        self._nvml = ExitStack()
         self._devices: list[_Device] = []
         self._a_rank_was_listed = False
         self._ticks = 0
 
     def start(self) -> None:
         """Find the devices. Raises pynvml.NVMLError where there is no NVML."""
-        pynvml.nvmlInit()
+        self._nvml.enter_context(nvml.session())
         self._devices = [_Device(one, self.samples) for one in self._used()]
 
     def tick(self) -> None:
@@ -76,7 +78,7 @@ class Devices:
                 if reading.every > 1:
                     device.at(self._clock() - self._began_s)
                     device.read(reading)
-        pynvml.nvmlShutdown()
+        self._nvml.close()
 
     def _read_processes(self, device: _Device, ranks: dict[int, int]) -> None:
         there = device.ask(FOREIGN, (nvml.processes,))
@@ -181,3 +183,31 @@ class _Device:
         """One row; of a value that cannot be read only when the reason is new."""
         if self._reasons.worth_a_row((metric, rank), reason):
             self._samples.append(DeviceSample(self._used.number, self._t_s, metric, value, rank, reason))
+
+
+def unreadable_metrics() -> tuple[list[tuple[int, dict[str, str]]], str | None]:
+    """What cannot be read here now, for a doctor: [(device, {metric: why not})] of the devices that CUDA sees, and why
+    there is none."""
+    devices, reason = nvml.asked(lambda: [(index, _unread(index)) for index in nvml.visible_devices()])
+    return devices or [], reason
+
+
+def _unread(index: int) -> dict[str, str]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    mig = nvml.mig_is_on(handle)
+    reasons: dict[str, str] = {}
+    questions: Iterable[tuple[tuple[str, ...], tuple[Callable[[Any], object], ...]]] = (
+        *((reading.metrics, reading.asks) for reading in nvml.READINGS),
+        (FOREIGN, (nvml.processes,)),
+    )
+    for metrics, asks in questions:
+        for ask in asks:
+            try:
+                ask(handle)
+            except (pynvml.NVMLError, AttributeError, KeyError) as error:
+                why = nvml.reason_of(error, mig=mig)
+            else:
+                break
+        else:
+            reasons |= dict.fromkeys(metrics, why)
+    return reasons
