@@ -17,7 +17,7 @@ from parabench.cluster.attached.merged import by_node, silent
 from parabench.launch.processes import ProcessOutcome
 from parabench.machine import machine, nvml
 from parabench.plan.case import Case
-from parabench.plan.validate import refusal
+from parabench.plan.validate import exceeds_machine
 from parabench.probes.devices import HIDDEN, Devices
 from parabench.probes.sampler import RankPids, Sampler
 from parabench.store.record import DeviceSample
@@ -76,7 +76,7 @@ def test_ranks_that_see_a_device_each_have_all_of_them_together(say, shown):
     here = planned(said)
     assert [(gpu.index, gpu.address) for gpu in here.gpus] == list(enumerate(ADDRESSES))
     assert here.ranks("cuda") == 4
-    assert refusal(nccl(4), here) is None
+    assert exceeds_machine(nccl(4), here) is None
     recorded = hosts.environment_of(said)
     assert [gpu["index"] for gpu in recorded["gpus"]] == [0, 1, 2, 3]
     assert recorded["nvml"] == {"available": True, "reason": None}
@@ -110,7 +110,7 @@ def test_ranks_that_see_all_use_one_each_and_the_record_has_the_others_too(say):
 def test_two_ranks_on_one_device_are_one_device(say, shown):
     here = planned(say(*shown))
     assert len(here.gpus) == 1
-    assert refusal(nccl(2), here) == "world_size 2 is larger than the 1 device(s) here; use 1 or fewer"
+    assert exceeds_machine(nccl(2), here) == "world_size 2 is larger than the 1 device(s) here; use 1 or fewer"
 
 
 def test_without_devices_the_reason_is_kept(say):

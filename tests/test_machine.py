@@ -16,7 +16,7 @@ from parabench.analysis.environment.facts import environment_rows
 from parabench.launch import rank
 from parabench.machine import machine
 from parabench.plan.case import Case
-from parabench.plan.validate import refusal
+from parabench.plan.validate import exceeds_machine
 
 GIB = 2**30
 
@@ -115,7 +115,7 @@ def test_what_this_torch_cannot_use_is_refused_before_a_launch(two_devices, monk
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "535.1")
     monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: 12020)
     monkeypatch.setattr(machine.versions, "torch_cuda", lambda: ("13.0", None))
-    why = refusal(Case(strategy="ddp", device="cuda", backend="nccl", world_size=2), machine.this_machine())
+    why = exceeds_machine(Case(strategy="ddp", device="cuda", backend="nccl", world_size=2), machine.this_machine())
     assert why == (
         "device cuda cannot be used: its driver 535.1 runs CUDA 12.2 at most, and this torch is built for CUDA 13.0; "
         "install a newer driver, or a torch that is built for CUDA 12.2; or use device cpu"

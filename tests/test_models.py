@@ -17,7 +17,7 @@ from parabench.models.build import build_model
 from parabench.models.fields import check_model, outside, split_widths
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.plan.resolve import settle
+from parabench.plan.resolve import resolve
 from parabench.store.record import Status
 from parabench.workloads.verify import reference_of, verify
 
@@ -112,7 +112,7 @@ def test_synthetic_data_is_made_on_the_cpu_wherever_the_model_is() -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "mnist", "toy"])
 def test_every_way_trains_what_one_device_trains(name: str, machine: Any) -> None:
-    base = settle(Case(model=name, data="synthetic", world_size=2), machine)
+    base = resolve(Case(model=name, data="synthetic", world_size=2), machine)
     cases = [replace(base, strategy=strategy) for strategy in ("ddp", "fsdp", "tp")]
     if MODELS[name].features is not None:
         cases.append(replace(base, strategy="tp", split="dimension"))

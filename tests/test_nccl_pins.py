@@ -25,7 +25,7 @@ from parabench.plan.nccl_pins import communicators, launch_order, unpinned
 from parabench.plan.plan import Plan, make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
-from parabench.plan.validate import lacking, refusal
+from parabench.plan.validate import exceeds_machine, missing_requirement
 from parabench.session import session as run_module
 from parabench.session.links import case_of
 from parabench.session.session import Request, run_suite
@@ -257,11 +257,11 @@ def one_gpu(version: tuple[int, ...] | None, shares: bool) -> Machine:
 )
 def test_nccls_ranks_share_a_gpu_where_their_user_and_its_version_let_them(machine: Machine, said: str | None) -> None:
     asked = Case(strategy="ddp", world_size=2, device="cuda", backend="nccl")
-    why = refusal(asked, machine)
+    why = exceeds_machine(asked, machine)
     assert why is None if said is None else said in str(why)
     assert case_of((asked,), machine).world_size == (1 if said else 2)
     # One process for all devices has nothing to share.
-    assert "drives 2 or more" in str(lacking(replace(asked, strategy="dp"), machine))
+    assert "drives 2 or more" in str(missing_requirement(replace(asked, strategy="dp"), machine))
 
 
 def shared(launches: list[Launch], path: Path, gpus: int) -> list[Finding]:

@@ -25,7 +25,7 @@ from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
-from parabench.plan.validate import lacking
+from parabench.plan.validate import missing_requirement
 from parabench.store.record import Status
 from parabench.strategies import STRATEGIES, Layout
 from parabench.workloads.verify import reference_of, verify
@@ -174,7 +174,8 @@ def test_blocks_that_are_not_the_whole_module_are_none_for_a_pipeline(
 
 @pytest.mark.parametrize("strategy", [name for name, entry in STRATEGIES.items() if entry.needs and not entry.package])
 def test_a_model_that_brings_everything_lacks_nothing(strategy: str) -> None:
-    assert lacking(Case(strategy=strategy, model="own_helpers:rich", world_size=2), Machine(cores=2)) is None
+    case = Case(strategy=strategy, model="own_helpers:rich", world_size=2)
+    assert missing_requirement(case, Machine(cores=2)) is None
 
 
 def test_a_width_that_does_not_divide_is_refused(machine: Any) -> None:

@@ -146,12 +146,12 @@ def test_an_agreement_is_to_the_last_bit():
 
 
 def test_what_nobody_chose_is_the_devices():
-    cpu, cuda = Protocol(launches=2).settled("cpu"), Protocol(launches=2).settled("cuda")
+    cpu, cuda = Protocol(launches=2).resolved("cpu"), Protocol(launches=2).resolved("cuda")
     assert (cpu.warmup, cpu.steps, cpu.warmup_s, cpu.measure_s, cpu.by_time) == (5, 40, None, None, False)
     assert (cuda.warmup, cuda.steps, cuda.warmup_s, cuda.measure_s, cuda.by_time) == (None, None, 2.0, 2.0, True)
     chosen = Protocol(steps=3, warmup_s=1.0)
-    assert chosen.settled("cpu") == chosen.settled("cuda") == chosen
-    assert Protocol(steps=3).settled("cuda") == Protocol(steps=3, warmup_s=2.0)
+    assert chosen.resolved("cpu") == chosen.resolved("cuda") == chosen
+    assert Protocol(steps=3).resolved("cuda") == Protocol(steps=3, warmup_s=2.0)
     assert Protocol(warmup=2, steps=3).least == Counts(warmup=2, measured=3)
     assert Protocol().least == Counts(warmup=5, measured=40)
     assert Protocol(warmup=2, measure_s=1.0).least == Counts(warmup=2, measured=LEAST_MEASURED)
@@ -167,11 +167,11 @@ def test_what_nobody_chose_is_the_devices():
             r"^steps is 4 and measure_s is 0.5; give steps \(--steps\) or seconds \(--measure-seconds\), not both$",
         ),
         ({"warmup": 4, "warmup_s": 1}, "^warmup is 4 and warmup_s is 1; give steps"),
-        ({"warmup_s": 0.0}, "^warmup_s is 0.0; give --warmup-seconds above 0 and at most 86400 seconds$"),
-        ({"measure_s": -1.0}, "^measure_s is -1.0; give"),
-        ({"measure_s": math.nan}, "^measure_s is nan; give"),
-        ({"measure_s": math.inf}, "^measure_s is inf; give"),
-        ({"measure_s": "2"}, "^measure_s is '2'; give"),
+        ({"warmup_s": 0.0}, "^warmup_s is 0.0; it must be a number above 0 and at most 86400 \\(--warmup-seconds\\)$"),
+        ({"measure_s": -1.0}, "^measure_s is -1.0; it must be a number above 0"),
+        ({"measure_s": math.nan}, "^measure_s is nan; it must be a number above 0"),
+        ({"measure_s": math.inf}, "^measure_s is inf; it must be a number above 0"),
+        ({"measure_s": "2"}, "^measure_s is '2'; it must be a number above 0"),
     ],
 )
 def test_seconds_that_cannot_be_are_refused(given, said):
@@ -223,7 +223,7 @@ def test_the_command_that_measures_again_says_the_seconds():
     _, session = session_of(["parabench", "run", "quick"])
     plan = dict(session.plan) | {"protocol": {"launches": 2, "warmup_s": 2.0, "measure_s": 0.5}}
     rerun = rerun_of(replace(session, plan=plan))
-    assert rerun.tail == "--launches 2 --warmup-seconds 2.0 --measure-seconds 0.5"
+    assert rerun.tail == "--launches 2 --measure-seconds 0.5 --warmup-seconds 2.0"
 
 
 def test_sessions_that_went_by_time_and_by_steps_differ_in_it():

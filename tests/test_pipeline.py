@@ -25,7 +25,7 @@ from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.pipeline_schedule import automatic, fault
 from parabench.plan.protocol import Protocol
-from parabench.plan.resolve import settle
+from parabench.plan.resolve import resolve
 from parabench.plan.validate import check, check_fit
 from parabench.probes import pipeline_busy, step_clock
 from parabench.probes.pipeline_busy import BusyShare
@@ -351,7 +351,7 @@ def test_a_rank_that_is_killed_ends_the_launch() -> None:
 
 
 def settled(machine: Machine, **fields: Any) -> Case:
-    return settle(Case(**({"strategy": "pp", "model": "gpt2", "seq_len": 8} | fields)), machine)
+    return resolve(Case(**({"strategy": "pp", "model": "gpt2", "seq_len": 8} | fields)), machine)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])

@@ -10,7 +10,7 @@ from parabench.machine.machine import Gpu, Machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan, make_plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.resolve import settle
+from parabench.plan.resolve import resolve
 from parabench.plan.suite import Suite, load_suite, parse_axis, shipped, sweep
 
 
@@ -364,7 +364,7 @@ def test_nccls_algorithms_are_pinned_by_the_ranks_environment():
     ],
 )
 def test_levels_have_one_name_each(machine, given, name):
-    case = settle(Case(algorithm=given, world_size=4), machine)
+    case = resolve(Case(algorithm=given, world_size=4), machine)
     assert case.algorithm == name
     assert case.ranks_per_node == 2
     assert Case.from_dict(case.to_dict()) == case

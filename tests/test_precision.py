@@ -21,7 +21,7 @@ from parabench.models.precision import PRECISIONS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.validate import check as check_case
-from parabench.plan.validate import lacking
+from parabench.plan.validate import missing_requirement
 from parabench.store.record import Status
 from parabench.strategies.loss_scale import FIRST_SCALE, GROWTH_INTERVAL, LossScale
 from parabench.strategies.optimizer import adamw
@@ -152,7 +152,7 @@ def test_tf32_is_refused_on_the_cpu() -> None:
 
 @pytest.mark.parametrize("strategy", ["pp", "layer_split", "parameter_server", "parameter_server_async", "local_only"])
 def test_strategies_that_scale_no_loss_are_left_out(strategy: str) -> None:
-    why = lacking(case(strategy=strategy, world_size=2, precision="fp16-mixed"), Machine(cores=4))
+    why = missing_requirement(case(strategy=strategy, world_size=2, precision="fp16-mixed"), Machine(cores=4))
     assert why == f"strategy {strategy} scales no loss, which precision fp16-mixed needs; use bf16-mixed"
 
 

@@ -24,7 +24,7 @@ from parabench.machine.machine import Machine
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.plan.validate import check_fit, lacking
+from parabench.plan.validate import check_fit, missing_requirement
 from parabench.store.record import MIB, Launch, Status
 from parabench.strategies import Layout, entry_of
 from parabench.strategies.fsdp import group_blocks
@@ -146,7 +146,7 @@ def possible(strategy: str, size: int, fields: Mapping[str, Any]) -> bool:
         check_fit(each)
     except UsageError:
         return False
-    return lacking(each, Machine(cores=2)) is None
+    return missing_requirement(each, Machine(cores=2)) is None
 
 
 GROUPS = list(groups())

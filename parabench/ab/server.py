@@ -20,7 +20,7 @@ import parabench
 from parabench.errors import UsageError
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
-from parabench.plan.plan import Skipped, TrainingPlan, Turn
+from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan
 from parabench.plan.suite import Suite, load_suite
 from parabench.session.progress import outcome
 from parabench.session.resume import check_traces, reopened
@@ -67,7 +67,7 @@ class Side:
         self._session: Session | None = None
         self._store: Store | None = None
         self._opened: TrainingOpened | None = None
-        self._turns: dict[tuple[str, int], Turn[Case]] = {}
+        self._turns: dict[tuple[str, int], PlannedLaunch[Case]] = {}
 
     def answer(self, asked: str, values: dict[str, Any]) -> dict[str, Any]:
         """The answer to one question, {"refused": why} when it cannot be done."""

@@ -11,7 +11,7 @@ from parabench.data import SYNTHETIC, text
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
 from parabench.plan.defaults import defaults_on
-from parabench.plan.resolve import settle_device
+from parabench.plan.resolve import resolve_device
 from parabench.plan.suite import BATCH_PER_RANK, BATCHES, Suite, Sweep
 
 
@@ -54,7 +54,7 @@ def spread(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machine: Mach
 def _device(sweep: Sweep, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str:
     """The device of a sweep's cases; where they have both, that of which more is asked."""
     asked = overrides.get("device") or sweep.axes.get("device", ("auto",))
-    return "cuda" if "cuda" in {settle_device(each, "auto", machine)["device"] for each in asked} else "cpu"
+    return "cuda" if "cuda" in {resolve_device(each, "auto", machine)["device"] for each in asked} else "cpu"
 
 
 def _outgrown(suite: Suite, ranks: int, machine: Machine) -> bool:

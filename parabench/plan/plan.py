@@ -21,9 +21,9 @@ from parabench.plan.defaults import unchosen
 from parabench.plan.fit_to_cluster import is_count, spread
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
-from parabench.plan.resolve import settle, settle_device
+from parabench.plan.resolve import resolve, resolve_device
 from parabench.plan.suite import BATCH_PER_RANK, Suite, Sweep
-from parabench.plan.validate import check, check_fit, check_names, lacking, needs_nccl, refusal
+from parabench.plan.validate import check, check_fit, check_names, exceeds_machine, missing_requirement, needs_nccl
 from parabench.store.record import AnyCase
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 
@@ -60,7 +60,7 @@ class Skipped(Generic[C]):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Generic[C]):
+class PlannedLaunch(Generic[C]):
     """One launch to come: `case` in `block`, at `position` of it."""
 
     block: int
@@ -91,20 +91,20 @@ class Plan(Generic[C, P]):
         """How many there are, the extra ones included."""
         return self.protocol.launches + len(self.extra)
 
-    def turns(self) -> list[Turn[C]]:
+    def turns(self) -> list[PlannedLaunch[C]]:
         """Every case once a block, each block in its own seeded random order, so that drift hits all cases alike."""
         shuffle = random.Random(self.seed)
         turns = []
         for block in range(self.protocol.launches):
             cases = list(self.cases)
             shuffle.shuffle(cases)
-            turns += [Turn(block, position, case) for position, case in enumerate(cases)]
+            turns += [PlannedLaunch(block, position, case) for position, case in enumerate(cases)]
         known = {case.id: case for case in self.cases}
         for block, chosen in enumerate(self.extra, self.protocol.launches):
             some = [known[each] for each in chosen if each in known]
             # An order that needs no other block's: these come one at a time, perhaps from several commands.
             random.Random(f"{self.seed}, block {block}").shuffle(some)
-            turns += [Turn(block, position, case) for position, case in enumerate(some)]
+            turns += [PlannedLaunch(block, position, case) for position, case in enumerate(some)]
         return turns
 
     def without(self, case: C, reason: str) -> Plan[C, P]:
@@ -229,10 +229,10 @@ def _instead(suite: Suite, cases: Iterable[Case], machine: Machine) -> str:
 
 def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str | None:
     """Why the case is set aside, None when it is not. Raises UsageError where the user asked for just that."""
-    reason = lacking(case, machine)
+    reason = missing_requirement(case, machine)
     if reason is not None:
         return reason
-    reason = refusal(case, machine)
+    reason = exceeds_machine(case, machine)
     if reason is not None:
         if overrides.keys() & {"world_size", "device"}:
             raise UsageError(reason)
@@ -287,7 +287,7 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine, ours: bool) -> Iterator[
             chosen = dict(zip(names, values, strict=True))
             size = chosen.pop("world_size", DEFAULTS["world_size"])
             automatic = size == "auto"
-            on_cuda = settle_device(chosen.get("device", "auto"), "auto", machine)["device"] == "cuda"
+            on_cuda = resolve_device(chosen.get("device", "auto"), "auto", machine)["device"] == "cuda"
             for world_size in machine.world_sizes("cuda" if on_cuda else "cpu") if automatic else [size]:
                 yield _found(chosen, world_size, machine, automatic or ours)
 
@@ -306,7 +306,7 @@ def _found(chosen: Mapping[str, Any], world_size: int, machine: Machine, automat
 def _suited(case: Case, chosen: Mapping[str, Any], machine: Machine) -> Case:
     """The case with the data and the length that its model can take, where nobody chose them."""
     # A user's model may depend on the case, and should see a device that there is.
-    model = entry_of_model(replace(case, **settle_device(case.device, case.backend, machine)))
+    model = entry_of_model(replace(case, **resolve_device(case.device, case.backend, machine)))
     reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
     data = SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"]
     suited: dict[str, Any] = {"data": data, "seq_len": min(case.seq_len, model.context or case.seq_len)}
@@ -315,7 +315,7 @@ def _suited(case: Case, chosen: Mapping[str, Any], machine: Machine) -> Case:
 
 
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
-    """One case, settled. An axis that its strategy lacks is dropped before its value can be found wrong."""
+    """One case, resolved. An axis that its strategy lacks is dropped before its value can be found wrong."""
     entry = entry_of(str(chosen.get("strategy", DEFAULTS["strategy"])))
     fields = {name: value for name, value in chosen.items() if name not in OPTIONAL or name in entry.axes}
     if entry.one_rank_only:
@@ -329,7 +329,7 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
         if type(per_rank) is not int or per_rank < 1:
             raise UsageError(f"batch_per_rank is {per_rank!r}; it must be a whole number of 1 or more")
         fields["global_batch"] = per_rank * world_size
-    device = settle_device(fields.get("device", "auto"), "auto", machine)["device"]
+    device = resolve_device(fields.get("device", "auto"), "auto", machine)["device"]
     if device in DEVICES:  # what is none the case refuses
         fields = unchosen(device, machine, chosen) | fields
     case = Case(**fields, world_size=world_size)
@@ -337,4 +337,4 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
         case = _suited(case, chosen, machine)
     if levels_of(case.algorithm) is not None and chosen.get("ranks_per_node") is not None:
         case = replace(case, ranks_per_node=chosen["ranks_per_node"])
-    return settle(case, machine)
+    return resolve(case, machine)

@@ -51,7 +51,7 @@ class Protocol:
     """How each launch measures: unmeasured warm-up steps, measured ones that carry nothing, then instrumented ones.
 
     Warm-up takes `warmup` steps, or as many as fill `warmup_s` seconds; measurement `steps`, or as many as fill
-    `measure_s`. What is None on both sides is chosen by the device (`settled`).
+    `measure_s`. What is None on both sides is chosen by the device (`resolved`).
     `profile` adds a step with torch.profiler, `memory_snapshot` one whose allocations are written down. With `explain`
     NCCL logs what it chooses: no launch that counts is measured so.
 
@@ -115,7 +115,7 @@ class Protocol:
     explain: bool = False
     deadline_s: Annotated[float | None, DEADLINE] = None
 
-    def settled(self, device: str) -> Protocol:
+    def resolved(self, device: str) -> Protocol:
         """With what nobody chose decided for launches on `device`, "cpu" or "cuda"."""
         chosen = {name: value for name, value in ON_DEVICE[device].items() if self._open(name)}
         return replace(self, **chosen)
@@ -138,7 +138,7 @@ class Protocol:
         """How many warm-up and measured steps a launch takes; at least so many where it goes by time."""
         fewest = {"warmup": LEAST_WARMUP, "steps": LEAST_MEASURED}
         counts = {
-            name: fewest[name] if getattr(self, timed) is not None else getattr(self.settled("cpu"), name)
+            name: fewest[name] if getattr(self, timed) is not None else getattr(self.resolved("cpu"), name)
             for name, timed in BY_STEPS_OR_TIME.items()
         }
         return Counts(warmup=counts["warmup"], measured=counts["steps"])

@@ -1,4 +1,4 @@
-"""Settling: everything automatic in a case is decided, and every axis dropped that its strategy does not have."""
+"""Everything automatic in a case is decided, and every axis dropped that its strategy does not have."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TP_SIZE = 2
 _microbatches = cache(automatic)
 
 
-def settle(case: Case, machine: Machine) -> Case:
+def resolve(case: Case, machine: Machine) -> Case:
     """`case` as it will be launched."""
     entry = entry_of(case.strategy)
-    changes = settle_device(case.device, case.backend, machine)
+    changes = resolve_device(case.device, case.backend, machine)
     changes |= {name: DEFAULTS[name] for name in OPTIONAL if name not in entry.axes and name != "ranks_per_node"}
     if entry.one_rank_only:
         changes |= {"world_size": 1, "nodes": 1}
@@ -38,24 +38,25 @@ def settle(case: Case, machine: Machine) -> Case:
         changes["tp_size"] = math.gcd(TP_SIZE, size)
     if "microbatches" in entry.axes and case.microbatches is None:
         changes["microbatches"] = _microbatches(case.schedule, size, case.global_batch)
-    settled = replace(case, **changes)
-    return settled if entry_of_model(settled).sequences else replace(settled, seq_len=1)
+    resolved = replace(case, **changes)
+    return resolved if entry_of_model(resolved).sequences else replace(resolved, seq_len=1)
 
 
 def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int, machine: Machine) -> int | None:
     if size == 1 or (levels_of(algorithm) is None and "ranks_per_node" not in entry.axes):
         return None
     # Where a session has nodes, none are made up: a case on one of them is a single group.
-    return case.ranks_per_node or (size // case.nodes if max(machine.nodes, case.nodes) > 1 else ranks_of_a_node(size))
+    on_nodes = max(machine.nodes, case.nodes) > 1
+    return case.ranks_per_node or (size // case.nodes if on_nodes else default_ranks_per_node(size))
 
 
-def settle_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:
+def resolve_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:
     """The fields `device` and `backend` with `auto` decided."""
     device = device if device != "auto" else "cuda" if machine.gpus else "cpu"
     return {"device": device, "backend": backend if backend != "auto" else "nccl" if device == "cuda" else "gloo"}
 
 
-def ranks_of_a_node(size: int) -> int:
+def default_ranks_per_node(size: int) -> int:
     """Ranks of a node where none was asked for: one machine has no nodes; the largest proper divisor makes as few
     of them as it can, and a prime's are of one rank each."""
     return next((size // d for d in range(2, math.isqrt(size) + 1) if size % d == 0), 1)

@@ -155,7 +155,7 @@ def _check_data(case: Case, model: ModelEntry) -> None:
     checks.check(case, model)
 
 
-def lacking(case: Case, machine: Machine) -> str | None:
+def missing_requirement(case: Case, machine: Machine) -> str | None:
     """What the case's strategy needs and its model, or this machine, does not have; None when nothing is missing."""
     entry, model = entry_of(case.strategy), entry_of_model(case)
     if entry.one_process and case.nodes > 1:
@@ -184,7 +184,7 @@ def lacking(case: Case, machine: Machine) -> str | None:
     return None
 
 
-def refusal(case: AnyCase, machine: Machine) -> str | None:
+def exceeds_machine(case: AnyCase, machine: Machine) -> str | None:
     """Why this machine cannot run the case, or None when it can."""
     if case.device == "cuda" and not machine.gpus:
         return f"device cuda is not here: {machine.gpus_reason}; use device cpu"

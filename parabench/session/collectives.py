@@ -35,8 +35,8 @@ from parabench.plan.collective_options import OPTIONS, check_captured, protocol_
 from parabench.plan.fields import split_values
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.plan import Plan, Skipped
-from parabench.plan.resolve import ranks_of_a_node, settle_device
-from parabench.plan.validate import check_algorithm, check_backend, check_nodes, refusal
+from parabench.plan.resolve import default_ranks_per_node, resolve_device
+from parabench.plan.validate import check_algorithm, check_backend, check_nodes, exceeds_machine
 from parabench.session.links import measure_links
 from parabench.session.progress import outcome, say
 from parabench.session.resume import (
@@ -200,7 +200,7 @@ def plan_collectives(request: CollectivesRequest, machine: Machine) -> Collectiv
         check_algorithm(case.algorithm, case.ranks_per_node)
         check_backend(case)
         check_nodes(case)
-        reason = refusal(case, machine)
+        reason = exceeds_machine(case, machine)
         if reason is not None:
             raise UsageError(reason)
         if protocol.graph:
@@ -216,7 +216,7 @@ def plan_collectives(request: CollectivesRequest, machine: Machine) -> Collectiv
 
 
 def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[CollectiveCase]:
-    device = settle_device(request.device or "auto", request.backend or "auto", machine)
+    device = resolve_device(request.device or "auto", request.backend or "auto", machine)
     ops = _values(request.op, "op") if request.op is not None else list(OPS)
     sizes = [_rank_count(text) for text in _values(request.world_size, "world-size")] if request.world_size else []
     if not sizes and machine.ranks_per_node is not None:
@@ -249,7 +249,7 @@ def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[Collective
             two = levels_of(algorithm) is not None
             nodes = machine.nodes_for(size)
             case = CollectiveCase(op=op, algorithm=algorithm, world_size=size, nodes=nodes, redop=redop, **common)
-            per_node = request.ranks_per_node or (size // nodes if machine.nodes > 1 else ranks_of_a_node(size))
+            per_node = request.ranks_per_node or (size // nodes if machine.nodes > 1 else default_ranks_per_node(size))
             yield replace(case, ranks_per_node=per_node if two else None)
 
 
@@ -259,7 +259,7 @@ def _algorithms(request: CollectivesRequest, world_size: int) -> list[str]:
         return list(dict.fromkeys(canonical(name) for name in _values(request.algorithm, "algorithm")))
     if request.graph:
         return ["native"]
-    nodes = request.ranks_per_node is not None or ranks_of_a_node(world_size) > 1
+    nodes = request.ranks_per_node is not None or default_ranks_per_node(world_size) > 1
     return [name for name in OWN if name != "two_level" or nodes]
 
 

@@ -12,7 +12,7 @@ from parabench.collectives.nccl import is_nccls
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
-from parabench.plan.plan import AnyProtocol, C, P, Plan, Turn
+from parabench.plan.plan import AnyProtocol, C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import Protocol
 from parabench.store.record import (
     EXPLAIN_BLOCK,
@@ -65,7 +65,7 @@ class Progress(Interface):
     def launched(self, launch: Launch) -> None: ...
 
 
-def turns_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[Turn[C]]:
+def turns_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[PlannedLaunch[C]]:
     """What is still to be launched, references not counted; `done` holds (case id, block)."""
     return [turn for turn in plan.turns() if (turn.case.id, turn.block) not in done]
 
@@ -103,7 +103,7 @@ class Walk(Generic[C, P]):
         self.plan = self.plan.without(case, reason)
         self.replan(self.plan)
 
-    def take(self, turn: Turn[C]) -> None:
+    def take(self, turn: PlannedLaunch[C]) -> None:
         """Launch one turn, whose case is prepared."""
         launch = self._launch(turn.case, turn.block)
         launch.block, launch.position = turn.block, turn.position
@@ -153,7 +153,7 @@ def reference_protocol(protocol: Protocol) -> Protocol:
     (docs/verification.md); nothing of a reference is ranked."""
     if not protocol.by_time:
         return protocol
-    return replace(protocol, warmup=None, steps=None, warmup_s=None, measure_s=None).settled("cpu")
+    return replace(protocol, warmup=None, steps=None, warmup_s=None, measure_s=None).resolved("cpu")
 
 
 @dataclass

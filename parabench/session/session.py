@@ -21,7 +21,7 @@ from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.plan import TrainingPlan, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, Protocol
-from parabench.plan.resolve import settle_device
+from parabench.plan.resolve import resolve_device
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, parse_axis
 from parabench.session.links import measure_links
 from parabench.session.progress import outcome, say
@@ -187,14 +187,14 @@ def plan_request(request: Request, suite: Suite, machine: Machine) -> TrainingPl
     protocol = protocol_of(request, suite.protocol)
     plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
     if any(case.device == "cuda" for case in plan.cases):
-        return replace(plan, protocol=protocol.settled("cuda"))
+        return replace(plan, protocol=protocol.resolved("cuda"))
     # Without a CUDA device there is nothing to remember: `snapshotless` says so, and no step is taken for it.
-    return replace(plan, protocol=replace(protocol, memory_snapshot=False).settled("cpu"))
+    return replace(plan, protocol=replace(protocol, memory_snapshot=False).resolved("cpu"))
 
 
 def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
     """Which of a suite's machines this one is, for the devices that were asked for."""
-    devices = {settle_device(each, "auto", machine)["device"] for each in overrides.get("device", ("auto",))}
+    devices = {resolve_device(each, "auto", machine)["device"] for each in overrides.get("device", ("auto",))}
     if "cuda" not in devices:
         return CPU
     return GPUS if machine.ranks("cuda") * machine.nodes > 1 else ONE_GPU
