@@ -11,9 +11,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.nodes_cost_rank import CASE, NODES, PROTOCOL, RANKS_PER_NODE, busiest_s
-from parabench.cluster.coordinator import Crew
+from parabench.cluster.coordinator import Coordinator
 from parabench.cluster.entrance import dismiss, led, place_in
-from parabench.cluster.topology import Site
+from parabench.cluster.topology import Topology
 from parabench.launch.launcher import launch
 from parabench.machine.machine import this_machine
 from parabench.signals import stop_signals
@@ -25,15 +25,15 @@ TIMEOUT_S = 60.0
 
 def main() -> int:
     host, port, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    site = Site(nodes=NODES, ranks_per_node=RANKS_PER_NODE, host=host, port=port, timeout_s=TIMEOUT_S)
+    site = Topology(nodes=NODES, ranks_per_node=RANKS_PER_NODE, host=host, port=port, timeout_s=TIMEOUT_S)
     crew = place_in(site, (), None, this_machine(), folder, say)
-    if not isinstance(crew, Crew):
+    if not isinstance(crew, Coordinator):
         return crew or 0
     code, _ = led(crew, lambda: lead(crew), say)
     return code
 
 
-def lead(crew: Crew) -> tuple[int, int]:
+def lead(crew: Coordinator) -> tuple[int, int]:
     """Launch whenever a line comes in, until none does."""
     crew.assemble(())
     with stop_signals():
@@ -44,7 +44,7 @@ def lead(crew: Crew) -> tuple[int, int]:
     return 0, 1
 
 
-def beyond_steps_s(crew: Crew) -> float:
+def beyond_steps_s(crew: Coordinator) -> float:
     done = launch(CASE, PROTOCOL, deadline_s=DEADLINE_S, crew=crew)
     assert done.status == "ok", done.failure
     steps = defaultdict(list)

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from parabench.collectives.ring import RING
 
 
-class Meeting:
+class RendezvousPoint:
     """Two threads that meet: neither gets past `meet` before the other has come."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Meeting:
             self.met += 1
 
 
-MEETING = Meeting()
+MEETING = RendezvousPoint()
 
 
 def _meeting(function: Callable[..., None]) -> Callable[..., None]:

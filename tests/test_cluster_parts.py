@@ -15,18 +15,18 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 
 import parabench
 from parabench.cluster import fingerprint, network
-from parabench.cluster.topology import Site
+from parabench.cluster.topology import Topology
 from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
 from parabench.launch import blobs
 from parabench.launch.clocks import align, facts_of
-from parabench.launch.context import FAILED, HUNG, LOST, Word
-from parabench.launch.meeting import Meeting
+from parabench.launch.context import FAILED, HUNG, LOST, Abort
+from parabench.launch.meeting import RendezvousPoint
 from parabench.launch.node import Course, NodeResult
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import Line, Lost
+from parabench.launch.store_client import StoreClient, StoreLost
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
@@ -35,7 +35,7 @@ from parabench.store.record import DeviceSample, Failure, HostSample, Status
 from parabench.strategies import STRATEGIES
 
 CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
-SITE = Site(nodes=2, ranks_per_node=2, host="localhost")
+SITE = Topology(nodes=2, ranks_per_node=2, host="localhost")
 
 
 # -- parcels, lines, orders ------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def store() -> TCPStore:
 
 
 def test_a_line_answers_and_a_watch_ends_a_wait(store: TCPStore) -> None:
-    line = Line("127.0.0.1", store.port, "here")
+    line = StoreClient("127.0.0.1", store.port, "here")
     line.ask(lambda s: s.set("key", "value"))
     assert line.ask(lambda s: s.get("key")) == b"value"
     assert store.get("here/key") == b"value"
@@ -76,11 +76,11 @@ def test_a_line_answers_and_a_watch_ends_a_wait(store: TCPStore) -> None:
 
 
 def test_a_line_that_is_not_answered_is_lost(store: TCPStore) -> None:
-    line = Line("127.0.0.1", store.port, "here")
-    with pytest.raises(Lost, match="has not answered for"):
+    line = StoreClient("127.0.0.1", store.port, "here")
+    with pytest.raises(StoreLost, match="has not answered for"):
         line.ask(lambda s: s.get("never"), timeout_s=0.1)
-    gone = Line("127.0.0.1", store.port, "here")
-    with pytest.raises(Lost, match="is gone: broken"):
+    gone = StoreClient("127.0.0.1", store.port, "here")
+    with pytest.raises(StoreLost, match="is gone: broken"):
         gone.ask(lambda s: (_ for _ in ()).throw(RuntimeError("broken\nin many lines")).__next__())
     gone.end()
 
@@ -106,7 +106,7 @@ def test_what_is_no_case_is_no_order() -> None:
 
 def test_a_word_is_heard_once_by_whoever_listens_or_will() -> None:
     heard: list[str] = []
-    early, late = Word(), Word()
+    early, late = Abort(), Abort()
     with early.heard_by(heard.append):
         early.say(HUNG)
         early.say(FAILED)
@@ -121,7 +121,7 @@ def test_a_word_is_heard_once_by_whoever_listens_or_will() -> None:
 
 
 def test_clocks_are_told_by_the_first_rank_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, meeting = HashStore(), Meeting("", 0, "", nodes=3, ranks_per_node=2)
+    store, meeting = HashStore(), RendezvousPoint("", 0, "", nodes=3, ranks_per_node=2)
     ahead = threading.local()
     monkeypatch.setattr("parabench.launch.meeting.perf_counter", lambda: time_of(ahead))
     told: dict[int, Any] = {}
@@ -338,7 +338,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_node_0_listens_where_the_endpoint_leads(changes: Any, address: str, interface: str, restricted: bool) -> None:
-    assert network.way_in(replace(SITE, **changes)) == network.Way(address, interface, restricted)
+    assert network.listen_route(replace(SITE, **changes)) == network.Route(address, interface, restricted)
 
 
 @pytest.mark.usefixtures("host")
@@ -365,16 +365,16 @@ def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said:
 @pytest.mark.parametrize(
     ("way", "environ", "told"),
     [
-        (network.Way("10.0.0.1", "eth0"), {}, {"GLOO_SOCKET_IFNAME": "eth0"}),
-        (network.Way("10.0.0.1", "eth0"), {"GLOO_SOCKET_IFNAME": "ib0"}, {"GLOO_SOCKET_IFNAME": "ib0"}),
+        (network.Route("10.0.0.1", "eth0"), {}, {"GLOO_SOCKET_IFNAME": "eth0"}),
+        (network.Route("10.0.0.1", "eth0"), {"GLOO_SOCKET_IFNAME": "ib0"}, {"GLOO_SOCKET_IFNAME": "ib0"}),
         (
-            network.Way("10.0.0.1", "eth0", restricted=True),
+            network.Route("10.0.0.1", "eth0", restricted=True),
             {"GLOO_SOCKET_IFNAME": "ib0"},
             {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"},
         ),
-        (network.Way("127.0.0.1", "lo"), {}, {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}),
-        (network.Way("0.0.0.0", None), {}, {}),
+        (network.Route("127.0.0.1", "lo"), {}, {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}),
+        (network.Route("0.0.0.0", None), {}, {}),
     ],
 )
-def test_ranks_keep_to_the_interface(way: network.Way, environ: dict[str, str], told: dict[str, str]) -> None:
+def test_ranks_keep_to_the_interface(way: network.Route, environ: dict[str, str], told: dict[str, str]) -> None:
     assert way.environment(environ) == told

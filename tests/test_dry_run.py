@@ -19,7 +19,7 @@ from fake_launch import FakeLauncher
 from rich.console import Console
 
 from parabench.cli import main
-from parabench.cluster.topology import Flags, site_of
+from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.errors import UsageError
 from parabench.machine.machine import Gpu, Machine
 from parabench.models import MODELS
@@ -117,15 +117,15 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
 
 
 def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
-    flags = Flags(nnodes="2", nproc_per_node="4")
+    flags = LauncherFlags(nnodes="2", nproc_per_node="4")
     with pytest.raises(UsageError, match="needs --rdzv-endpoint"):
-        site_of(flags, {}, machine)
-    site = site_of(flags, {}, machine, meeting=False)
+        topology_of(flags, {}, machine)
+    site = topology_of(flags, {}, machine, meeting=False)
     assert (site.nodes, site.ranks_per_node) == (2, 4)
 
 
 def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
-    flags = Flags(nnodes="3", nproc_per_node="64")
+    flags = LauncherFlags(nnodes="3", nproc_per_node="64")
     planned, notes = planned_for(flags, {}, machine, False)
     assert (planned.nodes, planned.ranks("cpu"), planned.gpus) == (3, 64, ())
     assert notes[1] == "each node is taken to have cores for 64 ranks; here: 2"
@@ -136,7 +136,7 @@ def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
     planned, notes = planned_for(flags, {}, one, False)
     assert {gpu.name for gpu in planned.gpus} == {"NVIDIA L4"}
     assert len(planned.gpus) == 64
-    assert planned_for(Flags(), {}, one, True) == (one, [])
+    assert planned_for(LauncherFlags(), {}, one, True) == (one, [])
 
 
 def test_a_terminal_gets_a_screenful_and_a_pipe_all(suite, tmp_path):
@@ -158,7 +158,7 @@ def test_until_decided_may_add_blocks(suite, tmp_path):
 
 
 def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
-    four = {"cluster": Flags(nnodes="4", nproc_per_node="8"), "links": True}
+    four = {"cluster": LauncherFlags(nnodes="4", nproc_per_node="8"), "links": True}
     assert facts(said(suite, tmp_path, **four))["links"] == (
         "measured first, between 32 ranks in 10 rounds of about 2 to 3 s: 20 s to 30 s"
     )
@@ -260,7 +260,7 @@ def test_arithmetic_is_6_operations_a_parameter_and_token(suite, tmp_path):
 
 
 def test_of_devices_it_is_the_least(suite, tmp_path):
-    told = said(suite, tmp_path, axes=("device=cuda",), cluster=Flags(nnodes="2", nproc_per_node="8"))
+    told = said(suite, tmp_path, axes=("device=cuda",), cluster=LauncherFlags(nnodes="2", nproc_per_node="8"))
     assert "at least, at the bf16 peak of the fastest device known here" in told
 
 
@@ -352,7 +352,7 @@ def test_collectives_too_small_to_split_are_refused_by_their_option(name, tmp_pa
 
 
 def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
-    two = {"cluster": Flags(nnodes="2", nproc_per_node="4")}
+    two = {"cluster": LauncherFlags(nnodes="2", nproc_per_node="4")}
     told = said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4,8"), **two)
     assert "hsdp native ranks_per_node 4, 4 ranks " in told
     assert "hsdp native ranks_per_node 4, 8 ranks on 2 nodes" in told

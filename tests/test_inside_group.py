@@ -15,18 +15,18 @@ import torch
 from click.testing import CliRunner
 
 from parabench.cli import main
-from parabench.cluster.attached.coordinator import Lead
-from parabench.cluster.attached.environment import LOOPBACK, Group, OfThisRank, group_of, speaks
-from parabench.cluster.attached.fresh import SHARED, freshen
+from parabench.cluster.attached.coordinator import RankCoordinator
+from parabench.cluster.attached.environment import LOOPBACK, ProcessEnvironment, WrongRank, group_of, speaks
+from parabench.cluster.attached.fresh import SHARED, reset_process
 from parabench.cluster.attached.hosts import cores_of, environment_of, nodes_of
-from parabench.cluster.attached.merged import by_node, silent
-from parabench.cluster.attached.store import Grounds, enter
+from parabench.cluster.attached.merged import group_by_node, missing_rank
+from parabench.cluster.attached.store import SharedStore, enter
 from parabench.cluster.attached.waiting import AGAIN_S, FIRST_S, Waiting, in_words
 from parabench.errors import UsageError
 from parabench.launch.node import NodeResult
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.store_client import Lost
+from parabench.launch.store_client import StoreLost
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -61,7 +61,7 @@ SRUN = {
 }
 
 
-GROUP = Group(rank=0, size=2, local_rank=0, local_size=2, address=LOOPBACK, port=29500)
+GROUP = ProcessEnvironment(rank=0, size=2, local_rank=0, local_size=2, address=LOOPBACK, port=29500)
 
 
 def seen(environ: dict[str, str]) -> tuple[int, int, int, int]:
@@ -140,7 +140,7 @@ def test_what_cannot_be_used_is_said_with_its_remedy(environ, said):
 def test_a_rank_says_what_is_wrong_with_it_alone(wrong):
     with pytest.raises(UsageError) as error:
         group_of(wrong | MEET)
-    assert isinstance(error.value, OfThisRank)
+    assert isinstance(error.value, WrongRank)
     assert speaks(wrong, error.value)
 
 
@@ -202,7 +202,7 @@ class NobodyThere:
         pass
 
     def ask(self, do: Any, *, watch: Any, timeout_s: float) -> None:
-        raise Lost("127.0.0.1:29500 is gone: refused")
+        raise StoreLost("127.0.0.1:29500 is gone: refused")
 
     def end(self) -> None:
         pass
@@ -213,12 +213,12 @@ class NobodyThere:
     [([LOOPBACK], "127.0.0.1:29500 is gone: refused"), ([], "127.0.0.1 resolves to no address")],
 )
 def test_a_rank_that_does_not_find_rank_0_says_where_it_looks(monkeypatch, found, why):
-    monkeypatch.setattr("parabench.cluster.attached.store.Line", NobodyThere)
+    monkeypatch.setattr("parabench.cluster.attached.store.StoreClient", NobodyThere)
     monkeypatch.setattr("parabench.cluster.attached.store.addresses_of", lambda name: found)
     monkeypatch.setattr("parabench.cluster.attached.store.BEGIN_S", 0.01)
     monkeypatch.setattr("parabench.cluster.attached.waiting.FIRST_S", 0.0)
     said: list[str] = []
-    with pytest.raises(OfThisRank, match="rank 1 did not reach rank 0 at "):
+    with pytest.raises(WrongRank, match="rank 1 did not reach rank 0 at "):
         enter(replace(GROUP, rank=1, local_rank=1), said.append)
     assert said == [f"rank 1 tries to reach rank 0 at 127.0.0.1 port 29500, for up to 0.01 s ({why})"]
 
@@ -238,13 +238,13 @@ class NobodySpeaks:
 
 def test_rank_0_says_for_whom_it_waits(monkeypatch, tmp_path):
     monkeypatch.setattr("parabench.cluster.attached.coordinator.Channel", NobodySpeaks)
-    monkeypatch.setattr("parabench.cluster.attached.coordinator.Watch", lambda: None)
+    monkeypatch.setattr("parabench.cluster.attached.coordinator.HostMonitor", lambda: None)
     monkeypatch.setattr("parabench.cluster.attached.coordinator.BEGIN_S", 0.01)
     monkeypatch.setattr("parabench.cluster.attached.waiting.FIRST_S", 0.0)
     group = replace(GROUP, size=6, local_size=6)
-    grounds = Grounds(group=group, address=LOOPBACK, port=29500, prefix="", environment={})
+    grounds = SharedStore(group=group, address=LOOPBACK, port=29500, prefix="", environment={})
     said: list[str] = []
-    lead = Lead(grounds, {"host": "a", "facts": {}}, tmp_path, said.append)
+    lead = RankCoordinator(grounds, {"host": "a", "facts": {}}, tmp_path, said.append)
     with signals_restored(), pytest.raises(UsageError, match="ranks 1, 3-5 of 6 did not come within"):
         lead.assemble()
     assert said == ["rank 0 waits at 127.0.0.1 port 29500 for ranks 1, 3-5 of 6, for up to 0.01 s"]
@@ -338,7 +338,7 @@ def test_what_the_planner_judges_is_left_to_it(axes):
 
 
 def test_one_process_is_one():
-    alone = Group(rank=0, size=1, local_rank=0, local_size=1, address=LOOPBACK, port=29500)
+    alone = ProcessEnvironment(rank=0, size=1, local_rank=0, local_size=1, address=LOOPBACK, port=29500)
     assert misfit(case(), alone) == "the group has 1 process; use parabench run for other world sizes"
 
 
@@ -378,11 +378,11 @@ def test_a_process_that_stays_forgets_its_peak(monkeypatch, tmp_path):
     block = np.ones(8 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     del block
-    assert freshen()
+    assert reset_process()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before
     # Where the kernel does not let it, that is known: the peak would be another launch's.
     monkeypatch.setattr("parabench.cluster.attached.fresh.CLEAR_REFS", tmp_path / "gone" / "clear_refs")
-    assert not freshen()
+    assert not reset_process()
 
 
 def test_a_process_that_stays_waits_for_its_own_device_in_the_thread_that_waits(monkeypatch):
@@ -394,20 +394,20 @@ def test_a_process_that_stays_waits_for_its_own_device_in_the_thread_that_waits(
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: asked.append(device))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: asked.append("synchronize"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("empty"))
-    freshen()
+    reset_process()
     assert asked == [torch.device("cuda", 3), "synchronize", "empty"]
 
 
 def part(rank: int, **result: Any) -> NodeResult:
     ok = "error" not in result
-    of = silent(rank, rank // 2, f"host{rank // 2}", np.full((3, 5), np.nan))
+    of = missing_rank(rank, rank // 2, f"host{rank // 2}", np.full((3, 5), np.nan))
     of.ended, of.results, of.tails = ProcessOutcome(ok=ok), [{"rank": rank, **result}], [] if ok else [f"tail {rank}"]
     of.began_s = 10.0 + rank
     return of
 
 
 def test_parts_of_ranks_become_parts_of_nodes():
-    first, second = by_node({3: part(3), 0: part(0), 2: part(2), 1: part(1)}, 2)
+    first, second = group_by_node({3: part(3), 0: part(0), 2: part(2), 1: part(1)}, 2)
     assert (first.node, list(first.ranks), first.began_s, first.ended) == (0, [0, 1], 10.0, ProcessOutcome(ok=True))
     assert (second.node, list(second.ranks), second.host) == (1, [2, 3], "host1")
     assert diagnose([first, second], str, 60.0) == (Status.OK, None)
@@ -415,8 +415,8 @@ def test_parts_of_ranks_become_parts_of_nodes():
 
 def test_the_rank_that_said_nothing_is_the_cause():
     echo = {"at": 1.0, "message": "RuntimeError: Connection closed by peer", "traceback": "", "oom": False}
-    gone = silent(1, 0, "host0", np.full((3, 5), np.nan))
-    nodes = by_node({0: part(0, error=echo), 1: gone}, 2)
+    gone = missing_rank(1, 0, "host0", np.full((3, 5), np.nan))
+    nodes = group_by_node({0: part(0, error=echo), 1: gone}, 2)
     assert nodes[0].tails == ["tail 0", ""]
     status, failure = diagnose(nodes, str, 60.0)
     assert status is Status.CRASHED

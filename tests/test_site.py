@@ -8,32 +8,32 @@ import pytest
 from click.testing import CliRunner
 
 from parabench.cli import main
-from parabench.cluster.topology import PORT, RUN_ID, TIMEOUT_S, Flags, Site, site_of
+from parabench.cluster.topology import PORT, RUN_ID, TIMEOUT_S, LauncherFlags, Topology, topology_of
 from parabench.errors import UsageError
 from parabench.machine.machine import Gpu, Machine
 
 CPU = Machine(cores=4, gpus_reason="this torch is a CPU build")
 GPUS = Machine(cores=4, gpus=(Gpu("H", 1, 0),) * 8)
-TWO = Flags(nnodes="2", nproc_per_node="8", rdzv_endpoint="host0:29400", rdzv_id="job42")
+TWO = LauncherFlags(nnodes="2", nproc_per_node="8", rdzv_endpoint="host0:29400", rdzv_id="job42")
 
 
 def test_torchruns_flags_mean_what_they_mean_there() -> None:
-    assert site_of(TWO, {}, CPU) == Site(nodes=2, ranks_per_node=8, host="host0", port=29400, run_id="job42")
+    assert topology_of(TWO, {}, CPU) == Topology(nodes=2, ranks_per_node=8, host="host0", port=29400, run_id="job42")
     given = replace(TWO, node_rank=1, local_addr="10.0.0.2", interface="ib0", rdzv_timeout=30.0)
-    assert site_of(given, {}, CPU) == Site(
+    assert topology_of(given, {}, CPU) == Topology(
         nodes=2, ranks_per_node=8, host="host0", run_id="job42", node=1, local_addr="10.0.0.2", interface="ib0",
         timeout_s=30.0,
     )  # fmt: skip
 
 
 def test_unsaid_is_as_torchrun_has_it() -> None:
-    site = site_of(Flags(nnodes="3", rdzv_endpoint="host0"), {}, CPU)
-    assert site == Site(nodes=3, ranks_per_node=1, host="host0", port=PORT, run_id=RUN_ID, timeout_s=TIMEOUT_S)
+    site = topology_of(LauncherFlags(nnodes="3", rdzv_endpoint="host0"), {}, CPU)
+    assert site == Topology(nodes=3, ranks_per_node=1, host="host0", port=PORT, run_id=RUN_ID, timeout_s=TIMEOUT_S)
 
 
 def test_a_machine_as_it_is_has_no_site() -> None:
-    assert site_of(Flags(), {}, CPU) is None
-    assert site_of(Flags(nproc_per_node="3"), {}, CPU) == Site(nodes=1, ranks_per_node=3, node=0)
+    assert topology_of(LauncherFlags(), {}, CPU) is None
+    assert topology_of(LauncherFlags(nproc_per_node="3"), {}, CPU) == Topology(nodes=1, ranks_per_node=3, node=0)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_machine_as_it_is_has_no_site() -> None:
     ],
 )  # fmt: skip
 def test_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None:
-    site = site_of(replace(TWO, nproc_per_node=text), {}, machine)
+    site = topology_of(replace(TWO, nproc_per_node=text), {}, machine)
     assert site is not None
     assert site.ranks_per_node == ranks
 
@@ -58,14 +58,14 @@ def test_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None
     ],
 )
 def test_endpoints(text: str, host: str, port: int, shown: str) -> None:
-    site = site_of(replace(TWO, rdzv_endpoint=text), {}, CPU)
+    site = topology_of(replace(TWO, rdzv_endpoint=text), {}, CPU)
     assert site is not None
     assert (site.host, site.port, site.endpoint) == (host, port, shown)
 
 
 def test_a_master_address_is_an_endpoint_too() -> None:
-    flags = Flags(nnodes="2", node_rank=1, master_addr="pod-0", master_port=23456)
-    site = site_of(flags, {}, CPU)
+    flags = LauncherFlags(nnodes="2", node_rank=1, master_addr="pod-0", master_port=23456)
+    site = topology_of(flags, {}, CPU)
     assert site is not None
     assert (site.host, site.port, site.node) == ("pod-0", 23456, 1)
 
@@ -92,28 +92,30 @@ def test_a_master_address_is_an_endpoint_too() -> None:
         (replace(TWO, rdzv_id="a/b"), "--rdzv-id 'a/b' is no name; use letters, digits"),
         (replace(TWO, rdzv_timeout=0.0), "--rdzv-timeout is 0 s; give 1 or more"),
         (replace(TWO, rdzv_timeout=float("nan")), "--rdzv-timeout is nan s"),
-        (Flags(rdzv_endpoint="h:1"), "--rdzv-endpoint h:1 is for several nodes; give --nnodes too"),
-        (Flags(node_rank=0), "--node-rank 0 is for several nodes; give --nnodes too"),
+        (LauncherFlags(rdzv_endpoint="h:1"), "--rdzv-endpoint h:1 is for several nodes; give --nnodes too"),
+        (LauncherFlags(node_rank=0), "--node-rank 0 is for several nodes; give --nnodes too"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_remedy(flags: Flags, said: str) -> None:
+def test_what_makes_no_sense_is_refused_with_its_remedy(flags: LauncherFlags, said: str) -> None:
     # Without a meeting (--dry-run) all the same, but for an endpoint that is not given.
     for meeting in (True, False) if "needs --rdzv-endpoint" not in said else (True,):
         with pytest.raises(UsageError) as error:
-            site_of(flags, {}, CPU, meeting=meeting)
+            topology_of(flags, {}, CPU, meeting=meeting)
         assert str(error.value).startswith(said)
         assert "\n" not in str(error.value)
 
 
 def test_one_node_has_no_use_for_what_torchrun_is_told_of_a_meeting() -> None:
-    given = Flags(nnodes="1", nproc_per_node="2", rdzv_endpoint="localhost:0", rdzv_id="a/b", node_rank=0)
-    assert site_of(given, {}, CPU) == Site(nodes=1, ranks_per_node=2, node=0)
+    given = LauncherFlags(nnodes="1", nproc_per_node="2", rdzv_endpoint="localhost:0", rdzv_id="a/b", node_rank=0)
+    assert topology_of(given, {}, CPU) == Topology(nodes=1, ranks_per_node=2, node=0)
 
 
 def test_torchruns_variables_are_read_as_torchrun_reads_them() -> None:
     for command in ("run", "collectives"):
         options = {
-            option.name: option.envvar for option in main.commands[command].params if option.name in Flags.__slots__
+            option.name: option.envvar
+            for option in main.get_command(None, command).params
+            if option.name in LauncherFlags.__slots__
         }
         assert options == {
             "nnodes": "PET_NNODES", "nproc_per_node": "PET_NPROC_PER_NODE", "rdzv_endpoint": "PET_RDZV_ENDPOINT",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parabench.cluster.slurm import SlurmStep, first_host, step_of
-from parabench.cluster.topology import Flags, Site, site_of
+from parabench.cluster.topology import LauncherFlags, Topology, topology_of
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine
 
@@ -73,7 +73,7 @@ def endpoint_host(environ: dict[str, str]) -> str:
 def test_a_task_knows_its_step(known: dict[str, str]) -> None:
     known["n2"] = "10.0.0.2"
     assert step_of(TASK) == SlurmStep(nodes=2, node_rank=1, port=16415, job_id="31415", gpus_per_node=None, environ={})
-    assert site_of(Flags(), TASK, Machine(cores=2)) == Site(
+    assert topology_of(LauncherFlags(), TASK, Machine(cores=2)) == Topology(
         nodes=2, ranks_per_node=1, host="n2", port=16415, node=1, run_id="31415"
     )
 
@@ -84,8 +84,8 @@ def test_without_a_meeting_nobody_is_asked_where_it_would_be(monkeypatch: pytest
 
     monkeypatch.setattr("socket.getaddrinfo", refused)
     monkeypatch.setattr("subprocess.run", refused)
-    site = site_of(Flags(), TASK, Machine(cores=2), meeting=False)
-    assert site == Site(nodes=2, ranks_per_node=1, node=0)
+    site = topology_of(LauncherFlags(), TASK, Machine(cores=2), meeting=False)
+    assert site == Topology(nodes=2, ranks_per_node=1, node=0)
 
 
 def test_tasks_in_another_order_than_their_nodes_do_not_move_the_meeting_point(known: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from guard import GUARD_S
 
-from parabench.cluster.attached.monitor import GONE, Ask, Watch
+from parabench.cluster.attached.monitor import GONE, HostMonitor, Request
 
 pytestmark = pytest.mark.alone
 
@@ -183,22 +183,22 @@ def test_a_stopped_session_goes_on_where_it_was(place: Place) -> None:
 
 
 def test_who_watches_ends_with_its_rank_or_is_missed(tmp_path: Path) -> None:
-    watch = Watch()
-    watch.begin(Ask(tmp_path, perf_counter(), {3: os.getpid()}))
+    watch = HostMonitor()
+    watch.begin(Request(tmp_path, perf_counter(), {3: os.getpid()}))
     seen = watch.end()
     assert {(sample.rank, sample.metric) for sample in seen.hosts} >= {(3, "rss_bytes")}
     assert seen.facts["unread"] == {}
     (process,) = [each for each in multiprocessing.active_children() if each.name == "parabench watch"]
     process.kill()
     process.join()
-    watch.begin(Ask(tmp_path, perf_counter(), {3: os.getpid()}))
+    watch.begin(Request(tmp_path, perf_counter(), {3: os.getpid()}))
     gone = watch.end()
     assert gone.hosts == []
     assert gone.facts["unread"] == {"host": GONE, "nvml": GONE}
 
 
 def test_a_rank_that_breaks_does_not_wait_for_who_watches() -> None:
-    code = "from parabench.cluster.attached.monitor import Watch\nwatch = Watch()\nraise RuntimeError('broken')"
+    code = "from parabench.cluster.attached.monitor import HostMonitor\nw = HostMonitor()\nraise RuntimeError('broken')"
     broken = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=GUARD_S)
     assert broken.returncode == 1
     assert broken.stderr.endswith("RuntimeError: broken\n")

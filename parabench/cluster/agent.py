@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parabench.cluster import fingerprint
-from parabench.cluster.heartbeat import Pulse
+from parabench.cluster.heartbeat import Heartbeat
 from parabench.cluster.hosting import ID_KEY
 from parabench.cluster.launch_team import team_of
-from parabench.cluster.network import Way, addresses_of, way_to
-from parabench.cluster.topology import Site
+from parabench.cluster.network import Route, addresses_of, route_to
+from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
 from parabench.launch import blobs
-from parabench.launch.context import LOST, Word
+from parabench.launch.context import LOST, Abort
 from parabench.launch.node import Course, run_on_node
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import Line, Lost
+from parabench.launch.store_client import StoreClient, StoreLost
 from parabench.signals import Interrupted
 
 # How often a node that has not reached node 0 tries again, and how often it says so.
@@ -37,11 +37,11 @@ LAST_WORD_S = 3.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Follower:
+class NodeAgent:
     """One node that is not node 0. `facts` and `environment` are what it says of itself; `course_of` makes of an order
     what its ranks do; `say` tells the user a line."""
 
-    site: Site
+    site: Topology
     facts: Mapping[str, Any]
     environment: Mapping[str, Any]
     course_of: Callable[[LaunchSpec], Course]
@@ -50,11 +50,11 @@ class Follower:
     _since: float = field(default_factory=time.monotonic)
     _let_in: bool = False
     _node: int | None = None
-    _word: Word | None = None
+    _word: Abort | None = None
     _number: int | None = None
     _ticket: int = 0
-    _line: Line = field(init=False)
-    _pulse: Pulse | None = None
+    _line: StoreClient = field(init=False)
+    _pulse: Heartbeat | None = None
 
     def follow(self) -> int:
         """Take part until node 0 ends the session; the exit code that it gives. Raises UsageError when node 0 cannot be
@@ -64,7 +64,7 @@ class Follower:
             address = self._reach(why)
             try:
                 return self._session(address)
-            except Lost as lost:
+            except StoreLost as lost:
                 if why != str(lost) and not self._let_in:
                     self.say(f"waiting for node 0: {lost}")
                 why = str(lost)
@@ -110,11 +110,11 @@ class Follower:
 
     def _session(self, address: str) -> int:
         prefix = self.site.prefix
-        self._line = Line(address, self.site.port, prefix)
+        self._line = StoreClient(address, self.site.port, prefix)
         self._check_id(address)
         self._ticket = ticket = self._line.ask(lambda store: store.add("guests", 1), timeout_s=LAST_WORD_S)
-        self._pulse = pulse = Pulse(Line(address, self.site.port, prefix), self._beat, self._when_lost)
-        way = way_to(self.site, address)
+        self._pulse = pulse = Heartbeat(StoreClient(address, self.site.port, prefix), self._beat, self._when_lost)
+        way = route_to(self.site, address)
         about = {
             "host": socket.gethostname(),
             "address": way.address,
@@ -145,9 +145,9 @@ class Follower:
         where = f"what listens at {self.site.endpoint} ({address})"
         try:
             there = self._line.ask(lambda store: store.underlying_store.get(ID_KEY).decode(), timeout_s=LAST_WORD_S)
-        except Lost as why:
+        except StoreLost as why:
             # It may be stopped, or be about to begin: whoever knows better ends this wait.
-            raise Lost(f"{where} does not answer as a session of parabench does: {why}") from why
+            raise StoreLost(f"{where} does not answer as a session of parabench does: {why}") from why
         if there != self.site.run_id:
             raise UsageError(
                 f"{where} has --rdzv-id {there}, and this node {self.site.run_id}; give all nodes the same"
@@ -175,7 +175,7 @@ class Follower:
         text = json.dumps(what)
         self._line.ask(lambda store: store.set(key, text), timeout_s=LAST_WORD_S)
 
-    def _launch(self, order: LaunchSpec, node: int, number: int, address: str, way: Way) -> None:
+    def _launch(self, order: LaunchSpec, node: int, number: int, address: str, way: Route) -> None:
         pulse, line = self._pulse, self._line
         assert pulse is not None
         team = team_of(
@@ -185,7 +185,7 @@ class Follower:
             site=self.site,
             address=address,
             way=way,
-            word=Word(),
+            word=Abort(),
             tell=lambda why: pulse.line.ask(lambda store: store.set(f"word/{number}", why), watch=pulse.check),
         )
         self._word, self._number = team.word, number
@@ -212,7 +212,7 @@ class Follower:
         """Let node 0 know, which ends the session for all."""
         said = json.dumps({"ticket": self._ticket, "host": socket.gethostname(), "signal": stop.signal})
         if self._pulse and self._pulse.lost is None:
-            with suppress(Lost):
+            with suppress(StoreLost):
                 line = self._pulse.line
                 line.ask(
                     lambda store: store.multi_set(["stop", f"bye/{self._ticket}"], [said, ""]), timeout_s=LAST_WORD_S

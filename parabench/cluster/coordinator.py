@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from parabench.cluster.heartbeat import Pulse
+from parabench.cluster.heartbeat import Heartbeat
 from parabench.cluster.join_requests import Door
 from parabench.cluster.launch_team import team_of
 from parabench.cluster.membership import Roll
-from parabench.cluster.network import Way
-from parabench.cluster.topology import Site
+from parabench.cluster.network import Route
+from parabench.cluster.topology import Topology
 from parabench.errors import NodeGone, UsageError
 from parabench.launch import blobs
-from parabench.launch.context import LOST, LOST_AFTER_S, STOP, Team, Word
+from parabench.launch.context import DEAD_AFTER_S, LOST, STOP, Abort, LaunchContext
 from parabench.launch.node import NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import Line
+from parabench.launch.store_client import StoreClient
 from parabench.signals import Interrupted, stop_signals
 from parabench.store.record import Launch
 
@@ -32,10 +32,10 @@ HAND_OVER_S = 60.0
 GOODBYE_S = 5.0
 
 
-class Crew:
+class Coordinator:
     """The other nodes of a session. They meet in `store`, `door` looks at who comes; `say` tells the user a line."""
 
-    def __init__(self, site: Site, way: Way, store: Any, door: Door, say: Callable[[str], None]) -> None:
+    def __init__(self, site: Topology, way: Route, store: Any, door: Door, say: Callable[[str], None]) -> None:
         self.site = site
         self._store = store  # it lives as long as this does
         self._way, self._door, self._say = way, door, say
@@ -45,13 +45,13 @@ class Crew:
         self._lines: list[str] = []
         self._stopped: tuple[int, str] | None = None
         # Of the launch that runs: what ends it here, and who takes part.
-        self._word: Word | None = None
+        self._word: Abort | None = None
         self._taking_part = 0
         self._missed: set[int] = set()
-        self._pulse = Pulse(self._new_line(), self._beat, lambda: None)
+        self._pulse = Heartbeat(self._new_line(), self._beat, lambda: None)
 
-    def _new_line(self) -> Line:
-        return Line(self._way.address, self.site.port, self.site.prefix)
+    def _new_line(self) -> StoreClient:
+        return StoreClient(self._way.address, self.site.port, self.site.prefix)
 
     # ---- who is there
 
@@ -97,14 +97,14 @@ class Crew:
     # ---- launches
 
     @contextmanager
-    def launching(self, order: LaunchSpec) -> Iterator[Team]:
+    def launching(self, order: LaunchSpec) -> Iterator[LaunchContext]:
         """Give `order` to the nodes that it needs, and wait for those that are not there; this node's view of them.
 
         Raises NodeGone, and Interrupted when any node is asked to stop.
         """
         self.wait_for(order.nodes)
-        word = Word()
-        team = Team(ranks_per_node=order.ranks_per_node, word=word)
+        word = Abort()
+        team = LaunchContext(ranks_per_node=order.ranks_per_node, word=word)
         number = self._next
         if order.nodes > 1:
             self._next += 1
@@ -134,7 +134,7 @@ class Crew:
             if team.line:
                 team.line.end()
 
-    def gather(self, order: LaunchSpec, team: Team, deadline_s: float) -> tuple[list[NodeResult], str | None]:
+    def gather(self, order: LaunchSpec, team: LaunchContext, deadline_s: float) -> tuple[list[NodeResult], str | None]:
         """What the other nodes of a launch saw, and which was lost, in words. This node's ranks are over."""
         parts, lost = [], None
         until = time.monotonic() + deadline_s + HAND_OVER_S
@@ -146,7 +146,7 @@ class Crew:
                     ranks = range(node * order.ranks_per_node, (node + 1) * order.ranks_per_node)
                     lost = lost or (
                         f"node {node} ({member.guest.host}), which ran {_ranks(ranks)}, was lost: no sign of life for "
-                        f"{LOST_AFTER_S:g} s"
+                        f"{DEAD_AFTER_S:g} s"
                     )
                     break
                 time.sleep(LOOK_S)

@@ -8,22 +8,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parabench.cluster.topology import Site
+from parabench.cluster.topology import Topology
 from parabench.machine.machine import Machine
 from parabench.signals import STOPPED, Interrupted
 
 if TYPE_CHECKING:
-    from parabench.cluster.coordinator import Crew
+    from parabench.cluster.coordinator import Coordinator
 
 
 def place_in(
-    site: Site | None,
+    site: Topology | None,
     options: Sequence[str],
     suite: Path | None,
     machine: Machine,
     out: Path,
     say: Callable[[str], None],
-) -> Crew | int | None:
+) -> Coordinator | int | None:
     """The crew that node 0 leads; for every other node, which has followed, the exit code; None on one node.
 
     `options` decide what is measured, as they are typed, and `suite` is the file that is asked for: all nodes must have
@@ -36,7 +36,7 @@ def place_in(
     return take_place(site, Asked(suite=suite, options=options), machine, out, say)
 
 
-def led(crew: Crew | None, lead: Callable[[], tuple[int, int]], say: Callable[[str], None]) -> tuple[int, int]:
+def led(crew: Coordinator | None, lead: Callable[[], tuple[int, int]], say: Callable[[str], None]) -> tuple[int, int]:
     """What `lead()` returns, the exit code and the session; however it ends, no node of the crew waits for this one.
 
     The session is 0 where the wait for the nodes was stopped: none had begun.
@@ -53,7 +53,7 @@ def led(crew: Crew | None, lead: Callable[[], tuple[int, int]], say: Callable[[s
         return STOPPED, 0
 
 
-def dismiss(crew: Crew | None, code: int) -> None:
+def dismiss(crew: Coordinator | None, code: int) -> None:
     """The session is over, well or not: every node may go, with that exit code."""
     if crew is not None:
         host = f"node 0 ({socket.gethostname()})"

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from parabench.cluster.network import Way, is_ours, way_in
-from parabench.cluster.topology import Site
+from parabench.cluster.network import Route, is_ours, listen_route
+from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
 from parabench.launch.store_client import CONNECT
 
@@ -23,7 +23,7 @@ WARNING = (
 )
 
 
-def host(site: Site, say: Callable[[str], None]) -> tuple[Any, Way] | None:
+def host(site: Topology, say: Callable[[str], None]) -> tuple[Any, Route] | None:
     """Open the store when this is node 0, and say what listens where; None when it is another node.
 
     Raises UsageError when the port cannot be had.
@@ -32,7 +32,7 @@ def host(site: Site, say: Callable[[str], None]) -> tuple[Any, Way] | None:
         return None
     if site.node is None and not is_ours(site.host):
         return None
-    way = way_in(site)
+    way = listen_route(site)
     family = socket.AF_INET6 if ":" in way.address else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from parabench.cluster import fingerprint, network
-from parabench.cluster.agent import Follower
-from parabench.cluster.coordinator import Crew
+from parabench.cluster.agent import NodeAgent
+from parabench.cluster.coordinator import Coordinator
 from parabench.cluster.hosting import host
 from parabench.cluster.join_requests import Door
-from parabench.cluster.topology import Site
+from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
 from parabench.launch.courses import course_of
 from parabench.launch.processes import start_launching
@@ -34,7 +34,7 @@ class Asked:
     suite: Path | None
     options: Sequence[str]
 
-    def facts(self, site: Site, machine: Machine) -> dict[str, Any]:
+    def facts(self, site: Topology, machine: Machine) -> dict[str, Any]:
         """{what: how it is here} of everything that must be equal on all nodes."""
         facts = fingerprint.software() | {"--nnodes": str(site.nodes), "--nproc-per-node": str(site.ranks_per_node)}
         if self.suite is not None:
@@ -43,7 +43,9 @@ class Asked:
         return facts | {"options": shlex.join(self.options) or None}
 
 
-def take_place(site: Site, asked: Asked, machine: Machine, out: Path, say: Callable[[str], None]) -> Crew | int:
+def take_place(
+    site: Topology, asked: Asked, machine: Machine, out: Path, say: Callable[[str], None]
+) -> Coordinator | int:
     """This node's place in the session: node 0 has a crew to lead; every other node follows, and gets the exit code
     with which it ends. Raises UsageError."""
     network.check(site)
@@ -52,18 +54,18 @@ def take_place(site: Site, asked: Asked, machine: Machine, out: Path, say: Calla
     hosted = host(site, say)
     if hosted is not None:
         store, way = hosted
-        return Crew(site, way, store, Door(facts), say)
+        return Coordinator(site, way, store, Door(facts), say)
     course = partial(course_of, traces=out / TRACES)
     try:
         with stop_signals():
-            return Follower(site=site, facts=facts, environment=has, course_of=course, say=say).follow()
+            return NodeAgent(site=site, facts=facts, environment=has, course_of=course, say=say).follow()
     except Interrupted as stop:
         say(f"stopped by {stop}")
         return STOPPED
 
 
 @contextmanager
-def leading(crew: Crew) -> Iterator[None]:
+def leading(crew: Coordinator) -> Iterator[None]:
     """Run the block as node 0: however it ends, no node waits for this one."""
     try:
         yield

@@ -9,7 +9,7 @@ from typing import Any
 
 from parabench.cluster import fingerprint
 from parabench.launch import blobs
-from parabench.launch.store_client import Line
+from parabench.launch.store_client import StoreClient
 
 # What a node gets to look at its own files.
 ANSWER_S = 30.0
@@ -26,14 +26,14 @@ class Guest:
     facts: Mapping[str, Any]
     environment: Mapping[str, Any]
 
-    def welcome(self, line: Line, node: int, next_order: int) -> None:
+    def welcome(self, line: StoreClient, node: int, next_order: int) -> None:
         """Let it in as `node`; the next order is that one."""
         self._answer(line, {"node": node, "next": next_order})
 
-    def refuse(self, line: Line, why: str) -> None:
+    def refuse(self, line: StoreClient, why: str) -> None:
         self._answer(line, {"refused": why})
 
-    def _answer(self, line: Line, answer: dict[str, Any]) -> None:
+    def _answer(self, line: StoreClient, answer: dict[str, Any]) -> None:
         text = json.dumps(answer)
         line.ask(lambda store: store.set(f"welcome/{self.ticket}", text))
 
@@ -46,7 +46,7 @@ class Door:
         self._facts = facts
         self._seen = 0
 
-    def knocking(self, line: Line) -> list[Guest]:
+    def knocking(self, line: StoreClient) -> list[Guest]:
         """Who has come since the last look."""
         count = line.ask(lambda store: store.add("guests", 0))
         guests = []
@@ -58,7 +58,7 @@ class Door:
             self._seen = ticket
         return guests
 
-    def differences(self, line: Line, guest: Guest) -> list[str]:
+    def differences(self, line: StoreClient, guest: Guest) -> list[str]:
         """In what the guest differs from node 0, in words."""
         found = fingerprint.differences(self._facts, guest.facts)
         if found or not self.own:

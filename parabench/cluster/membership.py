@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parabench.cluster.heartbeat import PERIOD_S
+from parabench.cluster.heartbeat import KEEP_ALIVE_S
 from parabench.cluster.join_requests import Door, Guest
-from parabench.cluster.topology import Site
+from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
-from parabench.launch.context import LOST_AFTER_S
-from parabench.launch.store_client import Line
+from parabench.launch.context import DEAD_AFTER_S
+from parabench.launch.store_client import StoreClient
 
 # Who showed a sign of life in so many seconds surely lives: a few beats may come late.
-ALIVE_S = 8 * PERIOD_S
+ALIVE_S = 8 * KEEP_ALIVE_S
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Life:
 class Roll:
     """The nodes of a session but node 0, by their numbers, and the guests that wait to be let in."""
 
-    def __init__(self, site: Site, door: Door, line: Line, say: Callable[[str], None]) -> None:
+    def __init__(self, site: Topology, door: Door, line: StoreClient, say: Callable[[str], None]) -> None:
         self._site, self._door, self._line, self._say = site, door, line, say
         self.members: dict[int, Life] = {}
         self._waiting: list[Life] = []
@@ -55,7 +55,7 @@ class Roll:
         self._see_new()
         for each in [*self._waiting, *self.members.values()]:
             each.look(store)
-        lost = [node for node, each in list(self.members.items()) if each.silent_s > LOST_AFTER_S and not each.lost]
+        lost = [node for node, each in list(self.members.items()) if each.silent_s > DEAD_AFTER_S and not each.lost]
         for node in lost:
             self.members[node].lost = True
         return lost
@@ -75,7 +75,7 @@ class Roll:
         """
         for each in list(self._waiting):
             guest = each.guest
-            if each.silent_s > LOST_AFTER_S:
+            if each.silent_s > DEAD_AFTER_S:
                 self._waiting.remove(each)
                 continue
             node = self._place_for(guest)

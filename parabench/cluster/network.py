@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from parabench.cluster.topology import Site
+from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -18,7 +18,7 @@ LOOPBACK = "lo"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """This node's address among the nodes, and the interface that has it (None where no interface does)."""
 
     address: str
@@ -61,7 +61,7 @@ def is_ours(host: str) -> bool:
     return any(address in own or _is_loopback(address) for address in addresses_of(host))
 
 
-def check(site: Site) -> None:
+def check(site: Topology) -> None:
     """Raise UsageError for an interface or an address that this host has not."""
     own = own_addresses()
     if site.interface is not None and site.interface not in own.values():
@@ -71,36 +71,36 @@ def check(site: Site) -> None:
         raise UsageError(f"--local-addr {site.local_addr!r} is no address of this host; it has {', '.join(own)}")
 
 
-def way_in(site: Site) -> Way:
+def listen_route(site: Topology) -> Route:
     """Where node 0 listens: at the endpoint's address; on every interface only where that is none of ours, because
     something between translates it."""
     own = own_addresses()
     if site.interface is not None:
-        return Way(_address_of(site.interface), site.interface, restricted=True)
+        return Route(_address_of(site.interface), site.interface, restricted=True)
     for host in filter(None, (site.local_addr, site.host)):
         found = addresses_of(host)
         # Debian gives a host's own name 127.0.1.1, where no other node finds it.
         far = [address for address in found if address in own and not _is_loopback(address)]
         if far:
-            return Way(far[0], own[far[0]])
+            return Route(far[0], own[far[0]])
         if found and (host == "localhost" or _is_loopback(host)):
-            return Way(found[0], LOOPBACK)
-    return Way("0.0.0.0", None)
+            return Route(found[0], LOOPBACK)
+    return Route("0.0.0.0", None)
 
 
-def way_to(site: Site, address: str) -> Way:
+def route_to(site: Topology, address: str) -> Route:
     """By which of this host's addresses it reaches node 0 at `address`."""
     own = own_addresses()
     if site.interface is not None:
-        return Way(_address_of(site.interface), site.interface, restricted=True)
+        return Route(_address_of(site.interface), site.interface, restricted=True)
     for mine in addresses_of(site.local_addr) if site.local_addr else []:
         if mine in own:
-            return Way(mine, own[mine])
+            return Route(mine, own[mine])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((address, site.port))  # sends nothing: the kernel only looks up the way
         mine = str(probe.getsockname()[0])
-    return Way(mine, LOOPBACK if _is_loopback(mine) else own.get(mine))
+    return Route(mine, LOOPBACK if _is_loopback(mine) else own.get(mine))
 
 
 def _is_loopback(address: str) -> bool:

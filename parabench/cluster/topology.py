@@ -23,7 +23,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
+class LauncherFlags:
     """torchrun's flags as they were given, and two of our own: how long to wait, and which interface to keep to."""
 
     nnodes: str | None = None
@@ -38,11 +38,11 @@ class Flags:
     interface: str | None = None
 
 
-ONE_MACHINE = Flags()
+ONE_MACHINE = LauncherFlags()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Topology:
     """`nodes` with `ranks_per_node` each; this one is number `node`.
 
     None is for who has no number yet: whoever has the endpoint's address is 0, the others are numbered as they come.
@@ -77,7 +77,9 @@ class Site:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def site_of(flags: Flags, environ: Mapping[str, str], machine: Machine, *, meeting: bool = True) -> Site | None:
+def topology_of(
+    flags: LauncherFlags, environ: Mapping[str, str], machine: Machine, *, meeting: bool = True
+) -> Topology | None:
     """The site that is asked for; None for a session of this machine as it is. Without a `meeting` only its size is
     wanted: what is given is checked all the same, but no endpoint has to be. Raises UsageError."""
     step = step_of(environ) if flags.nnodes is None and flags.rdzv_endpoint is None else None
@@ -94,7 +96,7 @@ def site_of(flags: Flags, environ: Mapping[str, str], machine: Machine, *, meeti
     if node is not None and not 0 <= node < nodes:
         raise UsageError(f"--node-rank is {node}; with --nnodes {nodes} it is from 0 to {nodes - 1}")
     if nodes == 1:
-        return Site(nodes=nodes, ranks_per_node=ranks, node=0)
+        return Topology(nodes=nodes, ranks_per_node=ranks, node=0)
     timeout_s = TIMEOUT_S if flags.rdzv_timeout is None else flags.rdzv_timeout
     if not 1 <= timeout_s <= 7 * 86400:
         raise UsageError(f"--rdzv-timeout is {timeout_s:g} s; give 1 or more, up to a week")
@@ -104,9 +106,9 @@ def site_of(flags: Flags, environ: Mapping[str, str], machine: Machine, *, meeti
     if not meeting:
         if flags.rdzv_endpoint is not None:
             _endpoint(flags)
-        return Site(nodes=nodes, ranks_per_node=ranks, node=0)
+        return Topology(nodes=nodes, ranks_per_node=ranks, node=0)
     host, port = (step.endpoint_host, step.port) if step else _endpoint(flags)
-    return Site(
+    return Topology(
         nodes=nodes,
         ranks_per_node=ranks,
         host=host,
@@ -146,7 +148,7 @@ def _ranks(text: str | None, machine: Machine) -> int:
     return int(text)
 
 
-def _endpoint(flags: Flags) -> tuple[str, int]:
+def _endpoint(flags: LauncherFlags) -> tuple[str, int]:
     text = flags.rdzv_endpoint
     if text is None and flags.master_addr is not None:
         return flags.master_addr.strip("[]"), flags.master_port or PORT

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from parabench.cluster.topology import Flags
+from parabench.cluster.topology import LauncherFlags
 from parabench.errors import UsageError
 
 DEFAULT_OUT = Path("parabench-results")
@@ -109,9 +109,9 @@ cluster = (
 )
 
 
-def flags_of(options: dict[str, Any]) -> Flags:
+def flags_of(options: dict[str, Any]) -> LauncherFlags:
     """What of a command's options says where it runs, taken out of them."""
-    flags = Flags(**{name: options.pop(name) for name in Flags.__slots__})
+    flags = LauncherFlags(**{name: options.pop(name) for name in LauncherFlags.__slots__})
     if flags.nnodes or "SLURM_STEP_ID" in os.environ:
         # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters. Torch reads
         # it when it is imported, and a user's own model imports torch.

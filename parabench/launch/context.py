@@ -11,21 +11,21 @@ from typing import Any
 
 from torch._C._distributed_c10d import HashStore
 
-from parabench.launch.meeting import Meeting
-from parabench.launch.store_client import Line
+from parabench.launch.meeting import RendezvousPoint
+from parabench.launch.store_client import StoreClient
 
 # All traffic of ranks of one node stays on loopback. NCCL takes a bare name for the beginning of one.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 
 # Without a sign of life for so long a node is lost.
-LOST_AFTER_S = 10.0
+DEAD_AFTER_S = 10.0
 
 # Why the ranks of a launch are ended before their time.
 FAILED, HUNG, STOP, LOST = "failed", "hung", "stop", "lost"
 
 
 @dataclass(slots=True)
-class Word:
+class Abort:
     """What ends a launch on this node from outside; the first that is said counts."""
 
     why: str | None = None
@@ -57,7 +57,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Team:
+class LaunchContext:
     """The nodes of one launch. `line` leads to the store, where `prefix` begins its keys; a node alone needs neither.
 
     `tell(why)` lets the other nodes know that this one's ranks did not end well.
@@ -67,10 +67,10 @@ class Team:
     nodes: int = 1
     ranks_per_node: int
     environment: Mapping[str, str] = field(default_factory=lambda: LOOPBACK)
-    meeting: Meeting | None = None
-    line: Line | None = None
+    meeting: RendezvousPoint | None = None
+    line: StoreClient | None = None
     prefix: str = ""
-    word: Word = field(default_factory=Word)
+    word: Abort = field(default_factory=Abort)
     tell: Callable[[str], None] = lambda why: None
 
     @property
@@ -87,7 +87,7 @@ class AgentsStore:
     """What torch elastic needs of a store, asked through a line: its agents wait for one another in here, and that
     wait ends when a launch does."""
 
-    def __init__(self, line: Line, prefix: str, word: Word) -> None:
+    def __init__(self, line: StoreClient, prefix: str, word: Abort) -> None:
         self._line, self._prefix, self._word = line, prefix, word
         self.timeout = timedelta(seconds=300)
 

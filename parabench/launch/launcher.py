@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from parabench.cluster.coordinator import Crew
+from parabench.cluster.coordinator import Coordinator
 from parabench.launch.clocks import align, facts_of
 from parabench.launch.node import Course, NodeResult, run_on_node
 from parabench.launch.outcome import diagnose
@@ -28,7 +28,7 @@ from parabench.workloads.training_samples import collectives, phase_windows, pha
 
 
 def launch(
-    case: Case, protocol: Protocol, *, deadline_s: float, traces: Path | None = None, crew: Crew | None = None
+    case: Case, protocol: Protocol, *, deadline_s: float, traces: Path | None = None, crew: Coordinator | None = None
 ) -> Launch:
     """Run `case` once: warm-up, then measured steps. Never raises for what happens inside the ranks.
 
@@ -95,7 +95,7 @@ def training_course(case: Case, protocol: Protocol, traces: Path | None = None) 
 
 
 def observe(
-    course: Course, deadline_s: float, order: LaunchSpec, crew: Crew | None = None
+    course: Course, deadline_s: float, order: LaunchSpec, crew: Coordinator | None = None
 ) -> tuple[Launch, list[NodeResult]]:
     """Run a fresh group of ranks, on several nodes where the case says so, and tell as `observed`."""
     assert crew or course.case.nodes == 1, "no crew for a case on several nodes"

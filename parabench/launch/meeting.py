@@ -16,7 +16,7 @@ ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class RendezvousPoint:
     """The rendezvous store of the session, and below which keys the ranks of one launch meet there."""
 
     address: str

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from parabench.collectives.nccl import nccl_environment
 from parabench.files import launch_folder
-from parabench.launch.context import Team
+from parabench.launch.context import LaunchContext
 from parabench.launch.processes import ProcessOutcome, log_tail, run_processes
 from parabench.launch.rank_env import RankEnv
 from parabench.machine.nvml import keep_nvml, used_devices
@@ -108,10 +108,10 @@ class NodeResult:
         )
 
 
-def run_on_node(course: Course, deadline_s: float, team: Team | None = None) -> NodeResult:
+def run_on_node(course: Course, deadline_s: float, team: LaunchContext | None = None) -> NodeResult:
     """Run this node's ranks of a launch in fresh processes. Raises Interrupted when the driver is asked to stop."""
     began = time.perf_counter()
-    team = team or Team(ranks_per_node=course.size)
+    team = team or LaunchContext(ranks_per_node=course.size)
     ranks = range(team.first_rank, team.first_rank + team.ranks_per_node)
     case = course.case
     with ExitStack() as stack:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parabench.launch.context import LOST, LOST_AFTER_S
+from parabench.launch.context import DEAD_AFTER_S, LOST
 from parabench.launch.hang import in_words, missing
 from parabench.launch.node import NodeResult, handed_over
 from parabench.store.record import Failure, Status
@@ -46,7 +46,7 @@ def diagnose(
             return Status.CRASHED, Failure(message, part.gone[0], None, part.tails[part.gone[0] - part.first_rank])
         if part.ended.told == LOST and part.node:
             message = (
-                f"node {part.node} ({part.host}) had no answer from node 0 for {LOST_AFTER_S:g} s, and ended its ranks"
+                f"node {part.node} ({part.host}) had no answer from node 0 for {DEAD_AFTER_S:g} s, and ended its ranks"
             )
             return Status.CRASHED, Failure(message)
     # Errors of several nodes have no clock in common; those of a node that was told to end are echoes.

@@ -26,7 +26,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from parabench.files import remove_abandoned, sockets_in_own_folder
 from parabench.launch import rendezvous
-from parabench.launch.context import FAILED, HUNG, Team
+from parabench.launch.context import FAILED, HUNG, LaunchContext
 from parabench.probes.hang import REQUEST
 from parabench.signals import Interrupted, signals_restored, watched
 
@@ -105,14 +105,14 @@ def run_processes(
     size: int,
     deadline_s: float,
     logs: Path,
-    team: Team | None = None,
+    team: LaunchContext | None = None,
 ) -> ProcessOutcome:
     """Run `entry(*args)` in `size` fresh processes on this node and wait for all of them, at most `deadline_s`.
 
     With a `team` they are this node's part of a launch on several nodes, and a word of another node ends them. Their
     output goes below `logs`. Raises Interrupted when the driver is asked to stop; no rank is left then.
     """
-    team = team or Team(ranks_per_node=size)
+    team = team or LaunchContext(ranks_per_node=size)
     start_server()
     others = {child.pid for child in psutil.Process().children(recursive=True)}
     config = LaunchConfig(

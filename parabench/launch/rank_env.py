@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parabench.launch.meeting import Meeting
+from parabench.launch.meeting import RendezvousPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,4 +18,4 @@ class RankEnv:
     folder: Path
     timeout_s: float
     environment: dict[str, str] = field(default_factory=dict)
-    meeting: Meeting | None = None
+    meeting: RendezvousPoint | None = None

@@ -10,17 +10,17 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from parabench.launch.context import Team
+from parabench.launch.context import LaunchContext
 
 BACKEND = "parabench"
 
 
-class Agreed(RendezvousHandler):
+class AgreedRendezvous(RendezvousHandler):
     """The rendezvous of one launch. Nothing listens for it: its store is the session's, or on one node in memory."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         self._run_id = parameters.run_id
-        self._team: Team = parameters.config["team"]
+        self._team: LaunchContext = parameters.config["team"]
 
     def get_backend(self) -> str:
         return BACKEND
@@ -52,4 +52,4 @@ class Agreed(RendezvousHandler):
 
 def register() -> None:
     """Make it known to torch elastic; to do so again changes nothing."""
-    rendezvous_handler_registry.register(BACKEND, Agreed)
+    rendezvous_handler_registry.register(BACKEND, AgreedRendezvous)

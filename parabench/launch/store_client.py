@@ -24,7 +24,7 @@ FOR_EVER = timedelta(days=7)
 CONNECT = timedelta(seconds=10)
 
 
-class Lost(Exception):
+class StoreLost(Exception):
     """The store does not answer: its node is gone, or the way to it."""
 
 
@@ -32,7 +32,7 @@ def nothing() -> None:
     """What a wait watches that watches nothing."""
 
 
-class Line:
+class StoreClient:
     """A connection to the store with a thread of its own that makes the calls. One that is stuck is left behind."""
 
     def __init__(self, address: str, port: int, prefix: str) -> None:
@@ -52,11 +52,13 @@ class Line:
             except Empty:
                 watch()
                 if until is not None and time.monotonic() > until:
-                    raise Lost(f"{self.where} has not answered for {timeout_s:g} s") from None
+                    raise StoreLost(f"{self.where} has not answered for {timeout_s:g} s") from None
                 continue
             if well:
                 return value  # type: ignore[no-any-return]
-            raise Lost(f"{self.where} is gone: {str(value).splitlines()[0] if str(value) else type(value).__name__}")
+            raise StoreLost(
+                f"{self.where} is gone: {str(value).splitlines()[0] if str(value) else type(value).__name__}"
+            )
 
     def there(self, *keys: str, watch: Callable[[], None] = nothing, timeout_s: float) -> bool:
         """Whether all keys are there, or come in time. Nothing waits in the store for it. Raises Lost."""

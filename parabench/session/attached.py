@@ -13,16 +13,16 @@ from rich.console import Console
 
 from parabench.analysis.text import format
 from parabench.cluster import fingerprint
-from parabench.cluster.attached.agent import Follower
-from parabench.cluster.attached.coordinator import Lead, leading
-from parabench.cluster.attached.environment import Group, group_of
+from parabench.cluster.attached.agent import RankAgent
+from parabench.cluster.attached.coordinator import RankCoordinator, leading
+from parabench.cluster.attached.environment import ProcessEnvironment, group_of
 from parabench.cluster.attached.fresh import SHARED
 from parabench.cluster.attached.hosts import environment_of, machine_of, nodes_of, of_this, watched
-from parabench.cluster.attached.store import Grounds, enter
+from parabench.cluster.attached.store import SharedStore, enter
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import NodeGone, UsageError
 from parabench.files import remove_abandoned
-from parabench.launch.store_client import Lost
+from parabench.launch.store_client import StoreLost
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Skipped, TrainingPlan
@@ -57,9 +57,9 @@ def run_worker(request: Request, console: Console) -> tuple[int, bool]:
     grounds = enter(group, tell)
     about = about_this(group, machine, suite, request.measured())
     if group.rank:
-        follower = Follower(grounds, about, request.out / TRACES)
+        follower = RankAgent(grounds, about, request.out / TRACES)
         return follower.follow(), follower.sane
-    lead = Lead(grounds, about, request.out / TRACES, tell)
+    lead = RankCoordinator(grounds, about, request.out / TRACES, tell)
     try:
         with leading(lead):
             code = _lead(lead, grounds, request, suite, machine, console, tell)
@@ -67,15 +67,15 @@ def run_worker(request: Request, console: Console) -> tuple[int, bool]:
     except Interrupted as stop:
         tell(f"stopped by {stop}")
         return STOPPED, False
-    except Lost as why:
+    except StoreLost as why:
         tell(f"the session ends here: {why}; every finished launch is kept")
         return NOT_OK, False
     return code, lead.sane
 
 
 def _lead(
-    lead: Lead,
-    grounds: Grounds,
+    lead: RankCoordinator,
+    grounds: SharedStore,
     request: Request,
     suite: Suite,
     machine: Machine,
@@ -108,7 +108,7 @@ def _lead(
     return code
 
 
-def about_this(group: Group, machine: Machine, suite: Suite, options: Sequence[str]) -> dict[str, Any]:
+def about_this(group: ProcessEnvironment, machine: Machine, suite: Suite, options: Sequence[str]) -> dict[str, Any]:
     """What this rank says of itself; of a host's ranks only the first tells of the host."""
     facts = fingerprint.software() | {
         f"suite file {suite.path.name}": fingerprint.of_file(suite.path),
@@ -117,7 +117,7 @@ def about_this(group: Group, machine: Machine, suite: Suite, options: Sequence[s
     return of_this(group, machine) | {"facts": facts if group.local_rank == 0 else None}
 
 
-def fitting(plan: TrainingPlan, group: Group) -> TrainingPlan:
+def fitting(plan: TrainingPlan, group: ProcessEnvironment) -> TrainingPlan:
     """The plan without the cases that these processes cannot run. Raises UsageError when none is left."""
     reasons = {case: misfit(case, group) for case in plan.cases}
     skipped = [Skipped(case, reason) for case, reason in reasons.items() if reason is not None]
@@ -127,12 +127,12 @@ def fitting(plan: TrainingPlan, group: Group) -> TrainingPlan:
     return replace(plan, cases=tuple(cases), skipped=(*plan.skipped, *skipped))
 
 
-def other_size(group: Group) -> str:
+def other_size(group: ProcessEnvironment) -> str:
     """Why a case of another world size than the group's cannot run."""
     return f"the group has {format.count(group.size, 'process')}; use parabench run for other world sizes"
 
 
-def check_asked(axes: Sequence[str], group: Group) -> None:
+def check_asked(axes: Sequence[str], group: ProcessEnvironment) -> None:
     """Raise UsageError where `axes`, as they are typed, ask for a world size larger than the group, or for none that is
     its own. The planner would speak of nodes, and of sizes that only fresh processes can have."""
     named = dict(text.split("=", 1) for text in axes if "=" in text)
@@ -142,7 +142,7 @@ def check_asked(axes: Sequence[str], group: Group) -> None:
         raise UsageError(f"world_size {wrong} is not this group's: {other_size(group)}")
 
 
-def misfit(case: Case, group: Group) -> str | None:
+def misfit(case: Case, group: ProcessEnvironment) -> str | None:
     """Why these processes cannot run the case; None when they can."""
     if case.world_size != group.size:
         return other_size(group)
@@ -159,7 +159,7 @@ def misfit(case: Case, group: Group) -> str | None:
 class SharedSession(Session):
     """Walks a plan in processes that stay: it ends with the first launch that leaves them amid something."""
 
-    lead: Lead | None = None
+    lead: RankCoordinator | None = None
 
     def explain(self, case: Case) -> None:
         """Nothing: what NCCL is told to log in its first launch it logs in all that follow."""
@@ -173,7 +173,7 @@ class SharedSession(Session):
             raise NodeGone(f"a launch that ends {Status(launch.status)} leaves its processes where no other can begin")
 
 
-def _walk(store: Store, opened: TrainingOpened, console: Console, lead: Lead) -> int:
+def _walk(store: Store, opened: TrainingOpened, console: Console, lead: RankCoordinator) -> int:
     def walk(keep: Callable[[Launch], None], progress: Progress) -> Session:
         return SharedSession(
             plan=opened.plan,

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from parabench.cluster.entrance import dismiss, led, place_in
 from parabench.cluster.fingerprint import own_names
-from parabench.cluster.topology import ONE_MACHINE, Flags, site_of
+from parabench.cluster.topology import ONE_MACHINE, LauncherFlags, topology_of
 from parabench.collectives import ALGORITHMS, canonical, levels_of
 from parabench.errors import UsageError
 from parabench.files import is_special, write_whole
@@ -56,7 +56,7 @@ from parabench.store.record import MIB, Launch, check_label
 from parabench.store.store import STORE_NAME, load
 
 if TYPE_CHECKING:  # it brings torch
-    from parabench.cluster.coordinator import Crew
+    from parabench.cluster.coordinator import Coordinator
 
 NAME = "collectives"
 QUESTION = "Which algorithm moves data fastest here, at which size?"
@@ -104,7 +104,7 @@ class CollectivesRequest:
     json_file: Path | None = None
     resume: bool = False
     links: bool = False
-    cluster: Flags = ONE_MACHINE
+    cluster: LauncherFlags = ONE_MACHINE
 
     def plans(self) -> list[str]:
         """The options given that decide what is measured."""
@@ -122,7 +122,7 @@ def run_collectives(request: CollectivesRequest, console: Console, launch: Colle
     Raises UsageError before anything is launched or recorded.
     """
     machine = this_machine()
-    site = site_of(request.cluster, os.environ, machine)
+    site = topology_of(request.cluster, os.environ, machine)
     if site is not None:
         machine = replace(machine, nodes=site.nodes, ranks_per_node=site.ranks_per_node)
     if request.label is not None:
@@ -143,7 +143,7 @@ def _lead(
     request: CollectivesRequest,
     plan: CollectivePlan | None,
     machine: Machine,
-    crew: Crew | None,
+    crew: Coordinator | None,
     console: Console,
     launch: CollectiveLaunch | None,
 ) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from parabench.analysis.text import format
-from parabench.cluster.topology import Flags, site_of
+from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.errors import UsageError
 from parabench.machine.machine import RANKS_PER_CORE, Gpu, Machine, this_machine
 from parabench.plan.case import Case
@@ -74,13 +74,15 @@ def wants_cuda(request: Request, suite: Suite | None) -> bool:
     return any("cuda" in each.axes.get("device", ()) for kind in kinds for each in kind.sweeps)
 
 
-def planned_for(flags: Flags, environ: Mapping[str, str], here: Machine, wants_cuda: bool) -> tuple[Machine, list[str]]:
+def planned_for(
+    flags: LauncherFlags, environ: Mapping[str, str], here: Machine, wants_cuda: bool
+) -> tuple[Machine, list[str]]:
     """What is planned for, and in words what is taken for granted of it. Raises UsageError.
 
     A plan may be for other machines than this one: where it is said how many ranks a node has, each is taken to have
     the devices, or the cores, that so many need.
     """
-    site = site_of(flags, environ, here, meeting=False)
+    site = topology_of(flags, environ, here, meeting=False)
     if site is None:
         return here, []
     ranks = site.ranks_per_node

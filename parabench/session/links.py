@@ -17,14 +17,14 @@ from parabench.store.store import Store, load
 from parabench.workloads.link_pairs import schedule
 
 if TYPE_CHECKING:  # it brings torch
-    from parabench.cluster.coordinator import Crew
+    from parabench.cluster.coordinator import Coordinator
 
 
 NONE = "none to measure, every case has one rank"
 
 
 def measure_links(
-    store: Store, opened: Opened[Any, Any], machine: Machine, crew: Crew | None, say: Callable[[str], None]
+    store: Store, opened: Opened[Any, Any], machine: Machine, crew: Coordinator | None, say: Callable[[str], None]
 ) -> None:
     """Measure the links of a session that has begun, unless it has all; `say` tells the user a line.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from parabench.cluster.entrance import dismiss, led, place_in
-from parabench.cluster.topology import ONE_MACHINE, Flags, site_of
+from parabench.cluster.topology import ONE_MACHINE, LauncherFlags, topology_of
 from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine, this_machine
@@ -44,7 +44,7 @@ from parabench.store.store import STORE_NAME, Store, load
 from parabench.strategies import STRATEGIES
 
 if TYPE_CHECKING:  # it brings torch
-    from parabench.cluster.coordinator import Crew
+    from parabench.cluster.coordinator import Coordinator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Request:
     until_decided: bool = False
     budget: float | None = None
     links: bool = False
-    cluster: Flags = ONE_MACHINE
+    cluster: LauncherFlags = ONE_MACHINE
 
     def measured(self) -> list[str]:
         """The options that decide what is measured, as they are typed: on several nodes all must have them alike."""
@@ -94,7 +94,7 @@ def run_suite(request: Request, console: Console, launch: LaunchFunction | None 
     """
     until = Until.asked(request.until_decided, request.budget)
     machine = this_machine()
-    site = site_of(request.cluster, os.environ, machine)
+    site = topology_of(request.cluster, os.environ, machine)
     if site is not None:
         machine = replace(machine, nodes=site.nodes, ranks_per_node=site.ranks_per_node)
     if request.label is not None:
@@ -120,7 +120,7 @@ def lead(
     suite: Suite | None,
     plan: TrainingPlan | None,
     machine: Machine,
-    crew: Crew | None,
+    crew: Coordinator | None,
     until: Until | None,
     console: Console,
     launch: LaunchFunction | None,
@@ -266,7 +266,7 @@ def run_session(
     console: Console,
     launch: LaunchFunction | None,
     until: Until | None = None,
-    crew: Crew | None = None,
+    crew: Coordinator | None = None,
     first: Callable[[], None] | None = None,
 ) -> int:
     """Launch what is left of a session of trainings, and what `until` adds; returns the exit code. `first` is done

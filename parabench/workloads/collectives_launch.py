@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parabench.cluster.coordinator import Crew
+from parabench.cluster.coordinator import Coordinator
 from parabench.launch.launcher import observe
 from parabench.launch.node import Course, NodeResult
 from parabench.launch.rank_env import RankEnv
@@ -23,7 +23,7 @@ from parabench.workloads.timing import MARKS
 
 
 def launch_collective(
-    case: CollectiveCase, protocol: CollectiveProtocol, *, deadline_s: float, crew: Crew | None = None
+    case: CollectiveCase, protocol: CollectiveProtocol, *, deadline_s: float, crew: Coordinator | None = None
 ) -> Launch:
     """Run `case` once. Never raises for what happens inside the ranks.
 

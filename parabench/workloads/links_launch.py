@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from parabench.cluster.coordinator import Crew
+from parabench.cluster.coordinator import Coordinator
 from parabench.launch.launcher import observe
 from parabench.launch.node import Course, Marks
 from parabench.launch.rank_env import RankEnv
@@ -25,7 +25,7 @@ SLACK_S = 5.0
 
 
 def measure(
-    case: Case, protocol: LinkProtocol, *, deadline_s: float | None = None, crew: Crew | None = None
+    case: Case, protocol: LinkProtocol, *, deadline_s: float | None = None, crew: Coordinator | None = None
 ) -> tuple[list[LinkSample], list[LinkMessage]]:
     """Both directions of every pair of `links.pairs.schedule`, in its order, and every message that was timed by a rank
     that came to its end. What could not be measured is None with the reason, whatever happened inside the ranks. Raises

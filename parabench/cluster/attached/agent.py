@@ -7,29 +7,29 @@ from pathlib import Path
 from typing import Any
 
 from parabench.cluster import fingerprint
-from parabench.cluster.attached.attempt import Attempt
+from parabench.cluster.attached.attempt import InProcessLaunch
 from parabench.cluster.attached.channel import Channel
-from parabench.cluster.attached.monitor import Watch
-from parabench.cluster.attached.store import Grounds
-from parabench.cluster.heartbeat import PERIOD_S
+from parabench.cluster.attached.monitor import HostMonitor
+from parabench.cluster.attached.store import SharedStore
+from parabench.cluster.heartbeat import KEEP_ALIVE_S
 from parabench.launch.context import FAILED, HUNG
 from parabench.launch.courses import course_of
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import Lost
+from parabench.launch.store_client import StoreLost
 from parabench.machine.nvml import Used
 from parabench.signals import STOPPED, Interrupted, stop_signals
 
 LOST = 1
 
 
-class Follower:
+class RankAgent:
     """This rank, which says `about` of itself, leaves traces in a folder, and is `sane` as long as no launch failed."""
 
-    def __init__(self, grounds: Grounds, about: Mapping[str, Any], traces: Path) -> None:
+    def __init__(self, grounds: SharedStore, about: Mapping[str, Any], traces: Path) -> None:
         self.sane = True
         self._grounds, self._about, self._traces = grounds, about, traces
         self._channel = Channel(grounds)
-        self._watch = Watch() if grounds.group.local_rank == 0 else None
+        self._watch = HostMonitor() if grounds.group.local_rank == 0 else None
         self._pids: list[int] = []
         self._used: list[Used] = []
 
@@ -42,7 +42,7 @@ class Follower:
             self._channel.tell_stop(stop)
             self.sane = False
             return STOPPED
-        except Lost:
+        except StoreLost:
             self.sane = False
             return LOST
 
@@ -58,7 +58,7 @@ class Follower:
                 self._pids = said["begin"]["pids"]
                 self._used = [Used(*one) for one in said["begin"]["watched"][rank]]
                 if self._used and self._watch is None:
-                    self._watch = Watch()
+                    self._watch = HostMonitor()
                 channel.tell(f"own/{rank}", fingerprint.of_own(said["begin"]["own"]))
             elif rank < (order := LaunchSpec.from_dict(said["order"])).case.world_size:
                 self._launch(number, order)
@@ -67,8 +67,8 @@ class Follower:
     def _launch(self, number: int, order: LaunchSpec) -> None:
         channel, word = self._channel, None
         course = course_of(order, self._traces)
-        with Attempt(self._grounds, self._watch, self._used, self._pids, number, order, course) as attempt:
-            while word is None and not attempt.over.wait(PERIOD_S):
+        with InProcessLaunch(self._grounds, self._watch, self._used, self._pids, number, order, course) as attempt:
+            while word is None and not attempt.over.wait(KEEP_ALIVE_S):
                 word = channel.word(number)
             if word is None and not attempt.ok:
                 channel.end_launch(number, FAILED)

@@ -17,9 +17,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from parabench.cluster.attached.fresh import freshen
-from parabench.cluster.attached.monitor import Ask, Seen, Watch
-from parabench.cluster.attached.store import Grounds
+from parabench.cluster.attached.fresh import reset_process
+from parabench.cluster.attached.monitor import HostMonitor, Readings, Request
+from parabench.cluster.attached.store import SharedStore
 from parabench.files import launch_folder
 from parabench.launch.node import GROUP_GRACE_S, Course, NodeResult
 from parabench.launch.processes import ProcessOutcome
@@ -35,7 +35,7 @@ from parabench.workloads.training import measure
 GRACE_S = 0.5
 
 
-class Attempt:
+class InProcessLaunch:
     """Measures from the beginning of its block on; `over` is set when this rank has come to its end, well or not.
 
     `pids` are the process ids of all ranks. The first rank of a host has a `watch`, which looks at that host and at the
@@ -44,8 +44,8 @@ class Attempt:
 
     def __init__(
         self,
-        grounds: Grounds,
-        watch: Watch | None,
+        grounds: SharedStore,
+        watch: HostMonitor | None,
         used: Sequence[Used],
         pids: list[int],
         number: int,
@@ -55,13 +55,13 @@ class Attempt:
         self.over = threading.Event()
         self._group, self._course = grounds.group, course
         self._began_s = time.perf_counter()
-        self._counted = freshen()
+        self._counted = reset_process()
         self._result: dict[str, Any] = {"rank": self._group.rank}
         self._stack = ExitStack()
         self.folder = self._stack.enter_context(launch_folder())
-        self._watch, self._seen = watch, Seen()
+        self._watch, self._seen = watch, Readings()
         first = self._group.rank - self._group.local_rank
-        self._ask = Ask(
+        self._ask = Request(
             self.folder,
             self._began_s,
             {rank: pids[rank] for rank in range(first, first + order.ranks_per_node)} if watch else {},
@@ -76,7 +76,7 @@ class Attempt:
         )
         self._thread = threading.Thread(target=self._measure, args=(venue,), name="parabench rank", daemon=True)
 
-    def __enter__(self) -> Attempt:
+    def __enter__(self) -> InProcessLaunch:
         if self._watch:
             self._watch.begin(self._ask)
         self._thread.start()

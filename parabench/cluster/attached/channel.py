@@ -6,9 +6,9 @@ import json
 import socket
 from typing import Any
 
-from parabench.cluster.attached.store import Grounds
+from parabench.cluster.attached.store import SharedStore
 from parabench.launch import blobs
-from parabench.launch.store_client import Lost
+from parabench.launch.store_client import StoreLost
 from parabench.signals import Interrupted
 
 # What a rank that is asked to stop gets to tell the others.
@@ -18,7 +18,7 @@ LAST_WORD_S = 1.0
 class Channel:
     """One process' way to the others. Orders have numbers, and a launch's word is why it ends before its time."""
 
-    def __init__(self, grounds: Grounds) -> None:
+    def __init__(self, grounds: SharedStore) -> None:
         self.rank = grounds.group.rank
         self.line = grounds.line()
 
@@ -66,7 +66,7 @@ class Channel:
 
         try:
             self.line.ask(leave, timeout_s=LAST_WORD_S)
-        except Lost:
+        except StoreLost:
             return
 
     def check_stop(self) -> None:

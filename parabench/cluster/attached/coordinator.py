@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from parabench.cluster import fingerprint
-from parabench.cluster.attached.attempt import Attempt
+from parabench.cluster.attached.attempt import InProcessLaunch
 from parabench.cluster.attached.channel import Channel
-from parabench.cluster.attached.merged import by_node, silent
-from parabench.cluster.attached.monitor import Watch
-from parabench.cluster.attached.store import BEGIN_S, Grounds
+from parabench.cluster.attached.merged import group_by_node, missing_rank
+from parabench.cluster.attached.monitor import HostMonitor
+from parabench.cluster.attached.store import BEGIN_S, SharedStore
 from parabench.cluster.attached.waiting import Waiting, in_words
-from parabench.cluster.heartbeat import PERIOD_S
+from parabench.cluster.heartbeat import KEEP_ALIVE_S
 from parabench.errors import UsageError
 from parabench.launch.context import FAILED, HUNG, STOP
 from parabench.launch.launcher import observed, trained, training_course
 from parabench.launch.node import Course, NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import Lost
+from parabench.launch.store_client import StoreLost
 from parabench.machine.nvml import Used
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -40,18 +40,20 @@ GOODBYE_S = 2.0
 WRONG = 2
 
 
-class Lead:
+class RankCoordinator:
     """The whole group, as rank 0 has it. `sane` as long as all ranks came to the end of every launch; `stop` is who
     asked for the end while a rank was found to be gone."""
 
-    def __init__(self, grounds: Grounds, about: Mapping[str, Any], traces: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, grounds: SharedStore, about: Mapping[str, Any], traces: Path, say: Callable[[str], None]
+    ) -> None:
         self.sane = True
         self._say = say
         self.stop: Interrupted | None = None
         self._grounds, self._traces = grounds, traces
         self._channel = Channel(grounds)
         self._said: dict[int, Mapping[str, Any]] = {0: about}
-        self._watch = Watch()
+        self._watch = HostMonitor()
         self._used: Sequence[Used] = ()
         self._next = 0
 
@@ -121,7 +123,7 @@ class Lead:
         size, number = order.case.world_size, self._publish({"order": order.to_dict()})
         pids = [said["pid"] for _, said in sorted(self._said.items())]
         parts: dict[int, NodeResult] = {}
-        with Attempt(self._grounds, self._watch, self._used, pids, number, order, course) as attempt:
+        with InProcessLaunch(self._grounds, self._watch, self._used, pids, number, order, course) as attempt:
             try:
                 why = self._wait(attempt, number, order, parts)
                 self._take(number, size, parts, HAND_OVER_S if why else 0.0)
@@ -135,19 +137,21 @@ class Lead:
             for rank in range(size):
                 if rank not in parts:
                     host, node = self._said[rank]["host"], rank // order.ranks_per_node
-                    parts[rank] = silent(rank, node, host, course.marks(attempt.folder, rank))
+                    parts[rank] = missing_rank(rank, node, host, course.marks(attempt.folder, rank))
         # One rank alone that failed has left no other in the middle of anything.
         ended = all(part.ended.ok for part in parts.values())
         self.sane = self.sane and (ended or (size == 1 and attempt.over.is_set()))
-        return by_node(parts, order.ranks_per_node)
+        return group_by_node(parts, order.ranks_per_node)
 
-    def _wait(self, attempt: Attempt, number: int, order: LaunchSpec, parts: dict[int, NodeResult]) -> str | None:
+    def _wait(
+        self, attempt: InProcessLaunch, number: int, order: LaunchSpec, parts: dict[int, NodeResult]
+    ) -> str | None:
         """Wait until all ranks are over: None when this one came to its end well and all others said what they saw,
         else why the launch ends. Raises Interrupted when any rank is asked to stop."""
         until, size = time.monotonic() + order.deadline_s, order.case.world_size
-        while not attempt.over.wait(PERIOD_S) or (attempt.ok and len(parts) < size - 1):
+        while not attempt.over.wait(KEEP_ALIVE_S) or (attempt.ok and len(parts) < size - 1):
             if attempt.over.is_set():
-                self._take(number, size, parts, PERIOD_S)
+                self._take(number, size, parts, KEEP_ALIVE_S)
             self._channel.check_stop()
             if (word := self._channel.word(number)) is not None:
                 return word
@@ -170,7 +174,7 @@ class Lead:
                 return
             time.sleep(LOOK_S)
 
-    def _is_echo(self, attempt: Attempt, number: int, size: int, parts: dict[int, NodeResult]) -> bool:
+    def _is_echo(self, attempt: InProcessLaunch, number: int, size: int, parts: dict[int, NodeResult]) -> bool:
         """Whether all are asked to stop only because one is gone, as torchrun and mpirun do: then this rank's own
         collectives fail, and that one has said nothing."""
         self._channel.end_launch(number, STOP)
@@ -182,7 +186,7 @@ class Lead:
 
     def end(self, code: int) -> None:
         """Let all ranks go with that exit code, and wait a moment until they have heard of it."""
-        with suppress(Lost):
+        with suppress(StoreLost):
             self._publish({"end": code})
             until = time.monotonic() + GOODBYE_S
             left = list(range(1, self._grounds.group.size))
@@ -197,7 +201,7 @@ class Lead:
 
 
 @contextmanager
-def leading(lead: Lead) -> Iterator[None]:
+def leading(lead: RankCoordinator) -> Iterator[None]:
     """However the block is left by an error, no rank waits for this one."""
     try:
         yield

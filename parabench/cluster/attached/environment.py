@@ -47,12 +47,12 @@ NOBODY = (
 )
 
 
-class OfThisRank(UsageError):
+class WrongRank(UsageError):
     """What is wrong with one rank and perhaps with no other: it says so itself, for rank 0 would wait unknowing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ProcessEnvironment:
     """Process `rank` of `size`, of which every host has `local_size` in a row: this is number `local_rank` of its own.
 
     They meet at `address`:`port`. `agents` says that torchrun already keeps a store there; else rank 0 does. `name`
@@ -88,23 +88,23 @@ class Group:
         )
 
 
-def group_of(environ: Mapping[str, str]) -> Group:
+def group_of(environ: Mapping[str, str]) -> ProcessEnvironment:
     """The group that the environment tells of. Raises UsageError when there is none, or one that cannot be used."""
     by, (rank, size, local_rank, local_size) = _numbers(environ)
     if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
-        raise OfThisRank(
+        raise WrongRank(
             f"{by} says that this is rank {rank} of {size}, on its host {local_rank} of {local_size}: ranks count from "
             "0, and a host has no more of them than all have; let torchrun, mpirun or srun set them"
         )
     if size % local_size or local_rank != rank % local_size:
-        raise OfThisRank(
+        raise WrongRank(
             f"rank {rank} of {size} is number {local_rank} of {local_size} on its host: every host must have as many "
             "ranks, and those in a row; use mpirun --map-by slot, or srun --distribution=block"
         )
     agents = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address = _address(environ, alone=size == local_size, agents=agents)
     start = (environ.get(name, "none") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
-    return Group(
+    return ProcessEnvironment(
         rank=rank,
         size=size,
         local_rank=local_rank,
@@ -119,7 +119,7 @@ def group_of(environ: Mapping[str, str]) -> Group:
 def speaks(environ: Mapping[str, str], error: UsageError) -> bool:
     """Whether this process says what was wrong before the group met, and not another one that finds the same: the first
     of a host does, since a file or a variable may be missing there alone, and whoever has no number."""
-    if isinstance(error, OfThisRank):
+    if isinstance(error, WrongRank):
         return True
     try:
         return _numbers(environ)[1][2] == 0

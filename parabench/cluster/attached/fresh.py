@@ -24,7 +24,7 @@ CLEAR_REFS = Path("/proc/self/clear_refs")
 FORGET_PEAK = "5"
 
 
-def freshen() -> bool:
+def reset_process() -> bool:
     """Give back what earlier launches left in this process; whether its peak resident set counts anew.
 
     The random state and the peaks of CUDA's allocator are each launch's own business, which sets them itself.

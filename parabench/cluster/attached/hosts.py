@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 
-from parabench.cluster.attached.environment import Group
+from parabench.cluster.attached.environment import ProcessEnvironment
 from parabench.machine import gpus, host
 from parabench.machine.machine import Gpu, Machine, environment, readable_gpus
 from parabench.machine.nvml import Used
@@ -21,7 +21,7 @@ About = Mapping[str, Any]
 APART = "no process of this host sees both devices"
 
 
-def of_this(group: Group, machine: Machine) -> dict[str, Any]:
+def of_this(group: ProcessEnvironment, machine: Machine) -> dict[str, Any]:
     """What this rank says of its host and its devices. Only the first rank of a host describes all that NVML shows it;
     each other one describes the device that it uses itself, which may be hidden from the first."""
     about: dict[str, Any] = {
@@ -57,7 +57,7 @@ def cores_of(said: Sequence[About]) -> int:
     return bound if limit is None else max(1, min(bound, round(limit)))
 
 
-def machine_of(said: Sequence[About], machine: Machine, group: Group) -> Machine:
+def machine_of(said: Sequence[About], machine: Machine, group: ProcessEnvironment) -> Machine:
     """What the planner needs of rank 0's host and the others, which are like it: `machine` with the cores of all its
     ranks and the devices that they use, each once."""
     used = used_devices(said)

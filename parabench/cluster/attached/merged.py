@@ -10,7 +10,7 @@ from parabench.launch.node import Marks, NodeResult
 from parabench.launch.processes import ProcessOutcome
 
 
-def by_node(parts: Mapping[int, NodeResult], ranks_per_node: int) -> list[NodeResult]:
+def group_by_node(parts: Mapping[int, NodeResult], ranks_per_node: int) -> list[NodeResult]:
     """Parts of one rank each, {rank: part} of all ranks, brought together node by node."""
     ranks = sorted(parts)
     return [
@@ -18,7 +18,7 @@ def by_node(parts: Mapping[int, NodeResult], ranks_per_node: int) -> list[NodeRe
     ]
 
 
-def silent(rank: int, node: int, host: str, nothing: Marks) -> NodeResult:
+def missing_rank(rank: int, node: int, host: str, nothing: Marks) -> NodeResult:
     """The part of a rank that has not said a word: its process is gone."""
     return NodeResult(
         node=node,

@@ -29,7 +29,7 @@ GONE = "the process that reads is gone"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Request:
     """What is to be looked at: from `began_s` on, so many seconds before the first reading, the ranks of this host with
     their process ids, the host itself or not, and those `devices`. `folder` is the launch's."""
 
@@ -41,7 +41,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Readings:
     """What it read, and what reading cost, as `Sampler.facts` tells."""
 
     devices: list[DeviceSample] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Seen:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-class Watch:
+class HostMonitor:
     """The process that looks. It ends with this one, however that ends."""
 
     def __init__(self) -> None:
@@ -61,21 +61,21 @@ class Watch:
             if self._pipe.poll(BEGIN_S):  # no launch's time includes its imports
                 self._pipe.recv()
 
-    def begin(self, ask: Ask) -> None:
+    def begin(self, ask: Request) -> None:
         with suppress(OSError):
             self._pipe.send(ask)
 
-    def end(self) -> Seen:
+    def end(self) -> Readings:
         """Look no more; what there was to be seen."""
         with suppress(EOFError, OSError):
             self._pipe.send(None)
             if self._pipe.poll(2 * PATIENCE_S):
                 seen = self._pipe.recv()
-                assert isinstance(seen, Seen)
+                assert isinstance(seen, Readings)
                 return seen
         self._pipe.close()
         unread = {Host.name: GONE, Devices.name: GONE}
-        return Seen(facts={"period_s": PERIOD_S, "ticks": 0, "missed": 0, "cpu_s": None, "unread": unread})
+        return Readings(facts={"period_s": PERIOD_S, "ticks": 0, "missed": 0, "cpu_s": None, "unread": unread})
 
 
 def _serve(pipe: Connection, rank: int) -> None:
@@ -89,11 +89,11 @@ def _serve(pipe: Connection, rank: int) -> None:
     with suppress(EOFError, OSError):
         pipe.send(None)
         while True:
-            ask: Ask = pipe.recv()
+            ask: Request = pipe.recv()
             pipe.send(_look(ask, pipe))
 
 
-def _look(ask: Ask, pipe: Connection) -> Seen:
+def _look(ask: Request, pipe: Connection) -> Readings:
     ranks: Sequence[int] = list(ask.pids)
     for rank, pid in ask.pids.items():
         (ask.folder / f"pid{rank}").write_text(str(pid))
@@ -105,4 +105,4 @@ def _look(ask: Ask, pipe: Connection) -> Seen:
         sources.append(devices)
     with Sampler(ask.began_s, sources) as sampler:
         pipe.recv()
-    return Seen(devices.samples, host.samples, sampler.facts())
+    return Readings(devices.samples, host.samples, sampler.facts())

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parabench.cluster.attached.environment import Group, OfThisRank
+from parabench.cluster.attached.environment import ProcessEnvironment, WrongRank
 from parabench.cluster.attached.waiting import Waiting
 from parabench.cluster.hosting import host
-from parabench.cluster.network import addresses_of, way_to
-from parabench.cluster.topology import Site
+from parabench.cluster.network import addresses_of, route_to
+from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
 from parabench.launch.context import LOOPBACK
-from parabench.launch.meeting import Meeting
+from parabench.launch.meeting import RendezvousPoint
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import Line, Lost
+from parabench.launch.store_client import StoreClient, StoreLost
 
 # How long a rank waits for the others to begin, as torchrun does, and how often it tries.
 BEGIN_S = 600.0
@@ -24,45 +24,48 @@ TRY_S, TRY_EVERY_S = 10.0, 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grounds:
+class SharedStore:
     """`prefix` begins the keys of this group at `address`:`port`. `environment` keeps the backends to the interface
     that leads there; `store` lives as long as this does, where it is kept here."""
 
-    group: Group
+    group: ProcessEnvironment
     address: str
     port: int
     prefix: str
     environment: Mapping[str, str]
     store: Any = None
 
-    def line(self) -> Line:
+    def line(self) -> StoreClient:
         """A connection of its own to the store."""
-        return Line(self.address, self.port, self.prefix)
+        return StoreClient(self.address, self.port, self.prefix)
 
-    def meeting(self, number: int, order: LaunchSpec) -> Meeting:
+    def meeting(self, number: int, order: LaunchSpec) -> RendezvousPoint:
         """Where the ranks of one launch meet."""
-        return Meeting(self.address, self.port, f"{self.prefix}/launch/{number}", order.nodes, order.ranks_per_node)
+        return RendezvousPoint(
+            self.address, self.port, f"{self.prefix}/launch/{number}", order.nodes, order.ranks_per_node
+        )
 
 
-def enter(group: Group, say: Callable[[str], None]) -> Grounds:
+def enter(group: ProcessEnvironment, say: Callable[[str], None]) -> SharedStore:
     """Open the store or reach it. Raises UsageError when that cannot be done in time."""
     store = _hosted(group, say) if group.rank == 0 and not group.agents else None
     address = _reached(group, say)
-    site = Site(nodes=group.nodes, ranks_per_node=group.local_size, host=group.address, port=group.port)
-    return Grounds(
+    site = Topology(nodes=group.nodes, ranks_per_node=group.local_size, host=group.address, port=group.port)
+    return SharedStore(
         group=group,
         address=address,
         port=group.port,
         prefix=f"parabench/inside/{group.name}",
-        environment=LOOPBACK if group.nodes == 1 else way_to(site, address).environment(),
+        environment=LOOPBACK if group.nodes == 1 else route_to(site, address).environment(),
         store=store,
     )
 
 
-def _hosted(group: Group, say: Callable[[str], None]) -> Any:
+def _hosted(group: ProcessEnvironment, say: Callable[[str], None]) -> Any:
     try:
         hosted = host(
-            Site(nodes=group.nodes, ranks_per_node=group.local_size, host=group.address, port=group.port, node=0), say
+            Topology(nodes=group.nodes, ranks_per_node=group.local_size, host=group.address, port=group.port, node=0),
+            say,
         )
     except UsageError as why:
         raise UsageError(
@@ -77,7 +80,7 @@ def _os_error(why: UsageError) -> str:
     return why.__cause__.strerror or str(why) if isinstance(why.__cause__, OSError) else str(why)
 
 
-def _reached(group: Group, say: Callable[[str], None]) -> str:
+def _reached(group: ProcessEnvironment, say: Callable[[str], None]) -> str:
     """The address at which the store answers."""
     until, why = time.monotonic() + BEGIN_S, "nothing answers yet"
     waiting = Waiting(say)
@@ -91,10 +94,10 @@ def _reached(group: Group, say: Callable[[str], None]) -> str:
         if not addresses:
             why = f"{group.address} resolves to no address"
         for address in addresses:
-            line = Line(address, group.port, "")
+            line = StoreClient(address, group.port, "")
             try:
                 line.ask(lambda store: store.check(["parabench"]), watch=watch, timeout_s=TRY_S)
-            except Lost as lost:
+            except StoreLost as lost:
                 why = str(lost)
             else:
                 return address
@@ -102,7 +105,7 @@ def _reached(group: Group, say: Callable[[str], None]) -> str:
                 line.end()
         watch()
         time.sleep(TRY_EVERY_S)
-    raise OfThisRank(
+    raise WrongRank(
         f"rank {group.rank} did not reach rank 0 at {group.address} port {group.port} within {BEGIN_S:g} s ({why}); "
         "give all ranks the same MASTER_ADDR and MASTER_PORT"
     )
