@@ -20,8 +20,7 @@ import torch
 import torch.distributed as dist
 from scipy import stats
 
-from parabench.plan.collective_case import CollectiveProtocol
-from parabench.plan.collective_modes import WARMUP_BATCHES
+from parabench.plan.collective_protocol import WARMUP_BATCHES, CollectiveProtocol
 from parabench.store.record import MIB
 from parabench.workloads.timing import MARKS, Bench
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from fake_results import ENVIRONMENT
 
-from parabench.plan.collective_case import REDUCING, CollectiveCase, CollectiveProtocol
+from parabench.plan.collective_case import REDUCING, CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import Plan, Skipped
 from parabench.signals import Interrupted
 from parabench.store.record import CollectiveSample, Failure, Finding, Launch, Status

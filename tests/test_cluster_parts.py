@@ -29,7 +29,8 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreClient, StoreLost
 from parabench.models import MODELS
 from parabench.plan.case import Case
-from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.protocol import Protocol
 from parabench.store.record import DeviceSample, Failure, HostSample, Status
 from parabench.strategies import STRATEGIES

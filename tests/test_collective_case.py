@@ -4,7 +4,8 @@ import fake_collectives as fake
 import pytest
 
 from parabench.errors import UsageError
-from parabench.plan.collective_case import OPS, CollectiveCase, CollectiveProtocol, parse_size, size_text
+from parabench.plan.collective_case import OPS, CollectiveCase, parse_size, size_text
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import Plan, Skipped
 from parabench.store.record import MIB, Phase
 

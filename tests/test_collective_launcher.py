@@ -25,7 +25,8 @@ from parabench.launch.context import LOST
 from parabench.launch.launcher import observed
 from parabench.launch.node import NodeResult
 from parabench.launch.processes import ProcessOutcome
-from parabench.plan.collective_case import OPS, CollectiveCase, CollectiveProtocol
+from parabench.plan.collective_case import OPS, CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.collectives_launch import collective_course, launch_collective, timed
 from parabench.workloads.exact import Truth

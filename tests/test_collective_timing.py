@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from fake_cuda import Device
 
-from parabench.plan.collective_case import CollectiveProtocol
-from parabench.plan.collective_modes import FIRST_RUN_IN_S, MOST_IN_A_BATCH, RUN_IN_S
+from parabench.plan.collective_protocol import FIRST_RUN_IN_S, MOST_IN_A_BATCH, RUN_IN_S, CollectiveProtocol
 from parabench.workloads import timing
 from parabench.workloads.timing import MARKS, Bench
 

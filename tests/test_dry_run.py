@@ -24,7 +24,7 @@ from parabench.errors import UsageError
 from parabench.machine.machine import Gpu, Machine
 from parabench.models import MODELS
 from parabench.plan.case import Case
-from parabench.plan.collective_modes import FIRST_RUN_IN_S, RUN_IN_S
+from parabench.plan.collective_protocol import FIRST_RUN_IN_S, RUN_IN_S
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, parse_axis, sweep

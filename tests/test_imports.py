@@ -46,9 +46,7 @@ TABLES = {
     "collectives", "collectives.averaging", "collectives.nccl", "data", "models", "models.precision", "strategies",
 }  # fmt: skip
 # What a measurement is, which everything speaks of; the rest of `plan` makes lists of it.
-CASES = {
-    "plan.case", "plan.collective_case", "plan.collective_modes", "plan.fields", "plan.link_protocol", "plan.protocol",
-}  # fmt: skip
+CASES = {"plan.case", "plan.collective_case", "plan.collective_protocol", "plan.fields", "plan.protocol"}
 APART = {word for layer in ORDER for word in layer.split() if "." in word}
 
 # Measuring and reading are two wings: neither imports the other, and only the rooms from `session` on see both.

@@ -22,8 +22,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Gpu, Machine
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.link_protocol import TOO_QUICK, LinkProtocol, rate
-from parabench.plan.protocol import Protocol
+from parabench.plan.protocol import TOO_QUICK, LinkProtocol, Protocol, rate
 from parabench.report.build import render
 from parabench.session import links as linking
 from parabench.session.session import Request, run_suite

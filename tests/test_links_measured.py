@@ -14,7 +14,7 @@ from hang_helpers import pass_when
 
 from parabench import files
 from parabench.plan.case import Case
-from parabench.plan.link_protocol import QUANTILE, LinkProtocol, rate
+from parabench.plan.protocol import QUANTILE, LinkProtocol, rate
 from parabench.store.record import MIB, Phase
 from parabench.store.results import load
 from parabench.workloads.links import MARKS, marks_path

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from guard import GUARD_S
 
-from parabench.plan.link_protocol import LinkProtocol
+from parabench.plan.protocol import LinkProtocol
 from parabench.store.record import MIB
 from parabench.workloads import links_nccl
 from parabench.workloads.links_nccl import HOLD_S, MOST_CYCLES_PER_S, TRIPS, NcclWire

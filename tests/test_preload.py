@@ -19,9 +19,8 @@ from parabench.launch.rank import die_with_driver, hand_over
 from parabench.launch.spec import LaunchSpec
 from parabench.models import MODELS
 from parabench.plan.case import Case
-from parabench.plan.collective_case import CollectiveProtocol
-from parabench.plan.link_protocol import LinkProtocol
-from parabench.plan.protocol import Protocol
+from parabench.plan.collective_protocol import CollectiveProtocol
+from parabench.plan.protocol import LinkProtocol, Protocol
 from parabench.store.record import MIB, Status
 from parabench.strategies import STRATEGIES
 from parabench.workloads import collectives as bench

@@ -26,7 +26,7 @@ from parabench.analysis.session import select_session
 from parabench.analysis.tables import case_table, launch_table, mean_peaks
 from parabench.analysis.text.format import milliseconds
 from parabench.cli import main
-from parabench.plan import link_protocol as links
+from parabench.plan import protocol as links
 from parabench.report.data.cases import page_data
 from parabench.report.data.comparison import several_data
 from parabench.session.progress import outcome

@@ -11,7 +11,8 @@ from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import all_verified, case
 from parabench.collectives.stream_queue import StreamLane
 from parabench.machine.versions import SHARED_GPU, SHARED_GPU_SINCE
-from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import MIB, Status
 from parabench.workloads.collectives_launch import launch_collective
 

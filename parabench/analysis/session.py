@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parabench.errors import UsageError
-from parabench.plan.collective_modes import timing_of
+from parabench.plan.collective_protocol import timing_of
 from parabench.store.store import Results
 
 

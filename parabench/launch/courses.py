@@ -9,7 +9,7 @@ from parabench.launch.node import Course
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.link_protocol import LinkProtocol
+from parabench.plan.protocol import LinkProtocol
 from parabench.workloads.collectives_launch import collective_course
 from parabench.workloads.links_launch import link_course
 

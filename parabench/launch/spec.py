@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from parabench.plan.case import Case
-from parabench.plan.link_protocol import LinkProtocol
 from parabench.plan.plan import KINDS
+from parabench.plan.protocol import LinkProtocol
 from parabench.store.record import AnyCase
 
 # What a session measures, and what is measured before it.

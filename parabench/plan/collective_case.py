@@ -6,28 +6,15 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from parabench.collectives.averaging import error_bound, most_that_shows
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import UsageError
 from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAMED, ranks_in_words, slug
-from parabench.plan.collective_modes import (
-    FEWEST_CALLS,
-    FIRST_RUN_IN_S,
-    GRAPH,
-    LATENCY,
-    MODES,
-    RUN_IN_S,
-    THROUGHPUT,
-    WARMUP_BATCHES,
-    calls_in,
-    in_whole_graphs,
-)
 from parabench.plan.fields import Field, check_fields
-from parabench.plan.protocol import DEADLINE, LAUNCHES, LONGEST_DEADLINE_S
-from parabench.store.record import MIB, Phase
+from parabench.store.record import MIB
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 REDUCING = ("all_reduce", "reduce_scatter")
@@ -94,127 +81,6 @@ def size_text(count: int) -> str:
 
 
 SIZE = Field(least=1, most=MOST_BYTES)
-CALLS = Field(least=1, most=100_000)
-
-
-class Slot(NamedTuple):
-    """What a clock is read around, a call or a batch of them: the size of the whole buffer in bytes, the form, the
-    phase, and its number within them."""
-
-    bytes: int
-    in_place: bool
-    phase: Phase
-    iteration: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveProtocol:
-    """How each launch measures, per size and form. `deadline_s` as in `case.Protocol`.
-
-    Throughput: `batches` of calls back to back, with a clock reading between batches. A batch has `iterations` calls;
-    None makes them so many that all batches take `measure_s` seconds, at least FEWEST_CALLS in all, the same number on
-    all ranks. `graph` replays them from CUDA graphs.
-
-    Latency: `iterations` calls, each after a barrier. None chooses them by size alone: as many as carry
-    MOST_MOVED_BYTES, within FEWEST and MOST.
-
-    Either comes after `warmup` calls, which are kept apart.
-    """
-
-    FEWEST: ClassVar[int] = 20
-    MOST: ClassVar[int] = 200
-    MOST_MOVED_BYTES: ClassVar[int] = 256 * MIB
-
-    mode: Annotated[
-        str,
-        Field(
-            choices=MODES,
-            option="--mode",
-            metavar="MODE",
-            help="throughput: calls back to back, as nccl-tests; latency: each after a barrier. [default: throughput]",
-        ),
-    ] = THROUGHPUT
-    graph: Annotated[bool, Field(option="--graph", help="Calls captured in a CUDA graph, as nccl-tests -G (NCCL).")] = (
-        False
-    )
-    launches: Annotated[int, LAUNCHES] = 3
-    measure_s: Annotated[
-        float,
-        Field(
-            above=0,
-            most=LONGEST_DEADLINE_S,
-            option="--measure-seconds",
-            metavar="SECONDS",
-            help="Throughput: how long calls of a size are timed in a launch. [default: 0.25, at least 20 calls]",
-        ),
-    ] = 0.25
-    batches: Annotated[
-        int,
-        replace(CALLS, option="--batches", help="Throughput: the clock is read after each of so many. [default: 10]"),
-    ] = 10
-    iterations: Annotated[
-        int | None,
-        replace(
-            CALLS,
-            option="--iterations",
-            help="Timed calls: of a batch, instead of --measure-seconds; in mode latency of a size. "
-            "[default: 20 to 200, fewer for large sizes]",
-        ),
-    ] = None
-    warmup: Annotated[
-        int, replace(CALLS, option="--warmup", help="Calls before them that are kept apart. [default: 5]")
-    ] = 5
-    deadline_s: Annotated[float | None, DEADLINE] = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.graph and self.mode == LATENCY:
-            raise UsageError("graph replays calls back to back, and mode latency times isolated ones; drop one of them")
-
-    @property
-    def timing(self) -> str:
-        """What its numbers are: THROUGHPUT, LATENCY or GRAPH. Numbers of different ones are not compared."""
-        return GRAPH if self.graph else self.mode
-
-    def iterations_at(self, size: int) -> int:
-        """Timed calls at `size` bytes in latency mode."""
-        if self.iterations is not None:
-            return self.iterations
-        return max(self.FEWEST, min(self.MOST, self.MOST_MOVED_BYTES // size))
-
-    def calls_in_a_batch(self, call_s: float) -> int:
-        """Calls between two readings in throughput mode, where one takes `call_s` seconds."""
-        if self.iterations is not None:
-            return in_whole_graphs(self.iterations, self.graph)
-        calls = max(calls_in(self.measure_s / self.batches, call_s), -(-FEWEST_CALLS // self.batches))
-        return in_whole_graphs(calls, self.graph)
-
-    def slots(self, case: CollectiveCase, size: int, in_place: bool) -> list[Slot]:
-        """The readings of one size and form, in their order; the same on every rank."""
-        counts = (WARMUP_BATCHES, self.batches)
-        if self.mode == LATENCY:
-            counts = (self.warmup, self.iterations_at(size))
-        return [
-            Slot(size, in_place, phase, iteration)
-            for phase, count in zip((Phase.WARMUP, Phase.MEASURE), counts, strict=True)
-            for iteration in range(count)
-        ]
-
-    def schedule(self, case: CollectiveCase) -> list[Slot]:
-        """Every reading of a launch, in its order: what a rank's n-th mark is of."""
-        return [slot for size, in_place in case.turns() for slot in self.slots(case, size, in_place)]
-
-    def expected_s(self, case: CollectiveCase, bytes_per_s: float) -> float:
-        """How long a launch takes at most, in seconds, where the calls' buffers travel at `bytes_per_s`."""
-        if self.mode == LATENCY:
-            return sum(slot.bytes for slot in self.schedule(case)) / bytes_per_s
-        seconds = 0.0
-        for size, _ in case.turns():
-            call_s = size / bytes_per_s
-            seconds += (WARMUP_BATCHES * self.warmup + self.batches * self.calls_in_a_batch(call_s)) * call_s
-            # Where calls are quicker than that, there are as many more.
-            seconds += (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
-        return seconds + FIRST_RUN_IN_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

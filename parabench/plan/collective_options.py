@@ -6,8 +6,8 @@ from typing import Any
 
 from parabench.collectives import is_backends
 from parabench.errors import UsageError
-from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
-from parabench.plan.collective_modes import LATENCY
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol
 
 # The options that are fields of a protocol.
 OPTIONS = ("mode", "graph", "launches", "iterations", "batches", "measure_s", "warmup")

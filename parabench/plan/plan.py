@@ -15,13 +15,12 @@ from parabench.errors import UsageError
 from parabench.machine.machine import Machine
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import DEFAULTS, DEVICES, Case
-from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
-from parabench.plan.collective_modes import LATENCY
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol
 from parabench.plan.defaults import unchosen
-from parabench.plan.fit_to_cluster import is_count, spread
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
-from parabench.plan.resolve import resolve, resolve_device
+from parabench.plan.resolve import fit_to_cluster, is_count, resolve, resolve_device
 from parabench.plan.suite import BATCH_PER_RANK, Suite, Sweep
 from parabench.plan.validate import check, check_fit, check_names, exceeds_machine, missing_requirement, needs_nccl
 from parabench.store.record import AnyCase
@@ -202,7 +201,7 @@ def make_plan(
     # On nodes of a given size nobody asked for those of the suite: they are ours, as what `auto` chooses is.
     ours = machine.ranks_per_node is not None and "world_size" not in overrides
     found: dict[Case, Found] = {}
-    for each in _cases(spread(suite, overrides, machine).override(overrides).sweeps, machine, ours):
+    for each in _cases(fit_to_cluster(suite, overrides, machine).override(overrides).sweeps, machine, ours):
         if each.odd is None or each.case not in found:
             found[each.case] = each
     for case, (_, automatic, odd) in found.items():

@@ -27,11 +27,11 @@ from parabench.plan.collective_case import (
     OPS,
     REDUCING,
     CollectiveCase,
-    CollectiveProtocol,
     parse_size,
     size_text,
 )
 from parabench.plan.collective_options import OPTIONS, check_captured, protocol_of
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.fields import split_values
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.plan import Plan, Skipped

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from parabench.analysis.text import format
 from parabench.machine.machine import this_machine
-from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol, size_text
-from parabench.plan.collective_modes import LATENCY, in_words
+from parabench.plan.collective_case import CollectiveCase, size_text
+from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, in_words
 from parabench.plan.plan import Plan
 from parabench.serve.text import duration
 from parabench.session.collectives import COMMENT, NAME, QUESTION, CollectivesRequest, plan_collectives

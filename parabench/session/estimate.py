@@ -15,7 +15,7 @@ from parabench.machine.machine import Machine
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import Case
-from parabench.plan.collective_case import CollectiveProtocol
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import KINDS, stored_protocol, unknown_fields
 from parabench.plan.protocol import Protocol
 from parabench.serve.text import duration

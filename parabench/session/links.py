@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from parabench.analysis.text import format
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
-from parabench.plan.link_protocol import ROUND_S, TOO_QUICK, LinkProtocol
+from parabench.plan.protocol import ROUND_S, TOO_QUICK, LinkProtocol
 from parabench.serve.text import duration
 from parabench.session.resume import Opened
 from parabench.store.store import Store, load

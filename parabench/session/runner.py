@@ -11,7 +11,8 @@ from typing import Protocol as Interface
 from parabench.collectives.nccl import is_nccls
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import Case
-from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import AnyProtocol, C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import Protocol
 from parabench.store.record import (

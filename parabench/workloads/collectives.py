@@ -19,7 +19,8 @@ from parabench.collectives.algorithm import make
 from parabench.collectives.wire import PIECE_BYTES
 from parabench.launch.rank import device_of, die_with_driver, hand_over, join_group, loaded_nccl
 from parabench.launch.rank_env import RankEnv
-from parabench.plan.collective_case import ROOT, CollectiveCase, CollectiveProtocol
+from parabench.plan.collective_case import ROOT, CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.workloads.exact import Truth, count_wrong
 from parabench.workloads.timing import MARKS, Bench
 

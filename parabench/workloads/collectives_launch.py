@@ -14,8 +14,8 @@ from parabench.launch.launcher import observe
 from parabench.launch.node import Course, NodeResult
 from parabench.launch.rank_env import RankEnv
 from parabench.launch.spec import LaunchSpec
-from parabench.plan.collective_case import CollectiveCase, CollectiveProtocol, Slot, size_text
-from parabench.plan.collective_modes import LATENCY
+from parabench.plan.collective_case import CollectiveCase, size_text
+from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, Slot
 from parabench.probes.step_clock import read_marks
 from parabench.store.record import CollectiveSample, Failure, Launch, Status
 from parabench.workloads.collectives import BenchJob, marks_path, run

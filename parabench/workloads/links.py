@@ -18,7 +18,7 @@ from parabench.collectives import join
 from parabench.launch.rank import device_of, die_with_driver, hand_over, join_group
 from parabench.launch.rank_env import RankEnv
 from parabench.plan.case import Case
-from parabench.plan.link_protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
+from parabench.plan.protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
 from parabench.workloads.link_pairs import schedule
 from parabench.workloads.links_nccl import NcclWire
 

@@ -12,7 +12,7 @@ from parabench.launch.node import Course, Marks
 from parabench.launch.rank_env import RankEnv
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
-from parabench.plan.link_protocol import TOO_QUICK, LinkProtocol
+from parabench.plan.protocol import TOO_QUICK, LinkProtocol
 from parabench.probes.step_clock import read_marks
 from parabench.store.record import LinkMessage, LinkSample, Phase, Status
 from parabench.workloads.link_pairs import schedule

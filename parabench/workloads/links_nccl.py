@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from parabench.plan.link_protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
+from parabench.plan.protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
 
 # So many round trips are enqueued at a time, and lie between two events.
 TRIPS = 10

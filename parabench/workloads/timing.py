@@ -13,8 +13,15 @@ import torch
 import torch.distributed as dist
 
 from parabench.collectives import join
-from parabench.plan.collective_case import CollectiveProtocol
-from parabench.plan.collective_modes import FEWEST_CALLS, FIRST_RUN_IN_S, LATENCY, RUN_IN_S, WARMUP_BATCHES, calls_in
+from parabench.plan.collective_protocol import (
+    FEWEST_CALLS,
+    FIRST_RUN_IN_S,
+    LATENCY,
+    RUN_IN_S,
+    WARMUP_BATCHES,
+    CollectiveProtocol,
+    calls_in,
+)
 
 Rows = npt.NDArray[np.float64]
 Call = Callable[[], object]

@@ -15,7 +15,7 @@ import pandas as pd
 from parabench.analysis.launch_number import STATISTIC, launch_number
 from parabench.analysis.session import Session
 from parabench.plan.collective_case import OPS, CollectiveCase
-from parabench.plan.collective_modes import LATENCY
+from parabench.plan.collective_protocol import LATENCY
 from parabench.store.record import GB, Phase, Status
 from parabench.store.store import Results
 

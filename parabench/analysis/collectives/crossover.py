@@ -14,7 +14,7 @@ from parabench.analysis.stats.block_model import fit
 from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.text import format
 from parabench.plan.collective_case import OPS, size_text
-from parabench.plan.collective_modes import LATENCY, in_words
+from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.store.record import Status
 from parabench.store.store import Results
 

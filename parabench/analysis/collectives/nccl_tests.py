@@ -17,7 +17,7 @@ from parabench.analysis.environment.nodes import crowded, several
 from parabench.analysis.session import Session
 from parabench.analysis.text import format as words
 from parabench.plan.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
-from parabench.plan.collective_modes import GRAPH, LATENCY, in_words
+from parabench.plan.collective_protocol import GRAPH, LATENCY, in_words
 from parabench.store.record import Status
 from parabench.store.store import Results
 

@@ -18,7 +18,7 @@ from parabench.analysis.text import format
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
 from parabench.plan.collective_case import OPS, size_text
-from parabench.plan.collective_modes import LATENCY, in_words
+from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.report.data.collectives import case_table, page_data
 from parabench.report.page import render_page
 from parabench.report.palette import in_native_order
