@@ -18,7 +18,7 @@ import torch.distributed as dist
 from parabench.models.model import Model
 from parabench.probes.backend_calls import NativeCalls
 from parabench.strategies.base import ParallelModel, StrategyContext
-from parabench.strategies.single import single
+from parabench.strategies.data_parallel import single
 
 
 class Device:

@@ -22,7 +22,7 @@ from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.ring import RING
 from parabench.models.model import Model
 from parabench.strategies.base import ParallelModel, StrategyContext
-from parabench.strategies.ddp import ddp
+from parabench.strategies.data_parallel import ddp
 
 # Where the faults strike.
 FAULTY_RANK, FAULTY_STEP = 1, 3

@@ -25,7 +25,7 @@ from parabench.models.gpt import GPT, next_token_loss
 from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.strategies import pipeline as recipe
+from parabench.strategies import pipeline
 from parabench.strategies.base import ParallelModel, RankInfo, StrategyContext
 from parabench.workloads import training as worker
 
@@ -148,7 +148,7 @@ def trained(cases: Sequence[Case], folder: Path) -> None:
     worker.die_with_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
-    recipe.PipelineStage = Noting  # type: ignore[misc]
+    pipeline.PipelineStage = Noting  # type: ignore[misc]
     worker.build_model = kept  # type: ignore[assignment]
     rank = int(os.environ["RANK"])
     worker.join_group(worker.Job(cases[0], Protocol(), RankEnv(folder=folder, timeout_s=GUARD_S)), rank)
@@ -209,7 +209,7 @@ class _Clock:
 
 def killed(model: Model, context: StrategyContext) -> ParallelModel:
     """A pipeline whose second rank is killed while the others wait for its messages, in the third step."""
-    parallel = recipe.pp(model, context)
+    parallel = pipeline.pp(model, context)
     if context.rank == 1:
         calls = itertools.count()
         compute = parallel.compute

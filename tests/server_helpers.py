@@ -14,10 +14,9 @@ from torch import Tensor
 from parabench.models.model import Model
 from parabench.strategies import parameter_server_async as module
 from parabench.strategies.base import ParallelModel, StrategyContext
-from parabench.strategies.local_only import local_only
+from parabench.strategies.data_parallel import local_only
 from parabench.strategies.parameter_server import parameter_server
-from parabench.strategies.parameter_server_async import parameter_server_async
-from parabench.strategies.versions import ParameterVersions
+from parabench.strategies.parameter_server_async import ParameterVersions, parameter_server_async
 
 Strategy = Callable[[Model, StrategyContext], ParallelModel]
 FAULTY_STEP = 3

@@ -21,8 +21,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.flops import count_flops
 from parabench.store.record import DeviceSample
-from parabench.strategies.base import RankInfo, StrategyContext
-from parabench.strategies.compute import ForwardBackward
+from parabench.strategies.base import ForwardBackward, RankInfo, StrategyContext
 from parabench.workloads.trainer import Training
 from parabench.workloads.training import Job, train_case
 

@@ -28,7 +28,7 @@ ORDER = (
     "collectives models",
     "data",
     "machine",
-    "plan strategies.snippet_lines",
+    "plan",
     "strategies.base strategies.snippet",
     "probes analysis",
     "data.loader report",

@@ -21,8 +21,8 @@ from parabench.collectives.algorithm import make
 from parabench.collectives.process_group import AlgorithmGroup
 from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
-from parabench.strategies import mesh
 from parabench.strategies.base import RankInfo
+from parabench.strategies.fsdp import flat_mesh, grid_mesh
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,9 @@ def two_dimensions(rank: int, size: int) -> Iterator[str]:
     made: list[object] = []
     # Some versions of torch give a mesh's groups of their own another backend than the default group has.
     setattr(DeviceMesh, "_init_process_groups", staticmethod(lambda *layout: made.append(layout)))  # noqa: B010
-    place = RankInfo(rank, size, torch.device("cpu"))
-    whole, split, flat = mesh.line(place), mesh.grid(place, 2, ("outer", "inner")), mesh.grid(place, size, ("a", "b"))
+    here = RankInfo(rank, size, torch.device("cpu"))
+    whole, split = flat_mesh(here), grid_mesh(here, 2, ("outer", "inner"))
+    flat = grid_mesh(here, size, ("a", "b"))
     if whole.get_group() is not dist.group.WORLD or flat.get_group("b") is not dist.group.WORLD:
         yield "all ranks in one dimension are another group than the default one"
     expected = {"outer": [rank % 2, rank % 2 + 2], "inner": [rank // 2 * 2, rank // 2 * 2 + 1]}
@@ -136,7 +137,7 @@ def two_dimensions(rank: int, size: int) -> Iterator[str]:
         yield f"kinds of groups: {alike}"
     if made:
         yield f"groups that torch made by itself: {made}"
-    membership.check_groups(place.device, "gloo", "ring")
+    membership.check_groups(here.device, "gloo", "ring")
 
 
 @pytest.mark.alone

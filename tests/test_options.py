@@ -16,8 +16,8 @@ from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Status
-from parabench.strategies import dp
 from parabench.strategies.base import StrategyContext
+from parabench.strategies.data_parallel import dp
 from parabench.workloads.verify import reference_of, verify
 
 pytestmark = pytest.mark.alone
@@ -102,7 +102,7 @@ def test_one_process_drives_all_devices(monkeypatch: pytest.MonkeyPatch) -> None
     given: dict[str, Any] = {}
     monkeypatch.setattr(dp.nn, "DataParallel", lambda module, device_ids: given.update(ids=device_ids) or module)
     model = Model(module=nn.Linear(2, 1), loss=torch.sub)
-    parallel = dp.dp(model, StrategyContext(0, 4, torch.device("cpu"), case_of(strategy="dp", world_size=4)))
+    parallel = dp(model, StrategyContext(0, 4, torch.device("cpu"), case_of(strategy="dp", world_size=4)))
     assert given["ids"] == [0, 1, 2, 3]
     assert (parallel.data_rank, parallel.data_ranks) == (0, 1)
     # Without CUDA torch's DataParallel calls the module as it is: the launch is one process with the whole batch.

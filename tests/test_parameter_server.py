@@ -24,10 +24,9 @@ from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Status
-from parabench.strategies.base import StrategyContext
-from parabench.strategies.optimizer import adamw
-from parabench.strategies.remote import FlatParameters
-from parabench.strategies.versions import ParameterVersions
+from parabench.strategies.base import StrategyContext, adamw
+from parabench.strategies.parameter_server import FlatParameters
+from parabench.strategies.parameter_server_async import ParameterVersions
 from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, reference_of, verify
 
 pytestmark = pytest.mark.alone

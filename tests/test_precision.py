@@ -23,8 +23,8 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.validate import check as check_case
 from parabench.plan.validate import missing_requirement
 from parabench.store.record import Status
+from parabench.strategies.base import adamw
 from parabench.strategies.loss_scale import FIRST_SCALE, GROWTH_INTERVAL, LossScale
-from parabench.strategies.optimizer import adamw
 from parabench.workloads.verify import TOLERANCES, reference_of, verify
 
 CPU = torch.device("cpu")

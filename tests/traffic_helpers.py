@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from parabench.models.model import Model
-from parabench.strategies import ddp as torchs
-from parabench.strategies import single as alone
+from parabench.strategies import data_parallel
 from parabench.strategies.base import ParallelModel, StrategyContext
 
 # Where struct tcp_info (linux/tcp.h) has tcpi_notsent_bytes, u32, and tcpi_bytes_sent and tcpi_bytes_retrans, u64.
@@ -84,11 +83,11 @@ def noted(parallel: ParallelModel) -> ParallelModel:
 
 
 def single(model: Model, context: StrategyContext) -> ParallelModel:
-    return noted(alone.single(model, context))
+    return noted(data_parallel.single(model, context))
 
 
 def ddp(model: Model, context: StrategyContext) -> ParallelModel:
-    return noted(torchs.ddp(model, context))
+    return noted(data_parallel.ddp(model, context))
 
 
 def chatty(model: Model, context: StrategyContext) -> ParallelModel:

@@ -21,7 +21,7 @@ from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
 from parabench.models.model import Model
 from parabench.strategies.base import ParallelModel, StrategyContext
-from parabench.strategies.ddp import ddp
+from parabench.strategies.data_parallel import ddp
 from parabench.strategies.fsdp import fsdp
 from parabench.strategies.tensor_parallel import tp
 

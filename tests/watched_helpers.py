@@ -18,7 +18,7 @@ from parabench.probes.backend_calls import NativeCalls
 from parabench.probes.collective_calls import Call, Recorder
 from parabench.probes.step_clock import Moments
 from parabench.strategies.base import ParallelModel, StrategyContext
-from parabench.strategies.ddp import ddp
+from parabench.strategies.data_parallel import ddp
 
 CPU = torch.device("cpu")
 NUMEL = 6

@@ -13,8 +13,7 @@ from parabench.collectives.reduction import Reduction
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
 from parabench.models.model import Model
-from parabench.strategies.base import ParallelModel, StrategyContext
-from parabench.strategies.compute import ForwardBackward
+from parabench.strategies.base import ForwardBackward, ParallelModel, StrategyContext
 
 # The rank whose wire breaks.
 BROKEN_RANK = 1

@@ -12,7 +12,7 @@ from benchmarks.gpu.trainings import case, launched
 from parabench.models.model import Model
 from parabench.store.record import Status
 from parabench.strategies.base import ParallelModel, StrategyContext
-from parabench.strategies.ddp import ddp
+from parabench.strategies.data_parallel import ddp
 
 DEADLINE_S = 30.0
 # More than any device has: logits of 50304 classes for each of its tokens.

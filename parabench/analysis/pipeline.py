@@ -18,7 +18,7 @@ def bubbles(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
 
     `launches` is `frames.launch_table`, `whole` as `Results` has it. `stages`, `microbatches`, `schedule`: what ran;
     `theory` the bubble of that schedule where all stages take equally long and messages nothing
-    (`strategies/bubble.py` derives it). A launch's bubble is 1 - the mean over its ranks of the share of a step in
+    (`plan/pipeline_schedule.py` derives it). A launch's bubble is 1 - the mean over its ranks of the share of a step in
     which they compute, messages and uneven stages included; `measured` is the median over the `n_launches` that count
     and of which every rank's share is known, NaN without any. All bubbles are shares of the whole time.
     """

@@ -11,6 +11,7 @@ import torch.autograd.profiler
 import torch.distributed._composable.replicate
 import torch.distributed.elastic.multiprocessing.api
 import torch.distributed.fsdp
+import torch.distributed.optim
 import torch.distributed.tensor.parallel
 
 import parabench.cli
@@ -27,21 +28,12 @@ import parabench.models.gpt
 import parabench.models.mlp
 import parabench.models.mnist
 import parabench.models.toy
-import parabench.strategies.ddp
-import parabench.strategies.dp
+import parabench.strategies.data_parallel
 import parabench.strategies.fsdp
-import parabench.strategies.hsdp
-import parabench.strategies.layer_split
-import parabench.strategies.local_only
 import parabench.strategies.parameter_server
 import parabench.strategies.parameter_server_async
 import parabench.strategies.pipeline
-import parabench.strategies.single
 import parabench.strategies.tensor_parallel
-import parabench.strategies.tp_ddp
-import parabench.strategies.tp_fsdp
-import parabench.strategies.zero1
-import parabench.strategies.zero2
 import parabench.workloads.collectives
 import parabench.workloads.links
 import parabench.workloads.training

@@ -1,6 +1,6 @@
-"""The family of strategies: what must be known of each before anything is launched, and without torch.
+"""The strategies: what must be known of each before anything is launched, and without torch.
 
-How each one is done stands in `parabench/strategies/`, a recipe a file.
+How a family of them is done stands in a module of its own beside this table.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _PLAN = frozenset({"tensor_parallel"})
 
 STRATEGIES: dict[str, StrategyEntry] = {
     "single": StrategyEntry(
-        target="parabench.strategies.single:single",
+        target="parabench.strategies.data_parallel:single",
         summary="one device: the reference",
         axes=_ALONE,
         splits="nothing",
@@ -92,7 +92,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         one_rank_only=True,
     ),
     "dp": StrategyEntry(
-        target="parabench.strategies.dp:dp",
+        target="parabench.strategies.data_parallel:dp",
         summary="DataParallel: one process scatters the batch over its CUDA devices; no other process",
         axes=_ALONE,
         splits="batch",
@@ -100,7 +100,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         one_process=True,
     ),
     "ddp": StrategyEntry(
-        target="parabench.strategies.ddp:ddp",
+        target="parabench.strategies.data_parallel:ddp",
         summary="DistributedDataParallel: a replica a rank, gradients all-reduced in buckets",
         axes=_DDP,
         splits="batch",
@@ -108,7 +108,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         local_forward=True,
     ),
     "zero1": StrategyEntry(
-        target="parabench.strategies.zero1:zero1",
+        target="parabench.strategies.data_parallel:zero1",
         summary="ZeroRedundancyOptimizer over DDP: each rank keeps the optimizer state of its parameters",
         axes=_DDP,
         splits="batch, optimizer state",
@@ -116,7 +116,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         local_forward=True,
     ),
     "zero2": StrategyEntry(
-        target="parabench.strategies.zero2:zero2",
+        target="parabench.strategies.fsdp:zero2",
         summary="FSDP2 that keeps gathered parameters from forward to backward: gradients and optimizer state sharded",
         axes=_REDUCING,
         splits="batch, gradients, optimizer state; parameters between steps",
@@ -130,7 +130,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="parameters, gathered for forward and again for backward; gradients, reduce-scattered",
     ),
     "hsdp": StrategyEntry(
-        target="parabench.strategies.hsdp:hsdp",
+        target="parabench.strategies.fsdp:hsdp",
         summary="FSDP2 inside each node of ranks_per_node ranks, replicas across nodes",
         axes=_REDUCING | {"ranks_per_node"},
         splits="batch; inside a node parameters, gradients, optimizer state",
@@ -146,7 +146,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="activations, all-reduced in forward and their gradients in backward",
     ),
     "tp_ddp": StrategyEntry(
-        target="parabench.strategies.tp_ddp:tp_ddp",
+        target="parabench.strategies.tensor_parallel:tp_ddp",
         summary="tensor parallel inside groups of tp_size ranks, DistributedDataParallel between them",
         axes=_TENSOR | _DDP | {"tp_size"},
         layout=Layout.GRID,
@@ -155,7 +155,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="activations inside a group; gradients of each rank's part of the layers, between groups",
     ),
     "tp_fsdp": StrategyEntry(
-        target="parabench.strategies.tp_fsdp:tp_fsdp",
+        target="parabench.strategies.tensor_parallel:tp_fsdp",
         summary="tensor parallel inside groups of tp_size ranks, FSDP2 between them",
         axes=_TENSOR | _REDUCING | {"tp_size"},
         layout=Layout.GRID,
@@ -175,7 +175,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     ),
     "layer_split": StrategyEntry(
         own_steps=True,
-        target="parabench.strategies.layer_split:layer_split",
+        target="parabench.strategies.pipeline:layer_split",
         summary="the naive vertical split: one stage after the other, the whole batch at once",
         layout=Layout.PIPELINE,
         needs=frozenset({"blocks"}),
@@ -203,7 +203,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     ),
     "local_only": StrategyEntry(
         own_steps=True,
-        target="parabench.strategies.local_only:local_only",
+        target="parabench.strategies.data_parallel:local_only",
         summary="no gradient exchange at all: the headroom, what communication could cost at most; no answer",
         axes=_ALONE,
         rule=Rule.FIRST_LOSS,

@@ -1,8 +1,8 @@
-"""What a strategy is given and what it gives back."""
+"""What a strategy is given and what it gives back, and the ordinary step: forward, loss, backward, then AdamW."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from parabench.models.model import Loss
 from parabench.plan.case import Case
+
+# Brown et al., "Language models are few-shot learners", 2020, appendix B; the rate is nanoGPT's order of size.
+SETTINGS: dict[str, Any] = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +112,47 @@ class ParallelModel:
     counted: bool = True
     facts: Callable[[], dict[str, Any]] = field(default=dict)
     numbers: Callable[[], dict[str, float]] = field(default=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBackward:
+    """The ordinary way. With gradient accumulation the batch is cut in equal parts, and the gradients add up to the
+    mean over all of them; each part is computed in the context `gradient_sync(whether it is the last)`. `scale` says by
+    what the loss is multiplied before backward."""
+
+    module: nn.Module
+    loss: Loss
+    context: StrategyContext
+    gradient_sync: Callable[[bool], AbstractContextManager[Any]] = always_sync
+    scale: Callable[[], float] | None = None
+
+    def __call__(self, inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
+        """Leave the gradients of the batch's mean loss; returns it."""
+        parts = self.context.case.grad_accumulation
+        if parts == 1:
+            with self.context.autocast():
+                loss = self.loss(self.module(inputs), targets)
+            clock.mark()
+            self._backward(loss)
+            return loss.detach()
+        clock.skip()
+        total = torch.zeros((), device=inputs.device)
+        for i, (some, theirs) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
+            with self.gradient_sync(i == parts - 1):
+                with self.context.autocast():
+                    loss = self.loss(self.module(some), theirs) / parts
+                self._backward(loss)
+            total += loss.detach()
+        return total
+
+    def _backward(self, loss: Tensor) -> None:
+        (loss if self.scale is None else loss * self.scale()).backward()
+
+
+def adamw(parameters: Iterable[nn.Parameter], *, fused: bool) -> torch.optim.Optimizer:
+    """AdamW over `parameters`, one group for each kind of tensor: a fused step can't mix them."""
+    groups: dict[object, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        groups.setdefault(mesh, []).append(parameter)
+    return torch.optim.AdamW([{"params": each} for each in groups.values()], fused=fused, **SETTINGS)

@@ -15,9 +15,8 @@ from deepspeed.utils import safe_get_full_grad
 from torch import Tensor, nn
 
 from parabench.models.model import Loss, Model
-from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext
+from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, adamw
 from parabench.strategies.norm import squares_of
-from parabench.strategies.optimizer import adamw
 
 
 def stage1(model: Model, context: StrategyContext) -> ParallelModel:

@@ -1,7 +1,7 @@
 """Pipeline parallel: each rank holds some of the layers, and micro-batches pass from rank to rank, so that all compute.
 
 Huang et al., "GPipe", 2019; Narayanan et al., "Efficient large-scale language model training on GPU clusters using
-Megatron-LM", 2021. `strategies/bubble.py` says how much of the time is waiting all the same.
+Megatron-LM", 2021. `plan/pipeline_schedule.py` says how much of the time is waiting all the same.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
 from parabench.probes.pipeline_busy import BusyShare
 from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext
 from parabench.strategies.norm import norm_over_ranks
-from parabench.strategies.pipeline_stages import drop_all_but, holders, stages_from
-from parabench.strategies.tied import TiedGradients
+from parabench.strategies.pipeline_stages import TiedGradients, drop_all_but, holders, stages_from
 
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti
 
@@ -30,6 +29,15 @@ def pp(model: Model, context: StrategyContext) -> ParallelModel:
     case = context.case
     microbatches = case.microbatches or automatic(case.schedule, case.world_size, case.global_batch)
     return pipelined(model, context, schedule=case.schedule, microbatches=microbatches)
+
+
+def layer_split(model: Model, context: StrategyContext) -> ParallelModel:
+    """The naive vertical split: the same stages as a pipeline's, and the whole batch at once.
+
+    One rank computes at a time, and all others wait, (n - 1)/n of the time: a pipeline of a single micro-batch. It
+    trains what fits on no single device, n times as slowly as n devices could.
+    """
+    return pipelined(model, context, schedule="gpipe", microbatches=1, called="layer_split")
 
 
 def pipelined(

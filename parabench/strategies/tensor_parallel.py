@@ -8,21 +8,68 @@ reduce-scatter after it carry together what the all-reduce did, and what the nor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ParallelStyle, RowwiseParallel, parallelize_module
+from torch.func import functional_call
 
 from parabench.errors import UsageError
 from parabench.models.model import Model
 from parabench.plan.case import Case
-from parabench.strategies import mesh
 from parabench.strategies.base import ParallelModel, StrategyContext
+from parabench.strategies.data_parallel import bucket_facts, gradient_sync, replicate
+from parabench.strategies.fsdp import flat_mesh, grid_mesh, sharded
+from parabench.strategies.norm import norm_of
 
 
 def tp(model: Model, context: StrategyContext) -> ParallelModel:
     """Split the layers over all ranks."""
-    split_layers(model, context, mesh.line(context))
+    split_layers(model, context, flat_mesh(context))
     return ParallelModel(module=model.module, data_rank=0, data_ranks=1)
+
+
+def tp_ddp(model: Model, context: StrategyContext) -> ParallelModel:
+    """Tensor parallel inside groups of tp_size ranks, DistributedDataParallel between the groups.
+
+    DDP takes plain tensors only, so it gets each rank's part of the layers as such, and its buckets and options are
+    those of `ddp`. (`DistributedDataParallel(device_mesh=...)` does the same with hooks, which lose the module's
+    parameters in the first forward: torch 2.13.)
+    """
+    mesh = tensor_parallel_mesh(context)
+    split_layers(model, context, mesh["tp"])
+    parts = Parts(model.module)
+    module = replicate(parts, context, process_group=mesh.get_group("dp"))
+    return ParallelModel(
+        module=module,
+        data_rank=mesh["dp"].get_local_rank(),
+        data_ranks=mesh["dp"].size(),
+        parameters=dict(zip(parts.names, parts.parts, strict=True)),
+        whole=parts.whole,
+        gradient_norm=lambda: norm_of(parts.gradients()),
+        gradient_sync=gradient_sync(module, context.case),
+        facts=lambda: bucket_facts(module),
+    )
+
+
+def tp_fsdp(model: Model, context: StrategyContext) -> ParallelModel:
+    """Tensor parallel inside groups of tp_size ranks, FSDP2 between the groups.
+
+    What torchtitan calls 2-D. Activations travel inside a group, where links are fast; each rank's part of the layers
+    is sharded again over the ranks that hold the same part in the other groups.
+    """
+    mesh = tensor_parallel_mesh(context)
+    split_layers(model, context, mesh["tp"])
+    data = mesh["dp"]
+    return sharded(model, context, data, data.get_local_rank(), data.size())
+
+
+def tensor_parallel_mesh(context: StrategyContext) -> DeviceMesh:
+    """Ranks in groups of `tp_size` consecutive ones that share layers ("tp"), and across those groups ("dp")."""
+    return grid_mesh(context, context.case.tp_size or context.world_size, ("dp", "tp"))
 
 
 def split_layers(model: Model, context: StrategyContext, among: DeviceMesh) -> None:
@@ -49,7 +96,48 @@ def plan_of(model: Model, case: Case) -> dict[str, ParallelStyle]:
     return plan
 
 
-def grid(context: StrategyContext) -> DeviceMesh:
-    """Ranks in groups of `tp_size` consecutive ones that share layers ("tp"), and across those groups ("dp")."""
-    inside = context.case.tp_size or context.world_size
-    return mesh.grid(context, inside, ("dp", "tp"))
+class Parts(nn.Module):
+    """A module whose parameters are this rank's parts of `whole`'s, plain tensors in the same memory.
+
+    `names` and `parameters()` go side by side.
+    """
+
+    def __init__(self, whole: nn.Module) -> None:
+        super().__init__()
+        named = dict(whole.named_parameters())
+        self.names = list(named)
+        self.parts = nn.ParameterList(_part(parameter) for parameter in named.values())
+        self._layouts = {
+            part: (parameter.device_mesh, parameter.placements, parameter.shape, parameter.stride())
+            for part, parameter in zip(self.parts, named.values(), strict=True)
+            if isinstance(parameter, DTensor)
+        }
+        # In a tuple, so that it is no submodule: its parameters are not DDP's.
+        self._whole = (whole,)
+
+    def forward(self, *inputs: Any) -> Any:
+        """What `whole` computes, with these parts."""
+        parameters = {name: self.placed(part, part) for name, part in zip(self.names, self.parts, strict=True)}
+        return functional_call(self._whole[0], parameters, inputs)
+
+    def placed(self, part: nn.Parameter, tensor: Tensor) -> Tensor:
+        """`tensor`, which is `part` or its gradient, as what it is a part of."""
+        if part not in self._layouts:
+            return tensor
+        mesh, placements, shape, stride = self._layouts[part]
+        return DTensor.from_local(tensor, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+    def whole(self, part: nn.Parameter, tensor: Tensor) -> Tensor:
+        """The same, gathered. A collective call."""
+        placed = self.placed(part, tensor)
+        return placed.full_tensor() if isinstance(placed, DTensor) else placed
+
+    def gradients(self) -> Iterator[Tensor]:
+        """The gradients that are there, those of parts as what they are parts of."""
+        for part in self.parts:
+            if part.grad is not None:
+                yield self.placed(part, part.grad)
+
+
+def _part(parameter: nn.Parameter) -> nn.Parameter:
+    return nn.Parameter(parameter.to_local().detach()) if isinstance(parameter, DTensor) else parameter

@@ -36,11 +36,9 @@ from parabench.probes.step_clock import Awaited, StepClock, tell_counts
 from parabench.registry import load
 from parabench.store.record import METRICS
 from parabench.strategies import STRATEGIES, base, entry_of
-from parabench.strategies.base import ParallelModel, RankInfo, StrategyContext
-from parabench.strategies.compute import ForwardBackward
+from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, StrategyContext, adamw
 from parabench.strategies.loss_scale import LossScale
 from parabench.strategies.norm import norm_of
-from parabench.strategies.optimizer import adamw
 from parabench.workloads.pace import Agreement, warm_up
 from parabench.workloads.trainer import Training, train
 
