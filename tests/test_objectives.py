@@ -16,6 +16,7 @@ from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.cli import main
 from parabench.errors import UsageError
+from parabench.plan.case import DEFAULTS
 from parabench.store.record import MIB, DeviceSample, Status
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "best.schema.json").read_text())
@@ -34,6 +35,8 @@ def spots(tmp_path, launches, objective="step_s", by=(), **more):
 def valid(text):
     told = json.loads(text)
     jsonschema.validate(told, SCHEMA, jsonschema.Draft202012Validator)
+    for answer in told:
+        assert {*answer["differing"]} <= {*DEFAULTS}
     return told
 
 

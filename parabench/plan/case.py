@@ -39,7 +39,7 @@ class Case:
     work. Of `nodes` machines each has as many of the ranks. `threads` is how many CPU threads a rank computes with: 1,
     as torchrun sets it, so that "one device" stays the same thing at every world size.
 
-    Of the strategy, each only where it has them (`family.OPTIONAL`):
+    Of the strategy, each only where it has them (`strategies.OPTIONAL`):
     `bucket_mib` is DDP's bucket cap, and for FSDP how many MiB of parameters form one unit; None is PyTorch's own
     default (DDP: 1 MiB for the first bucket, 25 after; FSDP: one block a unit). `ranks_per_node` groups ranks for
     `two_level` and is how many share a shard of `hsdp`. `grad_accumulation` is how many parts of a rank's batch are

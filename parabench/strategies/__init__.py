@@ -60,22 +60,6 @@ class StrategyEntry(Entry):
         return self.package if absent else None
 
 
-# Axes that only some strategies have; a sweep over several strategies drops them for the others.
-OPTIONAL = (
-    "algorithm",
-    "bucket_mib",
-    "ranks_per_node",
-    "grad_accumulation",
-    "no_sync",
-    "find_unused_parameters",
-    "static_graph",
-    "gradient_as_bucket_view",
-    "tp_size",
-    "sequence_parallel",
-    "schedule",
-    "microbatches",
-)
-
 _REDUCING = frozenset({"algorithm", "bucket_mib", "grad_accumulation", "no_sync"})
 _DDP = _REDUCING | {"find_unused_parameters", "static_graph", "gradient_as_bucket_view"}
 _TENSOR = frozenset({"algorithm", "sequence_parallel", "grad_accumulation"})
@@ -230,6 +214,9 @@ STRATEGIES: dict[str, StrategyEntry] = {
         )
     },
 }
+
+# Axes that only some strategies have; a sweep over several strategies drops them for the others.
+OPTIONAL = frozenset[str]().union(*(entry.axes for entry in STRATEGIES.values()))
 
 # What is assumed of a user's own strategy: a data-parallel one with DDP's axes.
 USERS_OWN = StrategyEntry(target="", summary="a user's own", axes=_DDP, splits="batch")
