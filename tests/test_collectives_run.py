@@ -97,16 +97,6 @@ def test_isolated_calls_are_another_mode_and_say_so(tmp_path):
     assert run(CollectivesRequest(argv=[], out=tmp_path / "out", resume=True), fake.FakeCollectiveLauncher())[0] == 0
 
 
-def test_a_plan_of_before_there_were_modes_is_of_isolated_calls(tmp_path):
-    run(request(tmp_path, mode="latency"), fake.FakeCollectiveLauncher())
-    store = tmp_path / "out" / "results.db"
-    with closing(sqlite3.connect(store)) as db, db:
-        db.execute("UPDATE session SET plan = json_remove(plan, '$.protocol.mode', '$.protocol.batches')")
-    assert select_session(load(store)).timing == "latency"
-    again = request(tmp_path, mode="latency", resume=True)
-    assert run(again, fake.FakeCollectiveLauncher())[0] == 0
-
-
 def test_captured_calls_are_nccls_own(tmp_path):
     def asked(**more):
         return plan_collectives(CollectivesRequest(argv=[], out=tmp_path, graph=True, **more), GPUS)

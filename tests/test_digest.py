@@ -1,4 +1,4 @@
-"""What a store keeps in brief of its samples: the same as all of them say, written, upgraded or made on reading."""
+"""What a store keeps in brief of its samples: the same as all of them say."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import fake_results as fake
 import numpy as np
 import pandas as pd
 import pytest
-from fake_old_store import make_older
 
 from parabench.analysis.session import select_session
 from parabench.analysis.tables import launch_table
 from parabench.store.record import STEP_PARTS, Sample
-from parabench.store.store import Store, load
+from parabench.store.store import load
 
 KEYS = ["launch_id", "metric", "phase", "rank"]
-BRIEF = ("steps", "medians", "whole")
 
 
 @pytest.fixture
@@ -75,23 +73,6 @@ def test_digests_say_what_all_samples_say(store):
         pd.testing.assert_frame_equal(ordered(getattr(results, name)), ordered(expected), check_exact=True)
     assert results.steps["step_s"].isna().any()
     assert results.whole["value"].isna().any()
-
-
-def test_a_store_without_digests_is_read_alike_and_gets_them_when_it_is_written(store):
-    new = load(store)
-    expected = [getattr(new, name) for name in BRIEF]
-    table = launch_table(new, select_session(new))
-    make_older(store, 4)
-    before = store.read_bytes()
-    for _ in ("read", "upgraded"):
-        old = load(store)
-        for name, own in zip(BRIEF, expected, strict=True):
-            pd.testing.assert_frame_equal(getattr(old, name), own)
-        pd.testing.assert_frame_equal(launch_table(old, select_session(old)), table)
-        assert before is None or store.read_bytes() == before
-        Store.open_or_create(store).close()
-        before = None
-    assert len(sqlite3.connect(store).execute("SELECT 1 FROM digest").fetchall()) > 0
 
 
 def test_reading_a_session_takes_no_look_at_all_samples(store):

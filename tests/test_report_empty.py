@@ -6,11 +6,9 @@ import fake_collectives
 import fake_results as fake
 import pytest
 from browser_helpers import each_tab, needs_chromium, opened, too_wide, unmarked
-from fake_old_store import make_older
 
 from parabench.report.build import write_report
 from parabench.store.record import Failure, Status
-from parabench.store.store import load
 
 WRONG = Failure("loss 3.1 of step 2 differs from the reference's 3.0")
 
@@ -25,13 +23,6 @@ def without_memory():
     for one in launches:
         one.samples = [sample for sample in one.samples if sample.metric != "peak_rss_bytes"]
     return launches
-
-
-def older(path):
-    """A store as the first schema had it: no spans, no calls in phases, no digests."""
-    fake.write(path, fake.sweep([fake.case(world_size=n) for n in (2, 4)], lambda c: 0.04, noise=0.01))
-    make_older(path, 1)
-    return load(path)
 
 
 def collective(*launches, **told):
@@ -81,7 +72,10 @@ STATES = {
         ),
         "The session is not finished",
     ),
-    "older schema": (older, "No instrumented steps"),
+    "no instrumented steps": (
+        training(fake.sweep([fake.case(world_size=n) for n in (2, 4)], lambda c: 0.04, noise=0.01)),
+        "No instrumented steps",
+    ),
     "collectives, none": (collective(finished=False), "No launch was recorded, so there is no fastest algorithm."),
     "collectives, none ok": (
         collective(fake_collectives.launch(ONE, float, status=Status.HUNG, failure=Failure("no end"))),

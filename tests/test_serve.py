@@ -20,7 +20,6 @@ import fake_results as fake
 import pytest
 from browser_helpers import drawn, needs_chromium
 from click.testing import CliRunner
-from fake_old_store import make_older
 from guard import GUARD_S
 from test_driver import end, signals_as_usual
 from werkzeug.test import Client
@@ -149,12 +148,6 @@ def test_what_is_not_there_yet_is_waited_for_and_what_is_no_store_is_refused(tmp
     for path in (tmp_path / "text.db", tmp_path):
         with pytest.raises(UsageError, match=r"give the results\.db of a run"):
             standing(path, None)
-
-
-def test_an_older_store_stands_somewhere_too(tmp_path):
-    path = planned(tmp_path / "r.db", [took(CASES[0], 1.0)])
-    make_older(path, 3)
-    assert standing(path, None).done == 1
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_a_label_names_the_session_and_a_second_run_appends(suite, tmp_path):
     assert list(load(tmp_path / "out" / "results.db").session["label"]) == ["base", "new"]
 
 
-def test_a_store_that_is_none_or_newer_is_refused(suite, tmp_path):
+def test_a_store_that_is_none_or_of_another_schema_is_refused(suite, tmp_path):
     (tmp_path / "out").mkdir()
     store = tmp_path / "out" / "results.db"
     store.write_text("not a database at all, but long enough to be looked at" * 100)
@@ -223,7 +223,7 @@ def test_a_store_that_is_none_or_newer_is_refused(suite, tmp_path):
         db.execute("PRAGMA user_version = 99")
     db.close()
     for use in (lambda: load(store), lambda: run(request(suite, tmp_path), FakeLauncher())):
-        with pytest.raises(UsageError, match="schema 99, newer than"):
+        with pytest.raises(UsageError, match="has schema 99, and parabench"):
             use()
 
 

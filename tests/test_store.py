@@ -1,54 +1,67 @@
-"""A store: read as an older version left it, brought up to date by writing, and what several nodes add to it."""
+"""A store: its tables, what is refused as one, and what several nodes add to it."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import fake_results as fake
 import pytest
-from fake_old_store import make_older
 
+from parabench import __version__
 from parabench.errors import UsageError
+from parabench.serve.progress import standing
+from parabench.session.dry_run import left_in
 from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
-from parabench.store.results import check_version
-from parabench.store.schema import SCHEMA_VERSION, new_columns
+from parabench.store.results import check_store
+from parabench.store.schema import SCHEMA_VERSION, create_statements
 from parabench.store.store import Store, load
 
 
-def contents(path):
-    """Every table with its columns in the order that SELECT * has them in, whatever the statement that made it."""
-    with sqlite3.connect(path) as db:
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
-        found = {name: db.execute(f"PRAGMA table_info({name})").fetchall() for name in tables}
-    db.close()
-    return {name: [row[1:5] for row in rows] for name, rows in found.items()}
+def test_the_page_about_the_store_names_all_tables_and_columns(tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "store.md").read_text()
+    told = {name: columns.split() for name, columns in re.findall(r"^(\w+)\(([^)]*)\)", page, re.M)}
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(create_statements())
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        made = {name: [row[1] for row in db.execute(f"PRAGMA table_info({name})")] for name in tables}
+    assert {name: [each.rstrip(",") for each in columns] for name, columns in told.items()} == made
+    assert f"`PRAGMA user_version` is {SCHEMA_VERSION}." in page
 
 
-@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
-def test_an_older_store_is_read_as_it_is_and_brought_up_to_date_by_writing(version, tmp_path):
-    path, new = tmp_path / "old.db", tmp_path / "new.db"
-    for store in (path, new):
-        one = fake.launch(fake.case(), 0.04, device_samples=[DeviceSample(0, 0.1, "power_w", 300.0)])
-        fake.write(store, [one])
-    make_older(path, version)
+def test_what_may_be_unknown_may_be_null_and_nothing_else():
+    made = create_statements()
+    assert "CREATE TABLE sample(launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, " in made
+    assert "step INTEGER, phase TEXT NOT NULL, metric TEXT NOT NULL, value REAL);" in made
+    assert "launch_id INTEGER REFERENCES launch(id), code TEXT NOT NULL" in made
+    assert "place BLOB NOT NULL" in made
+
+
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, 99])
+def test_a_store_of_another_schema_is_refused_and_left_as_it_is(version, tmp_path):
+    path = tmp_path / "r.db"
+    fake.write(path, [fake.launch(fake.case())])
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    lacking = new_columns(version)
-    for column in lacking:
-        assert column.name in getattr(load(path), column.table).columns
-    assert list(load(path).device_sample["node"]) == [0]
-    assert list(load(path).span.columns) == ["launch_id", "rank", "step", "name", "start_s", "end_s"]
-    assert list(load(path).host_sample.columns) == list(load(new).host_sample.columns)
-    assert list(load(path).links.columns) == ["session_id", *LinkSample._fields]
+    told = (
+        rf"r\.db has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; use"
+    )
+    for use in (load, Store.open_or_create, lambda path: standing(path, None), lambda path: left_in(path, None)):
+        with pytest.raises(UsageError, match=told):
+            use(path)
     assert path.read_bytes() == before
-    with Store.open_or_create(path):
-        pass
-    assert list(load(path).device_sample["node"]) == [0]
-    fake.write(path, [fake.launch(fake.case(), 0.04)])
-    assert len(load(path).launch) == 2
-    columns = {name: sorted(map(repr, rows)) for name, rows in contents(path).items()}
-    assert columns == {name: sorted(map(repr, rows)) for name, rows in contents(new).items()}
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("content", ["no database " * 100, "SQLite format 3\0"])
+def test_a_file_that_is_no_store_is_refused(content, tmp_path):
+    path = tmp_path / "r.db"
+    path.write_text(content)
+    for use in (load, Store.open_or_create):
+        with pytest.raises(UsageError, match=r"r\.db is not a parabench store"):
+            use(path)
 
 
 def test_a_reading_says_on_which_node_it_was_made(tmp_path):
@@ -100,4 +113,4 @@ def test_a_store_that_another_process_has_locked_is_not_called_none(tmp_path):
             closing(sqlite3.connect(path, timeout=0)) as db,
             pytest.raises(UsageError, match=r"r\.db cannot be read: database is locked; see which process holds it"),
         ):
-            check_version(db, path)
+            check_store(db, path)

@@ -16,7 +16,7 @@ from parabench.machine.machine import Machine
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import DEFAULTS, DEVICES, Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol
+from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.defaults import unchosen
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
@@ -38,9 +38,6 @@ class AnyProtocol(Interface):
 
 C = TypeVar("C", bound=AnyCase)
 P = TypeVar("P", bound=AnyProtocol)
-
-# What a stored protocol of before there was such a field meant.
-BEFORE: dict[str, dict[str, Any]] = {"training": {"instrumented": 0}, "collectives": {"mode": LATENCY}}
 
 # What a session can measure: its kind of case, and of protocol.
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
@@ -164,7 +161,7 @@ TrainingPlan = Plan[Case, Protocol]
 
 def stored_protocol(kind: str, values: dict[str, Any]) -> Any:
     """The protocol of a stored plan of that kind, of which all fields are known."""
-    return KINDS[kind][1](**BEFORE.get(kind, {}) | values)
+    return KINDS[kind][1](**values)
 
 
 def unknown_fields(of: type[Any], values: Mapping[str, Any]) -> list[str]:

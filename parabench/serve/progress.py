@@ -17,7 +17,7 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.serve.text import last_words, progress_words
 from parabench.store.record import FIRST_BLOCK
-from parabench.store.results import check_version
+from parabench.store.results import check_store
 from parabench.store.schema import DONE, NOT_WELL
 
 # After so many times its longest launch, and never before a minute, a run has recorded one more, were it hung: this is
@@ -59,7 +59,7 @@ def standing(path: Path, session: str | None, now: datetime | None = None) -> St
         if not path.exists() or (path.is_file() and not path.stat().st_size):
             return Standing(f"There is no store {path} yet. {soon}")
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            check_version(db, path)
+            check_store(db, path)
             db.row_factory = sqlite3.Row
             db.execute("BEGIN")  # one moment of the store, however it grows meanwhile
             found = _find(db, session)
@@ -97,9 +97,8 @@ class _Planned:
 
 def _find(db: sqlite3.Connection, session: str | None) -> list[_Planned]:
     """The session first, then the other side of its ab."""
-    told = {name for (name,) in db.execute("SELECT name FROM pragma_table_info('session')")}
-    run = "json_extract(interleaved, '$.run')" if "interleaved" in told else "NULL"
-    rows = db.execute(f"SELECT id, label, {run} FROM session ORDER BY id DESC").fetchall()
+    query = "SELECT id, label, json_extract(interleaved, '$.run') FROM session ORDER BY id DESC"
+    rows = db.execute(query).fetchall()
     chosen = [row for row in rows if session is None or str(row[0]) == session]
     chosen = (chosen or [row for row in rows if row[1] == session])[:1]
     others = [row for row in rows for one in chosen if row[2] is not None and row[2] == one[2] and row[0] != one[0]]

@@ -31,8 +31,7 @@ from parabench.session.session import Request, check_bare_resume, plan_request, 
 from parabench.session.stopping import Until
 from parabench.session.walking import grouped
 from parabench.store.record import AnyCase, check_label
-from parabench.store.results import check_version
-from parabench.store.schema import SCHEMA_VERSION
+from parabench.store.results import check_store
 from parabench.store.store import STORE_NAME, Store
 from parabench.strategies import entry_of
 
@@ -104,8 +103,7 @@ def left_in(
     if not os.path.isfile(path):
         raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-        if check_version(db, path) < SCHEMA_VERSION:
-            raise UsageError(f"{path} is of an older parabench, which --resume makes new; leave --dry-run away")
+        check_store(db, path)
         return resume(Store(path, db), plan, kind, label=label)
 
 

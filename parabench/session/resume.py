@@ -19,7 +19,7 @@ from parabench.machine.machine import Machine, environment
 from parabench.plan.plan import C, P, Plan
 from parabench.plan.protocol import Protocol
 from parabench.store.record import SHARED_PROCESSES, TRACES, Finding
-from parabench.store.store import STORE_NAME, SessionRow, Store
+from parabench.store.store import STORE_NAME, PlannedSession, Store
 from parabench.workloads.verify import Reference
 
 REPORT_NAME = "report.html"
@@ -175,7 +175,7 @@ def check_begun_by(store: Store, session_id: int, inside: bool) -> None:
         )
 
 
-def check_label_of(store: Store, row: SessionRow, label: str | None) -> None:
+def check_label_of(store: Store, row: PlannedSession, label: str | None) -> None:
     """Raise UsageError when a session is resumed by another label than it has."""
     if label is not None and label != row.label:
         there = "no label" if row.label is None else f"the label {row.label!r}"
@@ -216,7 +216,7 @@ def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
         )
 
 
-def reopened(store: Store, row: SessionRow, plan: Plan[Any, Any] | None, instead: str) -> Opened[Any, Any]:
+def reopened(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, instead: str) -> Opened[Any, Any]:
     """A session as it was left. Raises UsageError, with the command to use `instead`, when `plan` is another one."""
     stored = Plan.from_dict(row.plan)
     if plan is not None and not plan.asks_as(stored):
@@ -250,7 +250,7 @@ def half_an_ab(store: Store) -> str:
     )
 
 
-def ab_command(store: Store, row: SessionRow, sides: Sequence[str] = ()) -> str:
+def ab_command(store: Store, row: PlannedSession, sides: Sequence[str] = ()) -> str:
     """The command that continues the ab of which `row` is a side. The store does not have all of a side's words, which
     `sides` are in full: it has no path but its last name, and `...` for a value that may be a secret."""
     assert row.interleaved is not None

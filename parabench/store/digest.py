@@ -7,26 +7,19 @@ Numbers that are unknown are NaN.
 
 from __future__ import annotations
 
-import sqlite3
 import statistics
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import NamedTuple
 
-from parabench.store.record import STEP_PARTS, Phase
+from parabench.store.record import STEP_PARTS, Phase, Sample
 
 # The kinds of digests: of timed steps `slowest`, by step, and `median`, by rank; `whole`, by rank, is of no step.
 SLOWEST, MEDIAN, WHOLE = "slowest", "median", "whole"
 
 _TIMED = ("step_s", *STEP_PARTS, "device_lag_s")
 _UNKNOWN = float("nan")
-# What of a store's samples goes into digests, as SQL.
-_OF_STEPS = f"phase = '{Phase.MEASURE}' AND metric IN ({', '.join(repr(name) for name in _TIMED)})"
-_READ = f"SELECT launch_id, rank, step, phase, metric, value FROM sample WHERE (step IS NULL OR {_OF_STEPS})"
-
-Row = tuple[int, int | None, str, str, float | None]
 
 
 class Digest(NamedTuple):
@@ -70,20 +63,12 @@ class _Gathered:
             yield Digest(WHOLE, phase, metric, _integers(owners), _floats(values))
 
 
-def digests(samples: Iterable[Row]) -> list[Digest]:
-    """Those of one launch, from its samples (rank, step, phase, metric, value)."""
+def digests(samples: Iterable[Sample]) -> list[Digest]:
+    """Those of one launch, from its samples."""
     gathered = _Gathered()
     for sample in samples:
         gathered.add(*sample)
     return list(gathered.digests())
-
-
-def stored_digests(db: sqlite3.Connection, launches: str = "") -> Iterator[tuple[int, Digest]]:
-    """(launch id, digest) made of the samples that a store holds; `launches` is a condition in SQL."""
-    rows = db.execute(f"{_READ}{' AND ' if launches else ''}{launches} ORDER BY launch_id, rowid")
-    for launch_id, own in groupby(rows, key=lambda row: int(row[0])):
-        for digest in digests(row[1:] for row in own):
-            yield launch_id, digest
 
 
 def _packed(kind: str, phase: str, metric: str, numbers: Mapping[int, float]) -> Digest:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.store.digest import MEDIAN, SLOWEST, WHOLE, Digest, stored_digests
+from parabench.store.digest import MEDIAN, SLOWEST, WHOLE, Digest
 from parabench.store.record import Phase
-from parabench.store.schema import APPLICATION_ID, DIGESTED, SCHEMA_VERSION, TABLES, new_columns, new_tables
+from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,9 +107,7 @@ class Results:
         return int(self.launch["id"].max()) if len(self.launch) else 0
 
     def _digested(self, kind: str) -> pd.DataFrame:
-        with _reading(self.path) as (db, version):
-            if version < DIGESTED:
-                return _unpacked(self._of_an_older_store.get(kind, []))
+        with _reading(self.path) as db:
             rows = db.execute(
                 "SELECT launch_id, kind, phase, metric, place, value FROM digest WHERE kind = ? AND +launch_id <= ?"
                 " ORDER BY rowid",
@@ -117,20 +115,11 @@ class Results:
             )
             return _unpacked((launch_id, Digest(*rest)) for launch_id, *rest in rows)
 
-    @cached_property
-    def _of_an_older_store(self) -> dict[str, list[tuple[int, Digest]]]:
-        """Its digests by their kind, made of all samples."""
-        found: dict[str, list[tuple[int, Digest]]] = {}
-        with _reading(self.path) as (db, _):
-            for launch_id, digest in stored_digests(db):
-                found.setdefault(digest.kind, []).append((launch_id, digest))
-        return found
-
 
 def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
     """A store to read. `only` are SQL conditions: of a table that it names no other rows are read.
 
-    Raises UsageError when `path` is missing, no store, or of a newer schema.
+    Raises UsageError when `path` is missing, no store, or of another schema.
     """
     _check_file(path)
     few = {name: _read_table(path, name) for name in ("session", "launch", "finding")}
@@ -138,27 +127,24 @@ def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
-    """An open store and the version of its schema. Raises UsageError for what cannot be read."""
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """An open store. Raises UsageError for what cannot be read."""
     import pandas as pd
 
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            yield db, check_version(db, path)
+            check_store(db, path)
+            yield db
     except (sqlite3.Error, pd.errors.DatabaseError) as error:
         raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
 
 
 def _read_table(path: Path, name: str, *conditions: str, order: str = "rowid") -> pd.DataFrame:
-    """A table; columns that are newer than the store have their default."""
     import pandas as pd
 
-    with _reading(path) as (db, version):
-        if f"TABLE {name}(" in new_tables(version):
-            return _empty(name)
-        later = "".join(f", {one.default} AS {one.name}" for one in new_columns(version) if one.table == name)
-        where = " AND ".join(f"({each})" for each in conditions if each) or "TRUE"
-        return pd.read_sql_query(f"SELECT *{later} FROM {name} WHERE {where} ORDER BY {order}", db)
+    where = " AND ".join(f"({each})" for each in conditions if each) or "TRUE"
+    with _reading(path) as db:
+        return pd.read_sql_query(f"SELECT * FROM {name} WHERE {where} ORDER BY {order}", db)
 
 
 def _unpacked(rows: Iterable[tuple[int, Digest]]) -> pd.DataFrame:
@@ -190,8 +176,8 @@ def _unpacked(rows: Iterable[tuple[int, Digest]]) -> pd.DataFrame:
     )
 
 
-def check_version(db: sqlite3.Connection, path: Path) -> int:
-    """The schema version of the store. Raises UsageError when it is none, or not one that is known here."""
+def check_store(db: sqlite3.Connection, path: Path) -> None:
+    """Raise UsageError when the file is no store, or one of another schema."""
     try:
         application_id = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -202,14 +188,13 @@ def check_version(db: sqlite3.Connection, path: Path) -> int:
         raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
     if application_id != APPLICATION_ID:
         raise UsageError(f"{path} is not a parabench store; give the results.db of a run")
-    if version > SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise UsageError(
-            f"{path} has schema {version}, newer than this parabench {__version__} knows ({SCHEMA_VERSION}); "
-            "upgrade parabench"
+            f"{path} has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; "
+            "use the version that wrote it, or another store"
         )
     if db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')").fetchone()[0] < 3:
         raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
-    return int(version)
 
 
 def _check_file(path: Path) -> None:
@@ -220,12 +205,3 @@ def _check_file(path: Path) -> None:
     if os.path.isdir(path):
         raise UsageError(f"{path} is a folder; {remedy}")
     raise UsageError(f"{path} {'is no file' if os.path.exists(path) else 'does not exist'}; {remedy}")
-
-
-def _empty(table: str) -> pd.DataFrame:
-    """What a store has in a table that is newer than itself."""
-    import pandas as pd
-
-    with contextlib.closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(TABLES)
-        return pd.read_sql_query(f"SELECT * FROM {table}", db)

@@ -7,47 +7,34 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.store.digest import Digest, digests, stored_digests
-from parabench.store.record import (  # fmt: skip
-    REFERENCE_BLOCK,
-    CollectiveSample,
-    DeviceSample,
-    Finding,
-    HostSample,
-    Launch,
-    LinkMessage,
-    LinkSample,
-    Sample,
-    Span,
-    Status,
-    utc_now,
-)
-from parabench.store.results import Results, check_version, load
+from parabench.store.digest import digests
+from parabench.store.record import REFERENCE_BLOCK, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
+from parabench.store.results import Results, check_store, load
 from parabench.store.schema import (
     APPLICATION_ID,
-    DIGESTED,
     DONE,
     NOT_WELL,
     SCHEMA_VERSION,
-    TABLES,
-    new_columns,
-    new_tables,
+    LaunchRow,
+    SessionRow,
+    create_statements,
+    insert_statement,
 )
 
-__all__ = ["STORE_NAME", "Results", "SessionRow", "Store", "load", "split"]
+__all__ = ["STORE_NAME", "PlannedSession", "Results", "Store", "load", "split"]
 
 # What `parabench run` calls the store of its folder.
 STORE_NAME = "results.db"
 
 
 @dataclass(frozen=True)
-class SessionRow:
+class PlannedSession:
     """A session as it was planned: enough to continue it."""
 
     id: int
@@ -71,8 +58,8 @@ class Store:
             db = sqlite3.connect(path, isolation_level=None)
             if fresh:
                 marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-                db.executescript(f"BEGIN; {marks} {TABLES} COMMIT;")
-            _upgrade(db, check_version(db, path))
+                db.executescript(f"BEGIN; {marks} {create_statements()} COMMIT;")
+            check_store(db, path)
             # Readers (a live report) never block the run; one file is left when the store is closed.
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
@@ -118,23 +105,20 @@ class Store:
     ) -> int:
         """Record a session before its first launch; returns its id. `interleaved` ties it to the one that took turns
         with it: {"run": both have the same, "side": "a" or "b"}."""
-        cursor = self._db.execute(
-            "INSERT INTO session VALUES (NULL, ?, ?, ?, ?, ?, NULL, ?, ?, ?, ?, ?)",
-            (
-                label,
-                suite,
-                json.dumps(argv),
-                seed,
-                utc_now(),
-                __version__,
-                json.dumps(environment),
-                question,
-                json.dumps(plan),
-                None if interleaved is None else json.dumps(interleaved),
-            ),
+        row = SessionRow(
+            label=label,
+            suite=suite,
+            argv=json.dumps(argv),
+            seed=seed,
+            started_utc=utc_now(),
+            finished_utc=None,
+            parabench_version=__version__,
+            environment=json.dumps(environment),
+            question=question,
+            plan=json.dumps(plan),
+            interleaved=None if interleaved is None else json.dumps(interleaved),
         )
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid
+        return self._insert("session", (), row)
 
     def replan(self, session_id: int, plan: dict[str, Any]) -> None:
         """Give a session a plan with more launches; it is then not complete any more."""
@@ -155,11 +139,11 @@ class Store:
         ).fetchone()[0]
         return bool(bad == 0)
 
-    def last_session(self) -> SessionRow | None:
+    def last_session(self) -> PlannedSession | None:
         """The newest session, or None in an empty store."""
         return next(self._sessions(), None)
 
-    def sides(self, run: str) -> dict[str, SessionRow]:
+    def sides(self, run: str) -> dict[str, PlannedSession]:
         """The sessions that took turns in one `parabench ab`, by their side."""
         rows = [row for row in self._sessions() if row.interleaved and row.interleaved["run"] == run]
         return {row.interleaved["side"]: row for row in rows if row.interleaved}
@@ -168,11 +152,11 @@ class Store:
         """How the store's sessions are called."""
         return {label for (label,) in self._db.execute("SELECT label FROM session WHERE label IS NOT NULL")}
 
-    def _sessions(self) -> Iterator[SessionRow]:
+    def _sessions(self) -> Iterator[PlannedSession]:
         """All sessions, the newest first."""
         rows = self._db.execute("SELECT id, plan, interleaved, label FROM session ORDER BY id DESC")
         for number, plan, tied, label in rows:
-            yield SessionRow(number, json.loads(plan), None if tied is None else json.loads(tied), label)
+            yield PlannedSession(number, json.loads(plan), None if tied is None else json.loads(tied), label)
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
@@ -194,80 +178,61 @@ class Store:
     def append(self, session_id: int, launch: Launch) -> int:
         """Append one launch with all its rows, in one transaction; returns its id."""
         case, failure = launch.case, launch.failure
+        row = LaunchRow(
+            case_id=case.id,
+            case_json=json.dumps(case.to_dict()),
+            strategy=case.strategy,
+            algorithm=case.algorithm,
+            model=case.model,
+            world_size=case.world_size,
+            bucket_mib=case.bucket_mib,
+            block=launch.block,
+            position=launch.position,
+            status=launch.status,
+            error=str(failure) if failure else None,
+            started_utc=launch.started_utc,
+            wall_s=launch.wall_s,
+            failed_rank=failure.rank if failure else None,
+            failed_signal=failure.signal if failure else None,
+            traceback=failure.traceback if failure else None,
+            facts=json.dumps(launch.facts),
+        )
         with self._transaction():
-            cursor = self._db.execute(
-                "INSERT INTO launch VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    session_id,
-                    case.id,
-                    json.dumps(case.to_dict()),
-                    case.strategy,
-                    case.algorithm,
-                    case.model,
-                    case.world_size,
-                    case.bucket_mib,
-                    launch.block,
-                    launch.position,
-                    launch.status,
-                    str(failure) if failure else None,
-                    launch.started_utc,
-                    launch.wall_s,
-                    failure.rank if failure else None,
-                    failure.signal if failure else None,
-                    failure.traceback if failure else None,
-                    json.dumps(launch.facts),
-                ),
-            )
-            launch_id = cursor.lastrowid
-            assert launch_id is not None
-            of = {"launch_id": launch_id}
-            self._insert(of, "sample", Sample, launch.samples)
-            self._insert(of, "digest", Digest, digests(launch.samples))
-            self._insert(of, "device_sample", DeviceSample, launch.device_samples)
-            self._insert(of, "host_sample", HostSample, launch.host_samples)
-            self._insert(of, "span", Span, launch.spans)
-            self._insert(of, "collective", CollectiveSample, launch.collectives)
-            for finding in launch.findings:
-                self._add_finding(session_id, launch_id, finding)
+            launch_id = self._insert("launch", (session_id,), row)
+            of_launch: dict[str, Iterable[tuple[Any, ...]]] = {
+                "sample": launch.samples,
+                "digest": digests(launch.samples),
+                "device_sample": launch.device_samples,
+                "host_sample": launch.host_samples,
+                "span": launch.spans,
+                "collective": launch.collectives,
+            }
+            for table, rows in of_launch.items():
+                self._insert_all(table, (launch_id,), rows)
+            self._insert_all("finding", (session_id, launch_id), map(astuple, launch.findings))
         return launch_id
 
     def add_links(self, session_id: int, rows: Iterable[LinkSample], messages: Iterable[LinkMessage] = ()) -> None:
         """Record what lies between the ranks of a session, and the messages from which that follows, in one
         transaction, instead of what it had there before."""
         with self._transaction():
-            for table, kind, values in (("link", LinkSample, rows), ("link_message", LinkMessage, messages)):
+            of_session: dict[str, Iterable[tuple[Any, ...]]] = {"link": rows, "link_message": messages}
+            for table, values in of_session.items():
                 self._db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
-                self._insert({"session_id": session_id}, table, kind, values)
-
-    def _insert(self, of: dict[str, int], table: str, kind: Any, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Insert named tuples of a kind into the table whose columns are named like its fields, and like `of`, whose
-        rows they are."""
-        columns = (*of, *kind._fields)
-        places = ", ".join("?" * len(columns))
-        self._db.executemany(
-            f"INSERT INTO {table}({', '.join(columns)}) VALUES ({places})", ((*of.values(), *row) for row in rows)
-        )
+                self._insert_all(table, (session_id,), values)
 
     def add_finding(self, session_id: int, finding: Finding) -> None:
         """Record a doubt that concerns the session or a case, not one launch."""
-        self._add_finding(session_id, None, finding)
+        self._insert("finding", (session_id, None), astuple(finding))
 
-    def _add_finding(self, session_id: int, launch_id: int | None, finding: Finding) -> None:
-        self._db.execute(
-            "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?)",
-            (session_id, launch_id, finding.case_id, finding.code, finding.message, finding.advice),
-        )
+    def _insert(self, table: str, belongs_to: tuple[int | None, ...], row: tuple[Any, ...]) -> int:
+        """Insert a row of what has those ids; returns the row's own."""
+        cursor = self._db.execute(insert_statement(table), (*belongs_to, *row))
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
 
-
-def _upgrade(db: sqlite3.Connection, version: int) -> None:
-    if version < SCHEMA_VERSION:
-        added = (f"ALTER TABLE {column.table} ADD COLUMN {column.definition};" for column in new_columns(version))
-        changes = "".join(added) + new_tables(version)
-        db.executescript(f"BEGIN IMMEDIATE; {changes} PRAGMA user_version = {SCHEMA_VERSION};")
-        if version < DIGESTED:
-            rows = ((launch_id, *digest) for launch_id, digest in stored_digests(db))
-            db.executemany("INSERT INTO digest VALUES (?, ?, ?, ?, ?, ?)", rows)
-        db.execute("COMMIT")
+    def _insert_all(self, table: str, belongs_to: tuple[int, ...], rows: Iterable[tuple[Any, ...]]) -> None:
+        self._db.executemany(insert_statement(table), ((*belongs_to, *row) for row in rows))
 
 
 def split(text: str) -> tuple[Path, str | None]:
