@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 

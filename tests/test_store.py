@@ -46,9 +46,7 @@ def test_a_store_of_another_schema_is_refused_and_left_as_it_is(version, tmp_pat
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    told = (
-        rf"r\.db has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; use"
-    )
+    told = rf"r\.db has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; use"
     for use in (load, Store.open_or_create, lambda path: standing(path, None), lambda path: left_in(path, None)):
         with pytest.raises(UsageError, match=told):
             use(path)
