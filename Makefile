@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # A machine with a GPU may have its torch outside of .venv.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install demo test slow lint format bench soak gpu clean
+.PHONY: help install demo test slow lint format bench soak gpu pictures clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, each verified"
 	@echo "make gpu     check the GPU path on this machine's GPU: a table, and parabench-results/gpu.json"
+	@echo "make pictures  draw the pictures of the docs anew"
 	@echo "make clean   remove the virtual environment and caches"
 
 install: $(STAMP)
@@ -59,6 +60,9 @@ soak: $(STAMP)
 gpu:
 	@mkdir -p parabench-results
 	@$(GPU_PYTHON) -m benchmarks.gpu --json parabench-results/gpu.json
+
+pictures: $(STAMP)
+	$(BIN)/python -m docs.drawing.pictures docs/pictures
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks

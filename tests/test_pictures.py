@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from docs.drawing.diagram import letters
+from docs.drawing.pictures import PICTURES, every
+from docs.drawing.space_time import Arrow, space_time
 from parabench.collectives import ALGORITHMS, is_backends
 from parabench.collectives.algorithm import make
-from parabench.collectives.diagram import letters
-from parabench.collectives.pictures import PICTURES, every
-from parabench.collectives.space_time import Arrow, space_time
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "collectives.md").read_text()
@@ -28,7 +28,7 @@ def drawn() -> dict[str, str]:
 
 def test_committed_pictures_are_what_the_code_draws(drawn: dict[str, str]) -> None:
     committed = {path.name: path.read_text() for path in (DOCS / "pictures").glob("*.svg")}
-    assert committed == drawn, "run: python -m parabench.collectives.pictures docs/pictures"
+    assert committed == drawn, "run: make pictures"
 
 
 def test_the_page_shows_every_picture_and_every_algorithm(drawn: dict[str, str]) -> None:
@@ -70,8 +70,8 @@ def test_letters_name_runs_of_chunks() -> None:
 
 
 def test_pictures_are_written_where_they_are_asked_for(tmp_path: Path, drawn: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "parabench.collectives.pictures", str(tmp_path / "new")]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [sys.executable, "-m", "docs.drawing.pictures", str(tmp_path / "new")]
+    subprocess.run(command, cwd=DOCS.parent, check=True, capture_output=True)
     assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == drawn
 
 

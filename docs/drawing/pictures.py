@@ -1,6 +1,6 @@
 """The pictures of docs/collectives.md, drawn from what the algorithms really send.
 
-`python -m parabench.collectives.pictures docs/pictures` writes them; a test holds that they are up to date.
+`python -m docs.drawing.pictures docs/pictures` writes them; a test holds that they are up to date.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from parabench.collectives.diagram import Picture, draw
+from docs.drawing.diagram import Picture, draw
 
 SIZES = (4, 8)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from docs.drawing.space_time import Arrow, SpaceTime, space_time
+from docs.drawing.svg import FAINT, INK, LINE, PAPER, Canvas
 from parabench.collectives.algorithm import make
-from parabench.collectives.space_time import Arrow, SpaceTime, space_time
-from parabench.collectives.svg import FAINT, INK, LINE, PAPER, Canvas
 
 # One colour a chunk; eight is what a picture holds.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#000000")

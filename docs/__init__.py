@@ -1,0 +1,1 @@
+"""The pages about parabench; what draws their pictures is in `drawing`."""
