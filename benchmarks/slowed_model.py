@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
+from parabench import Model
 from parabench.models.build import build_model
-from parabench.models.model import Model
 from parabench.plan.case import Case
 
 

@@ -25,7 +25,7 @@ class Net(nn.Module):
 
 
 # --- for parabench ---
-from parabench.models.model import Model  # noqa: E402 - it stands here to show what is needed
+from parabench import Model  # noqa: E402 - it stands here to show what is needed
 
 
 def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """parabench: profiling and benchmarking of distributed PyTorch training.
 
-What a suite file needs is here: `from parabench import sweep`. Each name is imported when it is first asked for.
+What a suite file needs is here, and a module with a model or strategy of your own: `from parabench import sweep`.
+Each name is imported when it is first asked for.
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parabench.models.base import Model
     from parabench.plan.case import Case
     from parabench.plan.protocol import Protocol
     from parabench.plan.suite import Sweep, sweep
+    from parabench.strategies.base import ParallelModel, StrategyContext
 
-__all__ = ["Case", "Protocol", "Sweep", "__version__", "sweep"]
+__all__ = ["Case", "Model", "ParallelModel", "Protocol", "StrategyContext", "Sweep", "__version__", "sweep"]
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "Case": "parabench.plan.case",
+    "Model": "parabench.models.base",
+    "ParallelModel": "parabench.strategies.base",
     "Protocol": "parabench.plan.protocol",
+    "StrategyContext": "parabench.strategies.base",
     "Sweep": "parabench.plan.suite",
     "sweep": "parabench.plan.suite",
 }

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from parabench.models.model import Model
+from parabench import Model
 from parabench.probes.backend_calls import NativeCalls
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import single

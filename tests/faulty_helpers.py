@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from hang_helpers import came
 
+from parabench import Model
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.ring import RING
-from parabench.models.model import Model
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import ddp
 

@@ -7,7 +7,7 @@ import time
 import torch
 from torch import Tensor, nn
 
-from parabench.models.model import Model
+from parabench import Model
 
 GRABS_IN = 8
 GRABBED_BYTES = 256 * 2**20

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.utils.data import Dataset, IterableDataset
 
+from parabench import Model
 from parabench.data.loader import batches
-from parabench.models.model import Model
 from parabench.plan.case import Case
 
 # -- models ---------------------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from rounding_helpers import wide, widened
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
+from parabench import Model
 from parabench.collectives import join
 from parabench.launch.context import LOOPBACK
 from parabench.launch.rank_env import RankEnv
 from parabench.models.build import build_model
 from parabench.models.gpt import GPT, next_token_loss
-from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.strategies import pipeline

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from parabench.models.model import Model
+from parabench import Model
 from parabench.strategies import parameter_server_async as module
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import local_only

@@ -510,7 +510,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from parabench.models.model import Model
+from parabench import Model
 from parabench.probes import step_clock
 
 print("libraries talk")

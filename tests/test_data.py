@@ -21,10 +21,11 @@ from guard import GUARD_S
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from parabench.data import bpe, mnist
+from parabench.data import mnist
+from parabench.data import text as corpus
 from parabench.data.datasets import MNIST_MEAN, MNIST_STD, Samples, Tokens, dataset_of
 from parabench.data.loader import batches
-from parabench.data.sampler import Drawn, Rows, columns_of
+from parabench.data.sampler import ContiguousBatches, ShuffledBatches, columns_of
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.models.build import build_model
@@ -60,14 +61,14 @@ def dealt(sampler_of: Any, ranks: int, epoch: int) -> list[list[list[int]]]:
     """[step][rank] -> indices."""
     samplers = [sampler_of(rank, ranks) for rank in range(ranks)]
     for sampler in samplers:
-        if isinstance(sampler, Drawn):
+        if isinstance(sampler, ShuffledBatches):
             sampler.set_epoch(epoch)
     return [list(step) for step in zip(*samplers, strict=True)]
 
 
 SAMPLERS = {
-    "batch": lambda count: lambda rank, ranks: Rows(count, 12, rank, ranks),
-    "sample": lambda count: lambda rank, ranks: Drawn(count, 12, rank, ranks, seed=3),
+    "batch": lambda count: lambda rank, ranks: ContiguousBatches(count, 12, rank, ranks),
+    "sample": lambda count: lambda rank, ranks: ShuffledBatches(count, 12, rank, ranks, seed=3),
 }
 
 
@@ -96,7 +97,7 @@ def test_a_global_batch_is_the_same_for_every_number_of_ranks(split: str, count:
 def test_drawn_samples_are_shuffled_anew_each_epoch_and_by_seed() -> None:
     orders = [dealt(SAMPLERS["sample"](60), 2, epoch) for epoch in (0, 1, 0)]
     assert orders[0] == orders[2] != orders[1]
-    other = Drawn(60, 12, 0, 2, seed=4)
+    other = ShuffledBatches(60, 12, 0, 2, seed=4)
     assert list(other) != [step[0] for step in orders[0]]
 
 
@@ -222,9 +223,9 @@ def test_text_becomes_tokens_by_the_merges_and_the_split(tmp_path: Path, kept: P
     text.write_text("the the  the!!é<|endoftext|>th")
     expected = [257, THE, 32, THE, 259, 0xC3, 0xA9, END, 256]
     words = str(vocabulary(tmp_path))
-    assert bpe.size(words) == END + 1
-    assert bpe.encode(text, words).tolist() == expected
-    assert bpe.count(f"text:{text}", words) == len(expected)
+    assert corpus.vocabulary_size(words) == END + 1
+    assert corpus.encode(text, words).tolist() == expected
+    assert corpus.token_count(f"text:{text}", words) == len(expected)
     dataset: Any = dataset_of(
         Case(model="own_helpers:sequential", data=f"text:{text}", vocabulary=words, seq_len=4), None
     )
@@ -240,12 +241,12 @@ def test_a_text_is_encoded_once_and_again_when_it_changed(
     text, words = tmp_path / "t.txt", str(vocabulary(tmp_path))
     text.write_text("the the")
     calls = []
-    encode = bpe.encode
-    monkeypatch.setattr(bpe, "encode", lambda *args: calls.append(args) or encode(*args))
-    assert [bpe.count(f"text:{text}", words) for _ in range(3)] == [2, 2, 2]
+    encode = corpus.encode
+    monkeypatch.setattr(corpus, "encode", lambda *args: calls.append(args) or encode(*args))
+    assert [corpus.token_count(f"text:{text}", words) for _ in range(3)] == [2, 2, 2]
     assert len(calls) == 1
     text.write_text("the the the")
-    assert bpe.count(f"text:{text}", words) == 3
+    assert corpus.token_count(f"text:{text}", words) == 3
     assert len(calls) == 2
     assert sorted(path.suffix for path in kept.iterdir()) == [".tokens", ".tokens"]
 

@@ -78,7 +78,7 @@ def test_a_users_own_model_has_its_own_length_and_data(tmp_path, monkeypatch):
     (tmp_path / "short_model.py").write_text(
         "import torch\n"
         "from torch import nn\n"
-        "from parabench.models.model import Model\n"
+        "from parabench import Model\n"
         "def short():\n"
         "    module = nn.Sequential(nn.Embedding(256, 4), nn.Linear(4, 256))\n"
         "    loss = lambda out, targets: nn.functional.cross_entropy(out.flatten(0, 1), targets.flatten())\n"

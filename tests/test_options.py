@@ -9,10 +9,10 @@ import torch
 from guard import GUARD_S
 from torch import nn
 
+from parabench import Model
 from parabench.launch.launcher import launch
 from parabench.models.base import apply_options
 from parabench.models.gpt import Block
-from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Status

@@ -202,7 +202,7 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
     [
         ("nothing", "cannot be loaded: AttributeError"),
         ("broken", "cannot be built: OSError: no weights at all; mend that function"),
-        ("no_model", "gives Linear; return a parabench.models.model.Model"),
+        ("no_model", "gives Linear; return a parabench.Model"),
         ("no_factory", "is int; it must be a function that returns a Model"),
         ("greedy", "cannot be built: TypeError"),
         ("empty", "module has no parameters"),
@@ -210,7 +210,7 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         ("wrong_first", "first is '1', which is no linear layer"),
         ("paired_first", "first is '0', which tensor_parallel splits by columns"),
         ("wrong_plan", r"a plan names 'blocks\.\*\.up', which is no part of module"),
-        ("nothing_at_all", "gives NoneType; return a parabench.models.model.Model"),
+        ("nothing_at_all", "gives NoneType; return a parabench.Model"),
         ("quitter", "cannot be built: SystemExit: 3; mend that function"),
         ("module_class", "module is the class Linear; it must be an nn.Module"),
         ("lazy", "module has a parameter without a shape; give lazy layers their sizes"),

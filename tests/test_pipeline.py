@@ -14,6 +14,7 @@ from guard import GUARD_S
 from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound, differences
 from torch import nn
 
+from parabench import Model
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import select_session
 from parabench.analysis.tables import launch_table
@@ -21,7 +22,6 @@ from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes
 from parabench.machine.machine import Machine
-from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.pipeline_schedule import automatic, fault
 from parabench.plan.protocol import Protocol

@@ -15,7 +15,7 @@ from parabench.analysis.warnings.launches import check
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.machine.machine import Machine
-from parabench.models import arithmetic
+from parabench.models import base
 from parabench.models.build import build_model
 from parabench.models.precision import PRECISIONS
 from parabench.plan.case import Case
@@ -42,7 +42,7 @@ def case(**fields: Any) -> Case:
 def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Torch's settings, given back afterwards."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    for name in arithmetic.OVERRIDES:
+    for name in base.OVERRIDES:
         monkeypatch.delenv(name, raising=False)
     yield
     torch.set_float32_matmul_precision(before[0])
@@ -57,8 +57,8 @@ def test_matrix_products_and_convolutions_are_set_alike(
     precision: str, matmul: str, cudnn: bool, settings: None
 ) -> None:
     each = case(precision=precision)
-    arithmetic.set_arithmetic(build_model(each), each)
-    assert arithmetic.arithmetic_of(None) == {"arithmetic": {"matmul": matmul, "cudnn_tf32": cudnn, "overrides": {}}}
+    base.set_arithmetic(build_model(each), each)
+    assert base.arithmetic_of(None) == {"arithmetic": {"matmul": matmul, "cudnn_tf32": cudnn, "overrides": {}}}
     # Torch's newer names for the same.
     assert torch.backends.cuda.matmul.fp32_precision == {"highest": "ieee", "high": "tf32"}[matmul]
     assert (torch.backends.cudnn.conv.fp32_precision == "tf32") is cudnn
@@ -66,15 +66,15 @@ def test_matrix_products_and_convolutions_are_set_alike(
 
 def test_what_decides_behind_torchs_back_is_told(settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    assert arithmetic.arithmetic_of(3)["arithmetic"]["overrides"] == {"NVIDIA_TF32_OVERRIDE": "1"}
-    assert arithmetic.arithmetic_of(3)["arithmetic"]["steps_left_out"] == 3
+    assert base.arithmetic_of(3)["arithmetic"]["overrides"] == {"NVIDIA_TF32_OVERRIDE": "1"}
+    assert base.arithmetic_of(3)["arithmetic"]["steps_left_out"] == 3
 
 
 def test_settings_that_torch_refuses_to_read_are_told_as_that(settings: None) -> None:
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
-        assert arithmetic.arithmetic_of(None)["arithmetic"]["matmul"] == "mixed settings"
+        assert base.arithmetic_of(None)["arithmetic"]["matmul"] == "mixed settings"
     finally:
         torch.backends.cuda.matmul.fp32_precision = "ieee"
 
@@ -82,7 +82,7 @@ def test_settings_that_torch_refuses_to_read_are_told_as_that(settings: None) ->
 def test_a_pure_precision_makes_the_models_parameters_so(settings: None) -> None:
     each = case(precision="bf16-true", model="mnist")
     model = build_model(each)
-    arithmetic.set_arithmetic(model, each)
+    base.set_arithmetic(model, each)
     assert {p.dtype for p in model.module.parameters()} == {torch.bfloat16}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from parabench.models.model import Model
+from parabench import Model
 from parabench.strategies import data_parallel
 from parabench.strategies.base import ParallelModel, StrategyContext
 

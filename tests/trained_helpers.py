@@ -13,13 +13,13 @@ import torch
 from guard import GUARD_S
 from rounding_helpers import differences, wide, widened
 
+from parabench import Model
 from parabench.collectives import join
 from parabench.launch.context import LOOPBACK
 from parabench.launch.processes import run_processes
 from parabench.launch.rank_env import RankEnv
 from parabench.models import gpt_entry
 from parabench.models.gpt import gpt
-from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.strategies.base import RankInfo

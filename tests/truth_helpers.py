@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel
 
+from parabench import Model
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
-from parabench.models.model import Model
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import ddp
 from parabench.strategies.fsdp import fsdp

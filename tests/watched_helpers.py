@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+from parabench import Model
 from parabench.collectives.process_group import groups
-from parabench.models.model import Model
 from parabench.probes.backend_calls import NativeCalls
 from parabench.probes.collective_calls import Call, Recorder
 from parabench.probes.step_clock import Moments

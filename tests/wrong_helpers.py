@@ -8,11 +8,11 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
+from parabench import Model
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.reduction import Reduction
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
-from parabench.models.model import Model
 from parabench.strategies.base import ForwardBackward, ParallelModel, StrategyContext
 
 # The rank whose wire breaks.

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import case, launched
-from parabench.models.model import Model
+from parabench import Model
 from parabench.store.record import Status
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import ddp

@@ -3,6 +3,7 @@ torch: what a source holds is checked against a case before anything is launched
 
 from __future__ import annotations
 
+from parabench.errors import UsageError
 from parabench.registry import Entry, find
 
 SYNTHETIC, TEXT, MNIST = "synthetic", "text", "mnist"
@@ -31,3 +32,11 @@ def source_of(data: str) -> tuple[str | None, str]:
         return name, argument
     find(SOURCES, "data", data)
     return None, ""
+
+
+def check_count(data: str, have: int, global_batch: int) -> None:
+    """Raise UsageError for fewer samples than a global batch needs."""
+    if have < global_batch:
+        raise UsageError(
+            f"data {data!r} holds {have} samples, one batch needs {global_batch}; give more, or a smaller global_batch"
+        )

@@ -3,7 +3,7 @@ user's own data and model."""
 
 from __future__ import annotations
 
-from parabench.data import MNIST, SYNTHETIC, TEXT, bpe, mnist, source_of, text
+from parabench.data import MNIST, SYNTHETIC, TEXT, check_count, mnist, source_of, text
 from parabench.errors import UsageError
 from parabench.models import BYTES_VOCABULARY, MODELS, ModelEntry
 from parabench.plan.case import Case
@@ -32,24 +32,24 @@ def check(case: Case, model: ModelEntry) -> None:
     else:
         from parabench.data import user
 
-        user.check(case, model)
+        user.check_dataset(case, model)
 
 
 def _check_text(case: Case, model: ModelEntry) -> None:
     if model.vocabulary is None:
         raise UsageError(f"model {case.model} takes no tokens, and data {case.data} is text; use data synthetic")
     if case.vocabulary:
-        knows = bpe.size(case.vocabulary)
+        knows = text.vocabulary_size(case.vocabulary)
         if knows > model.vocabulary:
             raise UsageError(
                 f"vocabulary {case.vocabulary!r} has {knows} tokens, model {case.model} knows {model.vocabulary}; "
                 "use a model that knows as many, gpt2 say, or a smaller vocabulary"
             )
-        have, unit = bpe.count(case.data, case.vocabulary), "tokens"
+        have, unit = text.token_count(case.data, case.vocabulary), "tokens"
     elif not model.reads_bytes:
         raise UsageError(f"model {case.model} knows fewer than {BYTES_VOCABULARY} tokens; use data synthetic")
     else:
-        have, unit = text.size(case.data), "bytes"
+        have, unit = text.byte_count(case.data), "bytes"
     needed = case.global_batch * case.seq_len + 1
     if have < needed:
         raise UsageError(
@@ -63,13 +63,4 @@ def _check_mnist(case: Case, model: ModelEntry, folder: str) -> None:
         raise UsageError(f"model {case.model} takes no images; use data synthetic or text, or model mnist")
     if not folder:
         raise UsageError("data mnist needs the folder of its IDX files; give mnist:DIR")
-    check_count(case, mnist.count(folder))
-
-
-def check_count(case: Case, have: int) -> None:
-    """Raise UsageError for fewer samples than a global batch needs."""
-    if have < case.global_batch:
-        raise UsageError(
-            f"data {case.data!r} holds {have} samples, one batch needs {case.global_batch}; "
-            "give more, or a smaller global_batch"
-        )
+    check_count(case.data, mnist.count(folder), case.global_batch)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from parabench.data import SOURCES, bpe, source_of
+from parabench.data import SOURCES, source_of
 from parabench.data import mnist as idx
 from parabench.data import text as corpus
-from parabench.data.user import own
+from parabench.data.user import user_dataset
 from parabench.errors import UsageError
-from parabench.models.build import made_by
-from parabench.models.model import Model
+from parabench.models.base import Model
+from parabench.models.build import make_samples
 from parabench.plan.case import Case
 from parabench.registry import load
 
@@ -26,7 +26,7 @@ MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 Pair = tuple[Tensor, Tensor]
 
 
-class Whole(Dataset[Pair]):
+class BatchDataset(Dataset[Pair]):
     """A Dataset that gives a batch as two tensors (inputs, targets), first dimension the samples: what would be made
     of single samples by stacking them, at a fraction of the cost."""
 
@@ -42,7 +42,7 @@ class Whole(Dataset[Pair]):
         return inputs[0], targets[0]
 
 
-class Tokens(Whole):
+class Tokens(BatchDataset):
     """Sequences of `length` tokens, one after the other; a target is the token after its input."""
 
     def __init__(self, stream: Tensor, length: int) -> None:
@@ -58,7 +58,7 @@ class Tokens(Whole):
         return self._inputs[indices].long(), self._targets[indices].long()
 
 
-class Samples(Whole):
+class Samples(BatchDataset):
     """Samples that are there already."""
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
@@ -72,7 +72,7 @@ class Samples(Whole):
         return self._inputs[indices], self._targets[indices]
 
 
-class Digits(Whole):
+class Digits(BatchDataset):
     """MNIST: normalised images (n, 1, 28, 28) and their digits (n)."""
 
     def __init__(self, images: Tensor, digits: Tensor) -> None:
@@ -91,7 +91,7 @@ def dataset_of(case: Case, model: Model) -> Dataset[Any]:
     """What the case trains on. Raises UsageError for data that cannot be had."""
     name, _ = source_of(case.data)
     if name is None:
-        return own(case)
+        return user_dataset(case)
     made: Dataset[Any] = load(SOURCES, "data", name)(case, model)
     return made
 
@@ -100,13 +100,13 @@ def synthetic(case: Case, model: Model) -> Dataset[Any]:
     """What the model makes for itself, from the case's seed."""
     if model.batch is None:
         raise UsageError(f"model {case.model!r} makes no synthetic data; give Model.batch, or another data")
-    return Samples(*made_by(model.batch, case))
+    return Samples(*make_samples(model.batch, case))
 
 
 def text(case: Case, model: Model) -> Dataset[Any]:
     """The text as bytes or, with a vocabulary, as tokens."""
     if case.vocabulary:
-        return Tokens(_mapped(bpe.token_file(case.data, case.vocabulary), torch.int32), case.seq_len)
+        return Tokens(_mapped(corpus.token_file(case.data, case.vocabulary), torch.int32), case.seq_len)
     return Tokens(_mapped(corpus.path_of(case.data), torch.uint8), case.seq_len)
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from parabench.data.checks import check_count
-from parabench.data.datasets import Whole, count_of, dataset_of
-from parabench.data.sampler import Drawn, Rows, columns_of
-from parabench.models.model import Model
+from parabench.data import check_count
+from parabench.data.datasets import BatchDataset, count_of, dataset_of
+from parabench.data.sampler import ContiguousBatches, ShuffledBatches, columns_of
+from parabench.models.base import Model
 from parabench.plan.case import Case
 from parabench.probes.hang import REQUEST
 from parabench.signals import die_with_parent
@@ -35,12 +35,12 @@ class Loading:
         self._case = case
         dataset = dataset_of(case, model)
         self._samples = count_of(dataset)
-        check_count(case, self._samples)
-        self._own = Own()
+        check_count(case.data, self._samples, case.global_batch)
+        self._rank_batches = RankBatches()
         self._loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
             dataset,
-            batch_sampler=self._own,
-            collate_fn=_as_it_is if isinstance(dataset, Whole) else None,
+            batch_sampler=self._rank_batches,
+            collate_fn=_as_it_is if isinstance(dataset, BatchDataset) else None,
             num_workers=case.workers,
             pin_memory=case.pin_memory,
             persistent_workers=case.workers > 0,
@@ -64,19 +64,21 @@ class Loading:
         """
         case, samples = self._case, self._samples
         if case.split == "sample":
-            sampler: Rows | Drawn = Drawn(samples, case.global_batch, data_rank, data_ranks, case.seed)
+            sampler: ContiguousBatches | ShuffledBatches = ShuffledBatches(
+                samples, case.global_batch, data_rank, data_ranks, case.seed
+            )
         else:
-            sampler = Rows(samples, case.global_batch, data_rank, data_ranks)
-        self._own.sampler = sampler
+            sampler = ContiguousBatches(samples, case.global_batch, data_rank, data_ranks)
+        self._rank_batches.sampler = sampler
         dtype = None if case.arithmetic.parameters == "float32" else getattr(torch, case.arithmetic.parameters)
         return _endless(self._loader, sampler, columns, device, dtype)
 
 
-class Own:
-    """The samples of each batch, as `sampler` has them; none before there is one."""
+class RankBatches:
+    """The indices of each of this rank's batches, as `sampler` has them; none before there is one."""
 
     def __init__(self) -> None:
-        self.sampler: Rows | Drawn | None = None
+        self.sampler: ContiguousBatches | ShuffledBatches | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.sampler or ())
@@ -100,13 +102,13 @@ def batches(
 
 def _endless(
     loader: DataLoader[tuple[Tensor, Tensor]],
-    sampler: Rows | Drawn,
+    sampler: ContiguousBatches | ShuffledBatches,
     columns: tuple[int, int],
     device: torch.device,
     dtype: torch.dtype | None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     for epoch in count():
-        if isinstance(sampler, Drawn):
+        if isinstance(sampler, ShuffledBatches):
             sampler.set_epoch(epoch)
         for inputs, targets in loader:
             mine = columns_of(inputs, *columns)

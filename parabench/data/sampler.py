@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
 
-class Rows(Sampler[list[int]]):
-    """Rows `rank * rows` to `(rank + 1) * rows` of each global batch, in the data's own order.
+class ContiguousBatches(Sampler[list[int]]):
+    """ContiguousBatches `rank * rows` to `(rank + 1) * rows` of each global batch, in the data's own order.
 
     The tail of an epoch that fills no global batch is left out.
     """
@@ -29,7 +29,7 @@ class Rows(Sampler[list[int]]):
             yield list(range(start, start + self._rows))
 
 
-class Drawn(Sampler[list[int]]):
+class ShuffledBatches(Sampler[list[int]]):
     """What torch's DistributedSampler draws for this rank, another order every epoch.
 
     It deals a shuffled epoch out like cards, so that the ranks' batches of a step are together the next global batch

@@ -1,13 +1,33 @@
-"""The file behind `text` or `text:PATH`. Free of torch."""
+"""The file behind `text` or `text:PATH`: as bytes, or as GPT-2's tokens by tiktoken, with a vocabulary file that the
+user gives. Free of torch.
+
+A text is encoded once, by the driver before the first launch, and its tokens are kept in the user's cache folder as
+plain int32, so that no rank encodes anything and pages are shared between ranks.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import importlib.util
+import json
 import os
+from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from parabench.errors import UsageError
+from parabench.files import replacing
 
 SHIPPED = Path(__file__).with_name("sample.txt")
+
+# Both from GPT-2's own source, github.com/openai/gpt-2/blob/master/src/encoder.py: where text may be cut before pairs
+# are merged; and the token between two documents, which comes after all others (50256 of 50257).
+SPLIT = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+END_OF_TEXT = "<|endoftext|>"
+
+TOKEN_BYTES = 4
 
 
 def path_of(data: str) -> Path:
@@ -16,8 +36,8 @@ def path_of(data: str) -> Path:
     return Path(path) if path else SHIPPED
 
 
-def size(data: str) -> int:
-    """How many bytes it holds. Raises UsageError when it cannot be read."""
+def byte_count(data: str) -> int:
+    """How many bytes the file of `text` or `text:PATH` holds. Raises UsageError when it cannot be read."""
     path = path_of(data)
     readable("data", path)
     return path.stat().st_size
@@ -39,3 +59,93 @@ def stamp(path: Path) -> tuple[str, int, int]:
     """What tells one state of a file from another: its whole path, its size, and when it was changed, in ns."""
     state = path.stat()
     return str(path.resolve()), state.st_size, state.st_mtime_ns
+
+
+def vocabulary_size(vocabulary: str) -> int:
+    """How many tokens the vocabulary file knows, the end of a text among them.
+
+    Raises UsageError when tiktoken is not installed, or the file is not one of its vocabularies.
+    """
+    if importlib.util.find_spec("tiktoken") is None:
+        raise UsageError("vocabulary needs a package that is not installed: pip install tiktoken")
+    path = Path(vocabulary)
+    readable("vocabulary", path)
+    return max(_ranks(*stamp(path)).values()) + 2
+
+
+def token_count(data: str, vocabulary: str) -> int:
+    """How many tokens the text is. Raises UsageError when it cannot be read or encoded."""
+    return token_file(data, vocabulary).stat().st_size // TOKEN_BYTES
+
+
+def token_file(data: str, vocabulary: str) -> Path:
+    """The file that holds the text's tokens, int32 in this machine's byte order; made where it is not there yet."""
+    path = path_of(data)
+    readable("data", path)
+    readable("vocabulary", Path(vocabulary))
+    state = json.dumps([stamp(path), stamp(Path(vocabulary))])
+    kept = cache_folder() / f"{hashlib.sha256(state.encode()).hexdigest()[:32]}.tokens"
+    if not kept.is_file():
+        _keep(encode(path, vocabulary), kept)
+    return kept
+
+
+def cache_folder() -> Path:
+    """Where encoded texts are kept: `parabench` in XDG_CACHE_HOME, which is ~/.cache where it is not set."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parabench"
+
+
+def encode(path: Path, vocabulary: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """The text's tokens, int32; where it says <|endoftext|>, that one token."""
+    import tiktoken
+
+    last = vocabulary_size(vocabulary) - 1
+    encoding = tiktoken.Encoding(
+        "gpt2", pat_str=SPLIT, mergeable_ranks=_ranks(*stamp(Path(vocabulary))), special_tokens={END_OF_TEXT: last}
+    )
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"data file {str(path)!r} is no text in UTF-8, at byte {error.start}; give one, or drop vocabulary to read "
+            "it as bytes"
+        ) from error
+    return np.asarray(encoding.encode_to_numpy(text, allowed_special="all"), dtype=np.int32)
+
+
+def _keep(tokens: np.ndarray[tuple[int], np.dtype[np.int32]], kept: Path) -> None:
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as part:
+            tokens.tofile(part)
+    except OSError as error:
+        raise UsageError(
+            f"tokens cannot be kept in {str(kept.parent)!r}: {error.strerror or error}; set XDG_CACHE_HOME to a folder "
+            "that can be written"
+        ) from error
+
+
+@cache
+def _ranks(path: str, size: int, changed: int) -> dict[bytes, int]:
+    """{token: rank} of a vocabulary file in tiktoken's form, a token in base64 and its rank on each line.
+
+    tiktoken's own reader keeps a copy by the file's name alone, and would not see that the file has changed.
+    """
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except ValueError as error:
+            raise UsageError(
+                f"vocabulary file {path!r} is none of tiktoken's, see line {number}; each must be a token in base64 "
+                "and its rank"
+            ) from error
+    absent = next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
+    if absent is not None:
+        raise UsageError(f"vocabulary file {path!r} lacks the byte {absent:#04x}; it must hold every single byte")
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        raise UsageError(f"vocabulary file {path!r} has ranks that are not 0 to {len(ranks) - 1}, each once")
+    return ranks

@@ -9,16 +9,15 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from parabench.data import SOURCES
-from parabench.data.checks import check_count
+from parabench.data import SOURCES, check_count
 from parabench.errors import UsageError
 from parabench.models import ModelEntry
-from parabench.models.build import called
+from parabench.models.build import call_factory
 from parabench.plan.case import Case
 from parabench.registry import load, one_line
 
 
-def own(case: Case) -> Dataset[Any]:
+def user_dataset(case: Case) -> Dataset[Any]:
     """What the user's function gives; one that takes an argument is given the case. Raises UsageError for what is no
     map-style Dataset."""
     factory = load(SOURCES, "data", case.data)
@@ -27,7 +26,7 @@ def own(case: Case) -> Dataset[Any]:
             f"data {case.data!r} is {type(factory).__name__}; it must be a function that returns a Dataset"
         )
     try:
-        dataset = called(factory, case)
+        dataset = call_factory(factory, case)
     except (Exception, SystemExit) as error:  # whatever a user's function does
         raise UsageError(f"data {case.data!r} cannot be made: {one_line(error)}; mend that function") from error
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -38,14 +37,14 @@ def own(case: Case) -> Dataset[Any]:
     return made
 
 
-def check(case: Case, model: ModelEntry) -> None:
+def check_dataset(case: Case, model: ModelEntry) -> None:
     """Raise UsageError for a Dataset that is too short, or whose first and last item are nothing that the model takes.
 
     The last one shows whether it is as long as it says, and whether items are alike.
     """
-    dataset: Any = own(case)
+    dataset: Any = user_dataset(case)
     count = _asked(case, "no length", "__len__", lambda: len(dataset))
-    check_count(case, count)
+    check_count(case.data, count, case.global_batch)
     ends = [_asked(case, f"no item {i}", "__getitem__", partial(dataset.__getitem__, i)) for i in (0, count - 1)]
     batch = _asked(case, "items that do not stack", "__getitem__", lambda: default_collate(ends))
     if not (isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)):

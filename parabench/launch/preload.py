@@ -25,9 +25,7 @@ import parabench.launch.launcher
 import parabench.models.base
 import parabench.models.build
 import parabench.models.gpt
-import parabench.models.mlp
-import parabench.models.mnist
-import parabench.models.toy
+import parabench.models.small
 import parabench.strategies.data_parallel
 import parabench.strategies.fsdp
 import parabench.strategies.parameter_server

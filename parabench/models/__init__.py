@@ -90,7 +90,7 @@ MODELS: dict[str, ModelEntry] = {
     "gpt2-large": gpt_entry(36, 20, 1280, GPT2_VOCABULARY, "774M parameters"),
     "gpt2-xl": gpt_entry(48, 25, 1600, GPT2_VOCABULARY, "1558M parameters"),
     "mlp": ModelEntry(
-        target="parabench.models.mlp:mlp",
+        target="parabench.models.small:mlp",
         summary="4M parameters, 256 features to 16 classes; its first layer can be split by features",
         parameters=4_274_448,
         brings=frozenset({BLOCKS, TENSOR, FIRST}),
@@ -99,7 +99,7 @@ MODELS: dict[str, ModelEntry] = {
         features=MLP_FEATURES,
     ),
     "mnist": ModelEntry(
-        target="parabench.models.mnist:mnist",
+        target="parabench.models.small:mnist",
         summary="1.2M parameters, PyTorch's MNIST example: two convolutions, two linear layers; no dropout",
         parameters=1_199_882,
         brings=frozenset({BLOCKS, TENSOR}),
@@ -108,7 +108,7 @@ MODELS: dict[str, ModelEntry] = {
         images=True,
     ),
     "toy": ModelEntry(
-        target="parabench.models.toy:toy",
+        target="parabench.models.small:toy",
         summary="121 parameters, 10-10-1",
         parameters=121,
         brings=frozenset({BLOCKS, TENSOR}),

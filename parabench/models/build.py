@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from parabench.errors import UsageError
 from parabench.models import MODELS, GPTEntry
-from parabench.models.model import MakeBatch, Model
+from parabench.models.base import MakeBatch, Model
 from parabench.plan.case import Case
 from parabench.registry import find, load, one_line, takes_argument
 
@@ -25,11 +25,9 @@ def build_model(case: Case) -> Model:
     if entry is not None:
         made: Model = factory(entry, case)
         return made
-    model = called(factory, case)
+    model = call_factory(factory, case)
     if not isinstance(model, Model):
-        raise UsageError(
-            f"model {case.model!r} gives {type(model).__name__}; return a parabench.models.model.Model from it"
-        )
+        raise UsageError(f"model {case.model!r} gives {type(model).__name__}; return a parabench.Model from it")
     if not isinstance(model.module, nn.Module):
         raise UsageError(f"model {case.model!r}: module is {what_is(model.module)}; it must be an nn.Module")
     # What a user's factory made elsewhere, from a file perhaps, belongs on this rank's device too.
@@ -37,7 +35,7 @@ def build_model(case: Case) -> Model:
     return model
 
 
-def called(factory: Any, case: Case) -> Any:
+def call_factory(factory: Any, case: Case) -> Any:
     """What a user's factory gives; one that takes an argument is given the case."""
     return factory(case) if takes_argument(factory) else factory()
 
@@ -80,7 +78,7 @@ def attention_of(case: Case) -> dict[str, int]:
     return {"layers": entry.layers, "heads": entry.heads, "head_dim": entry.width // entry.heads}
 
 
-def made_by(batch: MakeBatch, case: Case) -> tuple[Tensor, Tensor]:
+def make_samples(batch: MakeBatch, case: Case) -> tuple[Tensor, Tensor]:
     """The case's synthetic samples. Raises UsageError where a user's `batch` fails, or gives something else than it
     was asked for."""
     rows = SYNTHETIC_BATCHES * case.global_batch

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from parabench.models import GPTEntry
-from parabench.models.model import Model, at_least_float32
+from parabench.models.base import Model, at_least_float32
 from parabench.plan.case import Case
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from parabench.models.model import Loss
+from parabench.models.base import Loss
 from parabench.plan.case import Case
 
 # Brown et al., "Language models are few-shot learners", 2020, appendix B; the rate is nanoGPT's order of size.

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench.models.model import Model
+from parabench.models.base import Model
 from parabench.plan.case import Case
 from parabench.strategies.base import SETTINGS, ParallelModel, StrategyContext
 

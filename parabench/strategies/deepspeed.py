@@ -14,7 +14,7 @@ import torch
 from deepspeed.utils import safe_get_full_grad
 from torch import Tensor, nn
 
-from parabench.models.model import Loss, Model
+from parabench.models.base import Loss, Model
 from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, adamw
 from parabench.strategies.norm import squares_of
 

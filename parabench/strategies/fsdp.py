@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from parabench.models.model import Model
+from parabench.models.base import Model
 from parabench.store.record import MIB
 from parabench.strategies.base import ParallelModel, RankInfo, StrategyContext, local_part
 

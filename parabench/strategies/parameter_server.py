@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from parabench.collectives.wire import pieces
 from parabench.errors import UsageError
-from parabench.models.model import Model
+from parabench.models.base import Model
 from parabench.strategies.base import ForwardBackward, OptimizerLike, ParallelModel, StepMarker, StrategyContext, adamw
 from parabench.strategies.norm import norm_of
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from parabench.models.model import Model
+from parabench.models.base import Model
 from parabench.strategies.base import ForwardBackward, ParallelModel, StepMarker, StrategyContext, adamw
 from parabench.strategies.parameter_server import SERVER, FlatParameters, RemoteStep
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
-from parabench.models.model import Loss, Model
+from parabench.models.base import Loss, Model
 from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
 from parabench.probes.pipeline_busy import BusyShare
 from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from parabench.errors import UsageError
-from parabench.models.model import Model
+from parabench.models.base import Model
 from parabench.strategies.base import StrategyContext
 
 T = TypeVar("T")

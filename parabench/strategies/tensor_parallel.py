@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ParallelStyle, RowwiseParallel, pa
 from torch.func import functional_call
 
 from parabench.errors import UsageError
-from parabench.models.model import Model
+from parabench.models.base import Model
 from parabench.plan.case import Case
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import bucket_facts, gradient_sync, replicate

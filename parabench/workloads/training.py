@@ -20,10 +20,8 @@ from parabench.data.loader import Loading
 from parabench.errors import UsageError
 from parabench.launch.rank import device_of, die_with_driver, hand_over, join_group, loaded_nccl
 from parabench.launch.rank_env import RankEnv
-from parabench.models.arithmetic import arithmetic_of, set_arithmetic
-from parabench.models.base import apply_options
+from parabench.models.base import Model, apply_options, arithmetic_of, set_arithmetic
 from parabench.models.build import attention_of, build_model, sizes
-from parabench.models.model import Model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import hang, nccl
