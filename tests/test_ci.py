@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from string import Template
 
+import click
 import pytest
 import yaml
 
@@ -102,7 +103,7 @@ def test_every_command_is_understood(pytester):
     for line in lines:
         command, *arguments = words(line)
         if command == "parabench":
-            main.commands[arguments[0]].make_context(arguments[0], arguments[1:])
+            main.get_command(click.Context(main), arguments[0]).make_context(arguments[0], arguments[1:])
         else:
             pytester.parseconfig(*arguments)
 

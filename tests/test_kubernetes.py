@@ -9,6 +9,7 @@ import subprocess
 from copy import deepcopy
 from pathlib import Path
 
+import click
 import jsonschema
 import kubernetes_validate
 import pytest
@@ -214,7 +215,7 @@ def test_every_volume_is_there_and_shared_memory_is_memory():
 @pytest.mark.parametrize("words", commands(), ids=["Master", "Worker", "Job"])
 def test_run_has_every_option_and_takes_it(words):
     assert words[:2] == ["parabench", "run"]
-    run = main.commands["run"]
+    run = main.get_command(click.Context(main), "run")
     known = {name for parameter in run.params for name in parameter.opts}
     named = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert named

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import fake_collectives
 import fake_results as fake
 import jsonschema
@@ -36,7 +37,7 @@ def valid(text):
     told = json.loads(text)
     jsonschema.validate(told, SCHEMA, jsonschema.Draft202012Validator)
     for answer in told:
-        assert {*answer["differing"]} <= {*DEFAULTS}
+        assert {*answer.get("differing", ())} <= {*DEFAULTS}
     return told
 
 
@@ -344,5 +345,5 @@ def test_collectives_stay_as_they_are_and_have_no_objective(tmp_path):
 
 
 def test_the_command_offers_every_objective():
-    (option,) = [each for each in main.commands["best"].params if each.name == "objective"]
+    (option,) = [each for each in main.get_command(click.Context(main), "best").params if each.name == "objective"]
     assert list(option.type.choices) == list(OBJECTIVES)
