@@ -6,12 +6,13 @@ STAMP  := $(VENV)/.installed
 # A machine with a GPU may have its torch outside of .venv.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install demo test slow lint format bench soak gpu pictures clean
+.PHONY: help install demo test slow golden lint format bench soak gpu pictures measure clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
 	@echo "make test    run all tests but the slow ones"
 	@echo "make slow    run the slow ones"
+	@echo "make golden  write what users read on the command line to tests/golden, for git diff to show"
 	@echo "make lint    ruff, ruff format --check, mypy --strict"
 	@echo "make format  let ruff reformat the source"
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
@@ -36,6 +37,9 @@ test: $(STAMP)
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+golden: $(STAMP)
+	$(BIN)/python -m pytest -q tests/test_golden.py --golden
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -11,6 +11,10 @@ from parabench.machine.machine import Machine
 pytest_plugins = ["pytester", "browser_helpers"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", action="store_true", help="Write what test_golden.py compares with.")
+
+
 @pytest.fixture
 def machine() -> Machine:
     return Machine(cores=2, gpus_reason="a test has none")
