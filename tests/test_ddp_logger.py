@@ -106,7 +106,7 @@ def test_the_last_step_is_logged_when_it_is_over_and_then_as_seldom_as_before() 
     module.forward()
     logger.stop()
     assert module.asked == [1, "unhooked", "logged", USUAL_RATE]
-    assert logger.told([5.0, 6.0, 7.0]) == {
+    assert logger.last_step([5.0, 6.0, 7.0]) == {
         "step": 1, "iteration": 12, "forward_end_s": 6.5, "forward_s": 0.002,
         "backward_s": None, "communication_s": None, "overlap_s": None,
     }  # fmt: skip
@@ -116,7 +116,7 @@ def test_a_logger_that_saw_no_step_tells_nothing() -> None:
     module: Any = FakeDdp({})
     logger = DdpLogger(module, Moments(torch.device("cpu")))
     logger.stop()
-    assert logger.told([5.0, 6.0]) == {}
+    assert logger.last_step([5.0, 6.0]) == {}
 
 
 STEP = 7

@@ -18,11 +18,12 @@ from torch.distributed import ProcessGroup
 
 from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
+from parabench.probes import ProbeReport
 from parabench.probes.backend_calls import CoalescedCalls, NativeCalls, StreamWaits
 from parabench.probes.collective_calls import Recorder, enable_nccl_timing, is_nccl
-from parabench.probes.instruments import Instruments
+from parabench.probes.communication import CommunicationProbe
 from parabench.probes.step_clock import Moments
-from parabench.strategies.base import ParallelModel
+from parabench.strategies.base import RankInfo
 
 CUDA = torch.device("cuda", 0)
 GROUP: Any = Group()
@@ -30,15 +31,17 @@ DATA: Any = SimpleNamespace(nbytes=1024, dtype=torch.float32, device=CUDA)
 
 
 class Bench:
-    """Instruments around calls that the test makes; `read` gives seconds since they began."""
+    """The probe of communication around calls that the test makes; `read` gives seconds since they began."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device = Device(monkeypatch)
         moments = Moments(CUDA)
         self._begin = moments.begin_s
-        parallel = ParallelModel(module=torch.nn.Linear(1, 1), data_rank=0, data_ranks=1)
-        self.instruments = Instruments(Case(device="cuda", backend="nccl"), parallel, CUDA, moments)
-        self.recorder: Recorder = self.instruments._recorder
+        clock = SimpleNamespace(moments=moments, begins=lambda: [self._begin - 1, self._begin + 100])
+        case, module = Case(device="cuda", backend="nccl"), torch.nn.Linear(1, 1)
+        rank: Any = SimpleNamespace(case=case, info=RankInfo(0, 2, CUDA), clock=clock, module=module)
+        self.probe = CommunicationProbe(rank)
+        self.recorder: Recorder = self.probe.recorder
         self.recorder._ranks["fake"] = (0, 1)
 
     def call(self, work: Any, op: str = "all_reduce", *, waits: bool = False) -> Any:
@@ -46,12 +49,18 @@ class Bench:
 
     def read(self) -> tuple[list[tuple[Any, ...]], list[tuple[float, float]]]:
         """([(op, made, begin, duration)], [(begin, end) of standing still])."""
-        seen = self.instruments.read([self._begin - 1, self._begin + 100])
+        report = ProbeReport()
+        self.probe.report(report)
         calls = [
-            (op, made - self._begin, None if begin is None else begin - self._begin, duration)
-            for _, _, op, _, _, _, _, made, begin, duration, _, _ in seen["collectives"]
+            (
+                call.op,
+                call.made_s - self._begin,
+                None if call.start_s is None else call.start_s - self._begin,
+                call.duration_s,
+            )
+            for call in report.calls
         ]
-        return calls, [(begin - self._begin, end - self._begin) for _, begin, end in seen["waits"]]
+        return calls, [(begin - self._begin, end - self._begin) for _, begin, end in report.stalls]
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_meas
     monkeypatch.setattr(worker, "train", train)
     for name in ("forget_building", "forget_peak", "peak_memory"):
         function = getattr(memory, name)
-        monkeypatch.setattr(worker, name, lambda device, f=function, n=name: (happened.append(n), f(device))[1])
+        monkeypatch.setattr(memory, name, lambda device, f=function, n=name: (happened.append(n), f(device))[1])
     protocol = Protocol(warmup=2, steps=3, instrumented=1)
     case = Case(strategy="single", device="cpu", backend="gloo", data="synthetic", model="mlp", seq_len=1)
     job = worker.Job(case, protocol, RankEnv(folder=tmp_path, timeout_s=GUARD_S))

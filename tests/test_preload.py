@@ -21,6 +21,7 @@ from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.protocol import LinkProtocol, Protocol
+from parabench.probes import PROBES
 from parabench.store.record import MIB, Status
 from parabench.strategies import STRATEGIES
 from parabench.workloads import collectives as bench
@@ -37,7 +38,9 @@ def preloaded() -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
-@pytest.mark.parametrize("table", [STRATEGIES, ALGORITHMS, MODELS], ids=["strategies", "algorithms", "models"])
+@pytest.mark.parametrize(
+    "table", [STRATEGIES, ALGORITHMS, MODELS, PROBES], ids=["strategies", "algorithms", "models", "probes"]
+)
 def test_whatever_a_case_can_name_is_there(table: dict[str, Any], preloaded: set[str]) -> None:
     # What needs a package that may not be installed is imported by the ranks that need it.
     targets = {name: each.target.split(":")[0] for name, each in table.items() if not getattr(each, "package", None)}

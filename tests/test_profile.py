@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.profiler import Traces
+from parabench.probes.profiler import ProfilerProbe
 from parabench.session.session import Request, run_suite
 from parabench.store.record import Phase, Status
 from parabench.store.store import load
@@ -61,13 +63,18 @@ def test_nothing_is_traced_unless_asked(tmp_path: Path) -> None:
     assert "profile" not in launched.facts
 
 
+def probe(info: RankInfo, take_step: Callable[[], None]) -> ProfilerProbe:
+    rank: Any = SimpleNamespace(info=info, take_step=take_step)
+    return ProfilerProbe(rank)
+
+
 def test_a_memory_snapshot_is_recorded_around_its_step_and_written_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[Any] = []
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: happened.append(how))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"12345"))
-    traces = Traces(RankInfo(3, 4, torch.device("cuda", 0)), lambda: happened.append("step"))
+    traces = probe(RankInfo(3, 4, torch.device("cuda", 0)), lambda: happened.append("step"))
     traces.remembered()
     assert happened == [{"stacks": "python"}, "step"]
     assert list(tmp_path.iterdir()) == []
@@ -77,7 +84,7 @@ def test_a_memory_snapshot_is_recorded_around_its_step_and_written_after_it(
 
 def test_on_the_cpu_a_memory_snapshot_is_a_step_like_any_other(tmp_path: Path) -> None:
     taken: list[int] = []
-    traces = Traces(RankInfo(0, 1, torch.device("cpu")), lambda: taken.append(1))
+    traces = probe(RankInfo(0, 1, torch.device("cpu")), lambda: taken.append(1))
     traces.remembered()
     assert (taken, traces.write(tmp_path / "x")) == ([1], {})
 

@@ -18,7 +18,7 @@ from parabench.launch.rank_env import RankEnv
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts, Protocol
-from parabench.probes import nccl
+from parabench.probes import environment
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS, read_marks
 from parabench.store.record import Launch, utc_now
@@ -80,8 +80,7 @@ def training_course(case: Case, protocol: Protocol, traces: Path | None = None) 
         return f"to step {step}, part {part}"
 
     def job(venue: RankEnv) -> Job:
-        if protocol.explain:
-            venue.environment.update(nccl.log_environment(venue.folder))
+        venue.environment.update(environment(protocol, venue.folder))
         return Job(case, protocol, venue, stem)
 
     return Course(

@@ -26,6 +26,12 @@ import parabench.models.base
 import parabench.models.build
 import parabench.models.gpt
 import parabench.models.small
+import parabench.probes.communication
+import parabench.probes.flops
+import parabench.probes.memory
+import parabench.probes.nccl
+import parabench.probes.profiler
+import parabench.probes.replicas
 import parabench.strategies.data_parallel
 import parabench.strategies.fsdp
 import parabench.strategies.parameter_server

@@ -1,1 +1,148 @@
-"""Instruments: one file each. Only the step clock runs inside timed steps."""
+"""Probes: what looks at a launch besides the step clock, one module each, and the tables of them.
+
+Only the step clock runs inside timed steps. A probe of a rank says by its hooks when it looks; one of the driver is
+asked ten times a second while the ranks run. To add one: its module, its line here, and the names of its metrics in
+`store.record`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parabench.registry import Entry, load
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from parabench.plan.case import Case
+    from parabench.plan.protocol import Protocol
+    from parabench.probes.step_clock import StepClock
+    from parabench.store.record import SeenCall
+    from parabench.strategies.base import Compute, OptimizerLike, ParallelModel, RankInfo, StepMarker
+
+# Of every rank that trains, in the order in which they are asked. What computes more of the training comes last.
+PROBES: dict[str, Entry] = {
+    "memory": Entry(target="parabench.probes.memory:MemoryProbe", summary="peaks, parts of a step, training state"),
+    "ddp_logger": Entry(target="parabench.probes.ddp:DdpLoggerProbe", summary="what DDP logs of itself"),
+    "communication": Entry(
+        target="parabench.probes.communication:CommunicationProbe",
+        summary="calls of collectives, and when training stood still for them",
+    ),
+    "profiler": Entry(target="parabench.probes.profiler:ProfilerProbe", summary="traces and memory snapshots"),
+    "nccl": Entry(target="parabench.probes.nccl:NcclProbe", summary="NCCL's log, and its Inspector"),
+    "replicas": Entry(target="parabench.probes.replicas:ReplicasProbe", summary="whether replicas stayed equal"),
+    "flops": Entry(target="parabench.probes.flops:FlopsProbe", summary="floating-point operations of a step"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedRank:
+    """A rank whose training is built, and has not begun. `take_step` takes its next step, marked on `clock`; `traces`
+    is the path that the names of its traces begin with."""
+
+    case: Case
+    protocol: Protocol
+    info: RankInfo
+    parallel: ParallelModel
+    compute: Compute
+    optimizer: OptimizerLike
+    batches: Iterator[tuple[Tensor, Tensor]]
+    clock: StepClock
+    take_step: Callable[[], None]
+    traces: Path | None = None
+
+    @property
+    def module(self) -> nn.Module:
+        return self.parallel.module
+
+
+@dataclass(slots=True, kw_only=True)
+class ProbeReport:
+    """What the probes of a rank saw. Moments are seconds on the clock that all processes of a host share.
+
+    `numbers` {metric: value} are of the launch as a whole, `readings` (step, metric, value) of single steps; `calls`
+    and `stalls` (step, begin, end) of the instrumented ones. `facts` are the launch's, `rank_facts` {name: facts} of
+    this rank alone, `checksums` {parameter: checksum} where ranks must end with equal parameters.
+    """
+
+    numbers: dict[str, float] = field(default_factory=dict)
+    readings: list[tuple[int, str, float]] = field(default_factory=list)
+    calls: list[SeenCall] = field(default_factory=list)
+    stalls: list[tuple[int, float, float]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    rank_facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    checksums: dict[str, int] = field(default_factory=dict)
+
+
+class Probe:
+    """One probe of a rank. Its hooks are called in the order in which they stand here; each does nothing unless a probe
+    has one of its own. It is made before the warm-up, in which steps are not counted."""
+
+    def __init__(self, rank: ProbedRank) -> None:
+        self.rank = rank
+
+    @classmethod
+    def environment(cls, protocol: Protocol, folder: Path) -> Mapping[str, str]:
+        """What must be set before ranks start; `folder` is the launch's on their node."""
+        return {}
+
+    def after_first_backward(self) -> None:
+        """In the first warm-up step, while its gradients are there."""
+
+    def after_first_step(self) -> None:
+        """In the first warm-up step, when the optimizer has taken it."""
+
+    def before_measured(self) -> None:
+        """The next step is measured."""
+
+    def after_measured(self) -> None:
+        """No further step is measured."""
+
+    def instrumented(self, clock: StepMarker) -> AbstractContextManager[StepMarker]:
+        """Around the instrumented steps; gives the clock that they are to mark, which marks `clock`."""
+        return nullcontext(clock)
+
+    def after_instrumented(self) -> None:
+        """The place for further steps, by `take_step`."""
+
+    def report(self, report: ProbeReport) -> None:
+        """All steps are over, and the clock is finished: add what was seen. All ranks do so together."""
+
+    @classmethod
+    def left_behind(cls, protocol: Protocol, folder: Path) -> Mapping[str, dict[str, Any]]:
+        """The rank has left its group, and all that was built is gone: {name: facts of this rank} that libraries wrote
+        by then."""
+        return {}
+
+
+def probe_classes() -> list[type[Probe]]:
+    """The classes of PROBES, imported now."""
+    return [load(PROBES, "probe", name) for name in PROBES]
+
+
+def probes_of(rank: ProbedRank) -> list[Probe]:
+    """All probes of a rank."""
+    return [probe(rank) for probe in probe_classes()]
+
+
+def environment(protocol: Protocol, folder: Path) -> dict[str, str]:
+    """What probes want set in the environment of ranks before they start."""
+    return {name: value for probe in probe_classes() for name, value in probe.environment(protocol, folder).items()}
+
+
+def left_behind(protocol: Protocol, folder: Path) -> dict[str, dict[str, Any]]:
+    """{name: facts of this rank} that stand in files when it has left its group."""
+    return {name: facts for probe in probe_classes() for name, facts in probe.left_behind(protocol, folder).items()}
+
+
+@contextmanager
+def switched_on(probes: Sequence[Probe], clock: StepMarker) -> Iterator[StepMarker]:
+    """Around the instrumented steps: all probes on. Gives the clock that these steps are to mark."""
+    with ExitStack() as on:
+        for probe in probes:
+            clock = on.enter_context(probe.instrumented(clock))
+        yield clock

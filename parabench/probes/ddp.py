@@ -9,14 +9,41 @@ forward; here it is done after the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from parabench.probes import Probe, ProbeReport
 from parabench.probes.step_clock import Moment, Moments, step_of
+from parabench.strategies.base import StepMarker
+
+
+class DdpLoggerProbe(Probe):
+    """DDP logs every instrumented step."""
+
+    logger: DdpLogger | None = None
+
+    @contextmanager
+    def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
+        with ExitStack() as on:
+            if (module := only_ddp(self.rank.module)) is not None:
+                self.logger = DdpLogger(module, self.rank.clock.moments)
+                on.callback(self.logger.stop)
+            yield clock
+
+    def report(self, report: ProbeReport) -> None:
+        if self.logger and (logged := self.logger.last_step(self.rank.clock.begins())):
+            report.rank_facts["ddp_logger"] = logged
+
+
+def only_ddp(module: nn.Module) -> DistributedDataParallel | None:
+    """The DDP module in `module`. Of several, nobody can tell whose bucket a call reduces: then it is None too."""
+    replicas = [each for each in module.modules() if isinstance(each, DistributedDataParallel)]
+    return replicas[0] if len(replicas) == 1 else None
 
 
 class Buckets:
@@ -135,8 +162,9 @@ class DdpLogger:
         self._logged = self._module._get_ddp_logging_data()
         self._module._set_ddp_runtime_logging_sample_rate(USUAL_RATE)
 
-    def told(self, begins: Sequence[float]) -> dict[str, Any]:
-        """The last logged step's spans in seconds, None where DDP did not take a moment; `begins` as for Instruments.
+    def last_step(self, begins: Sequence[float]) -> dict[str, Any]:
+        """The last logged step's spans in seconds, None where DDP did not take a moment. `begins` are the beginnings of
+        all steps, and the end of the last.
 
         `forward_end_s` is on the clock that all processes share: with it the spans' moments can be found in our tables.
         """

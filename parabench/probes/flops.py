@@ -8,7 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parabench.probes import Probe, ProbeReport
 from parabench.strategies.base import Compute
+
+
+class FlopsProbe(Probe):
+    """What a step of this training computes, whoever takes it: one plain device tells it for all, after its last."""
+
+    def report(self, report: ProbeReport) -> None:
+        if self.rank.case == self.rank.case.reference():
+            report.facts["flops"] = count_flops(self.rank.compute, self.rank.batches)
 
 
 def count_flops(compute: Compute, batches: Iterator[tuple[Tensor, Tensor]]) -> dict[str, Any]:

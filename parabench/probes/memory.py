@@ -9,13 +9,52 @@ from __future__ import annotations
 import gc
 import os
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from parabench.probes import Probe, ProbedRank, ProbeReport
 from parabench.strategies.base import OptimizerLike, StepMarker, local_part
+
+
+class MemoryProbe(Probe):
+    """Peaks of the measured steps, what each part of an instrumented step holds, and the training state."""
+
+    def __init__(self, rank: ProbedRank) -> None:
+        super().__init__(rank)
+        self._device = rank.info.device
+        forget_building(self._device)
+        self._footprint = Footprint(rank.module, rank.optimizer) if rank.parallel.counted else None
+        self._numbers: dict[str, float] = {}
+        self._readings: list[tuple[int, str, float]] = []
+
+    def after_first_backward(self) -> None:
+        if self._footprint:
+            self._footprint.after_backward()
+
+    def after_first_step(self) -> None:
+        if self._footprint:
+            self._numbers |= self._footprint.after_step()
+
+    def before_measured(self) -> None:
+        # The first step also carried what is read once, and buffers that later ones have already.
+        forget_peak(self._device)
+
+    def after_measured(self) -> None:
+        self._numbers |= peak_memory(self._device)
+
+    @contextmanager
+    def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
+        watched = MemoryClock(clock, self._device, self.rank.clock.steps)
+        yield watched
+        self._readings = watched.readings
+
+    def report(self, report: ProbeReport) -> None:
+        report.numbers |= self._numbers
+        report.readings += self._readings
 
 
 def forget_building(device: torch.device) -> None:

@@ -22,6 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from parabench.plan.protocol import Protocol
+from parabench.probes import Probe
+
 # NCCL's numbers of algorithms and protocols, which it logged instead of names before 2.24 (src/include/nccl_common.h).
 ALGORITHMS = ("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
 PROTOCOLS = ("ll", "ll128", "simple")
@@ -45,6 +48,18 @@ _TRANSPORT = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? ?: \d+\[\S+\] -> \d+\[\
 _CHOICE = re.compile(
     r"NCCL INFO (?:(\w+): )?(\d+) Bytes -> Algo (\w+) proto (\w+)(?: channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\})?"
 )
+
+
+class NcclProbe(Probe):
+    """NCCL's log, in launches that explain; its Inspector, where the user has it."""
+
+    @classmethod
+    def environment(cls, protocol: Protocol, folder: Path) -> Mapping[str, str]:
+        return log_environment(folder) if protocol.explain else {}
+
+    @classmethod
+    def left_behind(cls, protocol: Protocol, folder: Path) -> Mapping[str, dict[str, Any]]:
+        return read_inspector(os.environ) | (read_log(folder) if protocol.explain else {})
 
 
 def log_environment(folder: Path) -> dict[str, str]:

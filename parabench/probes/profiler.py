@@ -6,7 +6,6 @@ over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,28 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
-from parabench.strategies.base import RankInfo
+from parabench.probes import Probe, ProbedRank, ProbeReport
 
 
-class Traces:
-    """One rank's traces; `step` takes the next step of its training."""
+class ProfilerProbe(Probe):
+    """Traces of single steps, where the protocol asks for them."""
 
-    def __init__(self, rank_info: RankInfo, step: Callable[[], None]) -> None:
-        self._rank, self._device, self._step = rank_info.rank, rank_info.device, step
-        self._on_cuda = rank_info.device.type == "cuda"
+    def __init__(self, rank: ProbedRank) -> None:
+        super().__init__(rank)
+        self._device = rank.info.device
+        self._on_cuda = self._device.type == "cuda"
         self._profile: profile | None = None
         self._snapshot = False
+
+    def after_instrumented(self) -> None:
+        if self.rank.protocol.profile:
+            self.profiled()
+        if self.rank.protocol.memory_snapshot:
+            self.remembered()
+
+    def report(self, report: ProbeReport) -> None:
+        if self.rank.traces is not None:
+            report.rank_facts |= self.write(self.rank.traces)
 
     def profiled(self) -> None:
         """Take a step under torch.profiler: operators of all threads with their shapes, and on CUDA its kernels."""
@@ -32,7 +42,7 @@ class Traces:
         # Autograd's threads and the lane of an own algorithm belong to the step as well.
         config = _ExperimentalConfig(profile_all_threads=True)
         with profile(activities=activities, record_shapes=True, experimental_config=config) as self._profile:
-            self._step()
+            self.rank.take_step()
             if self._on_cuda:
                 torch.cuda.synchronize(self._device)
 
@@ -42,25 +52,25 @@ class Traces:
             # C++ frames of every allocation take a minute to be given names.
             torch.cuda.memory._record_memory_history(stacks="python")
             self._snapshot = True
-        self._step()
+        self.rank.take_step()
 
     def write(self, stem: Path) -> dict[str, dict[str, Any]]:
         """Write what was recorded: {"profile" or "memory_snapshot": {"file", "bytes"}}, the file's name alone.
 
         Names begin with `stem`, a path in a folder that is there.
         """
-        start = f"{stem.name}-rank{self._rank}"
-        told = {}
+        start = f"{stem.name}-rank{self.rank.info.rank}"
+        written = {}
         if self._profile is not None:
             path = stem.with_name(f"{start}.json.gz")
             self._profile.export_chrome_trace(str(path))
-            told["profile"] = _file(path)
+            written["profile"] = _file(path)
         if self._snapshot:
             path = stem.with_name(f"{start}.pickle")
             torch.cuda.memory._dump_snapshot(str(path))
             torch.cuda.memory._record_memory_history(enabled=None)
-            told["memory_snapshot"] = _file(path)
-        return told
+            written["memory_snapshot"] = _file(path)
+        return written
 
 
 def _file(path: Path) -> dict[str, Any]:

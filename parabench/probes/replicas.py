@@ -12,12 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from parabench.probes import Probe, ProbeReport
+
 # Elements that are weighted at once: on a device whole models fill, a parameter has no room for copies of 64 bits.
 PIECE = 2**20
 # Of each size of element the integer that has its bits.
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 # Odd, and its multiples are spread over 64 bits: 2^64 over the golden ratio (Knuth, TAOCP 3, 6.4), as a signed integer.
 SPREAD = 0x9E3779B97F4A7C15 - 2**64
+
+
+class ReplicasProbe(Probe):
+    """Checksums of a rank's parameters, where all ranks must end with the same."""
+
+    def report(self, report: ProbeReport) -> None:
+        parallel = self.rank.parallel
+        # Only pure data parallel promises equal replicas to the last bit.
+        if parallel.data_ranks == self.rank.info.world_size > 1 and parallel.parameters is not None:
+            report.checksums |= fingerprints(parallel.parameters, parallel.whole)
 
 
 def fingerprints(

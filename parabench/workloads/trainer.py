@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from parabench.probes.memory import Footprint
+from parabench.probes import Probe
 from parabench.strategies.base import Compute, OptimizerLike, StepMarker
 
 
@@ -37,10 +37,10 @@ class Losses:
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """What a loop needs; `losses`, `grad_norm` and `footprint` are its results.
+    """What a loop needs; `losses` and `grad_norm` are its results.
 
-    A rank that sees no loss leaves `losses` empty, one that cannot know the gradient's norm leaves it None; `footprint`
-    stays empty where `counted` is False.
+    A rank that sees no loss leaves `losses` empty, one that cannot know the gradient's norm leaves it None. `probes`
+    look at the first step.
     """
 
     module: nn.Module
@@ -48,16 +48,14 @@ class Training:
     optimizer: OptimizerLike
     batches: Iterator[tuple[Tensor, Tensor]]
     gradient_norm: Callable[[], float | None]
-    counted: bool = True
+    probes: Sequence[Probe] = ()
     losses: Losses = field(default_factory=Losses)
     grad_norm: float | None = None
-    footprint: dict[str, int] = field(default_factory=dict)
 
 
 def train(training: Training, clock: StepMarker, steps: range) -> None:
     """Take the training steps `steps`. Each is timed by five marks and carries nothing else."""
     compute, optimizer = training.compute, training.optimizer
-    footprint = Footprint(training.module, optimizer) if training.counted and steps.start == 0 else None
     for step in steps:
         clock.mark()
         inputs, targets = next(training.batches)
@@ -67,11 +65,12 @@ def train(training: Training, clock: StepMarker, steps: range) -> None:
         if step == 0:  # a warm-up step: it may carry more
             # AdamW hides a gradient that is wrong by a factor, so losses alone would not show it; its norm does.
             training.grad_norm = training.gradient_norm()
-            if footprint:
-                footprint.after_backward()
+            for probe in training.probes:
+                probe.after_first_backward()
         optimizer.step()
-        if step == 0 and footprint:
-            training.footprint = footprint.after_step()
+        if step == 0:
+            for probe in training.probes:
+                probe.after_first_step()
         optimizer.zero_grad()
         clock.mark()
         if loss is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,13 +23,8 @@ from parabench.models.base import Model, apply_options, arithmetic_of, set_arith
 from parabench.models.build import attention_of, build_model, sizes
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes import hang, nccl
-from parabench.probes.flops import count_flops
-from parabench.probes.instruments import Instruments
-from parabench.probes.memory import MemoryClock, forget_building, forget_peak, peak_memory
-from parabench.probes.profiler import Traces
-from parabench.probes.replicas import fingerprints
-from parabench.probes.step_clock import Awaited, StepClock, tell_counts
+from parabench.probes import ProbedRank, ProbeReport, hang, left_behind, probes_of, switched_on
+from parabench.probes.step_clock import StepClock, tell_counts
 from parabench.registry import load
 from parabench.store.record import METRICS
 from parabench.strategies import STRATEGIES, base, entry_of
@@ -76,7 +70,7 @@ def measure(job: Job, rank: int) -> dict[str, Any]:
     gc.collect()
     if grouped:
         join.leave()
-    told = nccl.read_inspector(os.environ) | (nccl.read_log(job.venue.folder) if job.protocol.explain else {})
+    told = left_behind(job.protocol, job.venue.folder)
     return result | clock | {"told": result["told"] | told}
 
 
@@ -85,10 +79,23 @@ def train_case(job: Job, rank_info: RankInfo, material: Material | None = None) 
     training, parallel, known = build(job.case, rank_info, material)
     if torch.distributed.is_initialized():
         join.check_groups(rank_info.device, job.case.backend, job.case.algorithm)
-    forget_building(rank_info.device)
     protocol = job.protocol
     clock = StepClock(job.venue.folder / f"marks{rank_info.rank}.f64", protocol.all_steps, rank_info.device)
     hang.watch(clock, rank_info.device)
+    training.probes = probes = probes_of(
+        ProbedRank(
+            case=job.case,
+            protocol=protocol,
+            info=rank_info,
+            parallel=parallel,
+            compute=training.compute,
+            optimizer=training.optimizer,
+            batches=training.batches,
+            clock=clock,
+            take_step=lambda: train(training, clock, range(clock.steps, clock.steps + 1)),
+            traces=job.traces,
+        )
+    )
     steps = StepsOf(training, clock, rank_info.device)
     counts = protocol.least
     if protocol.by_time:
@@ -98,50 +105,41 @@ def train_case(job: Job, rank_info: RankInfo, material: Material | None = None) 
         clock.make_room(counts.timed + protocol.after)
     else:
         steps.take(counts.warmup)
-    # The first step also carried what is read once, and buffers that later ones have already.
-    forget_peak(rank_info.device)
+    for probe in probes:
+        probe.before_measured()
     steps.take(counts.measured)
-    peaks = peak_memory(rank_info.device)
-    instruments = Instruments(job.case, parallel, rank_info.device, clock.moments)
-    memory = MemoryClock(clock, rank_info.device, counts.timed)
-    # gloo's calls are on the host's clock, steps on the device's: they are brought together where each step ends.
-    watched = Awaited(memory, clock.moments) if job.case.backend == "gloo" and dist.is_initialized() else memory
+    for probe in probes:
+        probe.after_measured()
     if protocol.instrumented:
-        with instruments:
+        with switched_on(probes, clock) as watched:
             train(training, watched, range(counts.timed, counts.timed + protocol.instrumented))
-    traces = Traces(rank_info, lambda: train(training, clock, range(clock.steps, clock.steps + 1)))
-    if protocol.profile:
-        traces.profiled()
-    if protocol.memory_snapshot:
-        traces.remembered()
+    for probe in probes:
+        probe.after_instrumented()
     clock.finish()
-    seen = instruments.read(clock.begins())
-    if job.traces is not None:
-        seen["told"] |= traces.write(job.traces)
     facts = parallel.facts()
     numbers = parallel.numbers()
     check_numbers(job.case, numbers)
     calls = join.calls()
-    # What a step of this training computes, whoever takes it: one plain device tells it for all, after its last step.
-    flops = {"flops": count_flops(training.compute, training.batches)} if job.case == job.case.reference() else {}
-    # Only pure data parallel promises equal replicas to the last bit.
-    replicated = parallel.data_ranks == rank_info.world_size > 1 and parallel.parameters is not None
+    seen = ProbeReport()
+    for probe in probes:
+        probe.report(seen)
     return {
         "loss": training.losses.read(),
         "grad_norm": training.grad_norm,
-        "numbers": {**training.footprint, **peaks, **numbers, **clock.moments.numbers()},
-        "readings": [*memory.readings, *clock.lags()],
-        **seen,
+        "numbers": {**seen.numbers, **numbers, **clock.moments.numbers()},
+        "readings": [*seen.readings, *clock.lags()],
+        "collectives": seen.calls,
+        "waits": seen.stalls,
+        "told": seen.rank_facts,
         "facts": {
             **known,
             **facts,
-            **flops,
             **arithmetic_of(getattr(training.optimizer, "left_out", None)),
             **loaded_nccl(job.case),
             "collectives": calls,
-            **seen["facts"],
+            **seen.facts,
         },
-        "fingerprints": fingerprints(parallel.parameters or {}, parallel.whole) if replicated else {},
+        "fingerprints": seen.checksums,
     }
 
 
@@ -231,7 +229,6 @@ def build(
             # Only tensor parallel over all ranks takes them so; every rank then sees the whole batch.
             columns=(rank_info.rank, rank_info.world_size) if case.split == "dimension" else (0, 1),
         ),
-        counted=parallel.counted,
         gradient_norm=unscaled(parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))), scale),
     )
     return training, parallel, known

@@ -1,79 +1,66 @@
-"""The instruments of the steps after the timed ones: on for a few steps, then off, then read."""
+"""Communication in the instrumented steps: calls of collectives, what they were for, and when training stood still."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
-import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from parabench.collectives import is_backends
 from parabench.collectives.process_group import groups
-from parabench.plan.case import Case
+from parabench.probes import Probe, ProbedRank, ProbeReport
 from parabench.probes.backend_calls import CoalescedCalls, NativeCalls, StreamWaits
 from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder, enable_nccl_timing
-from parabench.probes.ddp import Buckets, DdpLogger, last_before
-from parabench.probes.step_clock import Moments, step_of
+from parabench.probes.ddp import Buckets, last_before, only_ddp
+from parabench.probes.step_clock import Awaited, step_of
 from parabench.store.record import SeenCall
-from parabench.strategies.base import ParallelModel
+from parabench.strategies.base import StepMarker
 
 
-class Instruments:
-    """On while its block runs; `read` afterwards, once the device has been waited for."""
+class CommunicationProbe(Probe):
+    """Watches calls, waits and DDP's buckets."""
 
-    def __init__(self, case: Case, parallel: ParallelModel, device: torch.device, moments: Moments) -> None:
-        self._moments = moments
-        self._device = device
+    def __init__(self, rank: ProbedRank) -> None:
+        super().__init__(rank)
+        case, self._device, self._moments = rank.case, rank.info.device, rank.clock.moments
         # Under an own algorithm the backend still does what that has not.
         native = case.algorithm if is_backends(case.algorithm) else "native"
-        self._recorder = Recorder(moments, device, native)
-        replicas = [module for module in parallel.module.modules() if isinstance(module, DistributedDataParallel)]
-        # Of several, nobody can tell whose bucket a call reduces.
-        self._ddp = replicas[0] if len(replicas) == 1 else None
+        self.recorder = Recorder(self._moments, self._device, native)
         self._buckets: Buckets | None = None
-        self._logger: DdpLogger | None = None
-        self._on = ExitStack()
 
-    def __enter__(self) -> Instruments:
-        if self._device.type == "cuda":
-            self._on.enter_context(StreamWaits(self._recorder))
-        if dist.is_initialized():
-            enable_nccl_timing(self._device)
-            self._on.enter_context(CoalescedCalls(self._recorder))
-            self._on.enter_context(NativeCalls(self._recorder, self._device.type))
-            for group in groups:
-                group.observer = self._recorder
-                self._on.callback(setattr, group, "observer", None)
-        if self._ddp is not None:
-            self._buckets = Buckets(self._ddp, self._moments)
-            self._on.callback(self._buckets.stop)
-            self._logger = DdpLogger(self._ddp, self._moments)
-            self._on.callback(self._logger.stop)
-        return self
+    @contextmanager
+    def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
+        with ExitStack() as on:
+            if self._device.type == "cuda":
+                on.enter_context(StreamWaits(self.recorder))
+            if dist.is_initialized():
+                enable_nccl_timing(self._device)
+                on.enter_context(CoalescedCalls(self.recorder))
+                on.enter_context(NativeCalls(self.recorder, self._device.type))
+                for group in groups:
+                    group.observer = self.recorder
+                    on.callback(setattr, group, "observer", None)
+                if self.rank.case.backend == "gloo":
+                    # Its calls are on the host's clock, steps on the device's: they are brought together where each
+                    # step ends.
+                    clock = Awaited(clock, self._moments)
+            if (module := only_ddp(self.rank.module)) is not None:
+                self._buckets = Buckets(module, self._moments)
+                on.callback(self._buckets.stop)
+            yield clock
+            self.recorder.settle()
 
-    def __exit__(self, *exc: object) -> None:
-        if exc[0] is None:
-            self._recorder.settle()
-        self._on.close()
-
-    def read(self, begins: Sequence[float]) -> dict[str, Any]:
-        """What a rank hands over: {"collectives": rows, "waits": rows, "facts": ..., "told": ...}, seconds on the
-        shared clock. "told" is what DDP told of itself.
-
-        `begins` are the beginnings of all steps, and the end of the last. A row of "collectives" is a SeenCall, one of
-        "waits" step, begin, end.
-        """
+    def report(self, report: ProbeReport) -> None:
+        begins = self.rank.clock.begins()
         self._moments.synchronize()
-        self._recorder.let_go()
+        self.recorder.let_go()
         seconds = self._moments.seconds
-        taken = [call for call in self._recorder.calls if call.taken]
+        taken = [call for call in self.recorder.calls if call.taken]
         bucket = self._bucket_of(taken)
         ready = self._buckets.ready_s() if self._buckets else []
         rows = []
-        for seq, call in enumerate(self._recorder.calls):
+        for seq, call in enumerate(self.recorder.calls):
             made = seconds(call.made)
             step = step_of(made, begins)
             if step is None:
@@ -86,15 +73,12 @@ class Instruments:
                     None if begin is None or end is None else end - begin, index, last_before(ready, index, made),
                 )
             )  # fmt: skip
-        waits = [(seconds(begin), seconds(end)) for begin, end in self._recorder.waits]
+        waits = [(seconds(begin), seconds(end)) for begin, end in self.recorder.waits]
         waits += self._unseen_waits(taken, begins)
         steps = [(step_of(begin, begins), begin, end) for begin, end in sorted(waits)]
-        return {
-            "collectives": rows,
-            "waits": [row for row in steps if row[0] is not None],
-            "facts": self._buckets.facts() if self._buckets else {},
-            "told": {"ddp_logger": logged} if self._logger and (logged := self._logger.told(begins)) else {},
-        }
+        report.calls += rows
+        report.stalls += [(step, begin, end) for step, begin, end in steps if step is not None]
+        report.facts |= self._buckets.facts() if self._buckets else {}
 
     def _bucket_of(self, taken: Sequence[Call]) -> dict[int, int]:
         """The bucket that each call reduced, by the call's identity."""
