@@ -1,0 +1,204 @@
+"""What `parabench collectives` is asked for becomes checked cases; what this machine cannot run is set aside."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from parabench.collectives import ALGORITHMS, TWO_LEVEL, canonical, is_backends, levels_of
+from parabench.collectives.nccl import is_nccls
+from parabench.errors import UsageError
+from parabench.machine.machine import Machine
+from parabench.plan.collective_case import (
+    ALIGNMENT_BYTES,
+    IN_PLACE_ONLY,
+    OPS,
+    REDUCING,
+    CollectiveCase,
+    parse_size,
+    size_text,
+)
+from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol
+from parabench.plan.fields import Field, check_fields, declared, split_values
+from parabench.plan.nccl_pins import unpinned
+from parabench.plan.plan import Plan, Skipped
+from parabench.plan.resolve import default_ranks_per_node, resolve_device
+from parabench.plan.validate import check_algorithm, check_backend, check_nodes, exceeds_machine
+from parabench.store.record import MIB
+
+# The largest size unless one is given: NVLink carries its most from 512 MiB on.
+MOST = {"cpu": 64 * MIB, "cuda": 1024 * MIB}
+
+CollectivePlan = Plan[CollectiveCase, CollectiveProtocol]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveSweep:
+    """The cases that are asked for, as text where the command line takes several values or a unit. What is None is
+    decided here."""
+
+    op: Annotated[
+        str | None,
+        Field(
+            option="--op",
+            metavar="OP1,OP2",
+            help="all_reduce, reduce_scatter, all_gather, broadcast. [default: all four]",
+        ),
+    ] = None
+    algorithm: Annotated[
+        str | None,
+        Field(
+            option="--algorithm",
+            metavar="A1,A2",
+            help="Names that `parabench list` shows. [default: native and all of parabench's]",
+        ),
+    ] = None
+    min_size: Annotated[
+        str | None,
+        Field(option="--min", metavar="SIZE", help="The smallest size: 4096, 64KiB, 1MiB. [default: 64KiB]"),
+    ] = None
+    max_size: Annotated[
+        str | None,
+        Field(option="--max", metavar="SIZE", help="The largest size. [default: 1GiB on CUDA, 64MiB on the CPU]"),
+    ] = None
+    factor: Annotated[int | None, Field(option="--factor", help="From one size to the next. [default: 4]")] = None
+    world_size: Annotated[
+        str | None,
+        Field(option="--world-size", metavar="N1,N2", help="Ranks. [default: all devices on CUDA, 2 on the CPU]"),
+    ] = None
+    ranks_per_node: Annotated[
+        int | None, Field(least=1, option="--ranks-per-node", metavar="G", help="Ranks of a node, for two_level.")
+    ] = None
+    dtype: Annotated[
+        str | None, Field(option="--dtype", help="float32, float64, bfloat16 or float16. [default: float32]")
+    ] = None
+    redop: Annotated[str | None, Field(option="--redop", help="sum, avg, max or min. [default: sum]")] = None
+    device: Annotated[str | None, Field(option="--device", help="cpu or cuda. [default: cuda where there is one]")] = (
+        None
+    )
+    backend: Annotated[
+        str | None, Field(option="--backend", help="gloo or nccl. [default: nccl on CUDA, else gloo]")
+    ] = None
+    threads: Annotated[
+        int | None, Field(option="--threads", help="CPU threads that a rank computes with. [default: 1]")
+    ] = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def plan_collectives(
+    sweep: CollectiveSweep, protocol: CollectiveProtocol, machine: Machine, seed: int
+) -> CollectivePlan:
+    """Expand, check and sort out. Raises UsageError for what is wrong anywhere, for what this machine lacks, and when
+    nothing is left to run."""
+    cases: dict[CollectiveCase, None] = {}
+    skipped: dict[Skipped[CollectiveCase], None] = {}
+    for case in _cases(sweep, protocol, machine):
+        check_algorithm(case.algorithm, case.ranks_per_node)
+        check_backend(case)
+        check_nodes(case)
+        reason = exceeds_machine(case, machine)
+        if reason is not None:
+            raise UsageError(reason)
+        if protocol.graph:
+            check_captured(case)
+        reason = unpinned(case, machine.nccl)
+        if reason is None:
+            cases[case] = None
+        else:
+            skipped[Skipped(case, reason)] = None
+    if not cases:
+        raise UsageError(f"nothing to run; {next(iter(skipped)).reason}")
+    return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)
+
+
+def _cases(sweep: CollectiveSweep, protocol: CollectiveProtocol, machine: Machine) -> Iterator[CollectiveCase]:
+    device = resolve_device(sweep.device or "auto", sweep.backend or "auto", machine)
+    ops = _values(sweep.op, "op") if sweep.op is not None else list(OPS)
+    sizes = [_rank_count(text) for text in _values(sweep.world_size, "world-size")] if sweep.world_size else []
+    if not sizes and machine.ranks_per_node is not None:
+        sizes = [machine.nodes * machine.ranks_per_node]
+    if not sizes:
+        sizes = [max(2, len(machine.gpus))] if device["device"] == "cuda" else [2]
+    common = device | {
+        "min_bytes": parse_size(sweep.min_size) if sweep.min_size is not None else None,
+        "max_bytes": parse_size(sweep.max_size) if sweep.max_size is not None else MOST[device["device"]],
+        "factor": sweep.factor,
+        "dtype": sweep.dtype,
+        "threads": sweep.threads,
+    }
+    common = {name: value for name, value in common.items() if value is not None}
+    ladder: dict[str, Any] = {name: each.default for name, each in declared(CollectiveCase).items()} | common
+    for size, op in itertools.product(sizes, ops):
+        # What every rank has a part of; unsaid, the ladder begins at its first step that has room for them.
+        needed = 1 if op in IN_PLACE_ONLY else size * ALIGNMENT_BYTES
+        for name, given in (("--min", sweep.min_size), ("--max", sweep.max_size)):
+            if given is not None and parse_size(given) < needed:
+                raise UsageError(
+                    f"{name} {given} is less than {op} among {size} ranks can split; use {size_text(needed)} or more"
+                )
+        if sweep.min_size is None and ladder["factor"] > 1:
+            steps = itertools.accumulate(itertools.repeat(ladder["factor"]), operator.mul, initial=ladder["min_bytes"])
+            common["min_bytes"] = min(next(step for step in steps if step >= needed), ladder["max_bytes"])
+        for algorithm in _algorithms(sweep, protocol, size):
+            redop = (sweep.redop or "sum") if op in REDUCING else "none"
+            two = levels_of(algorithm) is not None
+            nodes = machine.nodes_for(size)
+            case = CollectiveCase(op=op, algorithm=algorithm, world_size=size, nodes=nodes, redop=redop, **common)
+            per_node = sweep.ranks_per_node or (size // nodes if machine.nodes > 1 else default_ranks_per_node(size))
+            yield replace(case, ranks_per_node=per_node if two else None)
+
+
+def _algorithms(sweep: CollectiveSweep, protocol: CollectiveProtocol, world_size: int) -> list[str]:
+    """Those that were asked for, or all of ours; two_level only where there can be nodes. In graphs NCCL's alone."""
+    if sweep.algorithm is not None:
+        return list(dict.fromkeys(canonical(name) for name in _values(sweep.algorithm, "algorithm")))
+    if protocol.graph:
+        return ["native"]
+    nodes = sweep.ranks_per_node is not None or default_ranks_per_node(world_size) > 1
+    return [name for name in ALGORITHMS if not is_nccls(name) and (name != TWO_LEVEL or nodes)]
+
+
+def _values(text: str, name: str) -> list[str]:
+    """The values between commas; those within parentheses separate nothing."""
+    values = split_values(text)
+    if "" in values:
+        raise UsageError(f"--{name} {text!r}: a value is empty; give names separated by commas")
+    return values
+
+
+def _rank_count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise UsageError(f"--world-size {text!r} is not a number of ranks; give 2, or 2,4")
+    return int(text)
+
+
+def collective_protocol(**given: Any) -> CollectiveProtocol:
+    """How each launch measures, by the fields that were `given`. Raises UsageError where two contradict each other."""
+    if given.get("mode") == LATENCY:
+        for option, name in (("--batches", "batches"), ("--measure-seconds", "measure_s")):
+            if name in given:
+                raise UsageError(
+                    f"{option} {given[name]:g} is for mode throughput, and mode latency times every call; leave it out"
+                )
+    if "iterations" in given and "measure_s" in given:
+        raise UsageError(
+            f"--iterations {given['iterations']} and --measure-seconds {given['measure_s']:g} both say how many calls "
+            "are timed; give one of them"
+        )
+    return CollectiveProtocol(**given)
+
+
+def check_captured(case: CollectiveCase) -> None:
+    """Raise UsageError for a case whose calls no CUDA graph can hold."""
+    if case.backend != "nccl":
+        raise UsageError(f"--graph captures NCCL's kernels, and the backend here is {case.backend}; leave --graph out")
+    if not is_backends(case.algorithm):
+        raise UsageError(
+            f"--graph captures NCCL's own calls, and {case.algorithm} is made of many; leave --graph out, or use "
+            "--algorithm native"
+        )
