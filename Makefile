@@ -18,6 +18,7 @@ help:
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, each verified"
 	@echo "make gpu     check the GPU path on this machine's GPU: a table, and parabench-results/gpu.json"
+	@echo "make measure how large the rooms are, and whether imports go one way"
 	@echo "make pictures  draw the pictures of the docs anew"
 	@echo "make clean   remove the virtual environment and caches"
 
@@ -67,6 +68,9 @@ gpu:
 
 pictures: $(STAMP)
 	$(BIN)/python -m docs.drawing.pictures docs/pictures
+
+measure: $(STAMP)
+	$(BIN)/python -m benchmarks.measure
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks
