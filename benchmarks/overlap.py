@@ -2,7 +2,7 @@
 
     python -m benchmarks.overlap [ROUNDS]
 
-Every all-reduce first waits a fixed time on the lane of its group, then goes round a ring. The step that waits is
+Every all-reduce first waits a fixed time on the queue of its group, then goes round a ring. The step that waits is
 compared with the same step without any communication, launched next to it: the difference is what the step is exposed
 to. As backward grows it must shrink towards one wait: the last bucket is full only when backward is over.
 """
@@ -17,8 +17,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.reduction import Reduction
+from parabench.collectives.algorithm import Algorithm, Reduction
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
 from parabench.launch.launcher import launch

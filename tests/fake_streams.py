@@ -19,7 +19,7 @@ CUDA = torch.device("cuda", 0)
 
 
 class Tensor:
-    """What a lane looks at of a tensor. It has no `record_stream`, so that a lane that calls it fails."""
+    """What a queue looks at of a tensor. It has no `record_stream`, so that a queue that calls it fails."""
 
     device = CUDA
 

@@ -180,7 +180,7 @@ def test_zero_communication_is_not_believed(seen_of, fields, doubted):
 
 def test_a_call_is_one_on_all_its_ranks(seen_of):
     launch = ddp()
-    # Rank 1 comes a second late; on rank 0 the lane takes the call up half a second after it was made.
+    # Rank 1 comes a second late; on rank 0 the queue takes the call up half a second after it was made.
     fake.instrumented(launch, 25, 0, waits=[(4.5, 7.0)], calls=[{"made_s": 4.0, "start_s": 4.5, "duration_s": 2.25}])
     fake.instrumented(launch, 25, 1, waits=[(6.0, 7.0)], calls=[{"made_s": 5.0, "start_s": 5.0, "duration_s": 2.0}])
     found = row(call_table(seen_of(launch)))

@@ -10,7 +10,7 @@ import torch
 from fake_collectives import case
 from torch import Tensor
 
-from parabench.collectives.averaging import error_bound, is_exact, most_that_shows, rounded
+from parabench.collectives.nccl import error_bound, is_exact, most_that_shows, rounded
 from parabench.errors import UsageError
 from parabench.plan.collective_case import TYPES, CollectiveCase
 from parabench.workloads.exact import Truth, count_wrong

@@ -11,8 +11,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from parabench.collectives import LEVELS, wire
-from parabench.collectives.algorithm import make
-from parabench.collectives.reduction import reduction
+from parabench.collectives.algorithm import make, reduction
 from parabench.collectives.simulated import Record, Simulation, rounds
 from parabench.collectives.wire import Wire
 

@@ -18,8 +18,7 @@ from hang_helpers import came, pass_when
 from torch.distributed import ReduceOp
 
 from parabench.collectives import LEVELS
-from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.reduction import reduction
+from parabench.collectives.algorithm import Algorithm, reduction
 from parabench.collectives.ring import RING
 from parabench.launch.context import LOST
 from parabench.launch.launcher import observed

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch.futures import Future
 
 from parabench.collectives import wire
-from parabench.collectives.async_queue import ThreadLane
+from parabench.collectives.async_queue import ThreadQueue
 from parabench.collectives.tree import Node, double_tree, tree
 from parabench.collectives.two_level import levels
 from parabench.collectives.wire import Wire, pieces, split
@@ -173,95 +173,95 @@ def test_averages_of_float16_do_not_overflow(each: Case, tmp_path: Path) -> None
 
 
 def test_work_of_a_lane_is_done_when_its_job_is() -> None:
-    lane, go_on = ThreadLane("test"), threading.Event()
+    queue, go_on = ThreadQueue("test"), threading.Event()
     tensor = torch.zeros(2)
 
     def job() -> None:
         go_on.wait()
         tensor.add_(1)
 
-    work = lane.run(job, [tensor], "ring all_reduce")
+    work = queue.run(job, [tensor], "ring all_reduce")
     assert not work.is_completed()
     go_on.set()
     assert work.wait()
     assert work.is_completed()
     assert tensor.tolist() == [1, 1]
-    lane.stop()
+    queue.stop()
 
 
 def test_a_failed_job_raises_in_wait_and_in_what_is_chained_to_it() -> None:
-    lane = ThreadLane("test")
+    queue = ThreadQueue("test")
 
     def job() -> None:
         raise ValueError("no such peer")
 
-    work = lane.run(job, [torch.zeros(1)], "ring all_reduce on rank 0 of 2")
+    work = queue.run(job, [torch.zeros(1)], "ring all_reduce on rank 0 of 2")
     with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: ValueError: no such peer"):
         work.wait()
     chained = work.get_future().then(lambda future: future.value())
     with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: ValueError: no such peer"):
         chained.wait()
-    lane.stop()
+    queue.stop()
 
 
 def test_a_caller_that_waits_does_the_job_itself() -> None:
-    lane, where = ThreadLane("test"), []
-    work = lane.run(lambda: where.append(threading.current_thread()), [torch.zeros(1)], "ring", waits=True)
+    queue, where = ThreadQueue("test"), []
+    work = queue.run(lambda: where.append(threading.current_thread()), [torch.zeros(1)], "ring", waits=True)
     assert where == [threading.main_thread()]
     assert work.is_completed()
     assert work.wait()
-    lane.stop()
+    queue.stop()
 
 
 def test_jobs_keep_their_order_whoever_does_them() -> None:
-    lane, go_on, done = ThreadLane("test"), threading.Event(), []
+    queue, go_on, done = ThreadQueue("test"), threading.Event(), []
 
     def first() -> None:
         go_on.wait()
         done.append("first")
 
-    works = [lane.run(first, [torch.zeros(1)], "first")]
-    works += [lane.run(lambda: done.append("second"), [torch.zeros(1)], "second")]
+    works = [queue.run(first, [torch.zeros(1)], "first")]
+    works += [queue.run(lambda: done.append("second"), [torch.zeros(1)], "second")]
     threading.Thread(target=go_on.set).start()
-    lane.run(lambda: done.append("third"), [torch.zeros(1)], "third", waits=True)
+    queue.run(lambda: done.append("third"), [torch.zeros(1)], "third", waits=True)
     assert done == ["first", "second", "third"]
     assert all(work.wait() for work in works)
-    lane.stop()
+    queue.stop()
 
 
 def test_a_callback_may_wait_for_what_it_calls() -> None:
-    """As DDP's communication hooks do: the lane's own thread runs the callback."""
-    lane, done = ThreadLane("test"), []
+    """As DDP's communication hooks do: the queue's own thread runs the callback."""
+    queue, done = ThreadQueue("test"), []
 
     def callback(_: Future[Any]) -> None:
-        lane.run(lambda: done.append("chained"), [torch.zeros(1)], "chained").get_future().wait()
-        lane.run(lambda: done.append("waited for"), [torch.zeros(1)], "waited for", waits=True)
+        queue.run(lambda: done.append("chained"), [torch.zeros(1)], "chained").get_future().wait()
+        queue.run(lambda: done.append("waited for"), [torch.zeros(1)], "waited for", waits=True)
 
-    lane.run(lambda: done.append("first"), [torch.zeros(1)], "first").get_future().then(callback).wait()
+    queue.run(lambda: done.append("first"), [torch.zeros(1)], "first").get_future().then(callback).wait()
     assert done == ["first", "chained", "waited for"]
-    lane.stop()
+    queue.stop()
 
 
 def test_an_interrupt_in_a_callers_job_fails_what_is_behind_it() -> None:
-    lane, done = ThreadLane("test"), []
+    queue, done = ThreadQueue("test"), []
 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        lane.run(interrupted, [torch.zeros(1)], "the first", waits=True)
-    work = lane.run(lambda: done.append("second"), [torch.zeros(1)], "the second", waits=True)
+        queue.run(interrupted, [torch.zeros(1)], "the first", waits=True)
+    work = queue.run(lambda: done.append("second"), [torch.zeros(1)], "the second", waits=True)
     with pytest.raises(RuntimeError, match="the first: KeyboardInterrupt"):
         work.wait()
     assert done == []
     assert not work.is_success()
     assert "the first" in str(work.exception())
-    lane.stop()
+    queue.stop()
 
 
 def test_a_wait_keeps_its_timeout() -> None:
-    lane, go_on = ThreadLane("test"), threading.Event()
-    work = lane.run(go_on.wait, [torch.zeros(1)], "ring")
+    queue, go_on = ThreadQueue("test"), threading.Event()
+    work = queue.run(go_on.wait, [torch.zeros(1)], "ring")
     with pytest.raises(RuntimeError, match=r"not over after 0.001 s"):
         work.wait(timedelta(milliseconds=1))
     assert work.exception() is None
@@ -270,23 +270,23 @@ def test_a_wait_keeps_its_timeout() -> None:
     assert work.wait(timedelta(seconds=GUARD_S))
     assert work.is_success()
     assert work.result() == [torch.zeros(1)]
-    lane.stop()
+    queue.stop()
 
 
 def test_nothing_is_sent_after_a_failure() -> None:
     """The peers would take it for what they still wait for."""
-    lane, done = ThreadLane("test"), []
+    queue, done = ThreadQueue("test"), []
 
     def fail() -> None:
         raise ValueError("no such peer")
 
-    first = lane.run(fail, [torch.zeros(1)], "the first")
-    second = lane.run(lambda: done.append("second"), [torch.zeros(1)], "the second")
+    first = queue.run(fail, [torch.zeros(1)], "the first")
+    second = queue.run(lambda: done.append("second"), [torch.zeros(1)], "the second")
     for work in (first, second):
         with pytest.raises(RuntimeError, match="the first: ValueError: no such peer"):
             work.wait()
     assert done == []
-    lane.stop()
+    queue.stop()
 
 
 # -- pure functions -------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from parabench.analysis.collectives.cost_formula import FORMULAS, INNER, NODE, O
 from parabench.analysis.collectives.cost_model import Fit, Point, fit_costs, points_of, to_dict
 from parabench.analysis.session import select_session
 from parabench.collectives import LEVELS, levels_of, wire
-from parabench.collectives.algorithm import make
-from parabench.collectives.reduction import reduction
+from parabench.collectives.algorithm import make, reduction
 from parabench.collectives.simulated import Simulation, rounds
 from parabench.plan.collective_case import OPS
 

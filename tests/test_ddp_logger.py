@@ -55,7 +55,7 @@ def test_ddps_moments_and_ours_enclose_one_another(options: dict[str, Any], tmp_
             assert 0 < forward["ddp_s"] <= forward["ours_s"] + ROUNDING_S
         assert 0 < backward["ours_s"] <= backward["ddp_s"] + ROUNDING_S
         assert communication["ours_s"] > 0
-        # gloo's end is noted by a callback that may have to wait for the interpreter; a lane notes its own at once.
+        # gloo's end is noted by a callback that may have to wait for the interpreter; a queue notes its own at once.
         if options.get("algorithm") == "ring":
             assert communication["ours_s"] <= communication["ddp_s"] + ROUNDING_S
         ends = [s.end_s for s in launched.spans if (s.rank, s.step) == (rank, 12) and "backward" in s.name]

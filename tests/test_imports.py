@@ -43,7 +43,7 @@ ORDER = (
     "launch.preload __main__",
 )
 TABLES = {
-    "collectives", "collectives.averaging", "collectives.nccl", "data", "models", "models.precision", "strategies",
+    "collectives", "collectives.nccl", "data", "models", "models.precision", "strategies",
 }  # fmt: skip
 # What a measurement is, which everything speaks of; the rest of `plan` makes lists of it.
 CASES = {"plan.case", "plan.collective_case", "plan.collective_protocol", "plan.fields", "plan.protocol"}

@@ -109,7 +109,7 @@ def test_an_artificial_collective_has_its_duration_and_its_exposed_part(tmp_path
 
 
 def the_other_bucket_waits_for_this_one(seen: Evidence) -> None:
-    """Its gradients come HIDDEN_S later, when the lane is busy for some time yet."""
+    """Its gradients come HIDDEN_S later, when the queue is busy for some time yet."""
     last, first = bucket_table(seen).to_dict("records")
     assert (last["parameters"], first["parameters"]) == (["last.weight"], ["first.weight"])
     rows = reported(seen, bucket=1)

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from parabench.collectives import LEVELS, wire
-from parabench.collectives.algorithm import Algorithm, make
-from parabench.collectives.reduction import Reduction, reduction
+from parabench.collectives.algorithm import Algorithm, Reduction, make, reduction
 from parabench.collectives.ring import RING
 from parabench.collectives.simulated import Simulation
 from parabench.collectives.two_level import two_level

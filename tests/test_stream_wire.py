@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from parabench.collectives import LEVELS, wire
-from parabench.collectives.algorithm import make
-from parabench.collectives.reduction import reduction
+from parabench.collectives.algorithm import make, reduction
 from parabench.collectives.simulated import Simulation, SimulationError
 from parabench.collectives.wire import StreamWire, Wire
 

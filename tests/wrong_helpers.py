@@ -9,8 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parabench import Model
-from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.reduction import Reduction
+from parabench.collectives.algorithm import Algorithm, Reduction
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
 from parabench.strategies.base import ForwardBackward, ParallelModel, StrategyContext

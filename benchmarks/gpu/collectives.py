@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import all_verified, case
-from parabench.collectives.stream_queue import StreamLane
+from parabench.collectives.stream_queue import StreamQueue
 from parabench.machine.versions import SHARED_GPU, SHARED_GPU_SINCE
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
@@ -33,22 +33,22 @@ OPERATIONS = (
 QUICK = CollectiveProtocol(warmup=2, iterations=5)
 
 
-def stream_lane(device: torch.device) -> Seen:
+def stream_queue(device: torch.device) -> Seen:
     """A job of kernels beside the caller's stream: who waits, in which order, what a call costs, what fails."""
     torch.cuda.set_device(device)
     torch.cuda._sleep(1000)
     torch.cuda.synchronize(device)
-    lane = StreamLane()
+    queue = StreamQueue()
     values = torch.zeros(1 << 20, device=device)
 
     def job() -> None:
         torch.cuda._sleep(int(SLEEP_S * CYCLES_PER_S))
         values.add_(1)
 
-    lane.run(lambda: None, [values], "first").wait()
+    queue.run(lambda: None, [values], "first").wait()
     torch.cuda.synchronize(device)
     begin = time.perf_counter()
-    work = lane.run(job, [values], "sleep")
+    work = queue.run(job, [values], "sleep")
     run_s = time.perf_counter() - begin
     begin = time.perf_counter()
     work.wait()
@@ -57,12 +57,12 @@ def stream_lane(device: torch.device) -> Seen:
     right = bool((behind == 1).all())
     begin = time.perf_counter()
     for _ in range(CALLS):
-        lane.run(lambda: None, [values], "empty").wait()
+        queue.run(lambda: None, [values], "empty").wait()
     torch.cuda.synchronize(device)
     call_s = (time.perf_counter() - begin) / CALLS
     failed = ""
     try:
-        lane.run(_fail, [values], "failing").wait()
+        queue.run(_fail, [values], "failing").wait()
     except RuntimeError as error:
         failed = str(error)
     said = (
@@ -144,7 +144,7 @@ def _collectives(device: torch.device, backend: str) -> Seen:
 
 SHARED = "on one GPU shared by 2 ranks: "
 CHECKS = (
-    Check("stream-lane", "run and wait return before the job is over; order kept; failures raise", 60, stream_lane),
+    Check("stream-queue", "run and wait return before the job is over; order kept; failures raise", 60, stream_queue),
     Check("gloo-collectives", "every operation right, gloo on CUDA", 200, gloo_collectives, rehearsed=True),
     Check("nccl-trainings", SHARED + "every strategy verified", 300, nccl_trainings),
     Check("nccl-algorithms", SHARED + "own algorithms verified", 300, nccl_algorithms),

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.reduction import Reduction, reduction
+from parabench.collectives.algorithm import Algorithm, Reduction, reduction
 from parabench.collectives.simulated import Simulation, rounds
 from parabench.collectives.wire import Wire
 

@@ -1,6 +1,6 @@
 """Where a group's collectives run: on a thread beside the training, so that they overlap with backward.
 
-Where messages are kernels they run on a stream, `stream_lane`.
+Where messages are kernels they run on a stream (`stream_queue`). An instrument may watch the calls.
 """
 
 from __future__ import annotations
@@ -8,17 +8,49 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-from parabench.collectives.observer import Watch
+# What an instrument that watches collectives must offer; `probes.collective_calls.Recorder` is the real one. Groups
+# carry none while steps are timed: then every call pays one comparison with None.
+
+
+class Watch(Protocol):
+    """One call that is being watched."""
+
+    def timed(self, job: Callable[[], None]) -> Callable[[], None]:
+        """`job`, which notes when it begins and ends."""
+
+    def handing(self, *, waits: bool) -> AbstractContextManager[None]:
+        """Around handing the job over; with `waits` the caller stands still meanwhile."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Around a caller's waiting for the outcome."""
+
+    def futured(self) -> None:
+        """The caller has taken the future: where it waits for it is not seen."""
+
+
+class Observer(Protocol):
+    """Watches the calls of a process' groups."""
+
+    def called(
+        self, op: str, group: Any, results: Iterable[Tensor], algorithm: str | None = None, *, on_stream: bool
+    ) -> Watch:
+        """A call begins. `results` are the tensors that it finishes; `algorithm` is None where the backend does it;
+        `on_stream` says that the job is kernels on the stream that is current then."""
+
+    def follow(
+        self, op: str, group: Any, results: Iterable[Tensor], call: Callable[[], Any], *, waits: bool = False
+    ) -> Any:
+        """Make a call that the backend does, and return its work, watched; with `waits` its caller waits for it."""
 
 
 class FutureWork(Work):
@@ -92,7 +124,7 @@ def value_or_raise(end: Future[Any]) -> Any:
 Job = tuple[Callable[[], None], FutureWork, list[Tensor], str, torch.device]
 
 
-class Line:
+class JobOrder:
     """A group's jobs in the order they were called. After a failure this rank is out of step with its peers, so
     whatever is behind it fails too, and sends nothing that they would take for something else."""
 
@@ -116,19 +148,19 @@ class Line:
         return interrupt
 
 
-class ThreadLane:
+class ThreadQueue:
     """One thread that runs a group's collectives in the order they were called.
 
     `run` returns an unfinished Work at once: that is what lets DDP go on with backward. A caller that has nothing else
     to do than to wait does the job itself, unless the thread is at it: handing over costs two wake-ups. What is called
     from a job's callback is done there and then, for the callback may wait for it.
 
-    Of tensors on a CUDA device the job's copies run on a stream of the lane's own, behind what the caller's stream had
+    Of tensors on a CUDA device the job's copies run on a stream of the queue's own, behind what the caller's stream had
     been given: on the caller's they would wait for all of backward that is enqueued by then.
     """
 
     def __init__(self, name: str) -> None:
-        self._line = Line()
+        self._order = JobOrder()
         self._jobs: deque[Job] = deque()
         self._running = threading.RLock()  # held by whoever runs jobs: the thread, or a caller that waits
         self._runner: int | None = None
@@ -170,15 +202,15 @@ class ThreadLane:
                 job, work, tensors, what, device = self._jobs.popleft()
                 # The future notes the stream that it is finished on.
                 with nullcontext() if device.type == "cpu" else self._beside(device):
-                    interrupt = self._line.perform(job, what)
-                    work.finish(tensors if self._line.failure is None else self._line.failure)
+                    interrupt = self._order.perform(job, what)
+                    work.finish(tensors if self._order.failure is None else self._order.failure)
                 if interrupt is not None:
                     raise interrupt
         finally:
             self._runner = before
 
     def _beside(self, device: torch.device) -> AbstractContextManager[None]:
-        """The lane's stream of `device`, made the current one. Of high priority: what waits for messages is short."""
+        """The queue's stream of `device`, made the current one. Of high priority: what waits for messages is short."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device, priority=-1)
         if threading.current_thread() is self._thread:

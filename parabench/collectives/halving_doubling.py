@@ -14,8 +14,7 @@ from functools import cache
 
 from torch import Tensor
 
-from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.reduction import Reduction
+from parabench.collectives.algorithm import Algorithm, Reduction
 from parabench.collectives.wire import Message, Wire, finish, split
 
 

@@ -10,8 +10,7 @@ from collections import deque
 
 from torch import Tensor
 
-from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.reduction import Reduction
+from parabench.collectives.algorithm import Algorithm, Reduction
 from parabench.collectives.wire import Message, Wire, finish, pieces, split
 
 SERVER = 0

@@ -18,17 +18,15 @@ from torch._C._distributed_c10d import BarrierOptions
 from torch.distributed import ProcessGroup, Work
 from torch.utils._pytree import tree_leaves
 
-from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.async_queue import ThreadLane, arrive
-from parabench.collectives.observer import Observer
-from parabench.collectives.reduction import Reduction, reduction
-from parabench.collectives.stream_queue import StreamLane
+from parabench.collectives.algorithm import Algorithm, Reduction, reduction
+from parabench.collectives.async_queue import Observer, ThreadQueue, arrive
+from parabench.collectives.stream_queue import StreamQueue
 from parabench.collectives.wire import StreamWire, Wire, split
 
 BACKEND = "parabench"
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
-# Every one that this process made, for `membership`.
+# Every one that this process made, for `join`.
 groups: list[AlgorithmGroup] = []
 
 
@@ -73,12 +71,12 @@ class AlgorithmGroup(ProcessGroup):
             self._register_backend(torch.device(device), backend_type, inner)
         self._set_default_backend(backend_type)
         self._wire: Wire
-        self._lane: StreamLane | ThreadLane
+        self._queue: StreamQueue | ThreadQueue
         if self._is_nccl:
-            self._lane = lane = StreamLane()
-            self._wire = StreamWire(inner, range(size), rank, empty=lane.empty)
+            self._queue = queue = StreamQueue()
+            self._wire = StreamWire(inner, range(size), rank, empty=queue.empty)
         else:
-            self._lane = ThreadLane(f"parabench {algorithm.name}")
+            self._queue = ThreadQueue(f"parabench {algorithm.name}")
             self._wire = Wire(inner, range(size), rank)
         groups.append(self)
 
@@ -272,13 +270,13 @@ class AlgorithmGroup(ProcessGroup):
     def _hand_over(
         self, op: str, algorithm: str, job: Callable[[], None], results: list[Tensor], what: str, opts: Any
     ) -> Work:
-        """Give `job` to the lane; a failure names `what`."""
+        """Give `job` to the queue; a failure names `what`."""
         waits = _waits(opts)
         if self.observer is None:
-            return self._lane.run(job, results, what, waits=waits)
+            return self._queue.run(job, results, what, waits=waits)
         watch = self.observer.called(op, self, results, algorithm, on_stream=self._is_nccl)
         with watch.handing(waits=waits):
-            work = self._lane.run(watch.timed(job), results, what, waits=waits)
+            work = self._queue.run(watch.timed(job), results, what, waits=waits)
         work.watch = watch
         return work
 
@@ -321,10 +319,10 @@ class AlgorithmGroup(ProcessGroup):
 
     def stop(self) -> None:
         """Finish what is queued; nothing runs afterwards."""
-        self._lane.stop()
+        self._queue.stop()
 
     def shutdown(self) -> None:
-        """Stop the lane, then the backend."""
+        """Stop the queue, then the backend."""
         self.stop()
         self._inner.shutdown()
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.reduction import Reduction
+from parabench.collectives.algorithm import Algorithm, Reduction
 from parabench.collectives.wire import Message, Wire, finish, pieces, pieces_of, split
 
 # So many pieces that are to be added have their receives posted ahead, each with a buffer of its own.

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-from parabench.collectives.async_queue import Line, value_or_raise
-from parabench.collectives.observer import Watch
+from parabench.collectives.async_queue import JobOrder, Watch, value_or_raise
 
 
 @dataclass(slots=True)
@@ -86,7 +85,7 @@ class StreamWork(Work):
         return self._future
 
 
-class StreamLane:
+class StreamQueue:
     """A stream of its own for what the caller goes on beside, and the caller's for what it waits for.
 
     A group's jobs come one after the other, whatever streams they are on: they share buffers. `seconds` is the
@@ -94,7 +93,7 @@ class StreamLane:
     """
 
     def __init__(self) -> None:
-        self._line = Line()
+        self._order = JobOrder()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._last: dict[torch.device, torch.cuda.Event] = {}
         self._held: deque[Held] = deque()
@@ -112,7 +111,7 @@ class StreamLane:
         if device in self._last:
             stream.wait_event(self._last[device])
         with torch.cuda.stream(stream):
-            interrupt = self._line.perform(job, what)
+            interrupt = self._order.perform(job, what)
         over = self._last[device] = torch.cuda.Event()
         over.record(stream)
         held = Held(over, None if waits else job)
@@ -121,17 +120,17 @@ class StreamLane:
             self._held.append(held)
         if interrupt is not None:
             raise interrupt
-        return StreamWork(stream, held, list(tensors), self._line.failure)
+        return StreamWork(stream, held, list(tensors), self._order.failure)
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """The lane's own, of high priority: its short kernels must not wait for room behind those of backward."""
+        """The queue's own, of high priority: its short kernels must not wait for room behind those of backward."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device, priority=-1)
         return self._streams[device]
 
     def empty(self, numel: int, **options: Any) -> Tensor:
-        """A buffer that jobs on any stream may use: once outgrown it serves other buffers of the lane alone, whose jobs
-        come after."""
+        """A buffer that jobs on any stream may use: once outgrown it serves other buffers of the queue alone, whose
+        jobs come after."""
         with torch.cuda.stream(self.stream(options["device"])):
             return torch.empty(numel, **options)
 

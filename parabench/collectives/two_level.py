@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from parabench.collectives.algorithm import Algorithm
-from parabench.collectives.reduction import Reduction
+from parabench.collectives.algorithm import Algorithm, Reduction
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire, split
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from parabench.collectives.averaging import error_bound, most_that_shows
-from parabench.collectives.nccl import is_nccls
+from parabench.collectives.nccl import error_bound, is_nccls, most_that_shows
 from parabench.errors import UsageError
 from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAMED, ranks_in_words, slug
 from parabench.plan.fields import Field, check_fields

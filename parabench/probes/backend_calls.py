@@ -19,7 +19,7 @@ import torch
 from torch.distributed import ProcessGroup, Work
 from torch.utils._pytree import tree_leaves
 
-from parabench.collectives.observer import Observer
+from parabench.collectives.async_queue import Observer
 from parabench.probes.collective_calls import Recorder
 from parabench.probes.step_clock import record_event
 

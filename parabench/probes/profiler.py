@@ -39,7 +39,7 @@ class ProfilerProbe(Probe):
     def profiled(self) -> None:
         """Take a step under torch.profiler: operators of all threads with their shapes, and on CUDA its kernels."""
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_cuda else [])]
-        # Autograd's threads and the lane of an own algorithm belong to the step as well.
+        # Autograd's threads and the queue of an own algorithm belong to the step as well.
         config = _ExperimentalConfig(profile_all_threads=True)
         with profile(activities=activities, record_shapes=True, experimental_config=config) as self._profile:
             self.rank.take_step()

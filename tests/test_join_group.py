@@ -16,7 +16,7 @@ import torch.distributed as dist
 from guard import GUARD_S
 from torch.distributed.device_mesh import DeviceMesh
 
-from parabench.collectives import join as membership
+from parabench.collectives import join
 from parabench.collectives.algorithm import make
 from parabench.collectives.process_group import AlgorithmGroup
 from parabench.launch.processes import run_processes
@@ -33,7 +33,7 @@ def test_nccls_barrier_is_told_its_device(backend, device, told, monkeypatch):
     """As the first operation of a group it would guess one from the rank, and make a communicator there."""
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(dist, "barrier", lambda **options: calls.append(options))
-    membership.barrier(backend, torch.device(device))
+    join.barrier(backend, torch.device(device))
     assert calls == [told]
 
 
@@ -65,7 +65,7 @@ class Own(Served, AlgorithmGroup):
 def checked(monkeypatch: pytest.MonkeyPatch, groups: list[Served], device: str, backend: str, algorithm: str) -> None:
     monkeypatch.setattr(dist.distributed_c10d, "_pg_map", dict.fromkeys(groups))
     monkeypatch.setattr(dist.distributed_c10d._world, "default_pg", groups[0])
-    membership.check_groups(torch.device(device), backend, algorithm)
+    join.check_groups(torch.device(device), backend, algorithm)
 
 
 GLOO, NCCL, MIXED = {"cpu": "gloo", "cuda": "gloo"}, {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}
@@ -111,7 +111,7 @@ def test_the_group_of_an_own_algorithm_is_bound_to_no_device(monkeypatch):
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(dist, "init_process_group", lambda *names, **options: told.append(options))
     for algorithm in ("ring", "native"):
-        membership.join(
+        join.join(
             algorithm=algorithm, backend="gloo", rank=0, world_size=1, ranks_per_node=None, store=dist.HashStore(),
             timeout_s=1,
         )  # fmt: skip
@@ -137,7 +137,7 @@ def two_dimensions(rank: int, size: int) -> Iterator[str]:
         yield f"kinds of groups: {alike}"
     if made:
         yield f"groups that torch made by itself: {made}"
-    membership.check_groups(here.device, "gloo", "ring")
+    join.check_groups(here.device, "gloo", "ring")
 
 
 @pytest.mark.alone
@@ -161,10 +161,10 @@ def test_a_group_of_nccls_knows_its_name_and_its_ranks(monkeypatch: pytest.Monke
             made.append((rank, size, vars(options)))
 
     monkeypatch.setattr(dist, "ProcessGroupNCCL", Made, raising=False)
-    monkeypatch.setattr(membership, "AlgorithmGroup", lambda *arguments: arguments)
+    monkeypatch.setattr(join, "AlgorithmGroup", lambda *arguments: arguments)
     created: list[Any] = []
     monkeypatch.setattr(dist.Backend, "register_backend", lambda name, create, **options: created.append(create))
-    membership.register(make("ring", None), "nccl")
+    join.register(make("ring", None), "nccl")
     minute = timedelta(seconds=60)
     asked = SimpleNamespace(
         store=None, group_rank=1, group_size=2, timeout=minute, group_id="9", global_ranks_in_group=[1, 3]

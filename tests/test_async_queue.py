@@ -1,4 +1,4 @@
-"""Lanes on a CUDA device, which is fake: who waits for whom, what is kept for how long, and what a failure does."""
+"""Queues on a CUDA device, which is fake: who waits for whom, what is kept for how long, and what a failure does."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from fake_streams import CUDA, Device, Tensor
 from torch.distributed import ProcessGroup
 from torch.futures import Future
 
-from parabench.collectives import async_queue as lanes
-from parabench.collectives import join as membership
-from parabench.collectives import stream_queue
+from parabench.collectives import async_queue, join, stream_queue
 from parabench.collectives.algorithm import make
-from parabench.collectives.async_queue import ThreadLane
+from parabench.collectives.async_queue import ThreadQueue
 from parabench.collectives.process_group import AlgorithmGroup, groups
-from parabench.collectives.stream_queue import StreamLane
+from parabench.collectives.stream_queue import StreamQueue
 
 
 class HostFuture(Future[Any]):
@@ -38,7 +36,7 @@ class HostFuture(Future[Any]):
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    monkeypatch.setattr(lanes, "Future", HostFuture)
+    monkeypatch.setattr(async_queue, "Future", HostFuture)
     monkeypatch.setattr(stream_queue, "Future", HostFuture)
     return Device(monkeypatch)
 
@@ -50,19 +48,19 @@ def outcome() -> Any:
 # -- over NCCL: a stream -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", ["lane", "caller"])
+@pytest.mark.parametrize("first", ["queue", "caller"])
 def test_a_job_runs_behind_what_its_caller_had_enqueued_and_beside_what_comes_later(device: Device, first: str) -> None:
-    lane = StreamLane()
+    queue = StreamQueue()
     device.kernel("gradient")
-    work = lane.run(lambda: device.kernel("job"), outcome(), "ring all_reduce")
+    work = queue.run(lambda: device.kernel("job"), outcome(), "ring all_reduce")
     device.kernel("backward")
     assert work.wait()
     device.kernel("optimizer")
-    beside = lane.stream(CUDA)
+    beside = queue.stream(CUDA)
     assert not work.is_completed()
-    assert device.drain([beside] if first == "lane" else [device.default]) == (
+    assert device.drain([beside] if first == "queue" else [device.default]) == (
         ["gradient", "job", "backward", "optimizer"]
-        if first == "lane"
+        if first == "queue"
         else ["gradient", "backward", "job", "optimizer"]
     )
     assert work.is_completed()
@@ -72,10 +70,10 @@ def test_a_job_runs_behind_what_its_caller_had_enqueued_and_beside_what_comes_la
 
 def test_who_waits_has_the_job_on_a_stream_of_their_own(device: Device) -> None:
     """As NCCL does for async_op=False: FSDP2 chose that stream, and its priority."""
-    lane, chosen = StreamLane(), torch.cuda.Stream()
+    queue, chosen = StreamQueue(), torch.cuda.Stream()
     device.kernel("backward")
     with torch.cuda.stream(chosen):
-        work = lane.run(lambda: device.kernel("job"), outcome(), "ring all_gather", waits=True)
+        work = queue.run(lambda: device.kernel("job"), outcome(), "ring all_gather", waits=True)
         assert work.wait()
         device.kernel("copy out")
     assert [name for kind, name in chosen.queue if kind == "kernel"] != []
@@ -86,17 +84,17 @@ def test_who_waits_has_the_job_on_a_stream_of_their_own(device: Device) -> None:
 @pytest.mark.parametrize("favoured", [0, 1, 2])
 def test_jobs_of_a_group_come_one_after_the_other_on_whatever_streams(device: Device, favoured: int) -> None:
     """They share buffers, and a communicator."""
-    lane, other = StreamLane(), torch.cuda.Stream()
-    lane.run(lambda: device.kernel("1"), outcome(), "ring")
-    lane.run(lambda: device.kernel("2"), outcome(), "ring", waits=True)
+    queue, other = StreamQueue(), torch.cuda.Stream()
+    queue.run(lambda: device.kernel("1"), outcome(), "ring")
+    queue.run(lambda: device.kernel("2"), outcome(), "ring", waits=True)
     with torch.cuda.stream(other):
-        lane.run(lambda: device.kernel("3"), outcome(), "ring", waits=True)
-        lane.run(lambda: device.kernel("4"), outcome(), "ring")
-    lane.run(lambda: device.kernel("5"), outcome(), "ring", waits=True)
+        queue.run(lambda: device.kernel("3"), outcome(), "ring", waits=True)
+        queue.run(lambda: device.kernel("4"), outcome(), "ring")
+    queue.run(lambda: device.kernel("5"), outcome(), "ring", waits=True)
     assert device.drain([device.streams[favoured]]) == ["1", "2", "3", "4", "5"]
 
 
-def held(device: Device, lane: StreamLane, alive: list[bool]) -> tuple[Any, Any]:
+def held(device: Device, queue: StreamQueue, alive: list[bool]) -> tuple[Any, Any]:
     """A job on an input that nobody else keeps; its kernel notes whether it is still there. Work and input."""
     tensor = Tensor()
     there = weakref.ref(tensor)
@@ -104,26 +102,26 @@ def held(device: Device, lane: StreamLane, alive: list[bool]) -> tuple[Any, Any]
     def job(tensor: Tensor = tensor) -> None:
         device.kernel("job", lambda: alive.append(there() is not None))
 
-    return lane.run(job, outcome(), "ring reduce_scatter"), there
+    return queue.run(job, outcome(), "ring reduce_scatter"), there
 
 
 def test_inputs_live_until_the_kernels_are_over_though_nobody_waits(device: Device) -> None:
-    lane, alive = StreamLane(), []
-    work, there = held(device, lane, alive)
+    queue, alive = StreamQueue(), []
+    work, there = held(device, queue, alive)
     del work
-    lane.run(lambda: device.kernel("next"), outcome(), "ring")
+    queue.run(lambda: device.kernel("next"), outcome(), "ring")
     gc.collect()
     device.drain()
     assert alive == [True]
-    lane.run(lambda: device.kernel("next"), outcome(), "ring")
+    queue.run(lambda: device.kernel("next"), outcome(), "ring")
     gc.collect()
     assert there() is None, "kept for ever"
 
 
 def test_who_has_waited_may_free_at_once(device: Device) -> None:
     """What is allocated on the waiting stream from then on comes after the job."""
-    lane, alive = StreamLane(), []
-    work, there = held(device, lane, alive)
+    queue, alive = StreamQueue(), []
+    work, there = held(device, queue, alive)
     gc.collect()
     assert there() is not None
     work.wait()
@@ -134,20 +132,20 @@ def test_who_has_waited_may_free_at_once(device: Device) -> None:
 def test_a_buffer_that_is_outgrown_serves_the_lane_alone(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr(torch, "empty", lambda *size, **options: made.append((device.current, size, options)))
-    lane = StreamLane()
-    lane.empty(7, dtype=torch.float32, device=CUDA, pin_memory=False)
-    assert made == [(lane.stream(CUDA), (7,), {"dtype": torch.float32, "device": CUDA, "pin_memory": False})]
+    queue = StreamQueue()
+    queue.empty(7, dtype=torch.float32, device=CUDA, pin_memory=False)
+    assert made == [(queue.stream(CUDA), (7,), {"dtype": torch.float32, "device": CUDA, "pin_memory": False})]
 
 
 def test_a_failure_is_raised_where_the_outcome_is_waited_for_and_ends_what_follows(device: Device) -> None:
-    lane, done = StreamLane(), []
+    queue, done = StreamQueue(), []
 
     def fail() -> None:
         raise ValueError("no such peer")
 
     works = [
-        lane.run(fail, outcome(), "ring all_reduce on rank 1 of 4"),
-        lane.run(lambda: done.append("second"), outcome(), "the second", waits=True),
+        queue.run(fail, outcome(), "ring all_reduce on rank 1 of 4"),
+        queue.run(lambda: done.append("second"), outcome(), "the second", waits=True),
     ]
     for work in works:
         with pytest.raises(RuntimeError, match="ring all_reduce on rank 1 of 4: ValueError: no such peer"):
@@ -161,15 +159,15 @@ def test_a_failure_is_raised_where_the_outcome_is_waited_for_and_ends_what_follo
 
 
 def test_ctrl_c_in_a_job_reaches_its_caller_and_no_other_job_runs(device: Device) -> None:
-    lane, done = StreamLane(), []
+    queue, done = StreamQueue(), []
 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        lane.run(interrupted, outcome(), "the first")
+        queue.run(interrupted, outcome(), "the first")
     with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
-        lane.run(lambda: done.append("second"), outcome(), "the second").wait()
+        queue.run(lambda: done.append("second"), outcome(), "the second").wait()
     assert done == []
 
 
@@ -187,13 +185,13 @@ def test_a_future_is_made_when_it_is_asked_for_and_no_callback_where_nothing_fai
             raise AssertionError("a callback, which runs on a stream of the pool")
 
     monkeypatch.setattr(stream_queue, "Future", Noting)
-    lane, tensors = StreamLane(), outcome()
-    work = lane.run(lambda: device.kernel("job"), tensors, "ring all_reduce")
+    queue, tensors = StreamQueue(), outcome()
+    work = queue.run(lambda: device.kernel("job"), tensors, "ring all_reduce")
     work.wait()
     assert made == []
     future = work.get_future()
     assert future.wait() == tensors
-    assert made == [(lane.stream(CUDA), tensors)]
+    assert made == [(queue.stream(CUDA), tensors)]
     assert work.get_future() is future
     assert work.result() == tensors
 
@@ -203,16 +201,16 @@ def test_a_future_is_made_when_it_is_asked_for_and_no_callback_where_nothing_fai
 
 def test_a_threads_job_begins_while_the_device_computes_and_copies_beside_it(device: Device) -> None:
     """On the caller's stream its copy would wait for all of backward that is enqueued by then."""
-    lane, began = ThreadLane("test"), threading.Event()
+    queue, began = ThreadQueue("test"), threading.Event()
 
     def job() -> None:
         device.kernel("to the host")
-        lanes.arrive()
+        async_queue.arrive()
         device.kernel("to the device")
         began.set()
 
     device.kernel("gradient")
-    work = lane.run(job, outcome(), "ring all_reduce")
+    work = queue.run(job, outcome(), "ring all_reduce")
     device.kernel("backward")
     # The thread has its stream wait for the gradient, while nothing has run on the device yet.
     with device.moved:
@@ -230,11 +228,11 @@ def test_a_threads_job_begins_while_the_device_computes_and_copies_beside_it(dev
     assert set(device.set_in) == {"test"}
     assert beside.priority == -1
     device.drain()
-    lane.stop()
+    queue.stop()
 
 
 def test_the_caller_does_its_own_job_beside_its_stream_too(device: Device) -> None:
-    lane, over = ThreadLane("test"), threading.Event()
+    queue, over = ThreadQueue("test"), threading.Event()
 
     def runs() -> None:
         while not over.is_set():
@@ -243,14 +241,14 @@ def test_the_caller_does_its_own_job_beside_its_stream_too(device: Device) -> No
 
     runner = threading.Thread(target=runs)
     runner.start()
-    work = lane.run(lambda: device.kernel("job"), outcome(), "ring", waits=True)
+    work = queue.run(lambda: device.kernel("job"), outcome(), "ring", waits=True)
     over.set()
     runner.join()
     assert work.is_completed()
     assert device.log == ["job"]
     assert device.current is device.default
     assert device.set_in == [], "a caller's device is its own business"
-    lane.stop()
+    queue.stop()
 
 
 # -- the group -----------------------------------------------------------------------------------------------------
@@ -261,9 +259,9 @@ def group(device: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A group of one over gloo that believes to be over NCCL."""
     inner = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=10))
     made = AlgorithmGroup(inner, ProcessGroup.BackendType.GLOO, 0, 1, make("ring", None))
-    made._lane.stop()
-    made._is_nccl, made._lane = True, StreamLane()
-    monkeypatch.setattr(StreamLane, "run", lambda self, job, tensors, what, waits: SimpleNamespace(wait=job))
+    made._queue.stop()
+    made._is_nccl, made._queue = True, StreamQueue()
+    monkeypatch.setattr(StreamQueue, "run", lambda self, job, tensors, what, waits: SimpleNamespace(wait=job))
     yield made
     groups.remove(made)
 
@@ -271,7 +269,7 @@ def group(device: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_hosts_time_for_enqueuing_is_counted(group: Any) -> None:
     for _ in range(3):
         group.allreduce([torch.ones(4)])
-    counted = membership.calls()["all_reduce"]
+    counted = join.calls()["all_reduce"]
     assert (counted["calls"], counted["bytes"]) == (3, 48)
     assert 0 < counted["enqueue_s"] < 60
 
