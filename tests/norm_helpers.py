@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from parabench.strategies.norm import norm_of
+from parabench.strategies.base import norm_of
 
 
 def check_norms(rank: int, size: int) -> Iterator[str]:

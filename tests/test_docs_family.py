@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from parabench.analysis.memory import FORMULAS
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
 from parabench.plan.defaults import defaults_on
@@ -15,6 +14,7 @@ from parabench.plan.suite import AXES, BATCH_PER_RANK, parse_axis
 from parabench.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
+FORMULAS = {name: entry.memory for name, entry in STRATEGIES.items() if entry.memory}
 
 
 def rows(path):

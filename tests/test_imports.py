@@ -44,6 +44,7 @@ ORDER = (
 )
 TABLES = {
     "collectives", "collectives.nccl", "data", "models", "models.precision", "strategies",
+    "strategies.memory",
 }  # fmt: skip
 # What a measurement is, which everything speaks of; the rest of `plan` makes lists of it.
 CASES = {"plan.case", "plan.collective_case", "plan.collective_protocol", "plan.fields", "plan.protocol"}

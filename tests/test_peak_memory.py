@@ -20,8 +20,7 @@ from parabench.launch.rank_env import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import memory
-from parabench.strategies.base import RankInfo
-from parabench.strategies.norm import PIECE, norm_of, squares_of
+from parabench.strategies.base import PIECE, RankInfo, norm_of, squares_of
 from parabench.workloads import training as worker
 
 pytestmark = pytest.mark.alone

@@ -7,8 +7,6 @@ import pytest
 from test_report import Page, data
 
 from parabench.report.build import render
-from parabench.report.palette import STRATEGY
-from parabench.strategies import STRATEGIES
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +94,3 @@ def test_a_users_strategy_has_no_theory(tmp_path):
     fake.tell(one, fake.SIZES, parameter_bytes=4.0, gradient_bytes=4.0, optimizer_bytes=8.0)
     _, cases = rendered(tmp_path, [one])
     assert (cases["state_theory_bytes"], cases["state_formula"], cases["state_bytes"]) == ([None], [None], [16])
-
-
-def test_every_strategy_has_a_colour_of_its_own():
-    assert set(STRATEGY) == set(STRATEGIES)
-    assert len(set(STRATEGY.values())) == len(STRATEGY)

@@ -1,16 +1,12 @@
 """What a rank holds of the training state, parameters, gradients and optimizer state: measured, and by formula.
 
-The formulas count bytes of parameters and divide them. AdamW keeps two moments of each parameter, so that a whole
-state is 4K for K bytes of parameters (Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion
-parameter models", 2020, section 3; there with mixed precision, here all in the parameters' own dtype). What is counted,
-and when, says `parabench.probes.memory`: activations and communication buffers are not.
+The formulas are those of `parabench.strategies.memory`. What is counted, and when, says `parabench.probes.memory`:
+activations and communication buffers are not.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -20,131 +16,11 @@ from parabench.analysis.tables import counted
 from parabench.analysis.text import format
 from parabench.store.record import STATE_PARTS, Phase
 from parabench.strategies import entry_of
+from parabench.strategies.memory import Shape
 
 PARTS = STATE_PARTS
 # Farther than this from its formula a strategy holds something else: what is right agrees to a few tensors' padding.
 OFF = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Of what size a model is, and how its ranks are arranged; all in bytes and ranks.
-
-    `whole` are all parameters, `tensor` those of them that tensor parallel splits. `root` is FSDP's root unit, what
-    belongs to no block. `sharing` is how many ranks share the layers, `node` how many share a shard of `hsdp`.
-    """
-
-    whole: float
-    tensor: float
-    root: float
-    ranks: int
-    sharing: int
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Bytes on the rank that holds most."""
-
-    parameters: float
-    gradients: float
-    optimizer: float
-
-    @property
-    def total(self) -> float:
-        return self.parameters + self.gradients + self.optimizer
-
-
-@dataclass(frozen=True, slots=True)
-class Formula:
-    """How much a strategy's rank holds. `source` says where it comes from; `text` is it, with K, n and so on.
-
-    `exact` is False where the formula can only be what an even split would give.
-    """
-
-    state: Callable[[Shape], State]
-    text: str
-    source: str
-    exact: bool = True
-
-
-def _replica(shape: Shape) -> State:
-    return State(shape.whole, shape.whole, 2 * shape.whole)
-
-
-def _zero1(shape: Shape) -> State:
-    return State(shape.whole, shape.whole, 2 * shape.whole / shape.ranks)
-
-
-def _zero2(shape: Shape) -> State:
-    return _sharded(shape.whole, shape.whole, shape.ranks)
-
-
-def _fsdp(shape: Shape) -> State:
-    return _sharded(shape.whole, shape.root, shape.ranks)
-
-
-def _hsdp(shape: Shape) -> State:
-    return _sharded(shape.whole, shape.root, shape.node)
-
-
-def _tensor(shape: Shape) -> State:
-    own = _own_layers(shape)
-    return State(own, own, 2 * own)
-
-
-def _tensor_fsdp(shape: Shape) -> State:
-    return _sharded(_own_layers(shape), shape.root, shape.ranks // shape.sharing)
-
-
-def _serving_async(shape: Shape) -> State:
-    """The newest parameters are beside those that rank 0 computes with, as a worker too."""
-    return State(2 * shape.whole, shape.whole, 2 * shape.whole)
-
-
-def _even(shape: Shape) -> State:
-    own = shape.whole / shape.ranks
-    return State(own, own, 2 * own)
-
-
-def _own_layers(shape: Shape) -> float:
-    return shape.whole - shape.tensor + shape.tensor / shape.sharing
-
-
-def _sharded(whole: float, gathered: float, ranks: int) -> State:
-    """Shards of everything, and what is `gathered` at the end of forward beside its shard."""
-    return State(whole / ranks + gathered, whole / ranks, 2 * whole / ranks)
-
-
-_ZERO = "Rajbhandari et al. 2020"
-_FSDP2 = "PyTorch's fully_shard: the root stays gathered from forward to backward"
-_MEGATRON = "Shoeybi et al., Megatron-LM, 2019"
-_SERVER = "Li et al., Scaling distributed machine learning with the parameter server, 2014"
-_STAGES = "Huang et al., GPipe, 2019"
-
-_WHOLE = Formula(_replica, "4K", _ZERO)
-_SERVING = Formula(_replica, "rank 0: 4K, others 2K", _SERVER)
-_STAGE = Formula(_even, "4K/n, if stages are equal", _STAGES, exact=False)
-
-# By strategy; one that is missing here has no formula of ours, and its theory is unknown. DeepSpeed keeps flat copies
-# of its own, which no formula here counts.
-FORMULAS: dict[str, Formula] = {
-    "single": _WHOLE,
-    "dp": _WHOLE,
-    "ddp": _WHOLE,
-    "local_only": _WHOLE,
-    "zero1": Formula(_zero1, "2K + 2K/n", _ZERO),
-    "zero2": Formula(_zero2, "K + 4K/n", f"{_ZERO}; the gathered K beside its shard as FSDP2 keeps it"),
-    "fsdp": Formula(_fsdp, "E + 4K/n", f"{_ZERO}; {_FSDP2}"),
-    "hsdp": Formula(_hsdp, "E + 4K/m", f"{_ZERO}; {_FSDP2}"),
-    "tp": Formula(_tensor, "4(K-S) + 4S/n", _MEGATRON),
-    "tp_ddp": Formula(_tensor, "4(K-S) + 4S/t", _MEGATRON),
-    "tp_fsdp": Formula(_tensor_fsdp, "E + 4(K-S+S/t)t/n", f"{_MEGATRON}; {_ZERO}; {_FSDP2}"),
-    "pp": _STAGE,
-    "layer_split": _STAGE,
-    "parameter_server": _SERVING,
-    "parameter_server_async": Formula(_serving_async, "rank 0: 5K, others 2K", _SERVER),
-}
 
 SYMBOLS = (
     "K: bytes of all parameters; S: those that tensor parallel splits; E: those of FSDP's root unit (embeddings, "
@@ -184,7 +60,7 @@ def state_table(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     mosts = most_of.loc[firsts["case_id"], list(PARTS)].to_numpy(dtype=float)
     for first, most in zip(firsts[list(_TOLD)].to_dict("records"), mosts, strict=True):
         case_id = first["case_id"]
-        formula = FORMULAS.get(str(first["strategy"]))
+        formula = entry_of(str(first["strategy"])).memory
         shape = shape_of(first)
         theory = formula.state(shape) if formula is not None and shape is not None else None
         expected = [theory.parameters, theory.gradients, theory.optimizer] if theory else [float("nan")] * 3

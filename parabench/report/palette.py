@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from parabench.strategies import entry_of
+from parabench.strategies import STRATEGIES, entry_of
 
 # Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
 _PALETTE = ("#8C6D31", "#7F7F7F", "#B8860B", "#5F6CAF")
@@ -29,28 +29,7 @@ _OUTER = {"ring": "solid", "tree": "dash", "halving_doubling": "dot", "parameter
 _DASH = {f"nccl:{name}": "dash" for name in _NCCL}
 for (_inner, _of_inner), (_outer, _of_outer) in itertools.product(_INNER.items(), _OUTER.items()):
     ALGORITHM[f"two_level({_inner},{_outer})"], _DASH[f"two_level({_inner},{_outer})"] = _of_inner, _of_outer
-# The family has more members than that palette has colours; most of the others are Tol's muted ones. Kin are near,
-# but for those that would not be told apart.
-STRATEGY = {
-    "single": "#999999",
-    "dp": "#777777",
-    "ddp": "#0072B2",
-    "zero1": "#56B4E9",
-    "zero2": "#E69F00",
-    "fsdp": "#D55E00",
-    "hsdp": "#9467FF",
-    "tp": "#009E73",
-    "tp_ddp": "#44AA99",
-    "tp_fsdp": "#66A61E",
-    "pp": "#AA4499",
-    "layer_split": "#CC79A7",
-    "parameter_server": "#8C6D31",
-    "parameter_server_async": "#CC6677",
-    "local_only": "#5F6CAF",
-    "deepspeed1": "#88CCEE",
-    "deepspeed2": "#DDCC77",
-    "deepspeed3": "#EE7733",
-}
+STRATEGY = {name: entry.color for name, entry in STRATEGIES.items() if entry.color}
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon", "cross")
 
 

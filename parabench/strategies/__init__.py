@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from parabench.registry import Entry
+from parabench.strategies import memory
+from parabench.strategies.memory import Formula
 
 
 class Layout(StrEnum):
@@ -37,7 +39,8 @@ class StrategyEntry(Entry):
     over the wire when. `needs`: what the model must bring ("blocks", "tensor_parallel"). `one_process`: a single
     process drives all devices. `own_steps`: it takes its steps by itself, or each rank its own, and scales no loss.
     `local_forward`: a rank's forward communicates nothing. `ranked`: whether it may be an answer. `package`: what must
-    be installed, as pip calls it.
+    be installed, as pip calls it. `memory`: what its ranks hold of the training state; None where that is not known.
+    `color`: what it is drawn in on every page.
     """
 
     axes: frozenset[str] = frozenset()
@@ -52,6 +55,8 @@ class StrategyEntry(Entry):
     local_forward: bool = False
     ranked: bool = True
     package: str | None = None
+    memory: Formula | None = None
+    color: str | None = None
 
     @property
     def missing(self) -> str | None:
@@ -66,6 +71,8 @@ _TENSOR = frozenset({"algorithm", "sequence_parallel", "grad_accumulation"})
 _ALONE = frozenset({"grad_accumulation"})
 _PLAN = frozenset({"tensor_parallel"})
 
+# DeepSpeed keeps flat copies of its own, which no formula counts.
+# Most colours are Okabe and Ito's and Tol's muted ones. Kin are near, but for those that would not be told apart.
 STRATEGIES: dict[str, StrategyEntry] = {
     "single": StrategyEntry(
         target="parabench.strategies.data_parallel:single",
@@ -74,6 +81,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="nothing",
         travels="nothing",
         one_rank_only=True,
+        memory=memory.WHOLE,
+        color="#999999",
     ),
     "dp": StrategyEntry(
         target="parabench.strategies.data_parallel:dp",
@@ -82,6 +91,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch",
         travels="parameters, inputs and gradients, between the first device and the others, every step",
         one_process=True,
+        memory=memory.WHOLE,
+        color="#777777",
     ),
     "ddp": StrategyEntry(
         target="parabench.strategies.data_parallel:ddp",
@@ -90,6 +101,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch",
         travels="gradients, all-reduced in buckets during backward",
         local_forward=True,
+        memory=memory.WHOLE,
+        color="#0072B2",
     ),
     "zero1": StrategyEntry(
         target="parabench.strategies.data_parallel:zero1",
@@ -98,6 +111,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch, optimizer state",
         travels="gradients, all-reduced during backward; updated parameters, broadcast by their owners",
         local_forward=True,
+        memory=memory.ZERO1,
+        color="#56B4E9",
     ),
     "zero2": StrategyEntry(
         target="parabench.strategies.fsdp:zero2",
@@ -105,6 +120,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_REDUCING,
         splits="batch, gradients, optimizer state; parameters between steps",
         travels="parameters, gathered once a step; gradients, reduce-scattered",
+        memory=memory.ZERO2,
+        color="#E69F00",
     ),
     "fsdp": StrategyEntry(
         target="parabench.strategies.fsdp:fsdp",
@@ -112,6 +129,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_REDUCING,
         splits="batch, parameters, gradients, optimizer state",
         travels="parameters, gathered for forward and again for backward; gradients, reduce-scattered",
+        memory=memory.FSDP,
+        color="#D55E00",
     ),
     "hsdp": StrategyEntry(
         target="parabench.strategies.fsdp:hsdp",
@@ -119,6 +138,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         axes=_REDUCING | {"ranks_per_node"},
         splits="batch; inside a node parameters, gradients, optimizer state",
         travels="as fsdp inside a node; each rank's gradient shard, all-reduced across nodes",
+        memory=memory.HSDP,
+        color="#9467FF",
     ),
     "tp": StrategyEntry(
         target="parabench.strategies.tensor_parallel:tp",
@@ -128,6 +149,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         needs=_PLAN,
         splits="layers, with their gradients and optimizer state",
         travels="activations, all-reduced in forward and their gradients in backward",
+        memory=memory.TENSOR,
+        color="#009E73",
     ),
     "tp_ddp": StrategyEntry(
         target="parabench.strategies.tensor_parallel:tp_ddp",
@@ -137,6 +160,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         needs=_PLAN,
         splits="layers inside a group, batch between groups",
         travels="activations inside a group; gradients of each rank's part of the layers, between groups",
+        memory=memory.TENSOR_GROUPS,
+        color="#44AA99",
     ),
     "tp_fsdp": StrategyEntry(
         target="parabench.strategies.tensor_parallel:tp_fsdp",
@@ -146,6 +171,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         needs=_PLAN,
         splits="layers inside a group; between groups batch, parameters, gradients, optimizer state",
         travels="activations inside a group; each rank's part of parameters and gradients, between groups",
+        memory=memory.TENSOR_FSDP,
+        color="#66A61E",
     ),
     "pp": StrategyEntry(
         own_steps=True,
@@ -156,6 +183,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         needs=frozenset({"blocks"}),
         splits="blocks, with their gradients and optimizer state",
         travels="activations and their gradients, from stage to stage, a micro-batch at a time",
+        memory=memory.STAGE,
+        color="#AA4499",
     ),
     "layer_split": StrategyEntry(
         own_steps=True,
@@ -165,6 +194,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         needs=frozenset({"blocks"}),
         splits="blocks, with their gradients and optimizer state",
         travels="activations and their gradients, from stage to stage, while all other ranks wait",
+        memory=memory.STAGE,
+        color="#CC79A7",
     ),
     "parameter_server": StrategyEntry(
         own_steps=True,
@@ -174,6 +205,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch; rank 0 alone has the optimizer state",
         travels="n-1 gradients to rank 0 and n-1 copies of the parameters back: 2(n-1)K",
         local_forward=True,
+        memory=memory.SERVING,
+        color="#8C6D31",
     ),
     "parameter_server_async": StrategyEntry(
         own_steps=True,
@@ -184,6 +217,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch; rank 0 alone has the optimizer state",
         travels="each rank's gradients to rank 0 and the newest parameters back, with no wait for other ranks",
         local_forward=True,
+        memory=memory.SERVING_ASYNC,
+        color="#CC6677",
     ),
     "local_only": StrategyEntry(
         own_steps=True,
@@ -195,6 +230,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="nothing: ranks train apart",
         ranked=False,
         local_forward=True,
+        memory=memory.WHOLE,
+        color="#5F6CAF",
     ),
     **{
         f"deepspeed{stage}": StrategyEntry(
@@ -205,6 +242,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
             splits=f"batch, {what}",
             travels=travels,
             local_forward=stage < 3,
+            color=("#88CCEE", "#DDCC77", "#EE7733")[stage - 1],
             package="deepspeed",
         )
         for stage, what, travels in (

@@ -1,7 +1,9 @@
-"""What a strategy is given and what it gives back, and the ordinary step: forward, loss, backward, then AdamW."""
+"""What a strategy is given and what it gives back, and the ordinary step: forward, loss, backward, then AdamW; and the
+gradient's norm."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -9,14 +11,19 @@ from typing import Any
 from typing import Protocol as Interface
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 from parabench.models.base import Loss
 from parabench.plan.case import Case
 
 # Brown et al., "Language models are few-shot learners", 2020, appendix B; the rate is nanoGPT's order of size.
 SETTINGS: dict[str, Any] = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
+
+# Elements that are squared at once. `torch.linalg.vector_norm(dtype=float64)` first copies a float32 tensor to float64
+# (ATen/native/ReduceOpsUtils.h, make_reduction), so this bounds the copy: 8 MiB.
+PIECE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,7 @@ class ParallelModel:
     AdamW. `parameters` are those that this rank holds, by the model's own names; None: all of them.
     `whole(parameter, tensor)` is all of what this rank has a part of: `tensor` is the parameter or its gradient, and
     the call a collective one. `gradient_norm` gives the L2 norm of the whole gradient after backward, None where this
-    rank cannot know it; a collective call. Without it `strategies.norm.norm_of` reads plain gradients and DTensors as
+    rank cannot know it; a collective call. Without it `norm_of` reads plain gradients and DTensors as
     they are, or what a `whole` of the strategy's own makes of them. `counted` is False where tensors that torch does
     not show hold part of the training state, so that it can't be counted.
     After training `facts` is read, a collective call too: how the strategy really ran (bucket sizes, units); then
@@ -156,3 +163,57 @@ def adamw(parameters: Iterable[nn.Parameter], *, fused: bool) -> torch.optim.Opt
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         groups.setdefault(mesh, []).append(parameter)
     return torch.optim.AdamW([{"params": each} for each in groups.values()], fused=fused, **SETTINGS)
+
+
+def squares_of(tensor: Tensor) -> Tensor:
+    """The sum of squares of a plain tensor, as a float64 scalar on its device.
+
+    Piece by piece: the norm is read in a warm-up step, and it must not be what the step's memory was largest for, nor
+    leave torch's allocator with blocks that training never asks for.
+    """
+    total = torch.zeros((), dtype=torch.float64, device=tensor.device)
+    tensor = tensor.detach()
+    if tensor.dim() == 0:
+        tensor = tensor.reshape(1)
+    # By rows, which no layout has to be copied for.
+    rows = max(1, PIECE // max(1, math.prod(tensor.shape[1:])))
+    for piece in tensor.split(rows):
+        total += torch.linalg.vector_norm(piece, dtype=torch.float64).square()
+    return total
+
+
+def norm_of(gradients: Iterable[Tensor]) -> float:
+    """L2 norm of all gradients together: plain ones, which every rank has whole, and DTensors, of which it has parts.
+
+    Nothing is gathered: each rank adds up its own, then one number is reduced.
+
+    With DTensors among them it is a collective call of all ranks. Each shard is on as many ranks as there are over the
+    number of shards, whether by a mesh dimension that replicates it or by other meshes beside it, so each of these
+    ranks adds that fraction of its squares.
+    """
+    whole: Tensor | float = 0.0
+    parts: Tensor | None = None
+    for gradient in gradients:
+        if not isinstance(gradient, DTensor):
+            whole = whole + squares_of(gradient)
+            continue
+        summed = [Replicate() if each.is_partial() else each for each in gradient.placements]
+        if summed != list(gradient.placements):
+            gradient = gradient.redistribute(placements=summed)
+        mesh = gradient.device_mesh
+        shards = math.prod(mesh.size(at) for at, each in enumerate(summed) if not each.is_replicate())
+        own = squares_of(gradient.to_local()) * (shards / dist.get_world_size())
+        parts = own if parts is None else parts + own
+    if parts is not None:
+        dist.all_reduce(parts)
+        whole = whole + parts
+    return math.sqrt(float(whole))
+
+
+def norm_over_ranks(gradients: Iterable[Tensor], device: torch.device) -> float:
+    """L2 norm of the gradients that all ranks hold, each counted by one of them. A collective call."""
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for gradient in gradients:
+        squares += squares_of(gradient)
+    dist.all_reduce(squares)
+    return math.sqrt(float(squares))

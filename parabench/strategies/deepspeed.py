@@ -15,8 +15,7 @@ from deepspeed.utils import safe_get_full_grad
 from torch import Tensor, nn
 
 from parabench.models.base import Loss, Model
-from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, adamw
-from parabench.strategies.norm import squares_of
+from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, adamw, squares_of
 
 
 def stage1(model: Model, context: StrategyContext) -> ParallelModel:

@@ -16,8 +16,15 @@ from torch import Tensor, nn
 from parabench.collectives.wire import pieces
 from parabench.errors import UsageError
 from parabench.models.base import Model
-from parabench.strategies.base import ForwardBackward, OptimizerLike, ParallelModel, StepMarker, StrategyContext, adamw
-from parabench.strategies.norm import norm_of
+from parabench.strategies.base import (
+    ForwardBackward,
+    OptimizerLike,
+    ParallelModel,
+    StepMarker,
+    StrategyContext,
+    adamw,
+    norm_of,
+)
 
 # The rank that holds the optimizer.
 SERVER = 0

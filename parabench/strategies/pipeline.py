@@ -17,8 +17,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from parabench.models.base import Loss, Model
 from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
 from parabench.probes.pipeline_busy import BusyShare
-from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext
-from parabench.strategies.norm import norm_over_ranks
+from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, norm_over_ranks
 from parabench.strategies.pipeline_stages import TiedGradients, drop_all_but, holders, stages_from
 
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti

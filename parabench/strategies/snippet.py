@@ -51,7 +51,7 @@ def snippet(case: Case) -> str:
     however it is made parallel (model, data, precision, learning rate) is not repeated, nor what is at its default.
     Where there is no such line a comment says why.
     """
-    code = [*_algorithm(case), *_means(case), *LINES.get(case.strategy, users_own)(case), *_data(case)]
+    code = [*_algorithm(case), *_means(case), *LINES.get(case.strategy, _no_line)(case), *_data(case)]
     used = set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", "\n".join(line.partition("#")[0] for line in code)))
     lines = {IMPORTS[name] for name in used & IMPORTS.keys()}
     imports = sorted(lines, key=lambda line: (line.startswith("from"), line))
@@ -256,8 +256,10 @@ def _local_only(case: Case) -> list[str]:
     ]
 
 
-def users_own(case: Case) -> list[str]:
-    """What stands for a strategy that is not ours."""
+def _no_line(case: Case) -> list[str]:
+    if case.strategy in STRATEGIES:
+        module = STRATEGIES[case.strategy].target.partition(":")[0].replace(".", "/")
+        return [f"# No line does {case.strategy}: how it is done stands in {module}.py."]
     return [f"# {case.strategy} is your own: it wraps the model as {case.strategy}(model, context) does."]
 
 

@@ -20,10 +20,9 @@ from torch.func import functional_call
 from parabench.errors import UsageError
 from parabench.models.base import Model
 from parabench.plan.case import Case
-from parabench.strategies.base import ParallelModel, StrategyContext
+from parabench.strategies.base import ParallelModel, StrategyContext, norm_of
 from parabench.strategies.data_parallel import bucket_facts, gradient_sync, replicate
 from parabench.strategies.fsdp import flat_mesh, grid_mesh, sharded
-from parabench.strategies.norm import norm_of
 
 
 def tp(model: Model, context: StrategyContext) -> ParallelModel:

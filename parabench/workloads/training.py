@@ -28,9 +28,8 @@ from parabench.probes.step_clock import StepClock, tell_counts
 from parabench.registry import load
 from parabench.store.record import METRICS
 from parabench.strategies import STRATEGIES, base, entry_of
-from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, StrategyContext, adamw
+from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, StrategyContext, adamw, norm_of
 from parabench.strategies.loss_scale import LossScale
-from parabench.strategies.norm import norm_of
 from parabench.workloads.pace import Agreement, warm_up
 from parabench.workloads.trainer import Training, train
 

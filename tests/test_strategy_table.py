@@ -1,0 +1,38 @@
+"""A strategy is its function and its entry in the table; what else must know of it is named where it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from parabench.plan.case import Case
+from parabench.plan.nccl_pins import communicators
+from parabench.plan.suite import load_suite
+from parabench.strategies import STRATEGIES
+from parabench.strategies.snippet import LINES, snippet
+
+
+def test_every_strategy_has_a_colour_of_its_own() -> None:
+    assert [name for name, entry in STRATEGIES.items() if entry.color is None] == []
+    assert len({entry.color for entry in STRATEGIES.values()}) == len(STRATEGIES)
+
+
+def test_every_strategy_has_its_lines_of_code() -> None:
+    assert [name for name in STRATEGIES if name not in LINES] == []
+    assert [name for name in LINES if name not in STRATEGIES] == []
+
+
+def test_a_strategy_without_lines_says_where_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(LINES, "zero2")
+    assert "No line does zero2: how it is done stands in parabench/strategies/fsdp.py." in snippet(
+        Case(strategy="zero2", world_size=2)
+    )
+
+
+def test_what_nccl_is_called_for_is_known_of_every_strategy_with_an_algorithm() -> None:
+    choosing = [name for name, entry in STRATEGIES.items() if "algorithm" in entry.axes]
+    assert [name for name in choosing if communicators(Case(strategy=name, world_size=4)) is None] == []
+
+
+def test_the_suite_of_strategies_compares_all_of_them() -> None:
+    compared = {name for sweep in load_suite("strategies").sweeps for name in sweep.axes["strategy"]}
+    assert {*STRATEGIES} - compared == set()
