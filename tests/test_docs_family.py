@@ -53,7 +53,7 @@ def test_the_page_of_axes_names_every_axis_and_its_default():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| `"):
             defaults[cells[0].strip("`")] = cells[1]
-    assert set(defaults) == set(AXES)
+    assert set(defaults) == set(AXES), f"docs/axes.md: {', '.join({*AXES} ^ {*defaults})}"
     for name, both in defaults.items():
         said, _, on_cuda = both.partition("; on CUDA ")
         cuda = defaults_on("cuda", Machine(cores=2)).get(name)

@@ -264,13 +264,6 @@ def test_a_plan_survives_json(machine):
     assert Plan.from_dict(made.to_dict()) == made
 
 
-def test_a_plan_of_before_there_were_instruments_goes_on_without_them(machine):
-    made = plan(machine, sweep(strategy="ddp", world_size=2))
-    old = made.to_dict()
-    del old["protocol"]["instrumented"]
-    assert Plan.from_dict(old).protocol == replace(made.protocol, instrumented=0)
-
-
 @pytest.mark.parametrize("part", ["protocol", "case"])
 def test_what_a_newer_version_planned_is_not_continued_without_what_is_new(part, machine):
     made = plan(machine, sweep(strategy="ddp", world_size=2)).to_dict()

@@ -14,7 +14,7 @@ from parabench.collectives.join import use
 from parabench.collectives.nccl import nccl_environment
 from parabench.errors import UsageError
 from parabench.launch.processes import run_processes, start_server
-from parabench.plan.case import Case
+from parabench.plan.case import MEANS, Case, fields_of
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 from parabench.strategies.snippet import snippet
 
@@ -42,7 +42,8 @@ def test_every_strategy_gives_code_that_compiles_with_and_without_each_option(st
     size = 1 if entry_of(strategy).one_rank_only else 4
     plain = code(strategy=strategy, world_size=size)
     compile(plain, strategy, "exec")
-    own = {name: OPTIONS[name] for name in OPTIONAL if name in entry_of(strategy).axes}
+    assert set(OPTIONS) == OPTIONAL, "give OPTIONS a value for each axis that only some strategies have"
+    own = {name: value for name, value in OPTIONS.items() if name in entry_of(strategy).axes}
     everything = code(strategy=strategy, world_size=size, **own | EVERYWHERE)
     compile(everything, strategy, "exec")
     told = [
@@ -53,6 +54,12 @@ def test_every_strategy_gives_code_that_compiles_with_and_without_each_option(st
     ]
     no_lines = strategy.startswith(("parameter_server", "local_only"))
     assert told == ([] if no_lines else list(own))
+
+
+@pytest.mark.parametrize("name", fields_of(MEANS))
+def test_every_axis_that_every_strategy_has_is_in_the_code(name: str) -> None:
+    assert name in EVERYWHERE, f"give EVERYWHERE a value of {name} that is not its default"
+    assert code(**{name: EVERYWHERE[name]}) != code(), f"strategies/snippet.py has no line for {name}"
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "two_level(ring,tree)", "direct:DIRECT"])
