@@ -21,7 +21,7 @@ ROOT = Path(parabench.__file__).parent
 # `tables` are the parts of the extension rooms that name what there is, and import no torch.
 ORDER = (
     "errors",
-    "registry",
+    "registry machine.accelerator",
     "files signals store",
     "tables",
     "cases",

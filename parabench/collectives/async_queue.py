@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
+from parabench.machine import accelerator
+
 # What an instrument that watches collectives must offer; `probes.collective_calls.Recorder` is the real one. Groups
 # carry none while steps are timed: then every call pays one comparison with None.
 
@@ -164,7 +166,7 @@ class ThreadQueue:
         self._jobs: deque[Job] = deque()
         self._running = threading.RLock()  # held by whoever runs jobs: the thread, or a caller that waits
         self._runner: int | None = None
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._streams: dict[torch.device, accelerator.Stream] = {}
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
@@ -212,11 +214,12 @@ class ThreadQueue:
     def _beside(self, device: torch.device) -> AbstractContextManager[None]:
         """The queue's stream of `device`, made the current one. Of high priority: what waits for messages is short."""
         if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device, priority=-1)
+            self._streams[device] = accelerator.api().Stream(device, priority=-1)
         if threading.current_thread() is self._thread:
             # Every thread begins on device 0, and would make a context there.
-            torch.cuda.set_device(device)
-        return torch.cuda.stream(self._streams[device])
+            accelerator.api().set_device(device)
+        beside: AbstractContextManager[None] = accelerator.api().stream(self._streams[device])
+        return beside
 
     def _loop(self) -> None:
         goes_on = True
@@ -229,11 +232,11 @@ class ThreadQueue:
 def _after_current_stream(job: Callable[[], None], device: torch.device) -> Callable[[], None]:
     """`job`, to be run on another stream, once the caller's stream has got this far. When it returns the device has
     done all of it: only then may the tensors that it holds go."""
-    ready = torch.cuda.Event()
-    ready.record(torch.cuda.current_stream(device))
+    ready = accelerator.api().Event()
+    ready.record(accelerator.api().current_stream(device))
 
     def run() -> None:
-        torch.cuda.current_stream(device).wait_event(ready)
+        accelerator.api().current_stream(device).wait_event(ready)
         job()
         arrive()
 
@@ -243,6 +246,6 @@ def _after_current_stream(job: Callable[[], None], device: torch.device) -> Call
 def arrive() -> None:
     """Return when the current stream has done what it was given; the core is free meanwhile, for the ranks that need
     it."""
-    done = torch.cuda.Event(blocking=True)
+    done = accelerator.api().Event(blocking=True)
     done.record()
     done.synchronize()

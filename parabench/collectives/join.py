@@ -15,6 +15,7 @@ from parabench.collectives import is_backends
 from parabench.collectives.algorithm import Algorithm, make
 from parabench.collectives.process_group import BACKEND, AlgorithmGroup, groups
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 
 
 def join(
@@ -64,7 +65,7 @@ def register(algorithm: Algorithm, inner: str) -> None:
         gloo = dist.ProcessGroupGloo(options.store, rank, size, timeout)
         return AlgorithmGroup(gloo, ProcessGroup.BackendType.GLOO, rank, size, algorithm)
 
-    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", accelerator.TYPE])
 
 
 def nccl_options(asked: Any) -> Any:

@@ -22,6 +22,7 @@ from parabench.collectives.algorithm import Algorithm, Reduction, reduction
 from parabench.collectives.async_queue import Observer, ThreadQueue, arrive
 from parabench.collectives.stream_queue import StreamQueue
 from parabench.collectives.wire import StreamWire, Wire, split
+from parabench.machine import accelerator
 
 BACKEND = "parabench"
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
@@ -67,7 +68,7 @@ class AlgorithmGroup(ProcessGroup):
         self._inner = inner
         self._together = 0
         self._is_nccl = backend_type == ProcessGroup.BackendType.NCCL
-        for device in ("cuda",) if self._is_nccl else ("cpu", "cuda"):
+        for device in (accelerator.TYPE,) if self._is_nccl else ("cpu", accelerator.TYPE):
             self._register_backend(torch.device(device), backend_type, inner)
         self._set_default_backend(backend_type)
         self._wire: Wire

@@ -14,13 +14,14 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from parabench.collectives.async_queue import JobOrder, Watch, value_or_raise
+from parabench.machine import accelerator
 
 
 @dataclass(slots=True)
 class Held:
     """What a job's kernels use, kept from the allocator until they are over; the job refers to all of it."""
 
-    over: torch.cuda.Event
+    over: accelerator.Event
     job: Callable[[], None] | None
 
 
@@ -28,7 +29,9 @@ class StreamWork(Work):
     """The work of a job whose kernels are all enqueued on `stream`, up to the event `held.over`: as with NCCL's own, to
     wait for it is to let the current stream wait. That the job failed on the host is known at once."""
 
-    def __init__(self, stream: torch.cuda.Stream, held: Held, tensors: list[Tensor], failure: Exception | None) -> None:
+    def __init__(
+        self, stream: accelerator.Stream, held: Held, tensors: list[Tensor], failure: Exception | None
+    ) -> None:
         super().__init__()
         self._stream, self._held, self._tensors, self._failure = stream, held, tensors, failure
         self._future: Future[Any] | None = None
@@ -45,7 +48,7 @@ class StreamWork(Work):
     def _wait(self) -> bool:
         if self._failure is not None:
             raise self._failure
-        torch.cuda.current_stream(self._stream.device).wait_event(self._held.over)
+        accelerator.api().current_stream(self._stream.device).wait_event(self._held.over)
         # Whatever the caller's stream is given from now on comes after the job.
         self._held.job = None
         return True
@@ -76,7 +79,7 @@ class StreamWork(Work):
             end: Future[Any] = Future(devices=[self._stream.device])
             if self._failure is None:
                 # It notes how far this stream is: at the job's end, or somewhat later.
-                with torch.cuda.stream(self._stream):
+                with accelerator.api().stream(self._stream):
                     end.set_result(self._tensors)
                 self._future = end
             else:
@@ -94,8 +97,8 @@ class StreamQueue:
 
     def __init__(self) -> None:
         self._order = JobOrder()
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._last: dict[torch.device, torch.cuda.Event] = {}
+        self._streams: dict[torch.device, accelerator.Stream] = {}
+        self._last: dict[torch.device, accelerator.Event] = {}
         self._held: deque[Held] = deque()
 
     def run(self, job: Callable[[], None], tensors: Sequence[Tensor], what: str, *, waits: bool = False) -> StreamWork:
@@ -104,15 +107,15 @@ class StreamQueue:
         With `waits` on the caller's stream itself, as NCCL does: its priority counts, and memory needs no care.
         """
         device = tensors[0].device
-        callers = torch.cuda.current_stream(device)
+        callers = accelerator.api().current_stream(device)
         stream = callers if waits else self.stream(device)
         if not waits:
             stream.wait_stream(callers)
         if device in self._last:
             stream.wait_event(self._last[device])
-        with torch.cuda.stream(stream):
+        with accelerator.api().stream(stream):
             interrupt = self._order.perform(job, what)
-        over = self._last[device] = torch.cuda.Event()
+        over = self._last[device] = accelerator.api().Event()
         over.record(stream)
         held = Held(over, None if waits else job)
         self._let_go()
@@ -122,16 +125,16 @@ class StreamQueue:
             raise interrupt
         return StreamWork(stream, held, list(tensors), self._order.failure)
 
-    def stream(self, device: torch.device) -> torch.cuda.Stream:
+    def stream(self, device: torch.device) -> accelerator.Stream:
         """The queue's own, of high priority: its short kernels must not wait for room behind those of backward."""
         if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device, priority=-1)
+            self._streams[device] = accelerator.api().Stream(device, priority=-1)
         return self._streams[device]
 
     def empty(self, numel: int, **options: Any) -> Tensor:
         """A buffer that jobs on any stream may use: once outgrown it serves other buffers of the queue alone, whose
         jobs come after."""
-        with torch.cuda.stream(self.stream(options["device"])):
+        with accelerator.api().stream(self.stream(options["device"])):
             return torch.empty(numel, **options)
 
     def _let_go(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from parabench.commands.output import say
+from parabench.machine import accelerator
 
 if TYPE_CHECKING:
     from parabench.strategies import StrategyEntry
@@ -36,7 +37,9 @@ def lines() -> Iterator[str]:
     machine = this_machine()
     gpus = ", ".join(gpu.name for gpu in machine.gpus)
     devices = {"cpu": f"{machine.cores} core(s), gloo, up to {machine.ranks('cpu')} ranks"}
-    devices["cuda"] = f"{len(machine.gpus)} device(s), nccl or gloo: {gpus}" if gpus else f"none: {machine.gpus_reason}"
+    devices[accelerator.TYPE] = (
+        f"{len(machine.gpus)} device(s), nccl or gloo: {gpus}" if gpus else f"none: {machine.gpus_reason}"
+    )
     yield from _section("this machine", devices)
 
 

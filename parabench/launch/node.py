@@ -20,6 +20,7 @@ from parabench.files import launch_folder
 from parabench.launch.context import LaunchContext
 from parabench.launch.processes import ProcessOutcome, log_tail, run_processes
 from parabench.launch.rank_env import RankEnv
+from parabench.machine import accelerator
 from parabench.machine.nvml import keep_nvml, used_devices
 from parabench.plan.nccl_pins import launch_order
 from parabench.probes.devices import Devices
@@ -116,13 +117,13 @@ def run_on_node(course: Course, deadline_s: float, team: LaunchContext | None = 
     case = course.case
     with ExitStack() as stack:
         folder = stack.enter_context(launch_folder())
-        if case.device == "cuda":
+        if case.device == accelerator.TYPE:
             keep_nvml()
         pids = RankPids(folder, ranks)
         # One process may drive several devices.
         driven = max(len(ranks), case.world_size // case.nodes)
         host, devices = Host(began, pids), Devices(began, pids, partial(used_devices, driven))
-        sampler = stack.enter_context(Sampler(began, [host, devices] if case.device == "cuda" else [host]))
+        sampler = stack.enter_context(Sampler(began, [host, devices] if case.device == accelerator.TYPE else [host]))
         venue = RankEnv(
             folder=folder,
             timeout_s=deadline_s + GROUP_GRACE_S,

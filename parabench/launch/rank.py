@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import FileStore
 
 from parabench.collectives import join as membership
 from parabench.launch.rank_env import RankEnv
+from parabench.machine import accelerator
 from parabench.probes import hang
 from parabench.probes.sampler import leave_pid
 from parabench.signals import die_with_parent
@@ -116,13 +117,13 @@ def device_of(case: AnyCase) -> torch.device:
     if case.device == "cpu":
         return torch.device("cpu")
     device = local_device()
-    torch.cuda.set_device(device)
+    accelerator.api().set_device(device)
     return device
 
 
 def local_device() -> torch.device:
     """The CUDA device of this rank's process, whichever thread asks and whatever device is current there."""
-    return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    return torch.device(accelerator.TYPE, int(os.environ["LOCAL_RANK"]) % accelerator.api().device_count())
 
 
 def join_group(job: RankJob, rank: int) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def loaded_nccl(case: AnyCase) -> dict[str, str]:
     another than the installed wheel's; {} of another backend."""
     if case.backend != "nccl":
         return {}
-    numbers: tuple[Any, ...] = torch.cuda.nccl.version()
+    numbers: tuple[Any, ...] = accelerator.api().nccl.version()
     return {"nccl_version": ".".join(map(str, numbers[:3])) + "".join(numbers[3:])}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from parabench.machine import host, versions
+from parabench.machine import accelerator, host, versions
 from parabench.machine.versions import Nccl, this_nccl
 
 # On the CPU more ranks than cores still compute the right thing, slowly; beyond this it measures the scheduler.
@@ -86,7 +86,7 @@ class Machine:
 
     def ranks(self, device: str) -> int:
         """How many ranks a node may run on `device` ("cpu" or "cuda")."""
-        most = len(self.gpus) if device == "cuda" else self.cores * RANKS_PER_CORE
+        most = len(self.gpus) if device == accelerator.TYPE else self.cores * RANKS_PER_CORE
         return most if self.ranks_per_node is None else min(most, self.ranks_per_node)
 
     def nodes_for(self, world_size: int) -> int:
@@ -98,7 +98,7 @@ class Machine:
 
     def world_sizes(self, device: str) -> list[int]:
         """1, 2, 4, ... up to a node's devices, or on the CPU to its cores; then whole nodes, 2, 4, ... up to all."""
-        most = self.ranks_per_node or (len(self.gpus) if device == "cuda" else self.cores)
+        most = self.ranks_per_node or (len(self.gpus) if device == accelerator.TYPE else self.cores)
         sizes = [2**i for i in range(max(1, most).bit_length())]
         if self.ranks_per_node is not None:
             sizes += [most * 2**i for i in range(self.nodes.bit_length())] + [most * self.nodes]

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from parabench.machine import accelerator
 from parabench.models.precision import IEEE, PRECISIONS, Precision
 from parabench.plan.fields import Field, check_fields, declared
 from parabench.strategies import STRATEGIES, data_ranks, entry_of
 
-DEVICES = ("auto", "cpu", "cuda")
-BACKENDS = ("auto", "gloo", "nccl")
+DEVICES = ("auto", "cpu", accelerator.TYPE)
+BACKENDS = ("auto", "gloo", accelerator.BACKEND)
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 SPLITS = ("batch", "sample", "dimension")
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from parabench.collectives import ALGORITHMS, TWO_LEVEL, canonical, is_backends, levels_of
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.collective_case import (
     ALIGNMENT_BYTES,
@@ -30,7 +31,7 @@ from parabench.plan.validate import check_algorithm, check_backend, check_nodes,
 from parabench.store.record import MIB
 
 # The largest size unless one is given: NVLink carries its most from 512 MiB on.
-MOST = {"cpu": 64 * MIB, "cuda": 1024 * MIB}
+MOST = {"cpu": 64 * MIB, accelerator.TYPE: 1024 * MIB}
 
 CollectivePlan = Plan[CollectiveCase, CollectiveProtocol]
 
@@ -123,7 +124,7 @@ def _cases(sweep: CollectiveSweep, protocol: CollectiveProtocol, machine: Machin
     if not sizes and machine.ranks_per_node is not None:
         sizes = [machine.nodes * machine.ranks_per_node]
     if not sizes:
-        sizes = [max(2, len(machine.gpus))] if device["device"] == "cuda" else [2]
+        sizes = [max(2, len(machine.gpus))] if device["device"] == accelerator.TYPE else [2]
     common = device | {
         "min_bytes": parse_size(sweep.min_size) if sweep.min_size is not None else None,
         "max_bytes": parse_size(sweep.max_size) if sweep.max_size is not None else MOST[device["device"]],

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from parabench.data import SYNTHETIC
+from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
 from parabench.plan.suite import BATCHES
@@ -45,7 +46,7 @@ def global_batch(machine: Machine, ranks: int | None = None) -> int:
     """Samples of a step on CUDA devices: up to 8 for each of `ranks`, as long as one device can take all of them, and
     one for each at least. Where nobody says how many ranks, for every device; then it is a power of two, so that 1, 2,
     4, ... ranks share it evenly."""
-    devices = max(1, machine.ranks("cuda") * machine.nodes)
+    devices = max(1, machine.ranks(accelerator.TYPE) * machine.nodes)
     least = ranks or 1 << (devices - 1).bit_length()
     memory = min((gpu.memory_bytes or UNKNOWN_BYTES for gpu in machine.gpus), default=UNKNOWN_BYTES)
     batch = least * MOST_SAMPLES

@@ -12,6 +12,7 @@ from typing import Protocol as Interface
 from parabench.collectives import levels_of
 from parabench.data import SYNTHETIC
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import DEFAULTS, DEVICES, Case
@@ -218,7 +219,7 @@ def _instead(suite: Suite, cases: Iterable[Case], machine: Machine) -> str:
     """What to ask on one GPU instead of what needs several."""
     if len(machine.gpus) != 1 or machine.nodes > 1 or suite.name == FOR_ONE_GPU:
         return ""
-    if any(case.device != "cuda" or case.world_size == 1 for case in cases):
+    if any(case.device != accelerator.TYPE or case.world_size == 1 for case in cases):
         return ""
     return f". It asks about several GPUs; on one, `parabench run {FOR_ONE_GPU}` has a question"
 
@@ -283,8 +284,8 @@ def _cases(sweeps: tuple[Sweep, ...], machine: Machine, ours: bool) -> Iterator[
             chosen = dict(zip(names, values, strict=True))
             size = chosen.pop("world_size", DEFAULTS["world_size"])
             automatic = size == "auto"
-            on_cuda = resolve_device(chosen.get("device", "auto"), "auto", machine)["device"] == "cuda"
-            for world_size in machine.world_sizes("cuda" if on_cuda else "cpu") if automatic else [size]:
+            on_cuda = resolve_device(chosen.get("device", "auto"), "auto", machine)["device"] == accelerator.TYPE
+            for world_size in machine.world_sizes(accelerator.TYPE if on_cuda else "cpu") if automatic else [size]:
                 yield _found(chosen, world_size, machine, automatic or ours)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.plan.fields import Field, check_fields, option_fields
 from parabench.store.record import MIB
 
@@ -181,13 +182,13 @@ BY_STEPS_OR_TIME = {"warmup": "warmup_s", "steps": "measure_s"}
 # and a step of a small model takes a thousandth of that of a large one.
 ON_DEVICE: dict[str, dict[str, Any]] = {
     "cpu": {"warmup": 5, "steps": 40},
-    "cuda": {"warmup_s": 2.0, "measure_s": 2.0},
+    accelerator.TYPE: {"warmup_s": 2.0, "measure_s": 2.0},
 }
 
 # What makes one latency of a link's many round trips, by the kind of device: the median, or the 10th percentile where
 # ranks share cores with others: the scheduler's turns (2 ms) came into the median of most runs and seldom into the
 # 10th percentile.
-QUANTILE = {"cpu": 0.1, "cuda": 0.5}
+QUANTILE = {"cpu": 0.1, accelerator.TYPE: 0.5}
 
 # The smallest message, and what tells a partner how many bytes come next.
 WORD_BYTES = 8

@@ -11,6 +11,7 @@ from typing import Any
 
 from parabench.collectives import canonical, levels_of
 from parabench.data import SYNTHETIC, text
+from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import DEFAULTS, Case
@@ -57,8 +58,8 @@ def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int,
 
 def resolve_device(device: str, backend: str, machine: Machine) -> dict[str, Any]:
     """The fields `device` and `backend` with `auto` decided."""
-    device = device if device != "auto" else "cuda" if machine.gpus else "cpu"
-    return {"device": device, "backend": backend if backend != "auto" else "nccl" if device == "cuda" else "gloo"}
+    device = device if device != "auto" else accelerator.TYPE if machine.gpus else "cpu"
+    return {"device": device, "backend": backend if backend != "auto" else accelerator.backend_of(device)}
 
 
 def default_ranks_per_node(size: int) -> int:
@@ -86,7 +87,7 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
         usual = defaults_on(_device(each, overrides, machine), machine, math.lcm(*sharing, DEFAULTS["global_batch"]))
         sizes = axes.get("world_size", ())
         if len(sizes) > 1:
-            every = machine.world_sizes("cuda" if machine.gpus else "cpu")
+            every = machine.world_sizes(accelerator.TYPE if machine.gpus else "cpu")
             axes["world_size"] = tuple(n for n in every if n > 1 or 1 in sizes) or (ranks,)
         elif sizes and sizes != ("auto",):
             axes["world_size"] = (ranks,)
@@ -106,7 +107,8 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
 def _device(sweep: Sweep, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str:
     """The device of a sweep's cases; where they have both, that of which more is asked."""
     asked = overrides.get("device") or sweep.axes.get("device", ("auto",))
-    return "cuda" if "cuda" in {resolve_device(each, "auto", machine)["device"] for each in asked} else "cpu"
+    found = {resolve_device(each, "auto", machine)["device"] for each in asked}
+    return accelerator.TYPE if accelerator.TYPE in found else "cpu"
 
 
 def _outgrown(suite: Suite, ranks: int, machine: Machine) -> bool:

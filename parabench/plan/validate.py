@@ -10,6 +10,7 @@ from parabench.collectives import ALGORITHMS, levels_of, table_name
 from parabench.collectives.nccl import is_nccls
 from parabench.data import checks
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine
 from parabench.machine.versions import SHARED_GPU
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
@@ -97,7 +98,7 @@ def check(case: Case) -> None:
     _check_data(case, model)
     if case.pin_memory and case.device == "cpu":
         raise UsageError("pin_memory is for copies to a CUDA device; drop it on device cpu")
-    if entry.layout is Layout.PIPELINE and case.device == "cuda" and case.backend == "gloo":
+    if entry.layout is Layout.PIPELINE and case.device == accelerator.TYPE and case.backend == "gloo":
         raise UsageError(f"{case.strategy} sends between ranks, and gloo sends no CUDA tensors; use backend nccl")
     check_backend(case)
 
@@ -186,9 +187,9 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
 
 def exceeds_machine(case: AnyCase, machine: Machine) -> str | None:
     """Why this machine cannot run the case, or None when it can."""
-    if case.device == "cuda" and not machine.gpus:
+    if case.device == accelerator.TYPE and not machine.gpus:
         return f"device cuda is not here: {machine.gpus_reason}; use device cpu"
-    if case.device == "cuda" and machine.cuda_fault is not None:
+    if case.device == accelerator.TYPE and machine.cuda_fault is not None:
         return f"device cuda cannot be used: {machine.cuda_fault}; or use device cpu"
     if case.nodes > machine.nodes:
         here = f"this session has {machine.nodes}" if machine.ranks_per_node else "this is one machine; see --nnodes"
@@ -199,12 +200,12 @@ def exceeds_machine(case: AnyCase, machine: Machine) -> str | None:
             f"world_size {case.world_size} cannot be spread evenly over {where} of {machine.ranks_per_node} ranks; "
             f"give a multiple of {machine.ranks_per_node}, up to {machine.nodes * machine.ranks_per_node}"
         )
-    if case.device == "cuda" and case.backend == "gloo":
+    if case.device == accelerator.TYPE and case.backend == "gloo":
         return None  # gloo lets several ranks share a device
     most = machine.ranks(case.device)
     if case.world_size // case.nodes <= most:
         return None
-    if case.device == "cuda":
+    if case.device == accelerator.TYPE:
         return _one_rank_a_gpu(case, machine, most)
     return (
         f"world_size {case.world_size} is larger than {most}, {RANKS_PER_CORE} ranks on each of the "

@@ -20,6 +20,7 @@ from torch.distributed import ProcessGroup, Work
 from torch.utils._pytree import tree_leaves
 
 from parabench.collectives.async_queue import Observer
+from parabench.machine import accelerator
 from parabench.probes.collective_calls import Recorder
 from parabench.probes.step_clock import record_event
 
@@ -142,7 +143,7 @@ class StreamWaits:
         self._recorder = recorder
 
     def __enter__(self) -> StreamWaits:
-        recorder, wait_event = self._recorder, torch.cuda.Stream.wait_event
+        recorder, wait_event = self._recorder, accelerator.api().Stream.wait_event
 
         def watched(stream: Any, awaited: Any) -> None:
             if stream != recorder.stream:
@@ -153,8 +154,8 @@ class StreamWaits:
             recorder.waits.append((begin, record_event(stream)))
 
         self._own = wait_event
-        torch.cuda.Stream.wait_event = watched  # type: ignore[method-assign,assignment]
+        accelerator.api().Stream.wait_event = watched
         return self
 
     def __exit__(self, *exc: object) -> None:
-        torch.cuda.Stream.wait_event = self._own  # type: ignore[method-assign]
+        accelerator.api().Stream.wait_event = self._own

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
+from parabench.machine import accelerator
 from parabench.probes.step_clock import Moment, Moments, record_event
 from parabench.store.record import MESSAGES
 
@@ -108,7 +109,7 @@ class Recorder:
         self._native = native
         self._device = device
         self._thread = threading.get_ident()
-        self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self.stream = accelerator.api().current_stream(device) if device.type == accelerator.TYPE else None
         self.together: list[Call] | None = None
         self._works: list[WatchedWork] = []
         self._ranks: dict[str, tuple[int, ...]] = {}
@@ -116,7 +117,7 @@ class Recorder:
     def computes_here(self) -> bool:
         """Whether the caller is what training stands still with: its thread, or on CUDA its stream."""
         if self.stream is not None:
-            return bool(torch.cuda.current_stream(self._device) == self.stream)
+            return bool(accelerator.api().current_stream(self._device) == self.stream)
         return threading.get_ident() == self._thread
 
     def called(
@@ -287,7 +288,7 @@ class WatchedWork(Work):
 
 def is_nccl(group: Any, device: torch.device) -> bool:
     """Whether NCCL carries what `group` sends from `device`."""
-    if device.type != "cuda":
+    if device.type != accelerator.TYPE:
         return False
     try:
         return "nccl" in group._get_backend(device).name().lower()

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from parabench.collectives import is_backends
 from parabench.collectives.process_group import groups
+from parabench.machine import accelerator
 from parabench.probes import Probe, ProbedRank, ProbeReport
 from parabench.probes.backend_calls import CoalescedCalls, NativeCalls, StreamWaits
 from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder, enable_nccl_timing
@@ -32,7 +33,7 @@ class CommunicationProbe(Probe):
     @contextmanager
     def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
         with ExitStack() as on:
-            if self._device.type == "cuda":
+            if self._device.type == accelerator.TYPE:
                 on.enter_context(StreamWaits(self.recorder))
             if dist.is_initialized():
                 enable_nccl_timing(self._device)

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from parabench.machine import accelerator
+
 REQUEST = signal.SIGUSR2
 
 # Of one group; a pipeline may have any number of messages under way.
@@ -48,8 +50,8 @@ def settle() -> None:
     for clock, device in _clocks:
         # A device that failed says so again; what it came to before is not to be had then.
         with contextlib.suppress(RuntimeError):
-            if device.type == "cuda":
-                torch.cuda.set_device(device)  # the current device is a thread's own
+            if device.type == accelerator.TYPE:
+                accelerator.api().set_device(device)  # the current device is a thread's own
             clock.read()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from parabench.machine import accelerator
 from parabench.probes import Probe, ProbedRank, ProbeReport
 from parabench.strategies.base import OptimizerLike, StepMarker, local_part
 
@@ -63,15 +64,15 @@ def forget_building(device: torch.device) -> None:
     Before the warm-up, in which the allocator asks for what steps need, so that no measured step has to.
     """
     gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    if device.type == accelerator.TYPE:
+        accelerator.api().empty_cache()
 
 
 def forget_peak(device: torch.device) -> None:
     """Count from here, where the measured steps begin; what is held and reserved now counts."""
-    if device.type == "cuda":
-        for each in range(torch.cuda.device_count()):
-            torch.cuda.reset_peak_memory_stats(each)
+    if device.type == accelerator.TYPE:
+        for each in range(accelerator.api().device_count()):
+            accelerator.api().reset_peak_memory_stats(each)
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
@@ -82,10 +83,10 @@ def peak_memory(device: torch.device) -> dict[str, float]:
     """
     # Linux counts ru_maxrss in KiB.
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
-    if device.type == "cuda":
-        devices = range(torch.cuda.device_count())
-        peaks["peak_allocated_bytes"] = float(max(map(torch.cuda.max_memory_allocated, devices)))
-        peaks["peak_reserved_bytes"] = float(max(map(torch.cuda.max_memory_reserved, devices)))
+    if device.type == accelerator.TYPE:
+        devices = range(accelerator.api().device_count())
+        peaks["peak_allocated_bytes"] = float(max(map(accelerator.api().max_memory_allocated, devices)))
+        peaks["peak_reserved_bytes"] = float(max(map(accelerator.api().max_memory_reserved, devices)))
     return peaks
 
 
@@ -103,7 +104,9 @@ class MemoryClock:
 
     def __init__(self, clock: StepMarker, device: torch.device, first: int) -> None:
         self._clock, self._step, self._at, self._skipped = clock, first, 0, False
-        self._read: Callable[[str], list[Reading]] = Allocator(device) if device.type == "cuda" else ResidentSet()
+        self._read: Callable[[str], list[Reading]] = (
+            Allocator(device) if device.type == accelerator.TYPE else ResidentSet()
+        )
         self.readings: list[tuple[int, str, float]] = []
 
     def mark(self) -> None:
@@ -135,10 +138,10 @@ class Allocator:
 
     def __call__(self, part: str) -> list[Reading]:
         """(name, bytes) each; at a step's begin what is held, not a peak. The next peak counts from here."""
-        counts: dict[str, Any] = torch.cuda.memory.memory_stats_as_nested_dict(self._device)
+        counts: dict[str, Any] = accelerator.api().memory.memory_stats_as_nested_dict(self._device)
         allocated, reserved = counts["allocated_bytes"]["all"], counts["reserved_bytes"]["all"]
         which = "current" if part == "begin" else "peak"
-        torch.cuda.reset_peak_memory_stats(self._device)
+        accelerator.api().reset_peak_memory_stats(self._device)
         return [
             ("allocated_bytes", float(allocated[which])),
             ("reserved_bytes", float(reserved[which])),

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
+from parabench.machine import accelerator
 from parabench.probes import Probe, ProbedRank, ProbeReport
 
 
@@ -22,7 +22,7 @@ class ProfilerProbe(Probe):
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
         self._device = rank.info.device
-        self._on_cuda = self._device.type == "cuda"
+        self._on_cuda = self._device.type == accelerator.TYPE
         self._profile: profile | None = None
         self._snapshot = False
 
@@ -44,13 +44,13 @@ class ProfilerProbe(Probe):
         with profile(activities=activities, record_shapes=True, experimental_config=config) as self._profile:
             self.rank.take_step()
             if self._on_cuda:
-                torch.cuda.synchronize(self._device)
+                accelerator.api().synchronize(self._device)
 
     def remembered(self) -> None:
         """Take a step while torch's CUDA allocator keeps its history; elsewhere it has none: the step is as ever."""
         if self._on_cuda:
             # C++ frames of every allocation take a minute to be given names.
-            torch.cuda.memory._record_memory_history(stacks="python")
+            accelerator.api().memory._record_memory_history(stacks="python")
             self._snapshot = True
         self.rank.take_step()
 
@@ -67,8 +67,8 @@ class ProfilerProbe(Probe):
             written["profile"] = _file(path)
         if self._snapshot:
             path = stem.with_name(f"{start}.pickle")
-            torch.cuda.memory._dump_snapshot(str(path))
-            torch.cuda.memory._record_memory_history(enabled=None)
+            accelerator.api().memory._dump_snapshot(str(path))
+            accelerator.api().memory._record_memory_history(enabled=None)
             written["memory_snapshot"] = _file(path)
         return written
 

@@ -19,12 +19,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from parabench.machine import accelerator
 from parabench.plan.protocol import Counts
 from parabench.strategies.base import StepMarker
 
@@ -49,9 +50,9 @@ class StepClock:
         self._path = path
         path.write_bytes(b"")
         self._at = 0
-        self._cuda = device.type == "cuda"
+        self._cuda = device.type == accelerator.TYPE
         self.moments = Moments(device)
-        self._events: list[torch.cuda.Event] = []
+        self._events: list[accelerator.Event] = []
         # When the host had enqueued each mark; NaN where there is none.
         self._enqueued: npt.NDArray[np.float64] = np.empty(0)
         if self._cuda:
@@ -177,9 +178,10 @@ class Awaited:
             self._moments.synchronize()
 
 
-def _event() -> torch.cuda.Event:
+def _event() -> accelerator.Event:
     """One that whoever waits for it sleeps until, instead of spinning."""
-    return torch.cuda.Event(enable_timing=True, blocking=True)
+    event: accelerator.Event = accelerator.api().Event(enable_timing=True, blocking=True)
+    return event
 
 
 def read_marks(path: Path, steps: int | None, width: int = MARKS) -> npt.NDArray[np.float64]:
@@ -212,7 +214,7 @@ def told_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:
     return int(warmup), int(measured)
 
 
-Moment = float | torch.cuda.Event
+Moment: TypeAlias = "float | accelerator.Event"
 
 # The first pairs of a process create events and modules, and others of the device's users may hold one up.
 ANCHOR_TRIES = 10
@@ -221,7 +223,7 @@ ANCHOR_TRIES = 10
 class Anchor(NamedTuple):
     """One event on both clocks: the host's reading is right within `error_s`."""
 
-    event: torch.cuda.Event
+    event: accelerator.Event
     host_s: float
     error_s: float
 
@@ -238,16 +240,16 @@ class Moments:
         self._first: Anchor | None = None
         self._clock: dict[str, float] = {}
         # Events that are read already, and their seconds since the first anchor by the device's clock.
-        self._known: list[torch.cuda.Event] = []
+        self._known: list[accelerator.Event] = []
         self._known_s: list[float] = []
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device.type == accelerator.TYPE:
+            accelerator.api().synchronize(device)
             self._first = anchor()
             self.begin_s = self._first.host_s
             self.know(self._first.event, 0.0)
 
     @property
-    def first(self) -> torch.cuda.Event:
+    def first(self) -> accelerator.Event:
         """On CUDA the first anchor's event, from which the device's seconds are counted."""
         assert self._first is not None
         return self._first.event
@@ -256,12 +258,12 @@ class Moments:
         """Wait until every moment that was taken is over."""
         if self._first is not None:
             # Asleep: where several ranks share a device or cores, one that spins takes time from those that compute.
-            asleep = torch.cuda.Event(blocking=True)
+            asleep = accelerator.api().Event(blocking=True)
             asleep.record()
             asleep.synchronize()
-            torch.cuda.synchronize(self._device)
+            accelerator.api().synchronize(self._device)
 
-    def know(self, event: torch.cuda.Event, device_s: float) -> None:
+    def know(self, event: accelerator.Event, device_s: float) -> None:
         """`event`, later than all that are known, was at `device_s`; moments after it are read against it from now."""
         self._known.append(event)
         self._known_s.append(device_s)
@@ -313,7 +315,7 @@ def anchor() -> Anchor:
     ANCHOR_TRIES pairs."""
     best: Anchor | None = None
     for _ in range(ANCHOR_TRIES):
-        moment = torch.cuda.Event(enable_timing=True)
+        moment = accelerator.api().Event(enable_timing=True)
         before = perf_counter()
         moment.record()
         moment.synchronize()
@@ -327,7 +329,7 @@ def anchor() -> Anchor:
 
 def clock_of(device: torch.device) -> Callable[[], Moment]:
     """What takes the moments of work on `device`."""
-    return record_event if device.type == "cuda" else perf_counter
+    return record_event if device.type == accelerator.TYPE else perf_counter
 
 
 def elapsed_s(earlier: Moment, later: Moment) -> float:
@@ -339,9 +341,9 @@ def elapsed_s(earlier: Moment, later: Moment) -> float:
     return float(earlier.elapsed_time(later)) / 1e3
 
 
-def record_event(stream: torch.cuda.Stream | None = None) -> torch.cuda.Event:
+def record_event(stream: accelerator.Stream | None = None) -> accelerator.Event:
     """An event with a time, recorded on `stream`, by default the current one."""
-    moment = torch.cuda.Event(enable_timing=True)
+    moment: accelerator.Event = accelerator.api().Event(enable_timing=True)
     moment.record(stream)
     return moment
 

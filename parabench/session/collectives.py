@@ -20,6 +20,7 @@ from parabench.cluster.topology import ONE_MACHINE, LauncherFlags, topology_of
 from parabench.collectives import ALGORITHMS, canonical, levels_of
 from parabench.errors import UsageError
 from parabench.files import is_special, write_whole
+from parabench.machine import accelerator
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.collective_case import (
     ALIGNMENT_BYTES,
@@ -63,7 +64,7 @@ QUESTION = "Which algorithm moves data fastest here, at which size?"
 OWN = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level")
 
 # The largest size unless one is given: NVLink carries its most from 512 MiB on.
-MOST = {"cpu": 64 * MIB, "cuda": 1024 * MIB}
+MOST = {"cpu": 64 * MIB, accelerator.TYPE: 1024 * MIB}
 
 # Every line that is no result begins so: what reads nccl-tests' output passes over it.
 COMMENT = "# "
@@ -222,7 +223,7 @@ def _cases(request: CollectivesRequest, machine: Machine) -> Iterator[Collective
     if not sizes and machine.ranks_per_node is not None:
         sizes = [machine.nodes * machine.ranks_per_node]
     if not sizes:
-        sizes = [max(2, len(machine.gpus))] if device["device"] == "cuda" else [2]
+        sizes = [max(2, len(machine.gpus))] if device["device"] == accelerator.TYPE else [2]
     if request.ranks_per_node is not None and request.ranks_per_node < 1:
         raise UsageError(f"ranks_per_node is {request.ranks_per_node}; give 1 or more, a divisor of the world size")
     common = device | _given(

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from parabench.analysis.text import format
+from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.plan.collective_case import CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, in_words
@@ -41,7 +42,7 @@ def dry_collectives(request: CollectivesRequest, console: Console) -> int:
     as it would."""
     if request.label is not None:
         check_label(request.label)
-    machine, notes = planned_for(request.cluster, os.environ, this_machine(), request.device == "cuda")
+    machine, notes = planned_for(request.cluster, os.environ, this_machine(), request.device == accelerator.TYPE)
     plan = plan_collectives(request, machine) if request.plans() or not request.resume else None
     store = request.out / STORE_NAME
     opened = (

@@ -16,6 +16,7 @@ from rich.console import Console
 from parabench.analysis.text import format
 from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Gpu, Machine, this_machine
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
@@ -68,9 +69,9 @@ def wants_cuda(request: Request, suite: Suite | None) -> bool:
     """Whether the request, or else the suite, names CUDA devices."""
     asked = [values for name, _, values in (text.partition("=") for text in request.axes) if name == "device"]
     if asked:
-        return "cuda" in split_values(asked[0])
+        return accelerator.TYPE in split_values(asked[0])
     kinds = [suite.on(machine) for machine in MACHINES] if suite is not None else []
-    return any("cuda" in each.axes.get("device", ()) for kind in kinds for each in kind.sweeps)
+    return any(accelerator.TYPE in each.axes.get("device", ()) for kind in kinds for each in kind.sweeps)
 
 
 def planned_for(
@@ -176,7 +177,7 @@ def expected_lines(known: Sequence[str]) -> Iterator[str]:
 def _row(case: Case | CollectiveCase) -> tuple[str, str, str, str]:
     per_node = case.world_size // case.nodes
     needs = f"{format.count(per_node * case.threads, 'core')}"
-    if case.device == "cuda":
+    if case.device == accelerator.TYPE:
         shared = case.backend == "gloo" and not entry_of(case.strategy).one_process
         needs = format.count(per_node, "CUDA device") + (", or fewer that ranks share" if shared else "")
     return case.label, f"{case.world_size:,}", f"{case.nodes:,} x {per_node:,}", needs

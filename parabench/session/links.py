@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parabench.analysis.text import format
+from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.protocol import ROUND_S, TOO_QUICK, LinkProtocol
@@ -73,7 +74,7 @@ def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
     as many as the machine has devices, or its largest case ranks. Device and backend are the largest case's."""
     largest = max(cases, key=lambda case: (case.nodes, case.world_size))
     ranks = machine.ranks_per_node or max(
-        len(machine.gpus) if largest.device == "cuda" else 0, largest.world_size // largest.nodes
+        len(machine.gpus) if largest.device == accelerator.TYPE else 0, largest.world_size // largest.nodes
     )
     # NCCL takes one rank a device, unless its user lets it take more.
     ranks = min(ranks, len(machine.gpus)) if largest.backend == "nccl" and not machine.nccl.may_share else ranks

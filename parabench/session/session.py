@@ -16,6 +16,7 @@ from parabench.cluster.entrance import dismiss, led, place_in
 from parabench.cluster.topology import ONE_MACHINE, LauncherFlags, topology_of
 from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.machine.machine import Machine, this_machine
 from parabench.models import MODELS
 from parabench.plan.case import Case
@@ -186,8 +187,8 @@ def plan_request(request: Request, suite: Suite, machine: Machine) -> TrainingPl
     suite = suite.on(kind_of(machine, overrides))
     protocol = protocol_of(request, suite.protocol)
     plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
-    if any(case.device == "cuda" for case in plan.cases):
-        return replace(plan, protocol=protocol.resolved("cuda"))
+    if any(case.device == accelerator.TYPE for case in plan.cases):
+        return replace(plan, protocol=protocol.resolved(accelerator.TYPE))
     # Without a CUDA device there is nothing to remember: `snapshotless` says so, and no step is taken for it.
     return replace(plan, protocol=replace(protocol, memory_snapshot=False).resolved("cpu"))
 
@@ -195,9 +196,9 @@ def plan_request(request: Request, suite: Suite, machine: Machine) -> TrainingPl
 def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
     """Which of a suite's machines this one is, for the devices that were asked for."""
     devices = {resolve_device(each, "auto", machine)["device"] for each in overrides.get("device", ("auto",))}
-    if "cuda" not in devices:
+    if accelerator.TYPE not in devices:
         return CPU
-    return GPUS if machine.ranks("cuda") * machine.nodes > 1 else ONE_GPU
+    return GPUS if machine.ranks(accelerator.TYPE) * machine.nodes > 1 else ONE_GPU
 
 
 def protocol_of(request: Request, suites: Protocol) -> Protocol:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from parabench.machine import accelerator
 from parabench.models.base import Model
 from parabench.plan.case import Case
 from parabench.strategies.base import SETTINGS, ParallelModel, StrategyContext
@@ -66,7 +67,7 @@ def replicate(module: nn.Module, context: StrategyContext, **options: Any) -> Di
     case, device = context.case, context.device
     return DistributedDataParallel(
         module,
-        device_ids=[device] if device.type == "cuda" else None,
+        device_ids=[device] if device.type == accelerator.TYPE else None,
         # PyTorch calls it MB and multiplies by 2^20.
         bucket_cap_mb=case.bucket_mib,
         find_unused_parameters=case.find_unused_parameters,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from parabench.collectives.nccl import is_nccls, nccl_environment
+from parabench.machine import accelerator
 from parabench.plan.case import DEFAULTS, Case
 from parabench.strategies import STRATEGIES, entry_of
 
@@ -112,7 +113,7 @@ def _ddp(case: Case) -> list[str]:
 
 
 def _replicated(case: Case, module: str, *further: str) -> str:
-    options = ["device_ids=[device]"] if case.device == "cuda" else []
+    options = ["device_ids=[device]"] if case.device == accelerator.TYPE else []
     options += [] if case.bucket_mib is None else [f"bucket_cap_mb={_number(case.bucket_mib)}"]
     flags = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
     options += [f"{flag}=True" for flag in flags if getattr(case, flag)]

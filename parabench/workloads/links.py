@@ -17,6 +17,7 @@ from torch import Tensor
 from parabench.collectives import join
 from parabench.launch.rank import device_of, die_with_driver, hand_over, join_group
 from parabench.launch.rank_env import RankEnv
+from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
 from parabench.workloads.link_pairs import schedule
@@ -75,7 +76,7 @@ def measure(job: LinkJob, rank: int) -> dict[str, Any]:
 
 def device_name(device: torch.device) -> str:
     """`cpu`, or `cuda:3` as this node counts."""
-    return "cpu" if device.type == "cpu" else f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+    return "cpu" if device.type == "cpu" else f"cuda:{int(os.environ['LOCAL_RANK']) % accelerator.api().device_count()}"
 
 
 class Wire:

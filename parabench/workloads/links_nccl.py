@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from parabench.machine import accelerator
 from parabench.plan.protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
 
 # So many round trips are enqueued at a time, and lie between two events.
@@ -43,7 +44,7 @@ class NcclWire:
         warmup, counted = self._readings()
         seconds = [self._trips(partner, first=True) for _ in range(warmup + counted)]
         self.timed += [(partner, WORD_BYTES, at >= warmup, took) for at, took in enumerate(seconds)]
-        return float(np.quantile(seconds[warmup:], QUANTILE["cuda"])) / 2
+        return float(np.quantile(seconds[warmup:], QUANTILE[accelerator.TYPE])) / 2
 
     def bandwidth(self, partner: int, latency_s: float) -> float:
         """Bytes a second of one transfer at a time; the way in which sizes grow is `bench.Wire`'s."""
@@ -67,7 +68,7 @@ class NcclWire:
             self._trips(partner, first=False)
         while size := self._hear(partner):
             into = self._bytes(size)
-            torch.cuda.synchronize(self._device)  # the memory is there
+            accelerator.api().synchronize(self._device)  # the memory is there
             works = [
                 self._start(dist.isend, self._word, partner),
                 self._start(dist.irecv, into, partner),
@@ -132,7 +133,7 @@ class NcclWire:
         """Wait for the device to have done all of them; a work that nobody waits for keeps its tensors."""
         for work in works:
             work.wait()
-        torch.cuda.synchronize(self._device)
+        accelerator.api().synchronize(self._device)
 
     def _bytes(self, size: int) -> Tensor:
         if self._buffer.numel() < size:
@@ -142,15 +143,15 @@ class NcclWire:
 
 def _hold() -> None:
     """Keep the device from what is enqueued next, until all of it surely is."""
-    torch.cuda._sleep(int(HOLD_S * MOST_CYCLES_PER_S))
+    accelerator.api()._sleep(int(HOLD_S * MOST_CYCLES_PER_S))
 
 
-def _event() -> torch.cuda.Event:
+def _event() -> accelerator.Event:
     """The moment at which the stream comes here."""
-    event = torch.cuda.Event(enable_timing=True)
+    event: accelerator.Event = accelerator.api().Event(enable_timing=True)
     event.record()
     return event
 
 
-def _seconds(begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+def _seconds(begin: accelerator.Event, end: accelerator.Event) -> float:
     return float(begin.elapsed_time(end)) / 1e3

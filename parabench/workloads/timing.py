@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from parabench.collectives import join
+from parabench.machine import accelerator
 from parabench.plan.collective_protocol import (
     FEWEST_CALLS,
     FIRST_RUN_IN_S,
@@ -65,16 +66,16 @@ class StreamClock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def read(self) -> torch.cuda.Event:
+    def read(self) -> accelerator.Event:
         """An event behind everything that was started."""
-        event = torch.cuda.Event(enable_timing=True)
+        event: accelerator.Event = accelerator.api().Event(enable_timing=True)
         event.record()
         return event
 
     def settle(self) -> None:
-        torch.cuda.synchronize(self._device)
+        accelerator.api().synchronize(self._device)
 
-    def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    def seconds(self, begin: accelerator.Event, end: accelerator.Event) -> float:
         """From one event to another, once both are over."""
         return float(begin.elapsed_time(end)) / 1e3
 
@@ -84,7 +85,7 @@ class Bench:
 
     def __init__(self, protocol: CollectiveProtocol, backend: str, device: torch.device, rank: int) -> None:
         self._protocol, self._backend, self._device, self._rank = protocol, backend, device, rank
-        self._clock: Clock = StreamClock(device) if device.type == "cuda" else HostClock()
+        self._clock: Clock = StreamClock(device) if device.type == accelerator.TYPE else HostClock()
         self._run_in_s = FIRST_RUN_IN_S
 
     def time(self, call: Call, rows: Rows) -> None:
@@ -108,7 +109,7 @@ class Bench:
         call_s = self._agreed(float(np.median(alone[:, 1])))  # the first may be slow, and others disturbed
         calls = protocol.calls_in_a_batch(call_s)
         warmup = protocol.warmup
-        if self._device.type == "cuda":
+        if self._device.type == accelerator.TYPE:
             warmup = max(warmup, calls_in(self._run_in_s, call_s))
             self._run_in_s = RUN_IN_S
         with self._captured(call) as (start, each):
@@ -161,12 +162,12 @@ class Bench:
         if not self._protocol.graph:
             yield call, 1
             return
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        graph = accelerator.api().CUDAGraph()
+        with accelerator.api().graph(graph, capture_error_mode="thread_local"):
             for _ in range(FEWEST_CALLS):
                 call()
         try:
             yield graph.replay, FEWEST_CALLS
         finally:
-            torch.cuda.synchronize(self._device)
+            accelerator.api().synchronize(self._device)
             graph.reset()

@@ -26,6 +26,7 @@ from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rank import told_of
 from parabench.launch.rank_env import RankEnv
 from parabench.launch.spec import LaunchSpec
+from parabench.machine import accelerator
 from parabench.machine.nvml import Used
 from parabench.probes import hang
 from parabench.probes.step_clock import told_counts
@@ -66,7 +67,7 @@ class InProcessLaunch:
             self._began_s,
             {rank: pids[rank] for rank in range(first, first + order.ranks_per_node)} if watch else {},
             host=self._group.local_rank == 0,
-            devices=used if course.case.device == "cuda" else (),
+            devices=used if course.case.device == accelerator.TYPE else (),
         )
         venue = RankEnv(
             folder=self.folder,

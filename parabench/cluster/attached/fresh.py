@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from parabench.launch.rank import local_device
+from parabench.machine import accelerator
 from parabench.store.record import SHARED_PROCESSES, Finding
 
 SHARED = Finding(
@@ -32,12 +33,12 @@ def reset_process() -> bool:
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
     gc.collect()
-    if torch.cuda.is_initialized():
+    if accelerator.api().is_initialized():
         # The current device is a thread's own: in this one it is device 0, where a call without a device would make
         # a context, and wait for the wrong one (c10/cuda/CUDAEvent.h says as much of cudaEventElapsedTime).
-        torch.cuda.set_device(local_device())
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+        accelerator.api().set_device(local_device())
+        accelerator.api().synchronize()
+        accelerator.api().empty_cache()
     try:
         CLEAR_REFS.write_text(FORGET_PEAK)
     except OSError:
