@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Annotated, Any
 
 import pytest
@@ -12,22 +12,19 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.collectives import CollectiveSweep
-from parabench.plan.fields import Field, check_fields, declared, option_fields, parse_field, typed
+from parabench.plan.fields import Checked, Field, declared, option_fields, parse_field, typed
 from parabench.plan.protocol import Protocol
 
 EVERY = (Case, Protocol, CollectiveCase, CollectiveProtocol, CollectiveSweep)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Checked):
     size: Annotated[int, Field(least=1)] = 4
     part: Annotated[int | None, Field(least=1, most=8, divides="size", unset="auto", option="--part")] = None
     share: Annotated[float, Field(above=0, most=1, option="--share-of-it")] = 0.5
     kind: Annotated[str, Field(choices=("a", "b"), option="--kind")] = "a"
     deep: Annotated[bool, Field(option="--deep")] = False
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +52,15 @@ def test_a_number_that_may_have_a_fraction_is_one_value_however_it_is_written() 
     assert repr(Sample(share=1).share) == "1.0"
 
 
+def test_json_holds_all_fields_and_those_of_a_newer_version_are_left_out() -> None:
+    sample = Sample(part=2, share=0.25, deep=True)
+    assert Sample.from_dict(sample.to_dict() | {"from_the_future": 1}) == sample
+
+
+def test_a_digest_is_of_what_is_not_the_default() -> None:
+    assert Sample(size=4).digest == Sample().digest != Sample(size=5).digest
+
+
 def test_a_field_is_read_from_text() -> None:
     part, share, deep = (declared(Sample)[name] for name in ("part", "share", "deep"))
     assert parse_field(part, "1, auto,4") == (1, None, 4)
@@ -76,6 +82,8 @@ def test_what_was_given_is_said_as_it_is_typed() -> None:
 def test_every_field_that_is_declared_is_one_that_can_be_checked_and_offered(kind: Any) -> None:
     for name, each in declared(kind).items():
         assert each.type in (bool, int, float, str), f"{kind.__name__}.{name}: no type of fields.py"
+        if each.default is not MISSING:
+            each.check(each.default)
         assert bool(each.field.option) == bool(each.field.help), f"{kind.__name__}.{name}: an option has a help text"
         if each.type in (int, float):
             bounds = (each.field.least, each.field.above)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from parabench.machine import accelerator
 from parabench.models.precision import IEEE, PRECISIONS, Precision
-from parabench.plan.fields import Field, check_fields, declared
+from parabench.plan.fields import Checked, Field, declared
 from parabench.strategies import STRATEGIES, data_ranks, entry_of
 
 DEVICES = ("auto", "cpu", accelerator.TYPE)
@@ -33,7 +30,7 @@ NAMED = Field(pattern=NAME, expected="a name that `parabench list` shows, or pac
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Checked):
     """One configuration to measure.
 
     `global_batch` counts samples in one step over all ranks, so that every strategy and world size does the same
@@ -91,25 +88,17 @@ class Case:
     split: Annotated[str, Field(choices=SPLITS)] = "batch"
     vocabulary: Annotated[str, Field(path=True, unset="bytes", role=TRAINING)] = ""
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     @property
     def kind(self) -> str:
         return "training"
 
     @property
     def id(self) -> str:
-        """Readable and stable: the fields that people compare, then a hash of all that differ from the default.
-
-        Fields at their default stay out of the hash, so a field added in a later version changes no old id.
-        """
-        differing = {name: value for name, value in self.to_dict().items() if value != DEFAULTS[name]}
-        digest = hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:8]
+        """Readable and stable: the fields that people compare, then the digest of all that differ from the default."""
         parts = [slug(self.strategy), slug(self.algorithm), f"w{self.world_size}"]
         if self.bucket_mib is not None:
             parts.append(f"{self.bucket_mib:g}mib")
-        return "-".join([*parts, digest])
+        return "-".join([*parts, self.digest])
 
     @property
     def label(self) -> str:
@@ -158,14 +147,6 @@ class Case:
         """The same training on one device: what this case's losses are verified against."""
         split = "sample" if self.split == "sample" else "batch"
         return Case(strategy="single", split=split, **{name: getattr(self, name) for name in fields_of(TRAINING)})
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in DEFAULTS}  # `asdict` copies deeply, and is 10 times slower
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Case:
-        """The reverse of `to_dict`; fields that a newer version added are ignored."""
-        return cls(**{name: values[name] for name in DEFAULTS if name in values})
 
 
 DEFAULTS: dict[str, Any] = {name: each.default for name, each in declared(Case).items()}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, ClassVar, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
 
 from parabench.collectives.nccl import error_bound, is_nccls, most_that_shows
 from parabench.errors import UsageError
 from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAMED, ranks_in_words, slug
-from parabench.plan.fields import Field, check_fields
+from parabench.plan.fields import Checked, Field, check_fields
 from parabench.store.record import MIB
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
@@ -83,7 +81,7 @@ SIZE = Field(least=1, most=MOST_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveCase:
+class CollectiveCase(Checked):
     """One operation by one algorithm among `world_size` ranks, at sizes from `min_bytes` to `max_bytes`.
 
     A size is the whole buffer, as in nccl-tests: what is reduced or sent, or all parts together. `redop` says how
@@ -134,10 +132,8 @@ class CollectiveCase:
 
     @property
     def id(self) -> str:
-        """Readable and stable, as `Case.id`; fields at their default stay out of the hash."""
-        differing = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
-        digest = hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:8]
-        return "-".join([self.op, slug(self.algorithm), f"w{self.world_size}", digest])
+        """Readable and stable, as `Case.id`."""
+        return "-".join([self.op, slug(self.algorithm), f"w{self.world_size}", self.digest])
 
     @property
     def label(self) -> str:
@@ -200,11 +196,3 @@ class CollectiveCase:
         if not self.premultiplies:
             return 0.0
         return error_bound(self.world_size, TYPES[self.dtype].digits, self.largest_value())
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CollectiveCase:
-        """The reverse of `to_dict`; fields that a newer version added are ignored."""
-        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.fields import Field, check_fields
+from parabench.plan.fields import Checked, Field, check_fields
 from parabench.plan.protocol import DEADLINE, LAUNCHES, LONGEST_DEADLINE_S
 from parabench.store.record import MIB, Phase
 
@@ -81,7 +81,7 @@ class Slot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveProtocol:
+class CollectiveProtocol(Checked):
     """How each launch measures, per size and form. `deadline_s` as in `case.Protocol`.
 
     Throughput: `batches` of calls back to back, with a clock reading between batches. A batch has `iterations` calls;

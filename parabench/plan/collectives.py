@@ -23,7 +23,7 @@ from parabench.plan.collective_case import (
     size_text,
 )
 from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol
-from parabench.plan.fields import Field, check_fields, declared, split_values
+from parabench.plan.fields import Checked, Field, declared, split_values
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.plan import Plan, Skipped
 from parabench.plan.resolve import default_ranks_per_node, resolve_device
@@ -37,7 +37,7 @@ CollectivePlan = Plan[CollectiveCase, CollectiveProtocol]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveSweep:
+class CollectiveSweep(Checked):
     """The cases that are asked for, as text where the command line takes several values or a unit. What is None is
     decided here."""
 
@@ -86,9 +86,6 @@ class CollectiveSweep:
     threads: Annotated[
         int | None, Field(option="--threads", help="CPU threads that a rank computes with. [default: 1]")
     ] = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def plan_collectives(

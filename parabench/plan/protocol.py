@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from parabench.errors import UsageError
 from parabench.machine import accelerator
-from parabench.plan.fields import Field, check_fields, option_fields
+from parabench.plan.fields import Checked, Field, check_fields, option_fields
 from parabench.store.record import MIB
 
 # A week: no launch is worth more, and a timer cannot wait for ever.
@@ -52,7 +52,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol:
+class Protocol(Checked):
     """How each launch measures: unmeasured warm-up steps, measured ones that carry nothing, then instrumented ones.
 
     Warm-up takes `warmup` steps, or as many as fill `warmup_s` seconds; measurement `steps`, or as many as fill
