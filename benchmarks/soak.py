@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from parabench.collectives import levels_of
+from parabench.collectives import ON_ANY_BACKEND, levels_of
 from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
 from parabench.plan.case import Case
@@ -25,16 +25,7 @@ from parabench.signals import Interrupted
 from parabench.store.record import Launch, Status
 from parabench.workloads.verify import reference_of, verify
 
-ALGORITHMS = (
-    "native",
-    "ring",
-    "tree",
-    "halving_doubling",
-    "parameter_server",
-    "two_level",
-    "two_level(ring,tree)",
-    "two_level(tree,tree)",
-)
+ALGORITHMS = (*ON_ANY_BACKEND, "two_level(ring,tree)", "two_level(tree,tree)")
 # PyTorch's own buckets, and small ones: many reductions under way at once.
 STRATEGIES = (("ddp", None), ("fsdp", None), ("tp", None), ("ddp", 0.1))
 WORLD_SIZE, RANKS_PER_NODE = 4, 2

@@ -4,19 +4,10 @@ NCCL's own are left out where NCCL is not; those that need a switch that reduces
 """
 
 from parabench import sweep
+from parabench.collectives import ON_ANY_BACKEND
 
 CASES = sweep(
     strategy=("ddp", "fsdp", "tp"),
-    algorithm=(
-        "native",
-        "ring",
-        "tree",
-        "halving_doubling",
-        "parameter_server",
-        "two_level",
-        "two_level(ring,tree)",
-        "nccl:ring",
-        "nccl:tree",
-    ),
+    algorithm=(*ON_ANY_BACKEND, "two_level(ring,tree)", "nccl:ring", "nccl:tree"),
     world_size=(2, 4),
 )

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.futures import Future
 
-from parabench.collectives import wire
+from parabench.collectives import LEVELS, wire
 from parabench.collectives.async_queue import ThreadQueue
 from parabench.collectives.tree import Node, double_tree, tree
 from parabench.collectives.two_level import levels
@@ -36,7 +36,7 @@ def case(size: int, algorithm: str, ranks_per_node: int | None = None) -> Case:
 
 
 # The simulated wire has every combination; these are the two that have names of their own.
-LEVELS = ("two_level(ring,tree)", "two_level(tree,tree)")
+TWO_LEVELS = ("two_level(ring,tree)", "two_level(tree,tree)")
 
 
 def every(sizes: Sequence[int]) -> list[Case]:
@@ -45,12 +45,9 @@ def every(sizes: Sequence[int]) -> list[Case]:
         each
         for size in sizes
         for each in (
-            case(size, "ring"),
-            case(size, "tree"),
-            case(size, "halving_doubling"),
-            case(size, "parameter_server"),
+            *(case(size, algorithm) for algorithm in LEVELS),
             *(case(size, "two_level", node) for node in range(1, size + 1) if size % node == 0),
-            *(case(size, levels, 2) for levels in LEVELS if size == 4),
+            *(case(size, levels, 2) for levels in TWO_LEVELS if size == 4),
         )
     ]
 

@@ -11,18 +11,17 @@ import fake_results
 import pytest
 from page_helpers import unpacked
 
-from parabench.collectives import ALGORITHMS
+from parabench.collectives import ALGORITHMS, ON_ANY_BACKEND
 from parabench.plan.collective_case import OPS
 from parabench.report.build import render
 from parabench.report.palette import ALGORITHM, algorithm_line
 from parabench.store.record import Failure, Finding, Status
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028&amp;"
-OWN = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level")
 
 
 def truth(case, size):
-    place = OWN.index(case.algorithm)
+    place = ON_ANY_BACKEND.index(case.algorithm)
     return 1e-4 * (6 - place) + size * 1e-10 * (1 + place)
 
 
@@ -31,7 +30,7 @@ def results(tmp_path_factory):
     cases = [
         fake.case(op, name, world_size=4, ranks_per_node=2 if name == "two_level" else None)
         for op in OPS
-        for name in OWN
+        for name in ON_ANY_BACKEND
     ]
     launches = fake.sweep(cases, truth, noise=0.02)
     launches.append(
@@ -93,9 +92,9 @@ def test_the_data_of_the_figures_is_embedded_once(page):
     questions = list(dict.fromkeys(column(cases, "question")))
     assert questions == ["all_reduce, 2 ranks", *(f"{op}, 4 ranks" for op in OPS)]
     lines = [name for name, op in zip(column(cases, "line"), column(cases, "op"), strict=True) if op == "all_gather"]
-    assert lines == list(OWN)
-    assert list(data["styles"]["algorithm"]) == [*OWN, "nccl:nvls"]
-    assert len({style["color"] for style in data["styles"]["algorithm"].values()}) == len(OWN)
+    assert lines == list(ON_ANY_BACKEND)
+    assert list(data["styles"]["algorithm"]) == [*ON_ANY_BACKEND, "nccl:nvls"]
+    assert len({style["color"] for style in data["styles"]["algorithm"].values()}) == len(ON_ANY_BACKEND)
     assert data["filters"] == [["op", "Operation"], ["algorithm", "Algorithm"], ["world_size", "Ranks"],
                                ["status", "Status"]]  # fmt: skip
     # Every launch and size of the form that is compared; the other form is in the table of sizes alone.

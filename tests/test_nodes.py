@@ -38,12 +38,12 @@ PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 EVERY = (
     HEAD
     + """\
+from parabench.collectives import ON_ANY_BACKEND
 from parabench.strategies import STRATEGIES
 
-ALGORITHMS = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level", "two_level(tree,ring)")
 COMMON = dict(world_size=4, data="synthetic", seq_len=8)
 CASES = [
-    sweep(strategy=("ddp", "fsdp", "tp"), algorithm=ALGORITHMS, **COMMON),
+    sweep(strategy=("ddp", "fsdp", "tp"), algorithm=(*ON_ANY_BACKEND, "two_level(tree,ring)"), **COMMON),
     sweep(strategy=[name for name in STRATEGIES if name not in ("dp", "single")], **COMMON),
     sweep(strategy="pp", schedule=("gpipe", "1f1b"), **COMMON),
 ]

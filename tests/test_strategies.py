@@ -18,6 +18,7 @@ from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound
 from torch import nn
 from trained_helpers import train_in_group
 
+from parabench.collectives import ON_ANY_BACKEND
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.machine.machine import Machine
@@ -121,13 +122,12 @@ POINT_TO_POINT: dict[str, tuple[Mapping[str, Any], ...]] = {
     "parameter_server": (*EVERY_WAY, *OPTIONS, *OTHER_MODELS),
 }
 STRATEGIES = tuple(EXTRA)
-ALGORITHMS = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level")
 
 
 def groups() -> Iterator[Group]:
     for size, (strategy, variants) in itertools.product((2, 4), POINT_TO_POINT.items()):
         yield Group(strategy, "native", size, tuple(filter(partial(possible, strategy, size), variants)))
-    for size, strategy, algorithm in itertools.product((2, 4), STRATEGIES, ALGORITHMS):
+    for size, strategy, algorithm in itertools.product((2, 4), STRATEGIES, ON_ANY_BACKEND):
         variants = EVERY_WAY + tuple(filter(partial(possible, strategy, size), OTHER_MODELS))
         if algorithm in ("native", "ring"):
             variants += OPTIONS

@@ -6,41 +6,62 @@ This table is free of torch, so that names can be checked and listed at once.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from parabench.collectives.nccl import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
 from parabench.errors import UsageError
 from parabench.registry import Entry
 
-# `native` has nothing to load: the backend itself is the process group.
+# The backend itself is the process group: there is nothing to load.
 NATIVE = ""
 
-ALGORITHMS: dict[str, Entry] = {
-    "native": Entry(target=NATIVE, summary="the backend's own"),
-    "ring": Entry(target="parabench.collectives.ring:RING", summary="scatter-reduce, then all-gather, round a ring"),
-    "tree": Entry(target="parabench.collectives.tree:TREE", summary="double binary tree, pipelined in pieces"),
-    "halving_doubling": Entry(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmEntry(Entry):
+    """What must be known of an algorithm without torch. `is_level`: a level of two_level can run it, because it has
+    all its forms itself."""
+
+    is_level: bool = False
+
+
+ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "native": AlgorithmEntry(target=NATIVE, summary="the backend's own"),
+    "ring": AlgorithmEntry(
+        target="parabench.collectives.ring:RING",
+        summary="scatter-reduce, then all-gather, round a ring",
+        is_level=True,
+    ),
+    "tree": AlgorithmEntry(
+        target="parabench.collectives.tree:TREE",
+        summary="double binary tree, pipelined in pieces",
+        is_level=True,
+    ),
+    "halving_doubling": AlgorithmEntry(
         target="parabench.collectives.halving_doubling:HALVING_DOUBLING",
         summary="recursive halving, then doubling: few messages, the least bytes",
+        is_level=True,
     ),
-    "parameter_server": Entry(
+    "parameter_server": AlgorithmEntry(
         target="parabench.collectives.parameter_server:PARAMETER_SERVER",
         summary="all send to rank 0, which sums and sends back",
+        is_level=True,
     ),
-    "two_level": Entry(
+    "two_level": AlgorithmEntry(
         target="parabench.collectives.two_level:two_level",
         summary="reduce-scatter inside a node, all-reduce of each shard across nodes, all-gather inside; "
         "two_level(INNER,OUTER) chooses the parts, ring,ring when not given",
     ),
 }
+# What runs over any backend; the others are NCCL's.
+ON_ANY_BACKEND = tuple(ALGORITHMS)
+LEVELS = tuple(name for name, entry in ALGORITHMS.items() if entry.is_level)
 
 ALGORITHMS |= {
-    f"{NCCL_PREFIX}{name}": Entry(target=NATIVE, summary=f"NCCL's own, pinned to {name} for {', '.join(ops)}")
+    f"{NCCL_PREFIX}{name}": AlgorithmEntry(target=NATIVE, summary=f"NCCL's own, pinned to {name} for {', '.join(ops)}")
     for name, ops in NCCL_ALGORITHMS.items()
 }
 
 TWO_LEVEL = "two_level"
-# What a level can run: everything that has all its forms itself.
-LEVELS = ("ring", "tree", "halving_doubling", "parameter_server")
 DEFAULT_LEVELS = ("ring", "ring")
 _PARTS = re.compile(r"two_level\(([^(),]*),([^(),]*)\)")
 

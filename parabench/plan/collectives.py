@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from parabench.collectives import ALGORITHMS, TWO_LEVEL, canonical, is_backends, levels_of
-from parabench.collectives.nccl import is_nccls
+from parabench.collectives import ON_ANY_BACKEND, TWO_LEVEL, canonical, is_backends, levels_of
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
@@ -158,7 +157,7 @@ def _algorithms(sweep: CollectiveSweep, protocol: CollectiveProtocol, world_size
     if protocol.graph:
         return ["native"]
     nodes = sweep.ranks_per_node is not None or default_ranks_per_node(world_size) > 1
-    return [name for name in ALGORITHMS if not is_nccls(name) and (name != TWO_LEVEL or nodes)]
+    return [name for name in ON_ANY_BACKEND if name != TWO_LEVEL or nodes]
 
 
 def _values(text: str, name: str) -> list[str]:

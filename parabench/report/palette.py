@@ -5,18 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+from parabench.collectives import LEVELS, ON_ANY_BACKEND
 from parabench.strategies import STRATEGIES, entry_of
 
 # Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
 _PALETTE = ("#8C6D31", "#7F7F7F", "#B8860B", "#5F6CAF")
-ALGORITHM = {
-    "native": "#0072B2",
-    "ring": "#D55E00",
-    "tree": "#009E73",
-    "halving_doubling": "#E69F00",
-    "parameter_server": "#56B4E9",
-    "two_level": "#CC79A7",
-}
+# In the order of the algorithms' table.
+_OF_ALGORITHMS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#8C6D31", "#7F7F7F")
+ALGORITHM = dict(zip(ON_ANY_BACKEND, _OF_ALGORITHMS, strict=False))
 # NCCL's own have the colour of ours that works alike, and dashes.
 _NCCL = {
     "ring": "#D55E00", "tree": "#009E73", "collnetdirect": "#8C6D31", "collnetchain": "#7F7F7F", "nvls": "#0072B2",
@@ -24,8 +20,8 @@ _NCCL = {
 }  # fmt: skip
 ALGORITHM |= {f"nccl:{name}": colour for name, colour in _NCCL.items()}
 # two_level(inner,outer): a purple by the inner level, a dash by the outer.
-_INNER = {"ring": "#CC79A7", "tree": "#7B3294", "halving_doubling": "#E7298A", "parameter_server": "#54278F"}
-_OUTER = {"ring": "solid", "tree": "dash", "halving_doubling": "dot", "parameter_server": "dashdot"}
+_INNER = dict(zip(LEVELS, ("#CC79A7", "#7B3294", "#E7298A", "#54278F", "#C994C7", "#980043"), strict=False))
+_OUTER = dict(zip(LEVELS, ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot"), strict=False))
 _DASH = {f"nccl:{name}": "dash" for name in _NCCL}
 for (_inner, _of_inner), (_outer, _of_outer) in itertools.product(_INNER.items(), _OUTER.items()):
     ALGORITHM[f"two_level({_inner},{_outer})"], _DASH[f"two_level({_inner},{_outer})"] = _of_inner, _of_outer
