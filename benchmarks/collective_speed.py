@@ -35,6 +35,7 @@ from parabench.launch.context import LOOPBACK
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes, start_server
 from parabench.launch.rank import die_with_driver
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import MIB, Phase
@@ -157,7 +158,7 @@ def fsdp(pairs: int) -> None:
 
     def step_s(ranks: int, algorithm: str) -> float:
         case = Case(strategy="fsdp", algorithm=algorithm, world_size=ranks, device="cpu", backend="gloo", **FSDP)
-        done = launch(case, Protocol(warmup=5, steps=30), deadline_s=DEADLINE_S)
+        done = launch(LaunchSpec.of(case, Protocol(warmup=5, steps=30), deadline_s=DEADLINE_S))
         assert done.status == "ok", done.failure
         return float(np.percentile(done.step_latencies(Phase.MEASURE), 10))
 

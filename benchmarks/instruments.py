@@ -18,6 +18,7 @@ from scipy import stats
 
 from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Phase, Status
@@ -51,10 +52,10 @@ class NoSampler:
 def launched(case: Case, protocol: Protocol) -> Launch:
     """One launch, with all instruments or with none."""
     if protocol.instrumented:
-        seen = launch(case, protocol, deadline_s=DEADLINE_S)
+        seen = launch(LaunchSpec.of(case, protocol, deadline_s=DEADLINE_S))
     else:
         with mock.patch("parabench.launch.node.Sampler", NoSampler):
-            seen = launch(case, protocol, deadline_s=DEADLINE_S)
+            seen = launch(LaunchSpec.of(case, protocol, deadline_s=DEADLINE_S))
     if seen.status is not Status.OK:
         raise RuntimeError(f"{case.label}: {seen.status}, {seen.failure}")
     return seen

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 
@@ -36,7 +37,7 @@ def torchrun_s(script: Path) -> float:
 
 
 def beyond_steps_s() -> float:
-    done = launch(CASE, PROTOCOL, deadline_s=120)
+    done = launch(LaunchSpec.of(CASE, PROTOCOL, deadline_s=120))
     assert done.status == "ok", done.failure
     return done.wall_s - sum(done.step_latencies())
 

@@ -15,6 +15,7 @@ from parabench.cluster.coordinator import Coordinator
 from parabench.cluster.entrance import dismiss, led, place_in
 from parabench.cluster.topology import Topology
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import this_machine
 from parabench.signals import stop_signals
 
@@ -45,7 +46,7 @@ def lead(crew: Coordinator) -> tuple[int, int]:
 
 
 def beyond_steps_s(crew: Coordinator) -> float:
-    done = launch(CASE, PROTOCOL, deadline_s=DEADLINE_S, crew=crew)
+    done = launch(LaunchSpec.of(CASE, PROTOCOL, deadline_s=DEADLINE_S), nodes=crew)
     assert done.status == "ok", done.failure
     steps = defaultdict(list)
     for sample in done.samples:

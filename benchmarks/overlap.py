@@ -22,6 +22,7 @@ from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
 from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Phase
@@ -49,9 +50,11 @@ ABSENT = replace(RING, name="absent", all_reduce=_nothing)
 
 def launched(algorithm: Algorithm, batch: int) -> Launch:
     done = launch(
-        replace(CASE, algorithm=f"benchmarks.overlap:{algorithm.name.upper()}", global_batch=batch),
-        PROTOCOL,
-        deadline_s=120,
+        LaunchSpec.of(
+            replace(CASE, algorithm=f"benchmarks.overlap:{algorithm.name.upper()}", global_batch=batch),
+            PROTOCOL,
+            deadline_s=120,
+        )
     )
     assert done.status == "ok", done.failure
     return done

@@ -15,6 +15,7 @@ from typing import Any
 
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
@@ -48,8 +49,8 @@ def compare(
     for case in cases(model, precision, protocol, machine):
         single = case.reference()
         if single.id not in references:
-            references[single.id] = reference_of(launch(single, protocol, deadline_s=DEADLINE_S))
-        seen = launch(case, protocol, deadline_s=DEADLINE_S)
+            references[single.id] = reference_of(launch(LaunchSpec.of(single, protocol, deadline_s=DEADLINE_S)))
+        seen = launch(LaunchSpec.of(case, protocol, deadline_s=DEADLINE_S))
         if seen.status is not Status.OK:
             print(f"{model} {case.label}: {seen.status}: {seen.failure}")
             continue

@@ -19,6 +19,7 @@ import psutil
 from parabench.collectives import ON_ANY_BACKEND, levels_of
 from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.signals import Interrupted
@@ -61,13 +62,13 @@ def soak(launches: int, tell: Callable[[Launch], object]) -> Iterator[str]:
     """Launch so often, `tell` of each, and yield what was wrong: a failure, a process that is left."""
     start_server()
     before = children()
-    reference = launch(CASES[0].reference(), PROTOCOL, deadline_s=DEADLINE_S)
+    reference = launch(LaunchSpec.of(CASES[0].reference(), PROTOCOL, deadline_s=DEADLINE_S))
     if reference.status is not Status.OK:
         yield f"the reference is {reference.status}: {reference.failure}"
         return
     expected = reference_of(reference)
     for number, each in enumerate(itertools.islice(itertools.cycle(CASES), launches)):
-        seen = launch(each, PROTOCOL, deadline_s=DEADLINE_S)
+        seen = launch(LaunchSpec.of(each, PROTOCOL, deadline_s=DEADLINE_S))
         verify(seen, expected)
         tell(seen)
         if seen.status is not Status.OK:

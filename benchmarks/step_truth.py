@@ -21,6 +21,7 @@ from scipy import stats
 
 from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Phase
@@ -45,7 +46,7 @@ def bare_s(folder: Path) -> float:
 
 
 def ours_s() -> float:
-    done = launch(CASE, PROTOCOL, deadline_s=120)
+    done = launch(LaunchSpec.of(CASE, PROTOCOL, deadline_s=120))
     assert done.status == "ok", done.failure
     return float(np.percentile(done.step_latencies(Phase.MEASURE), PERCENTILE))
 

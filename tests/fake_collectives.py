@@ -13,8 +13,7 @@ from fake_results import ENVIRONMENT
 from parabench.plan.collective_case import REDUCING, CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import Plan, Skipped
-from parabench.signals import Interrupted
-from parabench.store.record import CollectiveSample, Failure, Finding, Launch, Status
+from parabench.store.record import CollectiveSample, Finding, Launch, Status
 from parabench.store.store import Results, Store, load
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=3, warmup=1, iterations=4)
@@ -115,29 +114,3 @@ def write(
         if finished:
             store.finish_session(session)
     return load(path)
-
-
-class FakeCollectiveLauncher:
-    """Stands in for `collective_launcher.launch_collective`."""
-
-    def __init__(self, seconds: Callable[[CollectiveCase, int], float] = lambda case, size: 1e-4 + size * 1e-9) -> None:
-        self.seconds = seconds
-        self.calls: list[CollectiveCase] = []
-        self.deadlines: list[float] = []
-        self.interrupt_at: int | None = None
-        self.failing: dict[str, tuple[Status, Failure]] = {}
-
-    def __call__(self, case: CollectiveCase, protocol: CollectiveProtocol, *, deadline_s: float) -> Launch:
-        if self.interrupt_at == len(self.calls):
-            raise Interrupted(2)
-        self.calls.append(case)
-        self.deadlines.append(deadline_s)
-        status, failure = self.failing.get(case.algorithm, (Status.OK, None))
-        return launch(
-            case,
-            lambda size: self.seconds(case, size),
-            protocol=protocol,
-            status=status,
-            failure=failure,
-            wrong=3 if status is Status.WRONG else 0,
-        )

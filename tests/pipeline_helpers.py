@@ -20,11 +20,11 @@ from torch.distributed.pipelining import PipelineStage
 from parabench import Model
 from parabench.collectives import join
 from parabench.launch.context import LOOPBACK
-from parabench.launch.rank_env import RankEnv
+from parabench.launch.rank import die_with_driver, join_group
+from parabench.launch.workload import RankEnv
 from parabench.models.build import build_model
 from parabench.models.gpt import GPT, next_token_loss
 from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
 from parabench.strategies import pipeline
 from parabench.strategies.base import ParallelModel, RankInfo, StrategyContext
 from parabench.workloads import training as worker
@@ -145,13 +145,13 @@ def kept(case: Case) -> Model:
 
 def trained(cases: Sequence[Case], folder: Path) -> None:
     """Train every case in one group of ranks, and keep what this rank saw of each."""
-    worker.die_with_driver()
+    die_with_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     pipeline.PipelineStage = Noting  # type: ignore[misc]
     worker.build_model = kept  # type: ignore[assignment]
     rank = int(os.environ["RANK"])
-    worker.join_group(worker.Job(cases[0], Protocol(), RankEnv(folder=folder, timeout_s=GUARD_S)), rank)
+    join_group(cases[0], RankEnv(folder=folder, timeout_s=GUARD_S), rank)
     for number, case in enumerate(cases):
         torch.save(train(case, rank), folder / f"case{number}-rank{rank}.pt")
         models.clear()

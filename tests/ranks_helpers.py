@@ -26,22 +26,21 @@ from torch.nn.parallel import DistributedDataParallel
 from parabench.collectives import join, wire
 from parabench.collectives.wire import Wire
 from parabench.launch.context import LOOPBACK
-from parabench.launch.rank_env import RankEnv
+from parabench.launch.rank import die_with_driver, join_group
+from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
-from parabench.workloads import training
 
 Check = Callable[[int, int], Iterator[str]]
 
 
 def in_group(check: Callable[..., Iterator[str]], case: Case, folder: Path, *args: Any) -> None:
     """Join the case's group and leave in `folder` the complaints that `check(rank, size, *args)` yields."""
-    training.die_with_driver()
+    die_with_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     try:
-        training.join_group(training.Job(case, Protocol(), RankEnv(folder=folder, timeout_s=GUARD_S)), rank)
+        join_group(case, RankEnv(folder=folder, timeout_s=GUARD_S), rank)
         complaints = list(check(rank, case.world_size, *args))
     except BaseException:
         complaints = [traceback.format_exc()]
@@ -316,7 +315,7 @@ def dying(rank: int, case: Case, folder: Path) -> None:
     """The last rank is killed while it sends; the others write down what they are told. Not run by torch elastic,
     which would end them first."""
     os.environ.update(LOOPBACK)
-    training.join_group(training.Job(case, Protocol(), RankEnv(folder=folder, timeout_s=GUARD_S)), rank)
+    join_group(case, RankEnv(folder=folder, timeout_s=GUARD_S), rank)
     dist.barrier()
     wire.PIECE_BYTES = SMALL_PIECE_BYTES
     if rank == case.world_size - 1:
@@ -339,7 +338,7 @@ def dying(rank: int, case: Case, folder: Path) -> None:
 def stopping_dead(rank: int, case: Case, folder: Path) -> None:
     """The last rank stops before it takes part; the others write down what they are told."""
     os.environ.update(LOOPBACK)
-    training.join_group(training.Job(case, Protocol(), RankEnv(folder=folder, timeout_s=3.0)), rank)
+    join_group(case, RankEnv(folder=folder, timeout_s=3.0), rank)
     dist.barrier()
     if rank == case.world_size - 1:
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -18,9 +18,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from parabench.collectives import join as membership
 from parabench.launch.context import LOOPBACK
+from parabench.launch.rank import die_with_driver
 from parabench.plan.case import Case
 from parabench.strategies.snippet import snippet
-from parabench.workloads import training
 
 WIDTH = 512  # a layer's weight is 1 MiB
 ALIKE: dict[str, Any] = {"device": "cpu", "backend": "gloo", "world_size": 2, "algorithm": "ring"}
@@ -66,7 +66,7 @@ def script(case: Case, rank: int, *, joins: bool = False) -> dict[str, Any]:
 
 def scripts(folder: Path) -> None:
     """What each of them did, in one group that the first one's own lines made."""
-    training.die_with_driver()
+    die_with_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])

@@ -39,10 +39,10 @@ from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.errors import UsageError
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Gpu, Machine, environment
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
-from parabench.plan.protocol import Protocol
 from parabench.report import build
 from parabench.session import resume as opened
 from parabench.session.session import Request, run_suite
@@ -194,13 +194,13 @@ class Lab:
     def launcher(self, name: str) -> Callable[..., Launch]:
         fake = FakeLauncher()
 
-        def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
+        def launch(spec: LaunchSpec) -> Launch:
             fake.interrupt_at = len(fake.calls) if len(self.log) == self.interrupt_at else None
             # A little noise: of exact numbers nothing can be missed.
             jitter = 1 + 0.0004 * ((7 * len(self.log)) % 5)
             fake.step_s = lambda case: self.step_s[name] * jitter
-            launched = fake(case, protocol, deadline_s=deadline_s)
-            self.log.append((name, case.label, len(fake.calls)))
+            launched = fake(spec)
+            self.log.append((name, spec.case.label, len(fake.calls)))
             return launched
 
         return launch
@@ -691,9 +691,9 @@ def test_what_nccl_refuses_on_one_side_is_left_out_on_both(lab: Lab, monkeypatch
     def launcher(name: str) -> Callable[..., Launch]:
         launch = plain(name)
 
-        def refusing(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
-            seen = launch(case, protocol, deadline_s=deadline_s)
-            if name == "a" and case.algorithm == "nccl:nvls":
+        def refusing(spec: LaunchSpec) -> Launch:
+            seen = launch(spec)
+            if name == "a" and spec.case.algorithm == "nccl:nvls":
                 seen.status, seen.failure, seen.samples = Status.FAILED, Failure("invalid usage", 0), []
             return seen
 

@@ -10,6 +10,7 @@ import torch
 from guard import GUARD_S
 
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.memory import MemoryClock, ResidentSet
@@ -127,7 +128,7 @@ def test_the_resident_set_grows_by_what_is_touched() -> None:
 )
 def test_on_the_cpu_instrumented_steps_tell_the_resident_set(options: dict[str, Any], parts: set[str]) -> None:
     case = Case(strategy="ddp", device="cpu", backend="gloo", **options)
-    launched = launch(case, Protocol(warmup=2, steps=1, instrumented=2), deadline_s=GUARD_S)
+    launched = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=1, instrumented=2), deadline_s=GUARD_S))
     assert launched.status is Status.OK, launched.failure
     seen = {(s.step, s.metric): s.value for s in launched.samples if s.metric.endswith("_rss_bytes") and s.step}
     assert set(seen) == {(step, f"{part}_rss_bytes") for step in (3, 4) for part in parts}

@@ -9,6 +9,7 @@ from guard import GUARD_S
 
 from benchmarks.instruments import NoSampler
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
@@ -32,7 +33,9 @@ def moved(strategy: str, ranks: int, instrumented: int, algorithm: str = "native
         global_batch=8,
         bucket_mib=0.0005,  # more than one bucket
     )
-    launched = launch(case, Protocol(warmup=WARMUP, steps=STEPS, instrumented=instrumented), deadline_s=GUARD_S)
+    launched = launch(
+        LaunchSpec.of(case, Protocol(warmup=WARMUP, steps=STEPS, instrumented=instrumented), deadline_s=GUARD_S)
+    )
     assert launched.status == Status.OK, launched.failure
     assert len(launched.facts["moved"]) == ranks
     return [steps[WARMUP : WARMUP + STEPS - 1] for steps in launched.facts["moved"]]

@@ -13,7 +13,8 @@ import torch
 from guard import GUARD_S
 
 from parabench.data.loader import Loading
-from parabench.launch.rank_env import RankEnv
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
 from parabench.models.base import share_compile_threads
 from parabench.models.build import build_model
 from parabench.plan.case import Case
@@ -45,14 +46,14 @@ def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypat
     before = workers()
     seen: list[int] = []
 
-    def join(job: training.Job, rank: int) -> dict[str, Any]:
+    def join(case: Case, env: RankEnv, rank: int) -> None:
         seen.append(len(workers()) - len(before))
         raise Joined
 
     monkeypatch.setattr(training, "join_group", join)
-    job = training.Job(case(workers=2), Protocol(), RankEnv(folder=tmp_path, timeout_s=GUARD_S))
+    spec = LaunchSpec.of(case(workers=2), Protocol(), GUARD_S)
     with pytest.raises(Joined):
-        training.measure(job, 0)
+        training.measure(spec, RankEnv(folder=tmp_path, timeout_s=GUARD_S), 0)
     assert seen == [2]
 
 
@@ -118,7 +119,7 @@ def test_a_checksum_is_the_same_however_it_is_made() -> None:
 def test_replicas_that_differ_in_one_bit_are_apart() -> None:
     one = {"a": torch.nn.Parameter(torch.ones(3)), "b": torch.nn.Parameter(torch.zeros(()))}
     two = {"a": torch.nn.Parameter(torch.ones(3)), "b": torch.nn.Parameter(torch.tensor(1e-45))}
-    told = [{"rank": at, "fingerprints": fingerprints(each, lambda _, t: t)} for at, each in enumerate((one, two, one))]
+    told = [fingerprints(each, lambda _, t: t) for each in (one, two, one)]
     assert replicas_apart(told) == {"replicas_apart": {"parameter": "b", "ranks": [1], "parameters": 1}}
     assert fingerprints({}, lambda _, t: t) == {}
 

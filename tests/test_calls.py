@@ -16,6 +16,7 @@ from watched_helpers import check_every_way, check_nothing_is_kept, check_the_re
 
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.ddp import Buckets
@@ -53,7 +54,7 @@ def test_watching_changes_no_result(algorithm: str, tmp_path: Path) -> None:
 
 def seen(protocol: Protocol = FEW, **fields: Any) -> Launch:
     case = Case(**({"world_size": 2, "device": "cpu", "backend": "gloo"} | fields))
-    launched = launch(case, protocol, deadline_s=GUARD_S)
+    launched = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
     assert launched.status is Status.OK, launched.failure
     return launched
 

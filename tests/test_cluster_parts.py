@@ -22,9 +22,9 @@ from parabench.launch import blobs
 from parabench.launch.clocks import align, facts_of
 from parabench.launch.context import FAILED, HUNG, LOST, Abort
 from parabench.launch.meeting import RendezvousPoint
-from parabench.launch.node import Course, NodeResult
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.results import MarkLayout, NodeResult, RankError
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreClient, StoreLost
 from parabench.models import MODELS
@@ -32,8 +32,9 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.protocol import Protocol
-from parabench.store.record import DeviceSample, Failure, HostSample, Status
+from parabench.store.record import DeviceSample, Failure, HostSample, SeenCall, Status
 from parabench.strategies import STRATEGIES
+from parabench.workloads.training_samples import Reading, Stall, TrainingReport
 
 CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
 SITE = Topology(nodes=2, ranks_per_node=2, host="localhost")
@@ -102,7 +103,7 @@ def test_an_order_travels_as_json(case: Any, protocol: Any) -> None:
 def test_what_is_no_case_is_no_order() -> None:
     order = LaunchSpec.of(CASE, Protocol(), 1.0).to_dict()
     with pytest.raises(UsageError, match="world_size is '4'"):
-        LaunchSpec.from_dict(order | {"case": order["case"] | {"world_size": "4"}})
+        LaunchSpec.from_dict(order | {"cases": [order["cases"][0] | {"world_size": "4"}]})
 
 
 def test_a_word_is_heard_once_by_whoever_listens_or_will() -> None:
@@ -149,77 +150,87 @@ def time_of(ahead: threading.local) -> float:
     return time.perf_counter() + by
 
 
-def part(node: int, ended: ProcessOutcome | None = None, **more: Any) -> NodeResult:
+def part(node: int, outcome: ProcessOutcome | None = None, **more: Any) -> NodeResult:
     ranks = range(2 * node, 2 * node + 2)
     marks = np.arange(10.0).reshape(2, 5) + 100 * node
     return NodeResult(
         node=node, host=f"h{node}", first_rank=ranks.start, began_s=100.0 * node,
-        ended=ended or ProcessOutcome(ok=True),
-        results=[{"rank": rank} for rank in ranks], marks=[marks.copy() for _ in ranks], tails=["", ""], stacked=[],
+        outcome=outcome or ProcessOutcome(ok=True), reports=[silent(rank) for rank in ranks],
+        marks=[marks.copy() for _ in ranks], tails=["", ""],
         device_samples=[DeviceSample(0, 1.0, "used_bytes", 1.0, node=node)],
         host_samples=[HostSample(None, 1.0, "other_cpu_share", 0.0, node=node)], sampler={"ticks": 1},
-    ) if not more else replace(part(node, ended), **more)  # fmt: skip
+    ) if not more else replace(part(node, outcome), **more)  # fmt: skip
 
 
-def course(moments: int | None = None) -> Course:
-    return Course(
-        case=CASE, size=4, entry=print, job=lambda venue: None, marks=lambda folder, rank: np.zeros((1, 5)),
-        where=lambda n: f"to moment {n}", moments=moments,
-    )  # fmt: skip
+def silent(rank: int) -> TrainingReport:
+    return TrainingReport(rank=rank, reported=False)
+
+
+def layout(moments: int = 5) -> MarkLayout:
+    return MarkLayout(columns=5, moments=moments, rows=2, position=lambda n: f"to moment {n}")
 
 
 def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
-    results = [
-        {
-            "rank": 2,
-            "clock": {"offset_s": -99.0, "error_s": 0.001},
-            "waits": [[0, 101.0, 102.0]],
-            "collectives": [[0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, 101.5, 0.25, 1, None]],
-        },
-        {"rank": 3},
-    ]
-    first, second = align(course(), [part(0), part(1, results=results)])
+    call = SeenCall(0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, 101.5, 0.25, 1, None)
+    told = TrainingReport(
+        rank=2, clock={"offset_s": -99.0, "error_s": 0.001}, stalls=[Stall(0, 101.0, 102.0)], calls=[call]
+    )
+    first, second = align([part(0), part(1, reports=[told, silent(3)])], layout())
     assert first.marks[0][0, 0] == 0.0
     assert second.marks[1].tolist() == [[1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
-    assert second.results[0]["waits"] == [[0, 2.0, 3.0]]
-    assert second.results[0]["collectives"][0][7:] == (2.0, 2.5, 0.25, 1, None)
+    report = second.reports[0]
+    assert isinstance(report, TrainingReport)
+    assert report.stalls == [Stall(0, 2.0, 3.0)]
+    assert report.calls == [call._replace(made_s=2.0, start_s=2.5)]
     # It began at 100 on its own clock, 1 on node 0's, which began at 0: its readings were 1 s later than they say.
     assert [second.device_samples[0].t_s, second.host_samples[0].t_s] == [2.0, 2.0]
-    assert [each["clock"] for each in facts_of([first, second])["nodes"]] == [None, results[0]["clock"]]
+    assert [each["clock"] for each in facts_of([first, second])["nodes"]] == [None, told.clock]
 
 
 def test_a_duration_is_no_moment_and_an_unknown_clock_shifts_nothing() -> None:
-    clock = [{"rank": 2, "clock": {"offset_s": -99.0, "error_s": 0.0}}, {"rank": 3}]
-    told, untold = part(1, results=clock), part(1)
-    assert align(course(moments=1), [part(0), told])[1].marks[0][0].tolist() == [1.0, 101.0, 102.0, 103.0, 104.0]
-    assert align(course(), [part(0), untold])[1] is untold
+    reports = [TrainingReport(rank=2, clock={"offset_s": -99.0, "error_s": 0.0}), silent(3)]
+    told, untold = part(1, reports=reports), part(1)
+    assert align([part(0), told], layout(moments=1))[1].marks[0][0].tolist() == [1.0, 101.0, 102.0, 103.0, 104.0]
+    assert align([part(0), untold], layout())[1] is untold
 
 
-def test_a_part_travels_as_json() -> None:
-    nan = part(1, ProcessOutcome(ok=False, rank=3, signal="SIGKILL"))
+def test_what_a_node_saw_travels_as_json() -> None:
+    call = SeenCall(0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, None, None, 1, None)
+    error = RankError(1.0, "ValueError: no", "Traceback", False)
+    reports = [TrainingReport(rank=2, losses=[1.0], calls=[call], readings=[Reading(0, "loss", 1.0)], error=error)]
+    nan = part(1, ProcessOutcome(ok=False, rank=3, signal="SIGKILL", killed=(7,)), reports=[*reports, silent(3)])
     nan.marks[0][0, 0] = float("nan")
-    back = NodeResult.from_dict(json.loads(json.dumps(nan.to_dict())))
+    back = NodeResult.from_dict(json.loads(json.dumps(nan.to_dict())), TrainingReport)
     assert back.to_dict().keys() == nan.to_dict().keys()
     assert np.array_equal(back.marks[0], nan.marks[0], equal_nan=True)
-    assert (back.ended, back.device_samples, back.ranks) == (nan.ended, nan.device_samples, range(2, 4))
+    assert (back.outcome, back.reports) == (nan.outcome, nan.reports)
+    assert (back.device_samples, back.ranks) == (nan.device_samples, range(2, 4))
+
+
+def test_of_a_lost_node_only_that_is_told() -> None:
+    gone = NodeResult.silent(1, "h1", range(2, 4), layout(), TrainingReport, lost="node 1 was lost")
+    back = NodeResult.from_dict(json.loads(json.dumps(gone.to_dict())), TrainingReport)
+    assert (back.lost, back.reports) == (gone.lost, [silent(2), silent(3)])
+    assert np.isnan(back.marks).all()
+    assert facts_of([part(0), gone]) == {"sampler": {"ticks": 1}}
 
 
 # -- judgement -------------------------------------------------------------------------------------------------------
 
 
-def error(rank: int, message: str, at: float, *, oom: bool = False) -> dict[str, Any]:
-    return {"rank": rank, "error": {"at": at, "message": message, "traceback": "Traceback", "oom": oom}}
+def error(rank: int, message: str, at: float, *, oom: bool = False) -> TrainingReport:
+    return TrainingReport(rank=rank, error=RankError(at, message, "Traceback", oom))
 
 
-def judged(*parts: NodeResult, lost: str | None = None) -> tuple[Status, Failure | None]:
-    return diagnose(parts, lambda n: f"to moment {n}", 5.0, lost)
+def judged(*parts: NodeResult) -> tuple[Status, Failure | None]:
+    return diagnose(parts, layout().position, 5.0)
 
 
 ECHO = error(0, "RuntimeError: Connection closed by peer [10.0.0.2]:1234", 0.0)
 
 
 def test_a_killed_rank_of_another_node_is_the_cause_of_all_errors() -> None:
-    zero = part(0, ProcessOutcome(ok=False, rank=0), results=[ECHO, {"rank": 1}])
+    zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
     one = part(1, ProcessOutcome(ok=False, rank=3, signal="SIGKILL"))
     status, failure = judged(zero, one)
     assert status is Status.CRASHED
@@ -230,8 +241,8 @@ def test_a_killed_rank_of_another_node_is_the_cause_of_all_errors() -> None:
 
 
 def test_an_error_comes_before_its_echo_whatever_the_clocks_say() -> None:
-    zero = part(0, ProcessOutcome(ok=False, rank=0), results=[ECHO, {"rank": 1}])
-    one = part(1, ProcessOutcome(ok=False, rank=2), results=[error(2, "ValueError: no such layer", 500.0), {"rank": 3}])
+    zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
+    one = part(1, ProcessOutcome(ok=False, rank=2), reports=[error(2, "ValueError: no such layer", 500.0), silent(3)])
     status, failure = judged(zero, one)
     assert (status, failure and failure.rank) == (Status.FAILED, 2)
     assert failure is not None
@@ -239,38 +250,38 @@ def test_an_error_comes_before_its_echo_whatever_the_clocks_say() -> None:
 
 
 def test_what_was_told_to_end_is_no_cause() -> None:
-    zero = part(0, ProcessOutcome(ok=False, told=FAILED), results=[error(0, "RuntimeError: told", 0.0), {"rank": 1}])
-    one = part(1, ProcessOutcome(ok=False, rank=2), results=[error(2, "MemoryError", 1.0, oom=True), {"rank": 3}])
+    zero = part(
+        0, ProcessOutcome(ok=False, aborted_by=FAILED), reports=[error(0, "RuntimeError: told", 0.0), silent(1)]
+    )
+    one = part(1, ProcessOutcome(ok=False, rank=2), reports=[error(2, "MemoryError", 1.0, oom=True), silent(3)])
     status, failure = judged(zero, one)
     assert (status, failure and failure.rank) == (Status.OOM, 2)
 
 
 def test_ranks_that_had_left_before_the_others_were_ended_are_the_cause() -> None:
-    zero = part(0, ProcessOutcome(ok=False, rank=0), results=[ECHO, {"rank": 1}])
-    status, failure = judged(zero, part(1, ProcessOutcome(ok=False, told=FAILED), gone=[2, 3]))
+    zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
+    status, failure = judged(zero, part(1, ProcessOutcome(ok=False, aborted_by=FAILED), vanished=[2, 3]))
     assert (status, str(failure)) == (Status.CRASHED, "rank 2: ended without a trace on node 1 (h1)")
 
 
 def test_a_node_that_lost_node_0_is_the_cause_and_without_any_nobody_is_blamed() -> None:
-    zero = part(0, ProcessOutcome(ok=False, rank=0), results=[ECHO, {"rank": 1}])
-    status, failure = judged(zero, part(1, ProcessOutcome(ok=False, told=LOST)))
+    zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
+    status, failure = judged(zero, part(1, ProcessOutcome(ok=False, aborted_by=LOST)))
     assert status is Status.CRASHED
     assert str(failure).startswith("node 1 (h1) had no answer from node 0 for 10 s")
     status, failure = judged(
-        part(0, ProcessOutcome(ok=False, told=LOST)), part(1, ProcessOutcome(ok=False, told=FAILED))
+        part(0, ProcessOutcome(ok=False, aborted_by=LOST)), part(1, ProcessOutcome(ok=False, aborted_by=FAILED))
     )
     assert (status, str(failure)) == (Status.CRASHED, "every node ended its ranks, told that the launch was lost")
 
 
 def test_a_lost_node_and_a_hang() -> None:
-    assert judged(part(0, ProcessOutcome(ok=False, rank=0)), lost="node 1 was lost") == (
-        Status.CRASHED,
-        Failure("node 1 was lost"),
-    )
+    gone = NodeResult.silent(1, "h1", range(2, 4), layout(), TrainingReport, lost="node 1 was lost")
+    assert judged(part(0, ProcessOutcome(ok=False, rank=0)), gone) == (Status.CRASHED, Failure("node 1 was lost"))
     short = np.full((2, 5), np.nan)
     one = part(
         1,
-        ProcessOutcome(ok=False, told=HUNG),
+        ProcessOutcome(ok=False, aborted_by=HUNG),
         marks=[short, part(1).marks[0]],
         tails=["stack", "stack"],
         stacked=[2, 3],

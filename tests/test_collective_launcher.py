@@ -21,13 +21,14 @@ from parabench.collectives import LEVELS
 from parabench.collectives.algorithm import Algorithm, reduction
 from parabench.collectives.ring import RING
 from parabench.launch.context import LOST
-from parabench.launch.launcher import observed
-from parabench.launch.node import NodeResult
+from parabench.launch.launcher import launch
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.results import NodeResult
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.collective_case import OPS, CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import Launch, Phase, Status
-from parabench.workloads.collectives_launch import collective_course, launch_collective, timed
+from parabench.workloads.collectives import CollectivesReport, CollectivesWorkload
 from parabench.workloads.exact import Truth
 
 pytestmark = pytest.mark.alone
@@ -44,7 +45,7 @@ def run(
     **fields: Any,
 ) -> Launch:
     small = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
-    return launch_collective(case(op, algorithm, **(small | fields)), protocol, deadline_s=GUARD_S)
+    return launch(LaunchSpec.of(case(op, algorithm, **(small | fields)), protocol, deadline_s=GUARD_S))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -205,26 +206,30 @@ def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(los
     of = case("all_reduce", "ring", world_size=6, nodes=3, min_bytes=1024, max_bytes=1024)
     calls = len(PROTOCOL.schedule(of))
     there = [node for node in range(3) if node != lost]
-    parts = [
-        silent_part(node, [np.array([[node, 0.5 + rank, 1]] * calls) for rank in (2 * node, 2 * node + 1)])
-        for node in there
-    ]
     why = f"node {lost} (h), which ran ranks {2 * lost} to {2 * lost + 1}, was lost"
-    course = collective_course(of, PROTOCOL)
-    seen = timed(of, PROTOCOL, *observed(course, GUARD_S, lambda: (parts, why)))
+    spec = LaunchSpec.of(of, PROTOCOL, GUARD_S)
+
+    class OneLost:
+        def run(self, spec: LaunchSpec, workload: Any) -> list[NodeResult]:
+            results = [silent(spec, node) for node in range(3)]
+            for node in there:
+                results[node].marks = [np.array([[node, 0.5 + rank, 1]] * calls) for rank in (2 * node, 2 * node + 1)]
+            results[lost].lost = why
+            return results
+
+    seen = launch(spec, nodes=OneLost())
     assert (seen.status, str(seen.failure)) == (Status.CRASHED, why)
     took = {call.rank: call.duration_s for call in seen.collectives}
     assert took == {rank: 0.5 + rank for node in there for rank in (2 * node, 2 * node + 1)}
     assert len(seen.collectives) == 4 * calls
 
 
-def silent_part(node: int, marks: list[Any]) -> NodeResult:
-    """What a node saw whose ranks were ended because another one was lost."""
-    return NodeResult(
-        node=node, host="h", first_rank=2 * node, began_s=0.0, ended=ProcessOutcome(ok=False, told=LOST),
-        results=[{"rank": 2 * node + at} for at in range(2)], marks=marks, tails=["", ""], stacked=[],
-        device_samples=[], host_samples=[], sampler={},
-    )  # fmt: skip
+def silent(spec: LaunchSpec, node: int) -> NodeResult:
+    """Of ranks that were ended because another node was lost."""
+    layout = CollectivesWorkload().marks(spec)
+    result = NodeResult.silent(node, "h", range(2 * node, 2 * node + 2), layout, CollectivesReport)
+    result.outcome = ProcessOutcome(ok=False, aborted_by=LOST)
+    return result
 
 
 def test_an_exception_is_failed_with_its_traceback():

@@ -12,6 +12,7 @@ import fake_collectives as fake
 import fake_results
 import pytest
 from click.testing import CliRunner
+from fake_launch import FakeLauncher
 from rich.console import Console
 
 from parabench.analysis.collectives.nccl_tests import results_json, table_lines
@@ -52,9 +53,7 @@ def parabench(*arguments):
 
 
 def test_a_run_ends_in_lines_a_store_a_report_and_an_answer(tmp_path):
-    launcher = fake.FakeCollectiveLauncher(
-        lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9)
-    )
+    launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
     code, said = run(request(tmp_path, json_file=tmp_path / "deep" / "r.json"), launcher)
     assert code == 0
     rows = [line for line in said.splitlines() if line and not line.startswith("#")]
@@ -78,7 +77,7 @@ def test_a_run_ends_in_lines_a_store_a_report_and_an_answer(tmp_path):
 
 def test_isolated_calls_are_another_mode_and_say_so(tmp_path):
     file = tmp_path / "r.json"
-    code, said = run(request(tmp_path, mode="latency", json_file=file), fake.FakeCollectiveLauncher())
+    code, said = run(request(tmp_path, mode="latency", json_file=file), FakeLauncher())
     assert code == 0
     assert "# timed: isolated calls, each after a barrier\n" in said
     assert "# time: of a call, 10th percentile over a launch, by its slowest rank; mean over launches" in said
@@ -90,9 +89,9 @@ def test_isolated_calls_are_another_mode_and_say_so(tmp_path):
     assert (told["config"]["blocking_collectives"], told["results"][0]["timing"]) == ("true", "latency")
     assert (told["results"][0]["actual_iterations"], told["results"][0]["in_place_launches"]["calls"]) == (4, 8)
     with pytest.raises(UsageError, match="was planned otherwise"):
-        run(request(tmp_path, resume=True, mode="throughput"), fake.FakeCollectiveLauncher())
+        run(request(tmp_path, resume=True, mode="throughput"), FakeLauncher())
     # A bare --resume follows the plan.
-    assert run(CollectivesRequest(argv=[], out=tmp_path / "out", resume=True), fake.FakeCollectiveLauncher())[0] == 0
+    assert run(CollectivesRequest(argv=[], out=tmp_path / "out", resume=True), FakeLauncher())[0] == 0
 
 
 def test_captured_calls_are_nccls_own(tmp_path):
@@ -122,7 +121,7 @@ def test_devices_have_sizes_that_load_their_links(tmp_path, machine):
 
 
 def test_blocks_are_interleaved_in_seeded_order(tmp_path):
-    launcher = fake.FakeCollectiveLauncher()
+    launcher = FakeLauncher()
     run(request(tmp_path, op=None, seed=5), launcher)
     first, second = launcher.calls[:8], launcher.calls[8:]
     assert {case.id for case in first} == {case.id for case in second}
@@ -130,7 +129,7 @@ def test_blocks_are_interleaved_in_seeded_order(tmp_path):
 
 
 def test_interrupted_then_resumed_runs_nothing_twice(tmp_path):
-    first, second = fake.FakeCollectiveLauncher(), fake.FakeCollectiveLauncher()
+    first, second = FakeLauncher(), FakeLauncher()
     first.interrupt_at = 3
     code, said = run(request(tmp_path), first)
     assert code == 130
@@ -142,7 +141,7 @@ def test_interrupted_then_resumed_runs_nothing_twice(tmp_path):
     assert code == 0
     assert "# resuming: 3 of 4 launches are done" in said
     assert len(first.calls) + len(second.calls) == 4
-    assert run(bare, fake.FakeCollectiveLauncher())[0] == 0
+    assert run(bare, FakeLauncher())[0] == 0
 
 
 def test_a_session_is_resumed_only_by_its_own_command(tmp_path):
@@ -157,18 +156,18 @@ def test_a_session_is_resumed_only_by_its_own_command(tmp_path):
 
 
 def test_a_resume_that_asks_for_something_else_is_refused(tmp_path):
-    run(request(tmp_path), fake.FakeCollectiveLauncher())
+    run(request(tmp_path), FakeLauncher())
     with pytest.raises(UsageError, match="was planned otherwise"):
-        run(request(tmp_path, resume=True, factor=2), fake.FakeCollectiveLauncher())
+        run(request(tmp_path, resume=True, factor=2), FakeLauncher())
 
 
 def test_a_label_is_neither_a_plan_nor_changed_by_a_resume(tmp_path):
-    run(request(tmp_path, label="first"), fake.FakeCollectiveLauncher())
+    run(request(tmp_path, label="first"), FakeLauncher())
     bare = CollectivesRequest(argv=[], out=tmp_path / "out", resume=True)
     for other in (replace(bare, label="second"), request(tmp_path, resume=True, label="second")):
         with pytest.raises(UsageError, match="has the label 'first', and label 'second' cannot change a session"):
-            run(other, fake.FakeCollectiveLauncher())
-    launcher = fake.FakeCollectiveLauncher()
+            run(other, FakeLauncher())
+    launcher = FakeLauncher()
     assert run(replace(bare, label="first"), launcher)[0] == 0
     assert launcher.calls == []
     assert list(load(tmp_path / "out" / "results.db").session["label"]) == ["first"]
@@ -176,7 +175,7 @@ def test_a_label_is_neither_a_plan_nor_changed_by_a_resume(tmp_path):
 
 @pytest.mark.parametrize("status", [Status.CRASHED, Status.WRONG])
 def test_a_failure_is_recorded_and_the_rest_goes_on(tmp_path, status):
-    launcher = fake.FakeCollectiveLauncher()
+    launcher = FakeLauncher()
     launcher.failing["ring"] = (status, Failure("ended by SIGKILL", 1, "SIGKILL"))
     code, said = run(request(tmp_path), launcher)
     assert code == 1
@@ -190,7 +189,7 @@ def test_a_failure_is_recorded_and_the_rest_goes_on(tmp_path, status):
 
 
 def test_a_first_deadline_knows_the_bytes_and_a_later_one_the_time(tmp_path):
-    launcher = fake.FakeCollectiveLauncher()
+    launcher = FakeLauncher()
     run(request(tmp_path, algorithm="native", max_size="64MiB", iterations=None), launcher)
     assert launcher.deadlines[0] > 100
     assert launcher.deadlines[1] == 60.0
@@ -361,18 +360,18 @@ def test_best_answers_for_either_kind_of_session(tmp_path):
 
 @pytest.mark.parametrize("kind", ["symbolic", "hard"])
 def test_a_link_to_the_store_is_the_store(tmp_path, kind):
-    run(request(tmp_path), fake.FakeCollectiveLauncher())
+    run(request(tmp_path), FakeLauncher())
     link, store = tmp_path / "link.json", tmp_path / "out" / "results.db"
     link.symlink_to(store) if kind == "symbolic" else link.hardlink_to(store)
     with pytest.raises(UsageError, match="own store or report"):
-        run(request(tmp_path, json_file=link), fake.FakeCollectiveLauncher())
+        run(request(tmp_path, json_file=link), FakeLauncher())
     assert len(load(store).launch) == 4
 
 
 def test_json_that_cannot_be_written_in_the_end_hides_nothing_else(tmp_path):
     console = Console(file=io.StringIO(), width=400)
     with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device"):
-        run_collectives(request(tmp_path, json_file=Path("/dev/full")), console, fake.FakeCollectiveLauncher())
+        run_collectives(request(tmp_path, json_file=Path("/dev/full")), console, FakeLauncher())
     assert "# store:  " in console.file.getvalue()
     assert "# report: " in console.file.getvalue()
     assert Path("/dev/full").is_char_device()
@@ -381,13 +380,13 @@ def test_json_that_cannot_be_written_in_the_end_hides_nothing_else(tmp_path):
 def test_json_takes_the_place_of_an_older_one_as_a_whole(tmp_path):
     file = tmp_path / "r.json"
     file.write_text("older")
-    run(request(tmp_path, json_file=file), fake.FakeCollectiveLauncher())
+    run(request(tmp_path, json_file=file), FakeLauncher())
     assert json.loads(file.read_text())["version"] == 2
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "r.json"]
 
 
 def test_launches_that_failed_are_in_the_json_and_wrong_ones_in_no_average(tmp_path):
-    launcher = fake.FakeCollectiveLauncher()
+    launcher = FakeLauncher()
     launcher.failing["ring"] = (Status.WRONG, Failure("wrong elements", 1))
     launcher.failing["tree"] = (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))
     file = tmp_path / "r.json"
@@ -410,10 +409,10 @@ def test_launches_that_failed_are_in_the_json_and_wrong_ones_in_no_average(tmp_p
 
 
 def test_a_seed_is_no_more_ignored_by_a_resume_than_anything_else(tmp_path):
-    run(request(tmp_path), fake.FakeCollectiveLauncher())
+    run(request(tmp_path), FakeLauncher())
     with pytest.raises(UsageError, match="was planned otherwise"):
-        run(request(tmp_path, resume=True, seed=5), fake.FakeCollectiveLauncher())
-    assert run(request(tmp_path, resume=True, seed=0), fake.FakeCollectiveLauncher())[0] == 0
+        run(request(tmp_path, resume=True, seed=5), FakeLauncher())
+    assert run(request(tmp_path, resume=True, seed=0), FakeLauncher())[0] == 0
     assert parabench("collectives", "--resume", "--seed", "5", "--out", tmp_path / "out").exit_code == 2
     result = parabench("run", "--resume", "--seed", "5", "--out", tmp_path / "out")
     assert "--seed cannot change a session that is resumed" in result.stderr
@@ -430,10 +429,10 @@ def test_a_pin_that_nccl_refuses_once_is_launched_no_more(tmp_path, monkeypatch)
     """No switch that reduces: only a launch can tell."""
     why = "DistBackendError: NCCL error in: nccl.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for details)"
 
-    class Refusing(fake.FakeCollectiveLauncher):
-        def __call__(self, case, protocol, *, deadline_s):
-            launch = super().__call__(case, protocol, deadline_s=deadline_s)
-            if case.algorithm == "nccl:nvls":
+    class Refusing(FakeLauncher):
+        def __call__(self, spec):
+            launch = super().__call__(spec)
+            if spec.case.algorithm == "nccl:nvls":
                 launch.status, launch.failure, launch.collectives = Status.FAILED, Failure(why, 0), []
             return launch
 

@@ -28,6 +28,7 @@ from parabench.data.loader import batches
 from parabench.data.sampler import ContiguousBatches, ShuffledBatches, columns_of
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.models.build import build_model
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
@@ -167,9 +168,9 @@ def test_whole_batches_are_what_stacking_samples_makes() -> None:
 def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None:
     (case,) = plan(machine, strategy="ddp", world_size=2, workers=2, seq_len=8)
     protocol = Protocol(warmup=2, steps=2, instrumented=0)
-    reference = launch(case.reference(), protocol, deadline_s=GUARD_S)
+    reference = launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))
     before = set(psutil.Process().children(recursive=True))
-    seen = launch(case, protocol, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
     verify(seen, reference_of(reference))
     assert seen.status is Status.OK, seen.failure
     assert set(psutil.Process().children(recursive=True)) <= before
@@ -262,8 +263,8 @@ def test_tokens_train_for_real(machine: Any, tmp_path: Path, kept: Path) -> None
         seq_len=8,
     )
     protocol = Protocol(warmup=2, steps=1, instrumented=0)
-    seen = launch(case, protocol, deadline_s=GUARD_S)
-    verify(seen, reference_of(launch(case.reference(), protocol, deadline_s=GUARD_S)))
+    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
+    verify(seen, reference_of(launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))))
     assert seen.status is Status.OK, seen.failure
 
 
@@ -383,8 +384,8 @@ def test_a_users_dataset_trains_for_real(machine: Any) -> None:
         workers=1,
     )
     protocol = Protocol(warmup=2, steps=2, instrumented=0)
-    seen = launch(case, protocol, deadline_s=GUARD_S)
-    verify(seen, reference_of(launch(case.reference(), protocol, deadline_s=GUARD_S)))
+    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
+    verify(seen, reference_of(launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))))
     assert seen.status is Status.OK, seen.failure
 
 

@@ -14,6 +14,7 @@ from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.session import select_session
 from parabench.analysis.step.ddp_log import SPANS, ddp_comparison, findings
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.ddp import USUAL_RATE, DdpLogger
@@ -37,7 +38,7 @@ def seen(path: Path, *launches: Launch) -> Evidence:
 )
 def test_ddps_moments_and_ours_enclose_one_another(options: dict[str, Any], tmp_path: Path) -> None:
     case = Case(world_size=2, device="cpu", backend="gloo", bucket_mib=0.5, **options)
-    launched = launch(case, PROTOCOL, deadline_s=GUARD_S)
+    launched = launch(LaunchSpec.of(case, PROTOCOL, deadline_s=GUARD_S))
     assert launched.status is Status.OK, launched.failure
     told = launched.facts["ddp_logger"]
     # DDP counts passes that reduce; beyond the tenth it logs only what it is asked to.
@@ -65,7 +66,10 @@ def test_ddps_moments_and_ours_enclose_one_another(options: dict[str, Any], tmp_
 
 def test_nobody_tells_of_ddp_where_there_is_none() -> None:
     case = Case(strategy="fsdp", world_size=2, device="cpu", backend="gloo")
-    assert "ddp_logger" not in launch(case, Protocol(warmup=2, steps=1, instrumented=1), deadline_s=GUARD_S).facts
+    assert (
+        "ddp_logger"
+        not in launch(LaunchSpec.of(case, Protocol(warmup=2, steps=1, instrumented=1), deadline_s=GUARD_S)).facts
+    )
 
 
 class FakeDdp:

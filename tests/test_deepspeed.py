@@ -16,6 +16,7 @@ from rounding_helpers import FLOAT64_BOUND, wide
 from parabench.commands.list import lines
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
@@ -135,8 +136,8 @@ def test_without_the_package_it_is_named_with_the_remedy(machine: Any) -> None:
 def test_the_package_itself_trains_as_one_device(stage: int, fields: dict[str, Any]) -> None:
     case = Case(strategy=f"deepspeed{stage}", world_size=2, device="cpu", backend="gloo", seq_len=16, **fields)
     protocol = Protocol(warmup=2, steps=3)
-    reference = launch(case.reference(), protocol, deadline_s=GUARD_S)
-    seen = launch(case, protocol, deadline_s=GUARD_S)
+    reference = launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))
+    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     verify(seen, reference_of(reference))
     assert seen.status is Status.OK, seen.failure

@@ -17,8 +17,8 @@ from parabench.plan.defaults import ON_CUDA, defaults_on, global_batch
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, shipped, sweep
-from parabench.session.runner import Session
-from parabench.session.session import Request, plan_request, real_launch
+from parabench.session.runner import Session, executor_of
+from parabench.session.session import Request, plan_request
 from parabench.store.record import Status
 from parabench.store.store import Store, load
 
@@ -224,7 +224,7 @@ def test_what_one_gpu_is_asked_is_answered(tmp_path):
     suite = load_suite("quick").on(ONE_GPU)
     plan = make_plan(suite, overrides, Protocol(warmup=2, measure_s=0.05, launches=1), with_gpus(0), 0)
     assert len(plan.cases) == 8
-    kept = walk(plan, real_launch(tmp_path), tmp_path)
+    kept = walk(plan, executor_of(), tmp_path)
     assert {each.status for each in kept} == {Status.OK}, [each.failure for each in kept]
     assert {each.facts["verified_steps"] for each in kept if each.block >= 0} <= set(range(16, 50))
     said = "\n".join(verdict(load(tmp_path / "results.db"), None))

@@ -14,7 +14,6 @@ from io import StringIO
 import fake_links
 import pytest
 from click.testing import CliRunner
-from fake_collectives import FakeCollectiveLauncher
 from fake_launch import FakeLauncher
 from rich.console import Console
 
@@ -365,7 +364,7 @@ def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
 def test_collectives_know_their_store(tmp_path):
     out, quiet = tmp_path / "out", Console(file=StringIO())
     asked = CollectivesRequest(argv=[], out=out, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu")
-    run_collectives(asked, quiet, FakeCollectiveLauncher())
+    run_collectives(asked, quiet, FakeLauncher())
     store = (out / "results.db").read_bytes()
     text = StringIO()
     assert dry_collectives(replace(asked, resume=True), Console(file=text, width=200)) == 0

@@ -14,7 +14,8 @@ from trained_helpers import TRAINED_TOKENS, small_gpt
 from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, POWER, efficiency, flops_per_token
 from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session
-from parabench.launch.rank_env import RankEnv
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.models.build import sizes
 from parabench.plan.case import Case
@@ -23,7 +24,7 @@ from parabench.probes.flops import count_flops
 from parabench.store.record import DeviceSample
 from parabench.strategies.base import ForwardBackward, RankInfo, StrategyContext
 from parabench.workloads.trainer import Training
-from parabench.workloads.training import Job, train_case
+from parabench.workloads.training import train_case
 
 MODEL = {"parameters": 1000, "embedding_parameters": 400, "layers": 2, "heads": 4, "head_dim": 8}
 PER_TOKEN = 6 * 600 + 12 * 2 * 4 * 8 * 64
@@ -278,9 +279,10 @@ def test_a_counter_that_fails_is_an_unknown_with_its_reason():
 def test_only_the_plain_training_on_one_device_is_counted(tmp_path, more, counts):
     plain = Case(strategy="single", model="toy", data="synthetic", seq_len=1, device="cpu", backend="gloo", **more)
     facts = train_case(
-        Job(plain, Protocol(warmup=2, steps=1, instrumented=0), RankEnv(folder=tmp_path, timeout_s=GUARD_S)),
+        LaunchSpec.of(plain, Protocol(warmup=2, steps=1, instrumented=0), GUARD_S),
+        RankEnv(folder=tmp_path, timeout_s=GUARD_S),
         RankInfo(0, 1, torch.device("cpu")),
-    )["facts"]
+    ).facts
     assert ("flops" in facts) == counts
     if counts:
         # 10-10-1 for 8 samples: forward, the weights' gradients, and the second layer's inputs'.

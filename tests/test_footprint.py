@@ -9,6 +9,7 @@ import pytest
 from guard import GUARD_S
 
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.models import MODELS, GPTEntry
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -76,7 +77,7 @@ def test_the_state_of_a_rank_is_what_theory_says(name: str, size: int) -> None:
         global_batch=4,
         **options,
     )
-    seen = launch(each, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(each, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     expected: Theory = theory(size)
     for metric, of_theory in (

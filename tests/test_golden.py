@@ -181,9 +181,7 @@ def of_run(**more: Any) -> str:
 
 
 def of_collectives() -> str:
-    launcher = fake_collectives.FakeCollectiveLauncher(
-        lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9)
-    )
+    launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
     asked = CollectivesRequest(
         argv=[], out=Path("out"), op="all_reduce", algorithm="native,ring", max_size="1MiB", launches=2, iterations=4
     )

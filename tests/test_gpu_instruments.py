@@ -14,6 +14,7 @@ import torch
 from guard import GUARD_S
 
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.session.runner import EXPLAINING
@@ -27,7 +28,7 @@ PROTOCOL = Protocol(warmup=3, steps=5, instrumented=4, profile=True, memory_snap
 
 def seen(folder: Path, protocol: Protocol = PROTOCOL, **fields: Any) -> Launch:
     case = Case(**({"device": "cuda", "backend": "nccl", "model": "gpt2", "bucket_mib": 25.0} | fields))
-    launched = launch(case, protocol, deadline_s=GUARD_S, traces=folder / "traces")
+    launched = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S, traces=folder / "traces"))
     assert launched.status is Status.OK, launched.failure
     return launched
 

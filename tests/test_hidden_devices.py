@@ -6,15 +6,15 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from fake_nvml import Clock, Device, FakeNvml
 
 from parabench.cluster.attached import hosts
 from parabench.cluster.attached.environment import LOOPBACK, ProcessEnvironment
 from parabench.cluster.attached.hosts import About
-from parabench.cluster.attached.merged import group_by_node, missing_rank
+from parabench.cluster.attached.merged import group_by_node
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.machine import machine, nvml
 from parabench.plan.case import Case
 from parabench.plan.validate import exceeds_machine
@@ -145,15 +145,17 @@ def test_a_device_is_found_by_its_address_and_named_by_its_number(monkeypatch, t
 
 
 def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
-    def part(rank: int, began_s: float, **unread: str) -> Any:
-        of = missing_rank(rank, 0, "host", np.full((1, 5), np.nan))
-        of.ended, of.began_s = ProcessOutcome(ok=True), began_s
+    def silent(rank: int, gone: int | None = None) -> NodeResult:
+        layout = MarkLayout(columns=5, moments=5, rows=1, position=str)
+        return NodeResult.silent(0, "host", range(rank, rank + 1), layout, RankReport, rank=gone)
+
+    def part(rank: int, began_s: float, **unread: str) -> NodeResult:
+        of = silent(rank)
+        of.outcome, of.began_s = ProcessOutcome(ok=True), began_s
         of.device_samples = [DeviceSample(rank, 1.0, "power_w", 5.0)]
         of.sampler = {"period_s": 0.1, "ticks": 9, "missed": 0, "cpu_s": 0.25, "unread": unread}
         return of
 
-    (node,) = group_by_node(
-        {0: part(0, 10.0), 1: part(1, 10.5, nvml="gone"), 2: missing_rank(2, 0, "host", np.zeros((1, 5)))}, 3
-    )
+    (node,) = group_by_node({0: part(0, 10.0), 1: part(1, 10.5, nvml="gone"), 2: silent(2, 2)}, 3)
     assert [(one.device, one.t_s) for one in node.device_samples] == [(0, 1.0), (1, 1.5)]
     assert (node.sampler["cpu_s"], node.sampler["unread"]) == (0.5, {"nvml": "gone"})

@@ -19,6 +19,7 @@ from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session
 from parabench.analysis.step.memory_time import Allocation, allocations, launch_phases, memory_timeline
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import host
@@ -156,7 +157,7 @@ def test_an_allocation_is_seen_with_its_size_at_its_time(tmp_path):
         world_size=2,
     )  # fmt: skip
     protocol = Protocol(warmup=2, steps=memory_helpers.GRABS_IN + 5, launches=1, instrumented=0)
-    seen = launch(case, protocol, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
 
     gathered = fake.write(tmp_path / "r.db", [seen])

@@ -19,13 +19,13 @@ from parabench.cluster.attached.coordinator import RankCoordinator
 from parabench.cluster.attached.environment import LOOPBACK, ProcessEnvironment, WrongRank, group_of, speaks
 from parabench.cluster.attached.fresh import SHARED, reset_process
 from parabench.cluster.attached.hosts import cores_of, environment_of, nodes_of
-from parabench.cluster.attached.merged import group_by_node, missing_rank
+from parabench.cluster.attached.merged import group_by_node
 from parabench.cluster.attached.store import SharedStore, enter
 from parabench.cluster.attached.waiting import AGAIN_S, FIRST_S, Waiting, in_words
 from parabench.errors import UsageError
-from parabench.launch.node import NodeResult
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.results import MarkLayout, NodeResult, RankError, RankReport
 from parabench.launch.store_client import StoreLost
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
@@ -398,24 +398,33 @@ def test_a_process_that_stays_waits_for_its_own_device_in_the_thread_that_waits(
     assert asked == [torch.device("cuda", 3), "synchronize", "empty"]
 
 
+def silent(rank: int, gone: int | None = None) -> NodeResult:
+    layout = MarkLayout(columns=5, moments=5, rows=3, position=str)
+    return NodeResult.silent(rank // 2, f"host{rank // 2}", range(rank, rank + 1), layout, RankReport, rank=gone)
+
+
 def part(rank: int, **result: Any) -> NodeResult:
     ok = "error" not in result
-    of = missing_rank(rank, rank // 2, f"host{rank // 2}", np.full((3, 5), np.nan))
-    of.ended, of.results, of.tails = ProcessOutcome(ok=ok), [{"rank": rank, **result}], [] if ok else [f"tail {rank}"]
+    of = silent(rank)
+    of.outcome, of.reports, of.tails = (
+        ProcessOutcome(ok=ok),
+        [RankReport(rank=rank, **result)],
+        [] if ok else [f"tail {rank}"],
+    )
     of.began_s = 10.0 + rank
     return of
 
 
 def test_parts_of_ranks_become_parts_of_nodes():
     first, second = group_by_node({3: part(3), 0: part(0), 2: part(2), 1: part(1)}, 2)
-    assert (first.node, list(first.ranks), first.began_s, first.ended) == (0, [0, 1], 10.0, ProcessOutcome(ok=True))
+    assert (first.node, list(first.ranks), first.began_s, first.outcome) == (0, [0, 1], 10.0, ProcessOutcome(ok=True))
     assert (second.node, list(second.ranks), second.host) == (1, [2, 3], "host1")
     assert diagnose([first, second], str, 60.0) == (Status.OK, None)
 
 
 def test_the_rank_that_said_nothing_is_the_cause():
-    echo = {"at": 1.0, "message": "RuntimeError: Connection closed by peer", "traceback": "", "oom": False}
-    gone = missing_rank(1, 0, "host0", np.full((3, 5), np.nan))
+    echo = RankError(1.0, "RuntimeError: Connection closed by peer", "", False)
+    gone = silent(1, 1)
     nodes = group_by_node({0: part(0, error=echo), 1: gone}, 2)
     assert nodes[0].tails == ["tail 0", ""]
     status, failure = diagnose(nodes, str, 60.0)

@@ -17,6 +17,7 @@ from parabench.analysis.step.breakdown import Steps, step_table
 from parabench.analysis.step.calls import bucket_table, rank_calls
 from parabench.analysis.step.stragglers import step_stragglers
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
@@ -32,7 +33,7 @@ BUCKET_MIB = 0.001
 def explained(folder: Any, **fields: Any) -> Evidence:
     """The evidence of one launch."""
     plain = {"device": "cpu", "backend": "gloo", "world_size": RANKS, "data": "synthetic", "seq_len": 1}
-    seen = launch(Case(**(plain | {"global_batch": truth.BATCH} | fields)), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(Case(**(plain | {"global_batch": truth.BATCH} | fields)), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     results = fake.write(folder / "results.db", [seen])
     return evidence(results, select_session(results))

@@ -19,12 +19,14 @@ from parabench import files
 from parabench.launch.context import LOOPBACK
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes, start_server
-from parabench.launch.rank_env import RankEnv
+from parabench.launch.rank import main
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Phase, Status
 from parabench.strategies import STRATEGIES
-from parabench.workloads.training import Job, run
+from parabench.workloads.training import TrainingWorkload
 
 pytestmark = pytest.mark.alone
 
@@ -68,7 +70,7 @@ def steps_kept(seen: Launch, rank: int) -> list[tuple[int | None, str]]:
 @pytest.mark.parametrize("algorithm", ["native", "ring"])
 @pytest.mark.parametrize("strategy", ["raising", "raising_in_backward"])
 def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algorithm: str) -> None:
-    seen = launch(case(strategy, algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case(strategy, algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -82,7 +84,7 @@ def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algor
 @pytest.mark.parametrize(("strategy", "op"), [("ddp", "all_reduce"), ("fsdp", "reduce_scatter"), ("tp", "all_reduce")])
 def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str) -> None:
     """It breaks on the group's own thread: the strategy that waits for it must be told, in Python and in C++."""
-    seen = launch(case(strategy, algorithm="wrong_helpers:BREAKING"), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case(strategy, algorithm="wrong_helpers:BREAKING"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.FAILED, seen.failure
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -91,7 +93,7 @@ def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str
 
 
 def test_a_rank_that_exits_by_itself_is_failed() -> None:
-    seen = launch(case("exiting"), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("exiting"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert str(seen.failure) == "rank 1: SystemExit: enough"
 
@@ -104,7 +106,7 @@ def test_a_rank_that_exits_by_itself_is_failed() -> None:
     ],
 )
 def test_an_exception_in_building_ends_the_launch_while_peers_wait(strategy: str, message: str) -> None:
-    seen = launch(case(strategy), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert seen.failure is not None
     assert seen.failure.message.startswith(message)
@@ -112,7 +114,9 @@ def test_an_exception_in_building_ends_the_launch_while_peers_wait(strategy: str
 
 
 def test_an_exception_before_the_group_forms_ends_the_launch() -> None:
-    seen = launch(case("ddp", algorithm="faulty_helpers:raising_before_the_group"), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(
+        LaunchSpec.of(case("ddp", algorithm="faulty_helpers:raising_before_the_group"), PROTOCOL, deadline_s=GUARD_S)
+    )
     assert seen.status is Status.FAILED
     assert str(seen.failure).startswith("rank 1: ")
     assert str(seen.failure).endswith("RuntimeError: no such link")
@@ -124,7 +128,9 @@ def test_an_exception_before_the_group_forms_ends_the_launch() -> None:
     [("killed", "SIGKILL"), ("killed_in_backward", "SIGKILL"), ("segfaulting", "SIGSEGV")],
 )
 def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm: str) -> None:
-    seen = launch(case(strategy, algorithm=algorithm, world_size=3, global_batch=9), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(
+        LaunchSpec.of(case(strategy, algorithm=algorithm, world_size=3, global_batch=9), PROTOCOL, deadline_s=GUARD_S)
+    )
     assert seen.status is Status.CRASHED
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, signal)
@@ -133,7 +139,7 @@ def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm
 
 
 def test_a_segmentation_fault_says_where_it_was() -> None:
-    seen = launch(case("segfaulting"), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("segfaulting"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.failure is not None
     assert seen.failure.traceback is not None
     assert "Segmentation fault" in seen.failure.traceback
@@ -146,7 +152,7 @@ def test_a_segmentation_fault_says_where_it_was() -> None:
     ids=lambda each: f"{each.strategy} {each.algorithm}",
 )
 def test_a_signal_before_training_is_crashed_with_its_rank(each: Case) -> None:
-    seen = launch(each, PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(each, PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.CRASHED
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, "SIGKILL")
@@ -154,31 +160,31 @@ def test_a_signal_before_training_is_crashed_with_its_rank(each: Case) -> None:
 
 
 def test_a_rank_that_vanishes_is_crashed_whatever_its_peers_say() -> None:
-    seen = launch(case("vanishing"), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("vanishing"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.CRASHED
     assert str(seen.failure) == "rank 1: ended without a trace"
 
 
 def test_what_a_rank_leaves_behind_is_ended_with_the_launch() -> None:
     # The fixture looks for what is left.
-    assert launch(case("leaving_a_child"), PROTOCOL, deadline_s=GUARD_S).status is Status.OK
+    assert launch(LaunchSpec.of(case("leaving_a_child"), PROTOCOL, deadline_s=GUARD_S)).status is Status.OK
 
 
 def test_facts_that_are_no_json_fail_with_their_traceback() -> None:
-    seen = launch(case("telling_nonsense"), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("telling_nonsense"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert "TypeError: Object of type" in str(seen.failure)
 
 
 def test_ranks_that_all_leave_quietly_are_hung_not_waited_for() -> None:
-    seen = launch(case("all_vanishing"), PROTOCOL, deadline_s=1.0)
+    seen = launch(LaunchSpec.of(case("all_vanishing"), PROTOCOL, deadline_s=1.0))
     assert seen.status is Status.HUNG
     assert "no end after 1 s" in str(seen.failure)
 
 
 @pytest.mark.parametrize("strategy", ["out_of_device_memory", "out_of_memory", "allocating_too_much"])
 def test_out_of_memory_is_said_so(strategy: str) -> None:
-    seen = launch(case(strategy), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.OOM, seen.failure
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -188,7 +194,7 @@ def test_out_of_memory_is_said_so(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["waiting", "stopping", "stopping_in_backward", "stopping_in_build"])
 def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pass_when(monkeypatch)
-    seen = launch(case(strategy), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -198,7 +204,7 @@ def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str, monkeypa
 
 def test_a_hang_shows_where_each_rank_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     pass_when(monkeypatch)
-    seen = launch(case("waiting"), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("waiting"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.failure is not None
     assert seen.failure.traceback is not None
     assert "in _wait_forever" in seen.failure.traceback
@@ -208,7 +214,7 @@ def test_a_hang_shows_where_each_rank_stands(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_hang_names_the_collective_and_who_did_not_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rank has come to a step: c10d's flight recorder alone knows."""
     pass_when(monkeypatch)
-    seen = launch(case("waiting_in_build"), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("waiting_in_build"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert seen.failure.rank == FAULTY_RANK
@@ -220,7 +226,7 @@ def test_a_hang_names_the_collective_and_who_did_not_call_it(monkeypatch: pytest
 
 def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far(monkeypatch: pytest.MonkeyPatch) -> None:
     pass_when(monkeypatch)
-    seen = launch(case("all_waiting_in_build"), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("all_waiting_in_build"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.HUNG
     assert seen.failure is not None
     assert seen.failure.rank is None
@@ -230,10 +236,10 @@ def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far(monkeypatch: pyt
 
 def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Path) -> None:
     environment = {**LOOPBACK, "PARABENCH_TEST_JOB": "1"}
-    venue = RankEnv(folder=tmp_path, timeout_s=GUARD_S, environment=environment)
-    job = Job(case("leaving_traces"), Protocol(), venue)
-    assert run_processes(run, (job,), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs").ok
-    seen = launch(case("observing"), PROTOCOL, deadline_s=GUARD_S)
+    env = RankEnv(folder=tmp_path, timeout_s=GUARD_S, environment=environment)
+    args = TrainingWorkload(), LaunchSpec.of(case("leaving_traces"), Protocol(), GUARD_S), env
+    assert run_processes(main, args, size=2, deadline_s=GUARD_S, logs=tmp_path / "logs").ok
+    seen = launch(LaunchSpec.of(case("observing"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     environment = seen.facts["environment"]
     assert environment.keys() >= LOOPBACK.keys()
@@ -242,7 +248,7 @@ def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Pat
 
 @pytest.mark.parametrize("algorithm", ["native", "ring"])
 def test_ranks_listen_on_loopback_only_and_nobody_else_listens(algorithm: str) -> None:
-    seen = launch(case("observing", algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("observing", algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     listening = seen.facts["listening"]
     assert listening
@@ -250,7 +256,7 @@ def test_ranks_listen_on_loopback_only_and_nobody_else_listens(algorithm: str) -
 
 
 def test_a_good_launch_has_every_sample_of_every_rank() -> None:
-    seen = launch(case("ddp"), PROTOCOL, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("ddp"), PROTOCOL, deadline_s=GUARD_S))
     assert (seen.status, seen.failure) == (Status.OK, None)
     phases = [Phase.WARMUP] * PROTOCOL.warmup + [Phase.MEASURE] * PROTOCOL.steps
     for rank in range(2):
@@ -269,5 +275,5 @@ def test_a_good_launch_has_every_sample_of_every_rank() -> None:
 def test_after_every_kind_of_end_a_launch_is_well() -> None:
     """In the same driver, one after the other: nothing of a fault reaches the next launch."""
     for strategy in ("raising", "killed", "ddp", "vanishing", "ddp"):
-        seen = launch(case(strategy), PROTOCOL, deadline_s=GUARD_S)
+        seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
         assert (seen.status is Status.OK) == (strategy == "ddp"), seen.failure

@@ -26,11 +26,11 @@ from parabench.plan.protocol import TOO_QUICK, LinkProtocol, Protocol, rate
 from parabench.report.build import render
 from parabench.session import links as linking
 from parabench.session.session import Request, run_suite
-from parabench.signals import STOPPED, Interrupted
-from parabench.store.record import MIB, LinkMessage, LinkSample, Phase
+from parabench.signals import STOPPED
+from parabench.store.record import MIB, LinkSample
 from parabench.store.store import Store, load
 from parabench.workloads.link_pairs import all_pairs, neighbours, schedule
-from parabench.workloads.links_launch import rows
+from parabench.workloads.links import LinksReport, links
 
 # ---- which pairs, and when
 
@@ -75,14 +75,15 @@ def test_the_bandwidth_is_of_the_best_third_without_the_round_trip():
 
 def test_a_row_for_each_direction_and_unknown_with_its_reason():
     case = Case(world_size=2, nodes=2, device="cuda", backend="nccl")
-    marks = {0: np.array([[5.0, 1e-6, 2e9]]), 1: np.array([[5.0, 3e-6, math.nan]])}
-    results = {0: {"rank": 0, "device": "cuda:0"}, 1: {"rank": 1}}
-    there, back = rows(case, marks, results, "hung: no end")
+    marks = [np.array([[5.0, 1e-6, 2e9]]), np.array([[5.0, 3e-6, math.nan]])]
+    reports = [LinksReport(rank=0, device="cuda:0"), LinksReport(rank=1, reported=False)]
+    there, back = links(case, marks, reports, "hung: no end")
     assert there == LinkSample(0, 1, 0, 1, "cuda:0", "cuda", 1e-6, 2e9, None)
     assert back == LinkSample(1, 0, 1, 0, "cuda", "cuda:0", 3e-6, None, "hung: no end")
-    assert rows(case, marks, results, None)[1].reason == TOO_QUICK
+    assert [row.reason for row in links(case, marks, reports, None)] == [None, TOO_QUICK]
     # Of a node that was lost nothing is known at all.
-    assert [row.bytes_per_s for row in rows(case, {0: marks[0]}, {0: results[0]}, "gone")] == [2e9, None]
+    nothing = [marks[0], np.full((1, 3), math.nan)]
+    assert [row.bytes_per_s for row in links(case, nothing, reports, "gone")] == [2e9, None]
 
 
 def test_an_order_to_measure_links_travels():
@@ -351,82 +352,71 @@ def test_answer_verdict_and_page_tell_it(tmp_path):
 # ---- in a session
 
 
-class Links:
-    """Stands in for `links.measure.measure`."""
-
-    def __init__(self, found=None, error=None):
-        self.found, self.error, self.cases = found, error, []
-
-    def __call__(self, case, protocol, *, crew=None):
-        self.cases.append(case)
-        if self.error is not None:
-            raise self.error
-        return self.found, [LinkMessage(0, 1, 8, Phase.MEASURE, 40e-6)]
+def measured_links(launcher):
+    """How many times it was asked to measure them, by their world size."""
+    return [spec.world_size for spec in launcher.specs if spec.kind == "links"]
 
 
-def session(tmp_path, monkeypatch, stand_in, **more):
-    monkeypatch.setattr("parabench.workloads.links_launch.measure", stand_in)
+def session(tmp_path, launcher, **more):
     told = Console(file=(tmp_path / "told").open("w"), width=200)
     words = {"suite": "quick", "argv": ["parabench", "run"], "out": tmp_path / "out", "links": True, "launches": 1}
     axes = ("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2")
-    launcher = FakeLauncher()
     code = run_suite(Request(**(words | {"axes": axes} | more)), told, launcher)
     told.file.close()
-    return code, launcher, (tmp_path / "told").read_text()
+    return code, (tmp_path / "told").read_text()
 
 
-def test_links_come_before_the_first_launch_and_are_kept(tmp_path, monkeypatch):
-    links = Links(fake_links.rows(1, 2, device="cpu"))
-    code, launcher, told = session(tmp_path, monkeypatch, links)
-    assert (code, [case.world_size for case in links.cases]) == (0, [2])
+def test_links_come_before_the_first_launch_and_are_kept(tmp_path):
+    launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"))
+    code, told = session(tmp_path, launcher)
+    assert (code, measured_links(launcher)) == (0, [2])
     assert told.startswith("links: measuring them between 2 ranks\nlinks: in a node 4.0 GB/s\n[reference]")
     results = load(tmp_path / "out" / "results.db")
     assert (len(results.links), list(results.link_messages["duration_s"])) == (2, [40e-6])
-    assert len(launcher.calls) == 2
+    assert [spec.kind for spec in launcher.specs] == ["links", "training", "training"]
 
 
-def test_without_the_option_nothing_is_measured(tmp_path, monkeypatch):
-    links = Links()
-    assert session(tmp_path, monkeypatch, links, links=False)[0] == 0
-    assert links.cases == []
+def test_without_the_option_nothing_is_measured(tmp_path):
+    launcher = FakeLauncher()
+    assert session(tmp_path, launcher, links=False)[0] == 0
+    assert measured_links(launcher) == []
 
 
-def test_what_failed_is_said_and_the_session_goes_on(tmp_path, monkeypatch):
+def test_what_failed_is_said_and_the_session_goes_on(tmp_path):
     rows_ = [each._replace(latency_s=None, bytes_per_s=None, reason="hung: x") for each in fake_links.rows(1, 2)]
-    code, launcher, told = session(tmp_path, monkeypatch, Links(rows_))
-    assert (code, len(launcher.calls)) == (0, 2)
+    launcher = FakeLauncher(links=rows_)
+    code, told = session(tmp_path, launcher)
+    assert (code, len(launcher.calls)) == (0, 3)
     assert "links: unknown\nlinks: 2 of 2 directions between ranks could not be measured: hung: x.\n" in told
     assert "links_unknown" in render(load(tmp_path / "out" / "results.db"))
 
 
-def test_an_interruption_ends_the_session_and_the_resumed_one_measures_what_is_missing(tmp_path, monkeypatch):
-    code, launcher, told = session(tmp_path, monkeypatch, Links(error=Interrupted(2)))
+def test_an_interruption_ends_the_session_and_the_resumed_one_measures_what_is_missing(tmp_path):
+    launcher = FakeLauncher(interrupt_at=0)
+    code, told = session(tmp_path, launcher)
     assert (code, launcher.calls) == (STOPPED, [])
     assert "resume with" in told
     again = {"suite": None, "axes": (), "launches": None, "resume": True}
-    links = Links(fake_links.rows(1, 2, device="cpu"))
-    assert session(tmp_path, monkeypatch, links, **again)[0] == 0
-    assert len(links.cases) == 1
+    launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"))
+    assert session(tmp_path, launcher, **again)[0] == 0
+    assert len(measured_links(launcher)) == 1
 
 
-def test_a_resumed_session_that_has_its_links_measures_none(tmp_path, monkeypatch):
-    links = Links(fake_links.rows(1, 2, device="cpu"))
-    monkeypatch.setattr("parabench.workloads.links_launch.measure", links)
-    launcher = FakeLauncher()
-    launcher.interrupt_at = 1
+def test_a_resumed_session_that_has_its_links_measures_none(tmp_path):
+    launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"), interrupt_at=2)
     request = Request(
         suite="quick", argv=["parabench", "run"], out=tmp_path / "out", links=True, launches=1,
         axes=("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2"),
     )  # fmt: skip
     assert run_suite(request, Console(quiet=True), launcher) == STOPPED
     again = {"suite": None, "axes": (), "launches": None, "resume": True}
-    assert session(tmp_path, monkeypatch, links, **again)[0] == 0
-    assert len(links.cases) == 1
+    launcher.interrupt_at = None
+    assert session(tmp_path, launcher, **again)[0] == 0
+    assert len(measured_links(launcher)) == 1
 
 
-def test_what_is_found_slow_is_said_at_once(tmp_path, monkeypatch):
-    links = Links(fake_links.rows(3, 1, slow((0, 1)), device="cpu"))
-    _, _, told = session(tmp_path, monkeypatch, links)
+def test_what_is_found_slow_is_said_at_once(tmp_path):
+    _, told = session(tmp_path, FakeLauncher(links=fake_links.rows(3, 1, slow((0, 1)), device="cpu")))
     assert told.splitlines()[1:3] == [
         "links: across nodes 0.50 GB/s",
         "links: From node 0 to node 1: 0.25 GB/s, and back 0.50 GB/s; the median across nodes is 0.50 GB/s.",
@@ -434,28 +424,26 @@ def test_what_is_found_slow_is_said_at_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("reason", "times"), [("crashed: node 1 was lost", 2), (TOO_QUICK, 1)])
-def test_a_matrix_with_holes_is_measured_again_unless_it_would_have_them_again(tmp_path, monkeypatch, reason, times):
+def test_a_matrix_with_holes_is_measured_again_unless_it_would_have_them_again(tmp_path, reason, times):
     whole = fake_links.rows(1, 4, device="cpu")
-    links = Links([*whole[:-1], whole[-1]._replace(bytes_per_s=None, reason=reason)])
-    monkeypatch.setattr("parabench.workloads.links_launch.measure", links)
-    launcher = FakeLauncher()
-    launcher.interrupt_at = 1
+    holes = [*whole[:-1], whole[-1]._replace(bytes_per_s=None, reason=reason)]
+    launcher = FakeLauncher(links=holes, interrupt_at=2)
     request = Request(
         suite="quick", argv=["parabench", "run"], out=tmp_path / "out", links=True, launches=1,
         axes=("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=4"),
     )  # fmt: skip
     assert run_suite(request, Console(quiet=True), launcher) == STOPPED
-    links.found = whole
+    launcher.links, launcher.interrupt_at = whole, None
     again = {"suite": None, "axes": (), "launches": None, "resume": True}
-    assert session(tmp_path, monkeypatch, links, **again)[0] == 0
-    assert len(links.cases) == times
+    assert session(tmp_path, launcher, **again)[0] == 0
+    assert len(measured_links(launcher)) == times
     assert len(load(tmp_path / "out" / "results.db").links) == 12
 
 
-def test_one_rank_has_no_links(tmp_path, monkeypatch):
-    links = Links()
-    code, _, told = session(tmp_path, monkeypatch, links, axes=("strategy=ddp", "world_size=1", "bucket_mib=default"))
-    assert (code, links.cases) == (0, [])
+def test_one_rank_has_no_links(tmp_path):
+    launcher = FakeLauncher()
+    code, told = session(tmp_path, launcher, axes=("strategy=ddp", "world_size=1", "bucket_mib=default"))
+    assert (code, measured_links(launcher)) == (0, [])
     assert told.startswith("links: none to measure, every case has one rank\n")
 
 

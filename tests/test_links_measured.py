@@ -13,12 +13,14 @@ from guard import GUARD_S
 from hang_helpers import pass_when
 
 from parabench import files
+from parabench.launch.launcher import launch
+from parabench.launch.results import marks_path
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import QUANTILE, LinkProtocol, rate
 from parabench.store.record import MIB, Phase
 from parabench.store.results import load
-from parabench.workloads.links import MARKS, marks_path
-from parabench.workloads.links_launch import link_course, measure
+from parabench.workloads.links import MARKS, LinksWorkload
 
 pytestmark = pytest.mark.alone
 
@@ -32,8 +34,13 @@ PAYLOAD = 1448 / 1514
 RATE, BYTES_PER_S = "200mbit", 200e6 / 8
 
 
+def measure(protocol):
+    seen = launch(LaunchSpec.of(THREE, protocol, GUARD_S))
+    return seen.links, seen.messages
+
+
 def test_three_ranks_measure_all_pairs_both_ways():
-    links, messages = measure(THREE, QUICK)
+    links, messages = measure(QUICK)
     assert [(each.from_rank, each.to_rank) for each in links] == [(1, 2), (2, 1), (0, 2), (2, 0), (0, 1), (1, 0)]
     assert {(each.from_node, each.to_node, each.from_device, each.to_device) for each in links} == {
         (0, 0, "cpu", "cpu")
@@ -60,7 +67,7 @@ def test_what_was_measured_before_a_hang_is_kept_and_the_rest_has_its_reason(mon
     # Rank 1 is the first to send; it marks its latency before it does for ever.
     marks = files.own_folder()
     pass_when(monkeypatch, lambda _: any(np.fromfile(each)[1] > 0 for each in marks.glob(f"*/{marks_path(Path(), 1)}")))
-    links, messages = measure(THREE, slow, deadline_s=GUARD_S)
+    links, messages = measure(slow)
     assert messages == []
     assert all(
         each.bytes_per_s is None and each.reason and each.reason.startswith(f"hung: no end after {GUARD_S:g} s")
@@ -72,8 +79,8 @@ def test_what_was_measured_before_a_hang_is_kept_and_the_rest_has_its_reason(mon
     assert "ranks 1 and 2" in str(links[0].reason)
 
 
-def test_a_course_says_how_far_ranks_came():
-    where = link_course(THREE, QUICK).where
+def test_marks_say_how_far_ranks_came():
+    where = LinksWorkload().marks(LaunchSpec.of(THREE, QUICK, GUARD_S)).position
     assert where(0) == "to round 1 of 3 (ranks 1 and 2)"
     assert where(2 * MARKS + 1) == "to round 3 of 3 (ranks 0 and 1)"
     assert where(3 * MARKS) == "to the end of its pairs"

@@ -12,6 +12,7 @@ from guard import GUARD_S
 from torch import nn
 
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR
 from parabench.models.build import build_model
 from parabench.models.user import check_model, outside, split_widths
@@ -116,8 +117,8 @@ def test_every_way_trains_what_one_device_trains(name: str, machine: Any) -> Non
     cases = [replace(base, strategy=strategy) for strategy in ("ddp", "fsdp", "tp")]
     if MODELS[name].features is not None:
         cases.append(replace(base, strategy="tp", split="dimension"))
-    reference = launch(base.reference(), SHORT, deadline_s=GUARD_S)
+    reference = launch(LaunchSpec.of(base.reference(), SHORT, deadline_s=GUARD_S))
     for case in cases:
-        seen = launch(case, SHORT, deadline_s=GUARD_S)
+        seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))
         verify(seen, reference_of(reference))
         assert seen.status is Status.OK, (case.label, seen.failure)

@@ -17,6 +17,7 @@ from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session
 from parabench.analysis.step.nccl import choices
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
@@ -142,9 +143,9 @@ class Launches:
     def __init__(self) -> None:
         self.fake, self.protocols, self.kept = FakeLauncher(), [], []
 
-    def __call__(self, case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
-        self.protocols.append((case, protocol))
-        return self.fake(case, protocol, deadline_s=deadline_s)
+    def __call__(self, spec: LaunchSpec) -> Launch:
+        self.protocols.append((spec.case, spec.protocol))
+        return self.fake(spec)
 
 
 def walked(cases: tuple[Case, ...], **more: Any) -> Launches:
@@ -202,7 +203,7 @@ def test_an_explanation_that_fails_does_not_fail_the_session(block: int, well: b
 @pytest.mark.alone
 def test_every_ranks_log_of_the_explaining_launch_is_in_its_facts() -> None:
     case = Case(strategy="fake_cuda:writes_nccls_log", world_size=2, device="cpu", backend="gloo")
-    launched = launch(case, EXPLAINING, deadline_s=GUARD_S)
+    launched = launch(LaunchSpec.of(case, EXPLAINING, deadline_s=GUARD_S))
     assert launched.status is Status.OK, launched.failure
     told = [(each["rank"], each["choices"][0]["bytes"]) for each in launched.facts["nccl"]]
     assert told == [(0, 4), (1, 5)]

@@ -17,6 +17,7 @@ from rich.console import Console
 from parabench.analysis.warnings.launches import check
 from parabench.cli import main
 from parabench.collectives.nccl import NCCL_ALGORITHMS
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Gpu, Machine
 from parabench.machine.versions import Nccl, this_nccl
 from parabench.plan.case import Case
@@ -166,9 +167,9 @@ NO_ALGORITHM = "DistBackendError: NCCL error in: nccl.cpp:94, invalid usage, no 
 class Refusing(FakeLauncher):
     """NCCL here has no switch that reduces: whatever is pinned to nvls fails."""
 
-    def __call__(self, case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
-        launch = super().__call__(case, protocol, deadline_s=deadline_s)
-        if case.algorithm == "nccl:nvls":
+    def __call__(self, spec: LaunchSpec) -> Launch:
+        launch = super().__call__(spec)
+        if spec.case.algorithm == "nccl:nvls":
             launch.status, launch.failure, launch.samples = Status.FAILED, Failure(NO_ALGORITHM, 0), []
         return launch
 

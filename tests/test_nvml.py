@@ -18,6 +18,7 @@ from fake_nvml import GIB, Clock, Device, FakeNvml
 from guard import GUARD_S
 
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.machine import nvml
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -352,14 +353,14 @@ def test_a_launch_on_gpus_is_read_from_its_begin_and_has_the_reason_where_it_can
     device = Device()
     FakeNvml(device).install(monkeypatch)
     case = Case(device="cuda", backend="gloo", data="synthetic", seq_len=8, world_size=2)
-    seen = launch(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert set(values(seen.device_samples, "used_bytes")) == {2.0 * GIB}
     assert all(0 <= s.t_s <= seen.wall_s for s in seen.device_samples)
     assert seen.facts["sampler"]["unread"] == {}
     assert 0 < seen.facts["clock"]["began_s"] < time.perf_counter()
     fake_nvml.absent(monkeypatch)
-    seen = launch(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
     assert seen.device_samples == []
     assert list(seen.facts["sampler"]["unread"]) == ["nvml"]
     assert {s.metric for s in seen.host_samples} <= {"rss_bytes", "other_cpu_share"}
@@ -370,7 +371,7 @@ def test_a_process_that_drives_several_devices_has_all_of_them_read(monkeypatch)
     """Its one rank fails, for want of a GPU."""
     FakeNvml(Device(), Device(uuid="GPU-1"), Device(uuid="GPU-2")).install(monkeypatch)
     case = Case(strategy="dp", device="cuda", backend="nccl", data="synthetic", seq_len=8, world_size=2)
-    seen = launch(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert {s.device for s in seen.device_samples} == {0, 1}
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from parabench import Model
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.models.base import apply_options
 from parabench.models.gpt import Block
 from parabench.plan.case import Case
@@ -27,9 +28,9 @@ SHORT = Protocol(warmup=2, steps=3, instrumented=1)
 
 def verified(**fields: Any) -> Launch:
     case = Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic"} | fields))
-    reference = launch(case.reference(), SHORT, deadline_s=GUARD_S)
+    reference = launch(LaunchSpec.of(case.reference(), SHORT, deadline_s=GUARD_S))
     assert reference.status is Status.OK, reference.failure
-    seen = launch(case, SHORT, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))
     verify(seen, reference_of(reference))
     assert seen.status is Status.OK, seen.failure
     return seen

@@ -17,6 +17,7 @@ from guard import GUARD_S
 from parabench.data.datasets import dataset_of
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Machine
 from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
 from parabench.models.build import build_model
@@ -189,10 +190,10 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         plan(machine, strategy="tp", world_size=2, model="own_helpers:rich", split=split).cases[0]
         for split in ("batch", "dimension")
     ]
-    reference = reference_of(launch(cases[0].reference(), protocol, deadline_s=GUARD_S))
+    reference = reference_of(launch(LaunchSpec.of(cases[0].reference(), protocol, deadline_s=GUARD_S)))
     for case in cases:
         assert STRATEGIES[case.strategy].layout is Layout.TENSOR
-        seen = launch(case, protocol, deadline_s=GUARD_S)
+        seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
         verify(seen, reference)
         assert seen.status is Status.OK, seen.failure
 

@@ -16,8 +16,8 @@ from parabench.analysis.compare.sides import session_facts
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
-from parabench.launch.node import NodeResult
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.results import NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -212,11 +212,11 @@ def test_it_travels_as_it_is():
     plan = Plan(cases=(case,), skipped=(), protocol=BY_TIME, seed=0)
     assert Plan.from_dict(plan.to_dict()) == plan
     part = NodeResult(
-        node=0, host="h", first_rank=0, began_s=0.0, ended=ProcessOutcome(ok=True), results=[{"rank": 0}], marks=[],
-        tails=[], stacked=[], device_samples=[], host_samples=[], sampler={}, counts=(7, 20),
+        node=0, host="h", first_rank=0, began_s=0.0, outcome=ProcessOutcome(ok=True), reports=[RankReport(rank=0)],
+        marks=[], counts=(7, 20),
     )  # fmt: skip
-    assert NodeResult.from_dict(part.to_dict()).counts == (7, 20)
-    assert NodeResult.from_dict(replace(part, counts=None).to_dict()).counts is None
+    assert NodeResult.from_dict(part.to_dict(), RankReport).counts == (7, 20)
+    assert NodeResult.from_dict(replace(part, counts=None).to_dict(), RankReport).counts is None
 
 
 def test_the_command_that_measures_again_says_the_seconds():
@@ -278,8 +278,8 @@ def test_the_deadline_is_of_the_launch_not_of_a_reference_of_the_same_case():
 def verified(loss_of, taken, reference_steps=45):
     fake = FakeLauncher(lambda case: 0.01)
     case = Case(world_size=2, **HERE)
-    reference = FakeLauncher()(case.reference(), Protocol(warmup=5, steps=reference_steps - 5), deadline_s=1.0)
-    launched = fake(case, Protocol(warmup=2, steps=taken - 2), deadline_s=1.0)
+    reference = FakeLauncher()(LaunchSpec.of(case.reference(), Protocol(warmup=5, steps=reference_steps - 5), 1.0))
+    launched = fake(LaunchSpec.of(case, Protocol(warmup=2, steps=taken - 2), 1.0))
     launched.facts["counts"] = {"warmup": 2, "measured": taken - 2}
     launched.samples = [
         sample._replace(value=loss_of(sample.step, sample.value)) if sample.metric == "loss" else sample
@@ -308,8 +308,8 @@ def test_beyond_the_reference_losses_must_be_finite():
 def test_a_loss_that_the_launch_must_have_and_has_not_is_wrong():
     fake = FakeLauncher(lambda case: 0.01)
     case = Case(world_size=2, **HERE)
-    reference = reference_of(FakeLauncher()(case.reference(), Protocol(warmup=5, steps=40), deadline_s=1.0))
-    seen = fake(case, Protocol(warmup=2, steps=18), deadline_s=1.0)
+    reference = reference_of(FakeLauncher()(LaunchSpec.of(case.reference(), Protocol(warmup=5, steps=40), 1.0)))
+    seen = fake(LaunchSpec.of(case, Protocol(warmup=2, steps=18), 1.0))
     seen.facts["counts"] = {"warmup": 2, "measured": 18}
     seen.samples = [each for each in seen.samples if not (each.metric == "loss" and each.step == 19)]
     verify(seen, reference)
@@ -345,7 +345,7 @@ REAL = [
 @pytest.mark.parametrize("axes", REAL, ids=lambda axes: axes["strategy"])
 def test_all_ranks_take_the_steps_that_they_agreed_on(axes):
     case = Case(model="toy", data="synthetic", seq_len=1, **{"global_batch": 8, **axes}, **HERE)
-    seen = launch(case, Protocol(warmup_s=0.05, measure_s=0.05, instrumented=2), deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case, Protocol(warmup_s=0.05, measure_s=0.05, instrumented=2), deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     counts = seen.facts["counts"]
     assert counts["measured"] >= LEAST_MEASURED
@@ -371,7 +371,7 @@ def sum_of_slowest(samples: list[Sample], phase: Phase) -> float:
 @pytest.mark.alone
 def test_a_rank_that_fails_amid_its_warm_up_leaves_warm_up_steps():
     case = Case(strategy="tests.faulty_helpers:raising", world_size=2, **HERE)
-    seen = launch(case, Protocol(warmup_s=600.0, measure_s=600.0), deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case, Protocol(warmup_s=600.0, measure_s=600.0), deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert seen.facts["counts"]["measured"] == 0
     assert {sample.phase for sample in seen.samples} == {Phase.WARMUP}

@@ -20,6 +20,7 @@ from trained_helpers import train_in_group
 
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -98,7 +99,7 @@ def test_the_synchronous_server_trains_as_one_device_does(
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_step_carries_what_theory_says_and_rank_0_alone_has_optimizer_state(size: int) -> None:
-    seen = launch(case("parameter_server", world_size=size), SHORT, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("parameter_server", world_size=size), SHORT, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     assert seen.facts["bytes_through_server"] == 2 * (size - 1) * K
     others = [0] * (size - 1)
@@ -197,14 +198,14 @@ def test_threads_apply_everything_once_and_each_in_its_order() -> None:
 @pytest.fixture(scope="module")
 def alone() -> Reference:
     """One device's losses."""
-    seen = launch(case("parameter_server_async").reference(), LONG, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case("parameter_server_async").reference(), LONG, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     return reference_of(seen)
 
 
 def verified(each: Case, rule_of: str, reference: Reference) -> Launch:
     """A real launch of `each`, judged by another strategy's rule."""
-    seen = launch(each, LONG, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(each, LONG, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     seen.case = replace(each, strategy=rule_of)
     verify(seen, reference)
@@ -259,7 +260,7 @@ def test_a_server_that_does_wrong_is_caught(strategy: str, message: str, alone: 
     [("killed_worker", 1), ("killed_server", 0), ("killed_async_worker", 1), ("killed_async_server", 0)],
 )
 def test_a_killed_rank_ends_the_launch(strategy: str, rank: int, size: int) -> None:
-    seen = launch(case(f"server_helpers:{strategy}", world_size=size), SHORT, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case(f"server_helpers:{strategy}", world_size=size), SHORT, deadline_s=GUARD_S))
     assert seen.status is Status.CRASHED, seen.failure
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (rank, "SIGKILL")
@@ -274,7 +275,7 @@ def test_a_killed_rank_ends_the_launch(strategy: str, rank: int, size: int) -> N
     ],
 )
 def test_a_rank_or_thread_that_fails_fails_the_launch(strategy: str, message: str) -> None:
-    seen = launch(case(f"server_helpers:{strategy}", world_size=3), SHORT, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(case(f"server_helpers:{strategy}", world_size=3), SHORT, deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert str(seen.failure) == message
 

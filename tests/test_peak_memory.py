@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parabench.launch.processes import run_processes
-from parabench.launch.rank_env import RankEnv
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import memory
@@ -89,8 +90,8 @@ def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_meas
         monkeypatch.setattr(memory, name, lambda device, f=function, n=name: (happened.append(n), f(device))[1])
     protocol = Protocol(warmup=2, steps=3, instrumented=1)
     case = Case(strategy="single", device="cpu", backend="gloo", data="synthetic", model="mlp", seq_len=1)
-    job = worker.Job(case, protocol, RankEnv(folder=tmp_path, timeout_s=GUARD_S))
-    worker.train_case(job, RankInfo(0, 1, torch.device("cpu")))
+    env = RankEnv(folder=tmp_path, timeout_s=GUARD_S)
+    worker.train_case(LaunchSpec.of(case, protocol, GUARD_S), env, RankInfo(0, 1, torch.device("cpu")))
     assert happened == [
         "forget_building", range(2), "norm", "forget_peak", range(2, 5), "peak_memory", range(5, 6),
     ]  # fmt: skip

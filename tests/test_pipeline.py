@@ -21,6 +21,7 @@ from parabench.analysis.tables import launch_table
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.pipeline_schedule import automatic, fault
@@ -323,8 +324,8 @@ def test_ranks_compute_one_after_the_other_where_the_batch_is_not_cut() -> None:
 
 def busy_shares(each: Case) -> list[float]:
     """A real launch, verified as a session does it; its ranks' shares."""
-    reference = launch(each.reference(), SHORT, deadline_s=GUARD_S)
-    got = launch(each, SHORT, deadline_s=GUARD_S)
+    reference = launch(LaunchSpec.of(each.reference(), SHORT, deadline_s=GUARD_S))
+    got = launch(LaunchSpec.of(each, SHORT, deadline_s=GUARD_S))
     verify(got, reference_of(reference))
     assert got.status is Status.OK, got.failure
     metrics = {sample.metric for sample in got.samples}
@@ -341,7 +342,7 @@ def test_a_rank_alone_has_no_bubble_and_holds_all() -> None:
 
 def test_a_rank_that_is_killed_ends_the_launch() -> None:
     dying = case(strategy="pipeline_helpers:killed", schedule="1f1b", microbatches=4)
-    got = launch(dying, SHORT, deadline_s=GUARD_S)
+    got = launch(LaunchSpec.of(dying, SHORT, deadline_s=GUARD_S))
     assert got.status is Status.CRASHED
     assert got.failure is not None
     assert (got.failure.rank, got.failure.signal) == (1, "SIGKILL")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import fake_collectives
@@ -12,11 +13,11 @@ import pytest
 from guard import GUARD_S
 
 from parabench.collectives import ALGORITHMS
-from parabench.launch.courses import course_of
-from parabench.launch.launcher import observe
+from parabench.launch.launcher import launch
 from parabench.launch.processes import PRELOAD
-from parabench.launch.rank import die_with_driver, hand_over
+from parabench.launch.results import RankReport
 from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv, workload_of
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import CollectiveProtocol
@@ -24,9 +25,7 @@ from parabench.plan.protocol import LinkProtocol, Protocol
 from parabench.probes import PROBES
 from parabench.store.record import MIB, Status
 from parabench.strategies import STRATEGIES
-from parabench.workloads import collectives as bench
-from parabench.workloads import links as links_bench
-from parabench.workloads.training import measure
+from parabench.workloads import WORKLOADS
 
 pytestmark = pytest.mark.alone
 
@@ -38,32 +37,48 @@ def preloaded() -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
-@pytest.mark.parametrize(
-    "table", [STRATEGIES, ALGORITHMS, MODELS, PROBES], ids=["strategies", "algorithms", "models", "probes"]
-)
+TABLES = {
+    "strategies": STRATEGIES,
+    "algorithms": ALGORITHMS,
+    "models": MODELS,
+    "workloads": WORKLOADS,
+    "probes": PROBES,
+}
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_whatever_a_case_can_name_is_there(table: dict[str, Any], preloaded: set[str]) -> None:
     # What needs a package that may not be installed is imported by the ranks that need it.
     targets = {name: each.target.split(":")[0] for name, each in table.items() if not getattr(each, "package", None)}
     assert {name for name, module in targets.items() if module and module not in preloaded} == set()
 
 
-def imports(job: Any, measured: Any) -> None:
-    """A rank that tells what it imported itself."""
-    die_with_driver()
-    before = set(sys.modules)
-    hand_over(job, lambda job, rank: {**measured(job, rank), "imports": sorted(set(sys.modules) - before)})
+def test_a_strategy_that_the_table_names_cannot_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "a_new_strategy.py").write_text("def a_new_strategy(model, context): ...")
+    code = (
+        "import sys\nfrom parabench.strategies import STRATEGIES\nfrom dataclasses import replace\n"
+        "STRATEGIES['new'] = replace(STRATEGIES['ddp'], target='a_new_strategy:a_new_strategy')\n"
+        f"import {PRELOAD}\nassert 'a_new_strategy' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
 
 
-def train(job: Any) -> None:
-    imports(job, measure)
+class Imports:
+    """A workload whose first rank tells what it imported itself."""
 
+    def __init__(self, workload: Any) -> None:
+        self._workload = workload
 
-def time_calls(job: Any) -> None:
-    imports(job, bench.measure)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # it is being unpickled
+            raise AttributeError(name)
+        return getattr(self._workload, name)
 
-
-def time_links(job: Any) -> None:
-    imports(job, links_bench.measure)
+    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
+        before = set(sys.modules)
+        report: RankReport = self._workload.measure(spec, env, rank)
+        report.facts["imports"] = sorted(set(sys.modules) - before)
+        return report
 
 
 DDP = Case(world_size=2, device="cpu", backend="gloo", data="synthetic", seq_len=8, algorithm="ring")
@@ -74,21 +89,17 @@ MESSAGES = LinkProtocol(warmup=1, round_trips=2, most_bytes=MIB, transfers=1)
 
 
 @pytest.mark.parametrize(
-    ("case", "protocol", "entry"),
+    ("case", "protocol"),
     [
-        (DDP, STEPS, train),
-        (FSDP, STEPS, train),
-        (fake_collectives.case(algorithm="tree", max_bytes=1 << 16), CALLS, time_calls),
-        (DDP, MESSAGES, time_links),
+        (DDP, STEPS),
+        (FSDP, STEPS),
+        (fake_collectives.case(algorithm="tree", max_bytes=1 << 16), CALLS),
+        (DDP, MESSAGES),
     ],
     ids=["ddp", "fsdp", "collectives", "links"],
 )
-def test_a_rank_imports_nothing_of_ours_or_torchs(case: Any, protocol: Any, entry: Any) -> None:
-    order = LaunchSpec.of(case, protocol, GUARD_S)
-    course = replace(course_of(order, None), entry=entry)
-    launch, (part,) = observe(course, GUARD_S, order)
-    assert launch.status is Status.OK, launch.failure
-    own = {
-        name for result in part.results for name in result["imports"] if name.split(".")[0] in ("parabench", "torch")
-    }
-    assert own == set()
+def test_a_rank_imports_nothing_of_ours_or_torchs(case: Any, protocol: Any) -> None:
+    spec = LaunchSpec.of(case, protocol, GUARD_S)
+    seen = launch(spec, workload=Imports(workload_of(spec.kind)))
+    assert seen.status is Status.OK, seen.failure
+    assert {name for name in seen.facts["imports"] if name.split(".")[0] in ("parabench", "torch")} == set()

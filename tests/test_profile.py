@@ -18,6 +18,7 @@ from rich.console import Console
 
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.profiler import ProfilerProbe
@@ -33,7 +34,7 @@ PROTOCOL = Protocol(warmup=2, steps=2, instrumented=1, profile=True)
 
 def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_path: Path) -> None:
     case = Case(algorithm="ring", world_size=2, device="cpu", backend="gloo")
-    launched = launch(case, PROTOCOL, deadline_s=GUARD_S, traces=tmp_path / "traces")
+    launched = launch(LaunchSpec.of(case, PROTOCOL, deadline_s=GUARD_S, traces=tmp_path / "traces"))
     assert launched.status is Status.OK, launched.failure
     assert len(launched.step_latencies()) == PROTOCOL.all_steps == 6
     assert len(launched.step_latencies(Phase.MEASURE)) == 2
@@ -57,7 +58,9 @@ def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_
 
 def test_nothing_is_traced_unless_asked(tmp_path: Path) -> None:
     case = Case(strategy="single", device="cpu", backend="gloo")
-    launched = launch(case, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=GUARD_S, traces=tmp_path / "traces")
+    launched = launch(
+        LaunchSpec.of(case, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=GUARD_S, traces=tmp_path / "traces")
+    )
     assert launched.status is Status.OK, launched.failure
     assert list(tmp_path.iterdir()) == []
     assert "profile" not in launched.facts

@@ -68,7 +68,7 @@ class Run:
     """One run of pytest in the lab: `out` is what it said."""
 
     def __init__(self, lab: Lab, pytester: pytest.Pytester, arguments: tuple[str, ...]) -> None:
-        lab.launcher.calls.clear()
+        lab.launcher.specs.clear()
         # hypothesis's plugin costs more than all the rest.
         plain = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--parabench-out=new")
         if "--parabench-baseline" in arguments and not any("between-sessions" in word for word in arguments):
@@ -98,7 +98,7 @@ def lab(pytester, monkeypatch, measured):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(parabench.report.build, "write_report", lambda results, output, session: output)
     monkeypatch.setattr(parabench.session.session, "conclude", lambda path, session, console: None)
-    monkeypatch.setattr(parabench.session.session, "real_launch", lambda folder: lab.launcher)
+    monkeypatch.setattr(parabench.session.session, "executor_of", lambda nodes=None: lab.launcher)
     return lab
 
 

@@ -130,7 +130,7 @@ def test_resuming_a_session_that_had_failures_still_says_so(suite, tmp_path):
 
 
 def test_a_full_disk_ends_in_a_line_with_the_way_on(suite, tmp_path):
-    def full(case, protocol, *, deadline_s):
+    def full(spec):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(UsageError, match="No space left on device; every finished launch is kept; resume with"):
@@ -140,11 +140,11 @@ def test_a_full_disk_ends_in_a_line_with_the_way_on(suite, tmp_path):
 def test_a_second_run_into_the_same_folder_is_refused_while_the_first_goes_on(suite, tmp_path):
     fake, seen = FakeLauncher(), []
 
-    def meddling(case, protocol, *, deadline_s):
+    def meddling(spec):
         with pytest.raises(UsageError, match="in use by another run"):
             run(request(suite, tmp_path), fake)
-        seen.append(case)
-        return fake(case, protocol, deadline_s=deadline_s)
+        seen.append(spec.case)
+        return fake(spec)
 
     assert run(request(suite, tmp_path), meddling)[0] == 0
     assert len(seen) == 7

@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from benchmarks import soak
-from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
+from parabench.launch.spec import LaunchSpec
 from parabench.store.record import Failure, Launch, Phase, Sample, Status
 
 pytestmark = pytest.mark.alone
@@ -35,7 +34,8 @@ def test_a_round_has_every_algorithm_under_every_strategy() -> None:
 def stand_in(monkeypatch: pytest.MonkeyPatch, faults: dict[str, Any]) -> None:
     """Launches that never happen; `faults` says by algorithm what one of them does."""
 
-    def launch(case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
+    def launch(spec: LaunchSpec) -> Launch:
+        case = spec.case
         fault = faults.get(case.algorithm, lambda launch: None)
         samples = [Sample(0, 0, Phase.WARMUP, metric, 1.0) for metric in ("loss", "grad_norm")]
         made = Launch(case=case, status=Status.OK, started_utc="", wall_s=1.0, samples=samples)

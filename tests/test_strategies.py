@@ -21,6 +21,7 @@ from trained_helpers import train_in_group
 from parabench.collectives import ON_ANY_BACKEND
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Machine
 from parabench.models import MODELS
 from parabench.plan.case import Case
@@ -232,9 +233,9 @@ TRAVELS = {
 
 def verified(each: Case) -> Launch:
     """A real launch, verified as a session verifies it."""
-    reference = launch(each.reference(), SHORT, deadline_s=GUARD_S)
+    reference = launch(LaunchSpec.of(each.reference(), SHORT, deadline_s=GUARD_S))
     assert reference.status is Status.OK, reference.failure
-    seen = launch(each, SHORT, deadline_s=GUARD_S)
+    seen = launch(LaunchSpec.of(each, SHORT, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     verify(seen, reference_of(reference))
     return seen
@@ -276,7 +277,8 @@ def test_odd_numbers_of_ranks_train_right(algorithm: str, size: int) -> None:
 def test_buckets_of_ddp_follow_the_cap_and_hold_the_whole_model() -> None:
     whole = MODELS["gpt-nano"].parameters * 4
     buckets = {
-        cap: launch(case(bucket_mib=cap), SHORT, deadline_s=GUARD_S).facts["bucket_bytes"] for cap in (0.5, 2, 25, None)
+        cap: launch(LaunchSpec.of(case(bucket_mib=cap), SHORT, deadline_s=GUARD_S)).facts["bucket_bytes"]
+        for cap in (0.5, 2, 25, None)
     }
     assert {cap: sum(sizes) for cap, sizes in buckets.items()} == dict.fromkeys(buckets, whole)
     assert len(buckets[0.5]) > len(buckets[2]) > len(buckets[25]) == 1
@@ -286,7 +288,9 @@ def test_buckets_of_ddp_follow_the_cap_and_hold_the_whole_model() -> None:
 
 def test_units_of_fsdp_follow_the_bucket_and_hold_the_whole_model() -> None:
     units = {
-        size: launch(case(strategy="fsdp", bucket_mib=size), SHORT, deadline_s=GUARD_S).facts["unit_bytes"]
+        size: launch(LaunchSpec.of(case(strategy="fsdp", bucket_mib=size), SHORT, deadline_s=GUARD_S)).facts[
+            "unit_bytes"
+        ]
         for size in (None, 1.6, 25)
     }
     assert {size: sum(each) for size, each in units.items()} == dict.fromkeys(units, MODELS["gpt-nano"].parameters * 4)

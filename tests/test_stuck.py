@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parabench.launch.hang import in_words, missing
-from parabench.launch.node import NodeResult
-from parabench.launch.outcome import diagnose
+from parabench.launch.outcome import diagnose, missing_calls, pending_calls
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.results import NodeResult, RankReport
 from parabench.store.record import Status
 
 STEPS, MARKS = 4, 5
@@ -33,10 +32,10 @@ def hung(answers: list[dict[str, Any]], reached: list[int], stacked: list[int] |
     for own, far in zip(marks, reached, strict=True):
         own.reshape(-1)[:far] = np.arange(far)
     return NodeResult(
-        node=0, host="h", first_rank=0, began_s=0.0, ended=ProcessOutcome(ok=False, hung=True),
-        results=[{"rank": rank} for rank in range(len(answers))], marks=marks, tails=["a stack"] * len(answers),
-        stacked=list(range(len(answers))) if stacked is None else stacked,
-        device_samples=[], host_samples=[], sampler={}, answers=answers,
+        node=0, host="h", first_rank=0, began_s=0.0, outcome=ProcessOutcome(ok=False, hung=True),
+        reports=[RankReport(rank=rank, reported=False) for rank in range(len(answers))], marks=marks,
+        tails=["a stack"] * len(answers), stacked=list(range(len(answers))) if stacked is None else stacked,
+        answers=answers,
     )  # fmt: skip
 
 
@@ -75,7 +74,7 @@ def test_of_devices_that_came_equally_far_the_host_that_enqueued_least_is_blamed
 def test_a_rank_that_does_not_answer_is_absent_from_nothing_and_still_blamed() -> None:
     """It is stopped: neither its stack nor its calls are known."""
     answers = [answer(**{"0": WAITS}), {}, answer(**{"0": WAITS})]
-    assert missing(dict(enumerate(answers))) == []
+    assert missing_calls(dict(enumerate(answers))) == []
     rank, _, _ = told(hung(answers, [7, 5, 7], stacked=[0, 2]))
     assert rank == 1
 
@@ -97,12 +96,12 @@ def test_a_group_of_some_ranks_is_known_by_its_name_and_ranks(absent: int) -> No
         rank: answer(**({} if rank == absent else {"tp": group(ranks, 3, (3, "all_gather"))}))
         for rank, ranks in pairs.items()
     }
-    [found] = missing(answers)
+    [found] = missing_calls(answers)
     assert (found.absent, found.waiting, found.group) == ((absent,), (absent - 1,), (absent - 1, absent))
 
 
 def test_messages_that_are_not_over_are_told() -> None:
-    assert in_words(answer(**{"0": group([0, 1], 4, messages=("recv 0<-1",))})) == (
+    assert pending_calls(answer(**{"0": group([0, 1], 4, messages=("recv 0<-1",))})) == (
         "not over: recv 0<-1 of the group of ranks 0, 1"
     )
-    assert in_words({}) == in_words(answer(**{"0": group([0, 1], 4)})) == ""
+    assert pending_calls({}) == pending_calls(answer(**{"0": group([0, 1], 4)})) == ""

@@ -54,10 +54,11 @@ class Noisy(FakeLauncher):
         self.sd = sd
         self.counts: Counter[str] = Counter()
 
-    def __call__(self, case, protocol, *, deadline_s):
+    def __call__(self, spec):
+        case = spec.case
         number = self.counts[case.id]
         self.step_s = lambda each: self.truth(each) * random.Random(f"{each.id} {number}").lognormvariate(0, self.sd)
-        launch = super().__call__(case, protocol, deadline_s=deadline_s)
+        launch = super().__call__(spec)
         self.counts[case.id] += 1
         return launch
 

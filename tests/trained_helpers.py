@@ -17,11 +17,11 @@ from parabench import Model
 from parabench.collectives import join
 from parabench.launch.context import LOOPBACK
 from parabench.launch.processes import run_processes
-from parabench.launch.rank_env import RankEnv
+from parabench.launch.rank import die_with_driver, join_group
+from parabench.launch.workload import RankEnv
 from parabench.models import gpt_entry
 from parabench.models.gpt import gpt
 from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
 from parabench.strategies.base import RankInfo
 from parabench.workloads import training as worker
 
@@ -67,7 +67,7 @@ def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] 
     """Train each case a few steps, all in one group, which is the first one's: they must agree in what a group is made
     of. Compare each with its reference, {id of the reference: path}, or make it: losses, every gradient of the first
     step, every parameter after the last."""
-    worker.die_with_driver()
+    die_with_driver()
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     # Every strategy's optimizer, also one that it makes itself.
@@ -75,7 +75,7 @@ def trained(cases: Sequence[Case], folder: Path, references: Mapping[str, Path] 
     rank = int(os.environ["RANK"])
     grouped = cases[0].strategy != "single"
     if grouped:
-        worker.join_group(worker.Job(cases[0], Protocol(), RankEnv(folder=folder, timeout_s=GUARD_S)), rank)
+        join_group(cases[0], RankEnv(folder=folder, timeout_s=GUARD_S), rank)
     for number, case in enumerate(cases):
         with wide(case):
             outcome = train_visibly(case, rank)

@@ -10,11 +10,12 @@ import torch
 from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import all_verified, case
 from parabench.collectives.stream_queue import StreamQueue
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.versions import SHARED_GPU, SHARED_GPU_SINCE
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import MIB, Status
-from parabench.workloads.collectives_launch import launch_collective
 
 SLEEP_S = 0.05
 CYCLES_PER_S = 1_500_000_000
@@ -135,7 +136,7 @@ def _collectives(device: torch.device, backend: str) -> Seen:
             device=device.type,
             backend=backend,
         )
-        seen = launch_collective(each, QUICK, deadline_s=120.0)
+        seen = launch(LaunchSpec.of(each, QUICK, deadline_s=120.0))
         if seen.status is not Status.OK:
             bad.append(f"{op} {redop} {algorithm}: {seen.status}: {seen.failure}")
     said = "; ".join(bad)[:1500] if bad else f"{len(OPERATIONS)} operations, every element right"

@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.gpu.check import Seen
 from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Status
@@ -25,7 +26,7 @@ def case(device: torch.device, **fields: Any) -> Case:
 
 
 def launched(each: Case, protocol: Protocol = SHORT, deadline_s: float = DEADLINE_S) -> Launch:
-    return launch(each, protocol, deadline_s=deadline_s)
+    return launch(LaunchSpec.of(each, protocol, deadline_s=deadline_s))
 
 
 def all_verified(cases: Sequence[Case], protocol: Protocol = SHORT) -> Seen:

@@ -24,10 +24,10 @@ from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan
 from parabench.plan.suite import Suite, load_suite
 from parabench.session.progress import outcome
 from parabench.session.resume import check_traces, reopened
-from parabench.session.runner import LaunchFunction, Session
-from parabench.session.session import Request, TrainingOpened, begin, plan_request, real_launch
+from parabench.session.runner import Executor, Session, executor_of
+from parabench.session.session import Request, TrainingOpened, begin, plan_request
 from parabench.signals import STOPPED, Interrupted, die_with_parent, stop_signals
-from parabench.store.record import AnyCase, Launch, Status
+from parabench.store.record import TRACES, AnyCase, Launch, Status
 from parabench.store.schema import SCHEMA_VERSION
 from parabench.store.store import Store
 
@@ -60,7 +60,7 @@ class Told:
 class Side:
     """What a side does when it is asked. `launch` stands in for real processes in tests."""
 
-    def __init__(self, tell: Tell, launch: LaunchFunction | None = None) -> None:
+    def __init__(self, tell: Tell, launch: Executor | None = None) -> None:
         self._tell, self._launch = tell, launch
         self._planned: tuple[Request, Suite, TrainingPlan] | None = None
         self._shared: TrainingPlan | None = None
@@ -148,11 +148,12 @@ class Side:
 
         self._session = Session(
             plan=opened.plan,
-            launch=self._launch or real_launch(store.path.parent),
+            launch=self._launch or executor_of(),
             keep=keep,
             progress=Told(self._tell, deadline_s),
             done=opened.done,
             references=dict(opened.references),
+            traces=store.path.parent / TRACES,
             replan=lambda changed: store.replan(opened.session_id, changed.to_dict()),
         )
 

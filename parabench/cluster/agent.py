@@ -7,7 +7,8 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from parabench.cluster import fingerprint
@@ -19,9 +20,10 @@ from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
 from parabench.launch import blobs
 from parabench.launch.context import LOST, Abort
-from parabench.launch.node import Course, run_on_node
+from parabench.launch.node import run_on_node
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreClient, StoreLost
+from parabench.launch.workload import workload_of
 from parabench.signals import Interrupted
 
 # How often a node that has not reached node 0 tries again, and how often it says so.
@@ -38,13 +40,13 @@ LAST_WORD_S = 3.0
 
 @dataclass(slots=True, kw_only=True)
 class NodeAgent:
-    """One node that is not node 0. `facts` and `environment` are what it says of itself; `course_of` makes of an order
-    what its ranks do; `say` tells the user a line."""
+    """One node that is not node 0. `facts` and `environment` are what it says of itself; its
+    ranks leave traces in the folder `traces`; `say` tells the user a line."""
 
     site: Topology
     facts: Mapping[str, Any]
     environment: Mapping[str, Any]
-    course_of: Callable[[LaunchSpec], Course]
+    traces: Path
     say: Callable[[str], None]
     # Since when node 0 has been waited for, unless it has let this node in.
     _since: float = field(default_factory=time.monotonic)
@@ -135,7 +137,7 @@ class NodeAgent:
                 self._line.ask(lambda store: store.set(f"bye/{ticket}", ""), timeout_s=LAST_WORD_S)
                 self.say(f"node {node}: {said['end']['why']}")
                 return int(said["end"]["code"])
-            order = LaunchSpec.from_dict(said["order"])
+            order = LaunchSpec.from_dict(said["order"], self.traces)
             if node < order.nodes:
                 self._launch(order, node, number, address, way)
             number += 1
@@ -190,7 +192,8 @@ class NodeAgent:
         )
         self._word, self._number = team.word, number
         try:
-            part = run_on_node(self.course_of(order), order.deadline_s + LATER_S, team)
+            later = replace(order, deadline_s=order.deadline_s + LATER_S)
+            part = run_on_node(later, workload_of(order.kind), team)
         finally:
             self._word, self._number = None, None
             if team.line:

@@ -17,9 +17,11 @@ from parabench.cluster.topology import Topology
 from parabench.errors import NodeGone, UsageError
 from parabench.launch import blobs
 from parabench.launch.context import DEAD_AFTER_S, LOST, STOP, Abort, LaunchContext
-from parabench.launch.node import NodeResult
+from parabench.launch.node import run_on_node
+from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreClient
+from parabench.launch.workload import Workload
 from parabench.signals import Interrupted, stop_signals
 from parabench.store.record import Launch
 
@@ -96,15 +98,21 @@ class Coordinator:
 
     # ---- launches
 
+    def run(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
+        """As `Nodes.run`."""
+        with self.launching(spec, workload) as context:
+            here = run_on_node(spec, workload, context)
+            return [here, *self.gather(spec, workload, context)]
+
     @contextmanager
-    def launching(self, order: LaunchSpec) -> Iterator[LaunchContext]:
+    def launching(self, order: LaunchSpec, workload: Workload) -> Iterator[LaunchContext]:
         """Give `order` to the nodes that it needs, and wait for those that are not there; this node's view of them.
 
         Raises NodeGone, and Interrupted when any node is asked to stop.
         """
         self.wait_for(order.nodes)
         word = Abort()
-        team = LaunchContext(ranks_per_node=order.ranks_per_node, word=word)
+        team = LaunchContext(ranks_per_node=workload.ranks(order), word=word)
         number = self._next
         if order.nodes > 1:
             self._next += 1
@@ -134,25 +142,31 @@ class Coordinator:
             if team.line:
                 team.line.end()
 
-    def gather(self, order: LaunchSpec, team: LaunchContext, deadline_s: float) -> tuple[list[NodeResult], str | None]:
-        """What the other nodes of a launch saw, and which was lost, in words. This node's ranks are over."""
-        parts, lost = [], None
-        until = time.monotonic() + deadline_s + HAND_OVER_S
+    def gather(self, order: LaunchSpec, workload: Workload, team: LaunchContext) -> list[NodeResult]:
+        """What the other nodes of a launch saw, or how they were lost. This node's ranks are over."""
+        results = []
+        until = time.monotonic() + order.deadline_s + HAND_OVER_S
         for node in range(1, order.nodes):
             member, key = self._roll.members[node], f"{team.prefix}part/{node}"
             while not self._line.ask(lambda store, key=key: blobs.arrived(store, key)):  # type: ignore[misc]
                 self.check_stop()
                 if node in self._missed or time.monotonic() > until:
-                    ranks = range(node * order.ranks_per_node, (node + 1) * order.ranks_per_node)
-                    lost = lost or (
-                        f"node {node} ({member.guest.host}), which ran {_ranks(ranks)}, was lost: no sign of life for "
+                    host, ranks = (
+                        member.guest.host,
+                        range(node * order.ranks_per_node, (node + 1) * order.ranks_per_node),
+                    )
+                    lost = (
+                        f"node {node} ({host}), which ran {_ranks(ranks)}, was lost: no sign of life for "
                         f"{DEAD_AFTER_S:g} s"
                     )
+                    layout, report_type = workload.marks(order), workload.report_type
+                    results.append(NodeResult.silent(node, host, ranks, layout, report_type, lost=lost))
                     break
                 time.sleep(LOOK_S)
             else:
-                parts.append(NodeResult.from_dict(self._line.ask(lambda store, key=key: blobs.take(store, key))))  # type: ignore[misc]
-        return parts, lost
+                part = self._line.ask(lambda store, key=key: blobs.take(store, key))  # type: ignore[misc]
+                results.append(NodeResult.from_dict(part, workload.report_type))
+        return results
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
         """`keep`, after which every node is told how the launch ended, in the words of `outcome`."""

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from parabench.cluster.hosting import host
 from parabench.cluster.join_requests import Door
 from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
-from parabench.launch.courses import course_of
 from parabench.launch.processes import start_launching
 from parabench.machine.machine import Machine, environment
 from parabench.signals import STOPPED, Interrupted, stop_signals
@@ -55,10 +53,9 @@ def take_place(
     if hosted is not None:
         store, way = hosted
         return Coordinator(site, way, store, Door(facts), say)
-    course = partial(course_of, traces=out / TRACES)
     try:
         with stop_signals():
-            return NodeAgent(site=site, facts=facts, environment=has, course_of=course, say=say).follow()
+            return NodeAgent(site=site, facts=facts, environment=has, traces=out / TRACES, say=say).follow()
     except Interrupted as stop:
         say(f"stopped by {stop}")
         return STOPPED

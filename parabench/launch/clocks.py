@@ -6,64 +6,52 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from parabench.launch.node import Course, NodeResult
-from parabench.store.record import SeenCall
+from parabench.launch.results import MarkLayout, NodeResult
 
 
-def align(course: Course, parts: Sequence[NodeResult]) -> list[NodeResult]:
-    """The parts with every moment on node 0's clock, as far as the first rank of each node could tell how the clocks
+def align(results: Sequence[NodeResult], layout: MarkLayout) -> list[NodeResult]:
+    """The results with every moment on node 0's clock, as far as the first rank of each node could tell how the clocks
     differ; where it could not (it did not come so far), nothing of the node is shifted."""
-    began_s = parts[0].began_s
-    return [part if part.node == 0 else _shifted(course, part, began_s) for part in parts]
+    began_s = results[0].began_s
+    return [each if each.node == 0 else _shifted(each, layout, began_s) for each in results]
 
 
-def clock_of(part: NodeResult) -> dict[str, float] | None:
+def clock_of(result: NodeResult) -> dict[str, float] | None:
     """{"offset_s", "error_s"} of a node's clock; None where it is not known."""
-    told: dict[str, float] | None = next((r["clock"] for r in part.results if r.get("clock")), None)
-    return told
+    return next((report.clock for report in result.reports if report.clock), None)
 
 
-def facts_of(parts: Sequence[NodeResult]) -> dict[str, Any]:
-    """Which ranks were where, and what it cost to look, for the record of a launch."""
-    if len(parts) == 1:
-        return {"sampler": parts[0].sampler}
+def facts_of(results: Sequence[NodeResult]) -> dict[str, Any]:
+    """Which ranks were where, and what it cost to look, for the record of a launch; of a lost node nothing is known."""
     nodes = [
         {
-            "node": part.node,
-            "host": part.host,
-            "first_rank": part.first_rank,
-            "ranks": len(part.results),
-            "clock": clock_of(part),
-            "sampler": part.sampler,
+            "node": each.node,
+            "host": each.host,
+            "first_rank": each.first_rank,
+            "ranks": len(each.reports),
+            "clock": clock_of(each),
+            "sampler": each.sampler,
         }
-        for part in parts
+        for each in results
+        if each.lost is None
     ]
-    return {"sampler": parts[0].sampler, "nodes": nodes}
+    return {"sampler": results[0].sampler} | ({"nodes": nodes} if len(nodes) > 1 else {})
 
 
-def _shifted(course: Course, part: NodeResult, began_s: float) -> NodeResult:
-    clock = clock_of(part)
+def _shifted(result: NodeResult, layout: MarkLayout, began_s: float) -> NodeResult:
+    clock = clock_of(result)
     if clock is None:
-        return part
+        return result
     by = clock["offset_s"]
-    marks = [each.copy() for each in part.marks]
+    marks = [each.copy() for each in result.marks]
     for each in marks:
-        each[:, : course.moments] += by
+        each[:, : layout.moments] += by
     # Readings count from when their node began: they are to count from when node 0 did.
-    later = part.began_s + by - began_s
+    later = result.began_s + by - began_s
     return replace(
-        part,
+        result,
         marks=marks,
-        results=[_result(result, by) for result in part.results],
-        device_samples=[sample._replace(t_s=sample.t_s + later) for sample in part.device_samples],
-        host_samples=[sample._replace(t_s=sample.t_s + later) for sample in part.host_samples],
+        reports=[report.later(by) for report in result.reports],
+        device_samples=[sample._replace(t_s=sample.t_s + later) for sample in result.device_samples],
+        host_samples=[sample._replace(t_s=sample.t_s + later) for sample in result.host_samples],
     )
-
-
-def _result(result: dict[str, Any], by: float) -> dict[str, Any]:
-    shifted = dict(result)
-    if "waits" in result:
-        shifted["waits"] = [[step, begin + by, end + by] for step, begin, end in result["waits"]]
-    if "collectives" in result:
-        shifted["collectives"] = [SeenCall(*call).later(by) for call in result["collectives"]]
-    return shifted

@@ -1,116 +1,175 @@
-"""How a launch ended, and its first cause: over all nodes, of which the others' ends are only the echo."""
+"""How a launch ended, and its first cause: over all nodes, of which the others' ends are only the echo. Of a hang also
+which collective it is stuck in, and who did not call it: from every rank's flight recorder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from parabench.launch.context import DEAD_AFTER_S, LOST
-from parabench.launch.hang import in_words, missing
-from parabench.launch.node import NodeResult, handed_over
+from parabench.launch.results import Marks, NodeResult, RankError
 from parabench.store.record import Failure, Status
-
-
-def reached(marks: npt.NDArray[np.float64]) -> int:
-    """How many moments of its way a rank came to; those that it skipped count."""
-    came = np.flatnonzero(~np.isnan(marks))
-    return int(came[-1]) + 1 if len(came) else 0
-
-
-def diagnose(
-    parts: Sequence[NodeResult], where: Callable[[int], str], deadline_s: float, lost: str | None = None
-) -> tuple[Status, Failure | None]:
-    """The status of a launch and, unless it is ok, its first cause. `lost` tells of a node that is gone."""
-    if lost is not None:
-        return Status.CRASHED, Failure(lost)
-    if all(part.ended.ok for part in parts):
-        return Status.OK, None
-    if any(part.ended.hung for part in parts):
-        return Status.HUNG, _hang(parts, where, deadline_s)
-    results = {result["rank"]: result for part in parts for result in part.results}
-    for part in parts:
-        rank = part.ended.rank
-        # A rank that was killed or vanished left no error; its peers' are only the echo.
-        if rank is not None and "error" not in results[rank]:
-            signal = part.ended.signal
-            how = f"by {signal}" if signal else "without a trace"
-            hint = " (the kernel's out-of-memory killer does this too)" if signal == "SIGKILL" else ""
-            message = f"ended {how}{hint}{_on(part, parts)}"
-            return Status.CRASHED, Failure(message, rank, signal, part.tails[rank - part.first_rank])
-    for part in parts:
-        if part.gone:
-            message = f"ended without a trace{_on(part, parts)}"
-            return Status.CRASHED, Failure(message, part.gone[0], None, part.tails[part.gone[0] - part.first_rank])
-        if part.ended.told == LOST and part.node:
-            message = (
-                f"node {part.node} ({part.host}) had no answer from node 0 for {DEAD_AFTER_S:g} s, and ended its ranks"
-            )
-            return Status.CRASHED, Failure(message)
-    # Errors of several nodes have no clock in common; those of a node that was told to end are echoes.
-    causes = [part for part in parts if part.ended.told is None and any("error" in each for each in part.results)]
-    errors = [(part, each) for part in causes or parts for each in part.results if "error" in each]
-    if not errors:
-        told = next((part.ended.told for part in parts if part.ended.told), None)
-        return Status.CRASHED, Failure(f"every node ended its ranks, told that the launch was {told}")
-    part, first = min(errors, key=lambda found: _moment(*found))
-    error = first["error"]
-    status = Status.OOM if error["oom"] else Status.FAILED
-    return status, Failure(error["message"] + _on(part, parts), first["rank"], None, error["traceback"])
-
-
-def _moment(part: NodeResult, result: dict[str, Any]) -> tuple[bool, float]:
-    """When it failed, on the clock of its node; that another rank's end ended it, it says itself."""
-    message = result["error"]["message"]
-    return any(echo in message for echo in ECHOES), result["error"]["at"] - part.began_s
-
 
 # What gloo, NCCL and the store say in a rank whose peer is gone.
 ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
 
 
-def _on(part: NodeResult, parts: Sequence[NodeResult]) -> str:
-    return f" on node {part.node} ({part.host})" if len(parts) > 1 else ""
+def diagnose(
+    nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float
+) -> tuple[Status, Failure | None]:
+    """The status of a launch and, unless it is ok, its first cause; `position` says in words how far marks came."""
+    lost = next((node.lost for node in nodes if node.lost), None)
+    if lost is not None:
+        return Status.CRASHED, Failure(lost)
+    if all(node.outcome.ok for node in nodes):
+        return Status.OK, None
+    if any(node.outcome.hung for node in nodes):
+        return Status.HUNG, _hang(nodes, position, deadline_s)
+    failed = {report.rank: report.error for node in nodes for report in node.reports}
+    for node in nodes:
+        rank = node.outcome.rank
+        # A rank that was killed or vanished left no error; its peers' are only the echo.
+        if rank is not None and failed[rank] is None:
+            signal = node.outcome.signal
+            how = f"by {signal}" if signal else "without a trace"
+            hint = " (the kernel's out-of-memory killer does this too)" if signal == "SIGKILL" else ""
+            message = f"ended {how}{hint}{_on(node, nodes)}"
+            return Status.CRASHED, Failure(message, rank, signal, node.tails[rank - node.first_rank])
+    for node in nodes:
+        if node.vanished:
+            first = node.vanished[0]
+            message = f"ended without a trace{_on(node, nodes)}"
+            return Status.CRASHED, Failure(message, first, None, node.tails[first - node.first_rank])
+        if node.outcome.aborted_by == LOST and node.node:
+            message = (
+                f"node {node.node} ({node.host}) had no answer from node 0 for {DEAD_AFTER_S:g} s, and ended its ranks"
+            )
+            return Status.CRASHED, Failure(message)
+    errors = [(node, report.rank, report.error) for node in nodes for report in node.reports if report.error]
+    # Errors of several nodes have no clock in common; those of a node that was told to end are echoes.
+    causes = [each for each in errors if each[0].outcome.aborted_by is None]
+    if not errors:
+        why = next((node.outcome.aborted_by for node in nodes if node.outcome.aborted_by), None)
+        return Status.CRASHED, Failure(f"every node ended its ranks, told that the launch was {why}")
+    node, rank, error = min(causes or errors, key=lambda found: _moment(found[0], found[2]))
+    status = Status.OOM if error.oom else Status.FAILED
+    return status, Failure(error.message + _on(node, nodes), rank, None, error.traceback)
 
 
-def _hang(parts: Sequence[NodeResult], where: Callable[[int], str], deadline_s: float) -> Failure:
-    """Whoever came least far is what the others waited for; a rank that left its result came to the end.
+def _moment(node: NodeResult, error: RankError) -> tuple[bool, float]:
+    """When it failed, on the clock of its node; that another rank's end ended it, it says itself."""
+    return any(echo in error.message for echo in ECHOES), error.at - node.began_s
+
+
+def _on(node: NodeResult, nodes: Sequence[NodeResult]) -> str:
+    return f" on node {node.node} ({node.host})" if len(nodes) > 1 else ""
+
+
+def reached(marks: Marks) -> int:
+    """How many moments of its way a rank came to; those that it skipped count."""
+    came = np.flatnonzero(~np.isnan(marks))
+    return int(came[-1]) + 1 if len(came) else 0
+
+
+def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float) -> Failure:
+    """Whoever came least far is what the others waited for; a rank that left its report came to the end.
 
     On CUDA that is where the device came to, as far as it is known: the host may have enqueued all the rest. Where one
     rank alone has not called a collective that others are in, that rank it is.
     """
     answers = {
         rank: answer
-        for part in parts
-        for rank, answer in zip(part.ranks, part.answers or [{}] * len(part.results), strict=True)
+        for node in nodes
+        for rank, answer in zip(node.ranks, node.answers or [{}] * len(node.reports), strict=True)
     }
-    results = [result for part in parts for result in part.results]
-    marks = [each for part in parts for each in part.marks]
-    tails = [tail for part in parts for tail in part.tails or [""] * len(part.results)]
-    stacked = {rank for part in parts for rank in part.stacked}
+    reports = [report for node in nodes for report in node.reports]
+    marks = [each for node in nodes for each in node.marks]
+    tails = [tail for node in nodes for tail in node.tails or [""] * len(node.reports)]
+    stacked = {rank for node in nodes for rank in node.stacked}
     # Of devices that came equally far the one is behind whose host has enqueued least.
     hosts = [answer.get("enqueued", 0) for answer in answers.values()]
-    progress = [(reached(m), host, handed_over(r)) for m, host, r in zip(marks, hosts, results, strict=True)]
+    progress = [(reached(m), host, r.reported) for m, host, r in zip(marks, hosts, reports, strict=True)]
     least = [rank for rank, at in enumerate(progress) if at == min(progress)]
     # Among equals, the one that could not write its stack down when it was asked to is stopped.
     silent = [rank for rank in least if rank not in stacked]
-    absent = next(iter(missing(answers)), None)
+    missing = next(iter(missing_calls(answers)), None)
     if len(silent) == 1:
         least = silent
-    elif absent and len(absent.absent) == 1:
-        least = list(absent.absent)
-    far = where(progress[least[0]][0])
+    elif missing and len(missing.absent) == 1:
+        least = list(missing.absent)
+    far = position(progress[least[0]][0])
     if len(least) == 1:
         rank = least[0]
         message = f"it came {'least far, ' if progress[rank] == min(progress) else ''}{far}"
         if (enqueued := answers[rank].get("enqueued")) is not None:
-            message += f" (its device; its host had enqueued {where(enqueued)})"
-        message += next(_on(part, parts) for part in parts if rank in part.ranks)
+            message += f" (its device; its host had enqueued {position(enqueued)})"
+        message += next(_on(node, nodes) for node in nodes if rank in node.ranks)
     else:
         rank, message = None, f"{len(least)} ranks came equally far, {far}; their stacks say where each waits"
-    if absent:
-        message += f"; {absent}"
-    stacks = [f"rank {r}: {in_words(answers[r])}".rstrip(": ") + f":\n{tail}" for r, tail in enumerate(tails)]
+    if missing:
+        message += f"; {missing}"
+    stacks = [f"rank {r}: {pending_calls(answers[r])}".rstrip(": ") + f":\n{tail}" for r, tail in enumerate(tails)]
     return Failure(f"no end after {deadline_s:g} s; {message}", rank=rank, traceback="\n".join(stacks))
+
+
+@dataclass(frozen=True, slots=True)
+class MissingCall:
+    """The first collective of a group that some ranks wait in, and those of the group that did not call it."""
+
+    operation: str
+    number: int
+    group: tuple[int, ...]
+    waiting: tuple[int, ...]
+    absent: tuple[int, ...]
+
+    def __str__(self) -> str:
+        who = f"{_ranks(self.absent)} {'has' if len(self.absent) == 1 else 'have'} not called"
+        return (
+            f"{who} {self.operation} number {self.number} of the group of {_ranks(self.group)}, in which "
+            f"{_ranks(self.waiting)} {'waits' if len(self.waiting) == 1 else 'wait'}"
+        )
+
+
+def missing_calls(answers: Mapping[int, Mapping[str, Any]]) -> list[MissingCall]:
+    """What is missing in each group, groups with the fewest absent ranks first; `answers` are `probes.hang`'s by rank.
+
+    A rank that did not answer at all is absent nowhere: what it called is not known.
+    """
+    found = []
+    groups = {
+        (name, tuple(told["ranks"])): None for each in answers.values() for name, told in each.get("groups", {}).items()
+    }
+    for name, ranks in groups:
+        told = {rank: _of(answers[rank], name, ranks) for rank in ranks if "groups" in answers.get(rank, {})}
+        first = min((each["pending"][0][0] for each in told.values() if each["pending"]), default=None)
+        if first is None:
+            continue
+        waiting = {rank: op for rank, each in told.items() for number, op in each["pending"] if number == first}
+        absent = tuple(rank for rank, each in told.items() if each["last"] < first)
+        if absent:
+            operation = next(iter(waiting.values()))
+            found.append(MissingCall(operation, first, ranks, tuple(sorted(waiting)), absent))
+    return sorted(found, key=lambda each: (len(each.absent), each.group))
+
+
+def pending_calls(answer: Mapping[str, Any]) -> str:
+    """What one rank's flight recorder has that is not over, in a line; empty where there is nothing to say."""
+    said = []
+    for told in answer.get("groups", {}).values():
+        pending = [f"{operation} {number}" for number, operation in told["pending"]] + list(told["messages"])
+        if pending:
+            said.append(f"{', '.join(pending)} of the group of {_ranks(told['ranks'])}")
+    return "not over: " + "; ".join(said) if said else ""
+
+
+def _of(answer: Mapping[str, Any], name: str, ranks: Sequence[int]) -> Mapping[str, Any]:
+    """What a rank has of a group; nothing where it called none of its collectives, or has another by that name."""
+    told: Mapping[str, Any] = answer["groups"].get(name, {})
+    return told if told.get("ranks") == list(ranks) else {"last": 0, "pending": []}
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"

@@ -53,14 +53,14 @@ TALKATIVE = (
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
     """How a node's ranks ended. `rank`, counted over all nodes, and `signal` tell of the first that torch elastic saw
-    fail. `told` is why another node, or who asked to stop, had them ended; `killed` are the processes that still ran
-    then, and what became of those says nothing."""
+    fail. `aborted_by` is why another node, or who asked to stop, had them ended; `killed` are the processes that still
+    ran then, and what became of those says nothing."""
 
     ok: bool
     hung: bool = False
     rank: int | None = None
     signal: str | None = None
-    told: str | None = None
+    aborted_by: str | None = None
     killed: tuple[int, ...] = ()
 
 
@@ -133,7 +133,7 @@ def run_processes(
             elastic_launch(config, entry)(*args)
         except ChildFailedError as error:
             if team.word.why is not None:
-                return ProcessOutcome(ok=False, told=team.word.why, killed=deadline.killed)
+                return ProcessOutcome(ok=False, aborted_by=team.word.why, killed=deadline.killed)
             team.tell(HUNG if deadline.passed else FAILED)
             rank, failure = next(iter(error.failures.items()))
             name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
@@ -142,7 +142,7 @@ def run_processes(
             return ProcessOutcome(ok=False, hung=deadline.passed, rank=rank, signal=name)
         except SignalException as stop:
             if team.word.why is not None:
-                return ProcessOutcome(ok=False, told=team.word.why, killed=deadline.killed)
+                return ProcessOutcome(ok=False, aborted_by=team.word.why, killed=deadline.killed)
             if deadline.forced:
                 team.tell(HUNG)
                 return ProcessOutcome(ok=False, hung=True)
@@ -153,7 +153,7 @@ def run_processes(
                 _kill(process, signal.SIGKILL)
             psutil.wait_procs(left, timeout=SHUTDOWN_TIMEOUT_S)
     # Ranks that were done when another node's were not: the launch as a whole is not.
-    return ProcessOutcome(ok=team.word.why is None, told=team.word.why, killed=deadline.killed)
+    return ProcessOutcome(ok=team.word.why is None, aborted_by=team.word.why, killed=deadline.killed)
 
 
 def log_tail(logs: Path, rank: int, lines: int = 40) -> str:

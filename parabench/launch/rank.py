@@ -11,15 +11,16 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import FileStore
 
 from parabench.collectives import join as membership
-from parabench.launch.rank_env import RankEnv
+from parabench.launch.results import RankError, RankReport
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.probes import hang
 from parabench.probes.sampler import leave_pid
@@ -27,50 +28,39 @@ from parabench.signals import die_with_parent
 from parabench.store.record import AnyCase
 
 
-class RankJob(Protocol):
-    """What the driver sends to every rank. In its venue's folder ranks leave their results."""
-
-    @property
-    def case(self) -> AnyCase: ...
-    @property
-    def venue(self) -> RankEnv: ...
-
-
-AJob = TypeVar("AJob", bound=RankJob)
-
-
-def hand_over(job: AJob, measure: Callable[[AJob, int], dict[str, Any]]) -> None:
-    """Call `measure(job, rank)` and leave what it returns, or why it could not, in the job's folder.
+def main(workload: Workload, spec: LaunchSpec, env: RankEnv) -> None:
+    """The entry of every rank: measure, and leave what there is to hand over, or why there is nothing, in its folder.
 
     A rank is a fresh process with torch elastic's environment (RANK, WORLD_SIZE, ...).
     """
+    die_with_driver()
     rank = int(os.environ["RANK"])
-    leave_pid(job.venue.folder, rank)
-    hang.listen(job.venue.folder, rank)
-    # Ranks inherit what the fork server's environment was when it started; a launch's own travels with its job.
-    os.environ.update(job.venue.environment)
+    leave_pid(env.folder, rank)
+    hang.listen(env.folder, rank)
+    # Ranks inherit what the fork server's environment was when it started; a launch's own travels with it.
+    os.environ.update(env.environment)
     failed = False
     try:
-        text = json.dumps({"rank": rank, **measure(job, rank)})
+        text = json.dumps(workload.measure(spec, env, rank).to_dict())
     except BaseException as error:
         failed = True
         hang.settle()
-        text = json.dumps({"rank": rank, "error": told_of(error)})
-    _write(job.venue.folder / f"rank{rank}.json", text)
+        text = json.dumps(RankReport(rank=rank, error=error_of(error)).to_dict())
+    _write(report_path(env.folder, rank), text)
     if failed:
         # When a rank dies, its peers fail a moment later: let the driver see the first cause first.
         time.sleep(0.25)
         sys.exit(1)
 
 
-def told_of(error: BaseException) -> dict[str, Any]:
-    """What a rank hands over of the error that it is handling, as JSON can hold it; `at` is on this process' clock."""
-    return {
-        "at": time.perf_counter(),
-        "message": in_a_line(error),
-        "traceback": traceback.format_exc(),
-        "oom": is_out_of_memory(error),
-    }
+def report_path(folder: Path, rank: int) -> Path:
+    """Where a rank leaves its report."""
+    return folder / f"rank{rank}.json"
+
+
+def error_of(error: BaseException) -> RankError:
+    """What a rank hands over of the error that it is handling."""
+    return RankError(time.perf_counter(), in_a_line(error), traceback.format_exc(), is_out_of_memory(error))
 
 
 def in_a_line(error: BaseException) -> str:
@@ -126,14 +116,14 @@ def local_device() -> torch.device:
     return torch.device(accelerator.TYPE, int(os.environ["LOCAL_RANK"]) % accelerator.api().device_count())
 
 
-def join_group(job: RankJob, rank: int) -> dict[str, Any]:
-    """Join the other ranks, and say how this host's clock differs from node 0's where the rank is to tell it.
+def join_group(case: AnyCase, env: RankEnv, rank: int) -> dict[str, float] | None:
+    """Join the other ranks; {"offset_s", "error_s"} of how this host's clock differs from node 0's where the rank is to
+    tell it.
 
     On one node they meet through a file: nothing listens but the backend, and that on loopback only.
     """
-    case, meeting = job.case, job.venue.meeting
-    timeout_s, path = job.venue.timeout_s, str(job.venue.folder / "store")
-    store = meeting.store(timeout_s) if meeting else FileStore(path, case.world_size)
+    meeting = env.meeting
+    store = meeting.store(env.timeout_s) if meeting else FileStore(str(env.folder / "store"), case.world_size)
     membership.join(
         algorithm=case.algorithm,
         backend=case.backend,
@@ -141,10 +131,9 @@ def join_group(job: RankJob, rank: int) -> dict[str, Any]:
         world_size=case.world_size,
         ranks_per_node=case.ranks_per_node,
         store=store,
-        timeout_s=timeout_s,
+        timeout_s=env.timeout_s,
     )
-    clock = meeting.clock(store, rank) if meeting else None
-    return {"clock": clock} if clock else {}
+    return meeting.clock(store, rank) if meeting else None
 
 
 def loaded_nccl(case: AnyCase) -> dict[str, str]:

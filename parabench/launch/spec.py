@@ -1,60 +1,86 @@
-"""What node 0 lets all nodes do: one launch. As JSON it travels through the rendezvous store, and is checked there."""
+"""What is launched. As it is it goes to the ranks; as JSON through the rendezvous store to other nodes, where it is
+checked. Free of torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from parabench.plan.case import Case
-from parabench.plan.plan import KINDS
-from parabench.plan.protocol import LinkProtocol
 from parabench.store.record import AnyCase
-
-# What a session measures, and what is measured before it.
-ORDERS: dict[str, tuple[type[Any], type[Any]]] = {**KINDS, "links": (Case, LinkProtocol)}
+from parabench.workloads import WORKLOADS, kind_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """A case to be launched on its nodes, and how."""
+    """One launch: cases that share its ranks, how each is measured, and after how many seconds the launch counts as
+    hung. Traces that the protocol asks for go into the folder `traces` of each node; None: none are written.
+
+    Raises ValueError for cases that cannot share ranks.
+    """
 
     kind: str
-    case: AnyCase
+    cases: tuple[AnyCase, ...]
     protocol: Any
     deadline_s: float
+    traces: Path | None = None
+
+    def __post_init__(self) -> None:
+        if len({(each.world_size, each.nodes, each.device, each.backend) for each in self.cases}) != 1:
+            raise ValueError("the cases of a launch must have one world size, nodes, device and backend in common")
+
+    @classmethod
+    def of(cls, case: AnyCase, protocol: Any, deadline_s: float, traces: Path | None = None) -> LaunchSpec:
+        """The launch of one case; its kind is told by the protocol."""
+        return cls(kind=kind_of(protocol), cases=(case,), protocol=protocol, deadline_s=deadline_s, traces=traces)
+
+    @property
+    def case(self) -> Any:
+        """The case of a launch that has one."""
+        (only,) = self.cases
+        return only
+
+    @property
+    def world_size(self) -> int:
+        """How many devices take part; a rank each, unless one process drives several."""
+        return self.cases[0].world_size
 
     @property
     def nodes(self) -> int:
         """How many nodes take part: the first ones."""
-        return self.case.nodes
+        return self.cases[0].nodes
 
     @property
     def ranks_per_node(self) -> int:
         """How many ranks each of them starts."""
-        return self.case.world_size // self.case.nodes
+        return self.world_size // self.nodes
 
-    @classmethod
-    def of(cls, case: AnyCase, protocol: Any, deadline_s: float) -> LaunchSpec:
-        """The order to launch `case`; its kind is told by the protocol."""
-        kind = next(kind for kind, (_, type_) in ORDERS.items() if isinstance(protocol, type_))
-        return cls(kind=kind, case=case, protocol=protocol, deadline_s=deadline_s)
+    @property
+    def device(self) -> str:
+        """The kind of device: `cpu` or `cuda`."""
+        return self.cases[0].device
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
         return {
             "kind": self.kind,
-            "case": self.case.to_dict(),
+            "cases": [case.to_dict() for case in self.cases],
             "protocol": asdict(self.protocol),
             "deadline_s": self.deadline_s,
+            "traces": self.traces and str(self.traces),
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> LaunchSpec:
-        """The reverse of `to_dict`. Raises UsageError for what is no case."""
-        case, protocol = ORDERS[values["kind"]]
-        return cls(
+    def from_dict(cls, values: Mapping[str, Any], traces: Path | None = None) -> LaunchSpec:
+        """The reverse of `to_dict`; with `traces` they go to that folder of this node. Raises UsageError for what is no
+        case."""
+        entry = WORKLOADS[values["kind"]]
+        asked = values["traces"] and Path(values["traces"])
+        return LaunchSpec(
             kind=values["kind"],
-            case=case.from_dict(values["case"]),
-            protocol=protocol(**values["protocol"]),
+            cases=tuple(entry.case_type.from_dict(case) for case in values["cases"]),
+            protocol=entry.protocol_type(**values["protocol"]),
             deadline_s=values["deadline_s"],
+            traces=asked and (traces or asked),
         )

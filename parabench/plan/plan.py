@@ -16,8 +16,6 @@ from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import DEFAULTS, DEVICES, Case
-from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.defaults import unchosen
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
@@ -26,6 +24,7 @@ from parabench.plan.suite import BATCH_PER_RANK, Suite, Sweep
 from parabench.plan.validate import check, check_fit, check_names, exceeds_machine, missing_requirement, needs_nccl
 from parabench.store.record import AnyCase
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
+from parabench.workloads import WORKLOADS, kind_of
 
 
 class AnyProtocol(Interface):
@@ -39,12 +38,6 @@ class AnyProtocol(Interface):
 
 C = TypeVar("C", bound=AnyCase)
 P = TypeVar("P", bound=AnyProtocol)
-
-# What a session can measure: its kind of case, and of protocol.
-KINDS: dict[str, tuple[type[Any], type[Any]]] = {
-    "training": (Case, Protocol),
-    "collectives": (CollectiveCase, CollectiveProtocol),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +73,8 @@ class Plan(Generic[C, P]):
 
     @property
     def kind(self) -> str:
-        """What the session measures: a key of KINDS."""
-        return next(kind for kind, (_, protocol) in KINDS.items() if isinstance(self.protocol, protocol))
+        """What the session measures: a key of WORKLOADS."""
+        return kind_of(self.protocol)
 
     @property
     def blocks(self) -> int:
@@ -136,9 +129,10 @@ class Plan(Generic[C, P]):
         """The reverse of `to_dict`; without a kind it is of training. Raises UsageError for what a newer version
         planned: without the fields that are not known here, launches of another sort would be pooled with its own."""
         kind = values.get("kind", "training")
-        if kind not in KINDS:
+        entry = WORKLOADS.get(kind)
+        if entry is None or not entry.planned:
             raise UsageError(f"a session that measures {kind!r} is not known to this parabench; upgrade it")
-        case, protocol = KINDS[kind]
+        case, protocol = entry.case_type, entry.protocol_type
         told = [(case, each) for each in values["cases"]] + [(protocol, values["protocol"])]
         new = dict.fromkeys(name for of, fields in told for name in unknown_fields(of, fields))
         if new:
@@ -162,7 +156,7 @@ TrainingPlan = Plan[Case, Protocol]
 
 def stored_protocol(kind: str, values: dict[str, Any]) -> Any:
     """The protocol of a stored plan of that kind, of which all fields are known."""
-    return KINDS[kind][1](**values)
+    return WORKLOADS[kind].protocol_type(**values)
 
 
 def unknown_fields(of: type[Any], values: Mapping[str, Any]) -> list[str]:

@@ -56,14 +56,14 @@ def checksum(tensor: Tensor) -> Tensor:
     return total
 
 
-def replicas_apart(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A fact for `verify`: the first parameter in which a rank's replica is not rank 0's, those ranks, and in how many
-    parameters; nothing where all are equal."""
-    first: Mapping[str, int] = results[0].get("fingerprints", {}) if results else {}
+def replicas_apart(checksums: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+    """A fact for `verify` of what `fingerprints` gave on each rank: the first parameter in which a rank's replica is
+    not rank 0's, those ranks, and in how many parameters; nothing where all are equal."""
+    first = checksums[0] if checksums else {}
     apart = {
         name: ranks
         for name, own in first.items()
-        if (ranks := [rank for rank, each in enumerate(results) if each.get("fingerprints", {}).get(name, own) != own])
+        if (ranks := [rank for rank, each in enumerate(checksums) if each.get(name, own) != own])
     }
     if not apart:
         return {}

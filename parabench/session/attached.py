@@ -22,6 +22,7 @@ from parabench.cluster.attached.store import SharedStore, enter
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import NodeGone, UsageError
 from parabench.files import remove_abandoned
+from parabench.launch.launcher import launch
 from parabench.launch.store_client import StoreLost
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.case import Case
@@ -177,12 +178,13 @@ def _walk(store: Store, opened: TrainingOpened, console: Console, lead: RankCoor
     def walk(keep: Callable[[Launch], None], progress: Progress) -> Session:
         return SharedSession(
             plan=opened.plan,
-            launch=lead.launch,
+            launch=partial(launch, nodes=lead),
             keep=keep,
             progress=progress,
             done=opened.done,
             references=dict(opened.references),
             lead=lead,
+            traces=store.path.parent / TRACES,
         )
 
     return walk_session(store, opened, console, walk, go_on="the same command with --resume")

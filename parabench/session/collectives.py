@@ -50,7 +50,7 @@ from parabench.session.resume import (
     resume_command,
     store_in,
 )
-from parabench.session.runner import CollectiveWalk, LaunchOf, Progress
+from parabench.session.runner import CollectiveWalk, Executor, Progress, executor_of
 from parabench.session.walking import concluding, walk_session
 from parabench.signals import STOPPED
 from parabench.store.record import MIB, Launch, check_label
@@ -71,7 +71,6 @@ COMMENT = "# "
 
 CollectivePlan = Plan[CollectiveCase, CollectiveProtocol]
 CollectiveOpened = Opened[CollectiveCase, CollectiveProtocol]
-CollectiveLaunch = LaunchOf[CollectiveCase, CollectiveProtocol]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,7 @@ class CollectivesRequest:
         return [f"{name}={getattr(self, name)}" for name in self.plans()] + ["resume"] * self.resume
 
 
-def run_collectives(request: CollectivesRequest, console: Console, launch: CollectiveLaunch | None = None) -> int:
+def run_collectives(request: CollectivesRequest, console: Console, launch: Executor | None = None) -> int:
     """Run the request and return the exit code; `launch` stands in for real processes in tests.
 
     Raises UsageError before anything is launched or recorded.
@@ -146,7 +145,7 @@ def _lead(
     machine: Machine,
     crew: Coordinator | None,
     console: Console,
-    launch: CollectiveLaunch | None,
+    launch: Executor | None,
 ) -> tuple[int, int]:
     """Run the request here, where the store is kept, with the `crew` of other nodes: the exit code, and the session."""
     path = request.out / STORE_NAME
@@ -172,12 +171,12 @@ def _lead(
         again = resume_command(store.path, NAME, *crew.site.words) if crew else None
 
         def walk(keep: Callable[[Launch], None], progress: Progress) -> CollectiveWalk:
-            here: Any = launch if launch is not None else _real_launch()
+            here = launch or executor_of(crew)
             if request.links:
-                measure_links(store, session, machine, crew, lambda line: say(console, COMMENT + line))
+                measure_links(store, session, machine, lambda line: say(console, COMMENT + line), here)
             return CollectiveWalk(
                 plan=session.plan,
-                launch=partial(here, crew=crew) if crew else here,
+                launch=here,
                 keep=crew.keeping(keep, outcome) if crew else keep,
                 progress=progress,
                 done=session.done,
@@ -294,14 +293,6 @@ def _check_json(path: Path, out: Path) -> None:
         check_writable(path.resolve().parent, "folder", "--json")
     elif not os.access(path, os.W_OK):
         raise UsageError(f"{path} cannot be written; give another file for --json")
-
-
-def _real_launch() -> CollectiveLaunch:
-    from parabench.launch.processes import start_launching
-    from parabench.workloads.collectives_launch import launch_collective
-
-    start_launching()
-    return launch_collective
 
 
 def conclude(path: Path, session_id: int, console: Console, json_file: Path | None) -> None:

@@ -16,13 +16,14 @@ from parabench.machine.peaks import DEVICES, peak_of
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.plan.plan import KINDS, stored_protocol, unknown_fields
+from parabench.plan.plan import stored_protocol, unknown_fields
 from parabench.plan.protocol import Protocol
 from parabench.serve.text import duration
 from parabench.session.resume import Opened
 from parabench.session.runner import EXPLAINING, SURE_FLOPS, reference_protocol, training_operations, turns_left
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Status
 from parabench.store.store import load
+from parabench.workloads import kind_of
 
 # A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.
 LAUNCH_S = 0.1
@@ -69,7 +70,7 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
     for number, text in zip(results.session["id"], results.session["plan"], strict=True):
         plan = json.loads(text) or {}
         kind = plan.get("kind", "training")
-        if kind not in KINDS or not isinstance(protocol, KINDS[kind][1]) or "protocol" not in plan:
+        if kind != kind_of(protocol) or "protocol" not in plan:
             continue
         # What a newer version did with fields that are not known here may have taken any time.
         if unknown_fields(type(protocol), plan["protocol"]):

@@ -5,37 +5,34 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parabench.analysis.text import format
+from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.protocol import ROUND_S, TOO_QUICK, LinkProtocol
 from parabench.serve.text import duration
 from parabench.session.resume import Opened
+from parabench.session.runner import Executor
 from parabench.store.store import Store, load
-from parabench.workloads.link_pairs import schedule
-
-if TYPE_CHECKING:  # it brings torch
-    from parabench.cluster.coordinator import Coordinator
-
+from parabench.workloads.link_pairs import most_s, schedule
 
 NONE = "none to measure, every case has one rank"
 
 
 def measure_links(
-    store: Store, opened: Opened[Any, Any], machine: Machine, crew: Coordinator | None, say: Callable[[str], None]
+    store: Store, opened: Opened[Any, Any], machine: Machine, say: Callable[[str], None], launch: Executor
 ) -> None:
     """Measure the links of a session that has begun, unless it has all; `say` tells the user a line.
 
     What cannot be measured is kept as unknown, with its reason, and the session goes on. Raises Interrupted when it is
-    asked to stop, NodeGone when a node of the `crew` does not come back.
+    asked to stop, NodeGone when a node does not come back.
     """
     from parabench.analysis.links import link_table, tiers_of, tiers_said
     from parabench.analysis.session import select_session
     from parabench.analysis.warnings.links import check_links
-    from parabench.workloads.links_launch import measure
 
     if has_links(store.path, opened.session_id):
         return
@@ -44,7 +41,9 @@ def measure_links(
         say(f"links: {NONE}")
         return
     say(f"links: measuring them between {case.world_size} ranks")
-    store.add_links(opened.session_id, *measure(case, LinkProtocol(), crew=crew))
+    protocol = LinkProtocol()
+    seen = launch(LaunchSpec.of(case, protocol, most_s(case, protocol)))
+    store.add_links(opened.session_id, seen.links, seen.messages)
     results = load(store.path)
     links = link_table(results, select_session(results, opened.session_id))
     say(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic
 from typing import Protocol as Interface
 
 from parabench.collectives.nccl import is_nccls
+from parabench.launch.spec import LaunchSpec
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.plan.plan import AnyProtocol, C, P, Plan, PlannedLaunch
+from parabench.plan.plan import C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import Protocol
 from parabench.store.record import (
     EXPLAIN_BLOCK,
@@ -26,6 +29,9 @@ from parabench.store.record import (
     Status,
 )
 from parabench.workloads.verify import Reference, reference_of, verify
+
+if TYPE_CHECKING:  # it brings torch
+    from parabench.launch.workload import Nodes
 
 # A launch is hung after ten times the time that is expected of it, and never before a minute.
 DEADLINE_FACTOR = 10.0
@@ -46,17 +52,17 @@ COMPILE_S = 60.0
 SURE_BYTES_PER_S = 100e6
 
 
-LaunchedCase = TypeVar("LaunchedCase", bound=AnyCase, contravariant=True)
-LaunchProtocol = TypeVar("LaunchProtocol", bound=AnyProtocol, contravariant=True)
+# The process seam: `launcher.launch` with the nodes that it needs, or a test's stand-in.
+Executor = Callable[[LaunchSpec], Launch]
 
 
-class LaunchOf(Interface[LaunchedCase, LaunchProtocol]):
-    """The process seam: `launcher.launch`, `collective_launcher.launch_collective`, or a test's stand-in."""
+def executor_of(nodes: Nodes | None = None) -> Executor:
+    """The launcher, with its fork server started. Imported only now: it brings torch."""
+    from parabench.launch.launcher import launch
+    from parabench.launch.processes import start_launching
 
-    def __call__(self, case: LaunchedCase, protocol: LaunchProtocol, *, deadline_s: float) -> Launch: ...
-
-
-LaunchFunction = LaunchOf[Case, Protocol]
+    start_launching()
+    return partial(launch, nodes=nodes)
 
 
 class Progress(Interface):
@@ -74,14 +80,15 @@ def turns_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[Plan
 @dataclass
 class Walk(Generic[C, P]):
     """Walks a plan. `keep` stores a launch; a resumed session has `done` from before. `replan` stores a plan from which
-    a case was taken; without it none is taken."""
+    a case was taken; without it none is taken. Traces that the protocol asks for go to the folder `traces`."""
 
     plan: Plan[C, P]
-    launch: LaunchOf[C, P]
+    launch: Executor
     keep: Callable[[Launch], None]
     progress: Progress
     done: Collection[tuple[str, int]] = ()
     replan: Callable[[Plan[C, P]], None] | None = None
+    traces: Path | None = None
     # By (case id, whether it was launched as a reference, which may take another number of steps).
     _wall_s: dict[tuple[str, bool], float] = field(default_factory=dict)
 
@@ -122,7 +129,10 @@ class Walk(Generic[C, P]):
 
     def _launch(self, case: C, block: int, protocol: P | None = None) -> Launch:
         self.progress.launching(case, block)
-        return self.launch(case, protocol or self.plan.protocol, deadline_s=self.deadline_s(case))
+        return self.launch(self._spec(case, protocol or self.plan.protocol))
+
+    def _spec(self, case: C, protocol: P) -> LaunchSpec:
+        return LaunchSpec.of(case, protocol, self.deadline_s(case), self.traces)
 
     def _finish(self, launch: Launch) -> None:
         if launch.status in (Status.OK, Status.WRONG):
@@ -186,7 +196,7 @@ class Session(Walk[Case, Protocol]):
         if case.backend != "nccl" or case.world_size == 1 or (case.id, EXPLAIN_BLOCK) in self.done:
             return
         self.progress.launching(case, EXPLAIN_BLOCK)
-        launch = self.launch(case, EXPLAINING, deadline_s=self.deadline_s(case))
+        launch = self.launch(self._spec(case, EXPLAINING))
         launch.block = EXPLAIN_BLOCK
         refused = self.replan is not None and is_nccls(case.algorithm) and launch.status is Status.FAILED
         if refused:

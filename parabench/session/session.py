@@ -36,7 +36,7 @@ from parabench.session.resume import (  # fmt: skip
     resume_command,
     store_in,
 )
-from parabench.session.runner import LaunchFunction, Progress, Session
+from parabench.session.runner import Executor, Progress, Session, executor_of
 from parabench.session.stopping import Until
 from parabench.session.walking import concluding, walk_session
 from parabench.signals import STOPPED
@@ -88,7 +88,7 @@ class Request:
 TrainingOpened = Opened[Case, Protocol]
 
 
-def run_suite(request: Request, console: Console, launch: LaunchFunction | None = None) -> int:
+def run_suite(request: Request, console: Console, launch: Executor | None = None) -> int:
     """Run the request and return the exit code; `launch` stands in for real processes in tests.
 
     Raises UsageError before anything is launched or recorded.
@@ -124,7 +124,7 @@ def lead(
     crew: Coordinator | None,
     until: Until | None,
     console: Console,
-    launch: LaunchFunction | None,
+    launch: Executor | None,
 ) -> tuple[int, int]:
     """Run the request here, where the store is kept, with the `crew` of other nodes: the exit code, and the session."""
     path = request.out / STORE_NAME
@@ -146,7 +146,7 @@ def lead(
             opened = begin(store, request, suite, plan, machine, nodes=crew.environments() if crew else ())
             for finding in snapshotless(request, suite, plan):
                 say(console, finding.message)
-        links = partial(measure_links, store, opened, machine, crew, partial(say, console))
+        links = partial(measure_links, store, opened, machine, partial(say, console))
         code = run_session(store, opened, console, launch, until, crew, first=links if request.links else None)
     dismiss(crew, code)
     return code, opened.session_id
@@ -265,40 +265,32 @@ def run_session(
     store: Store,
     opened: TrainingOpened,
     console: Console,
-    launch: LaunchFunction | None,
+    launch: Executor | None,
     until: Until | None = None,
     crew: Coordinator | None = None,
-    first: Callable[[], None] | None = None,
+    first: Callable[[Executor], None] | None = None,
 ) -> int:
     """Launch what is left of a session of trainings, and what `until` adds; returns the exit code. `first` is done
     before the first launch, if there is one."""
 
     def walk(keep: Callable[[Launch], None], progress: Progress) -> Session:
-        here: Any = launch if launch is not None else real_launch(store.path.parent)
+        here = launch or executor_of(crew)
         if first is not None:
-            first()
+            first(here)
         return Session(
             plan=opened.plan,
-            launch=partial(here, crew=crew) if crew else here,
+            launch=here,
             keep=crew.keeping(keep, outcome) if crew else keep,
             progress=progress,
             done=opened.done,
             references=dict(opened.references),
+            traces=store.path.parent / TRACES,
         )
 
     options = (*(until.options if until else ()), *(crew.site.words if crew else ()), *(["--links"] if first else []))
     return walk_session(
         store, opened, console, walk, until=until, go_on=resume_command(store.path, "training", *options)
     )
-
-
-def real_launch(folder: Path) -> LaunchFunction:
-    """The launcher, with its fork server started; traces go to `folder`/traces. Imported only now: it brings torch."""
-    from parabench.launch.launcher import launch
-    from parabench.launch.processes import start_launching
-
-    start_launching()
-    return partial(launch, traces=folder / TRACES)
 
 
 def conclude(path: Path, session_id: int, console: Console) -> None:

@@ -326,6 +326,8 @@ class Launch:
     host_samples: list[HostSample] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     collectives: list[CollectiveSample] = field(default_factory=list)
+    links: list[LinkSample] = field(default_factory=list)
+    messages: list[LinkMessage] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 

@@ -1,1 +1,51 @@
-"""The kinds of measurement: training, single collectives, links. What a rank does, and the rows that it hands over."""
+"""The kinds of measurement: training, single collectives, links. This table is free of torch; what a rank does, and the
+rows that it hands over, is each one's own (`launch.workload.Workload`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
+from parabench.plan.protocol import LinkProtocol, Protocol
+from parabench.registry import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadEntry(Entry):
+    """A kind of measurement: of which cases, and how each is measured. `planned`: whether a session has a plan of it,
+    in place of measuring it once before its plan."""
+
+    case_type: type[Any]
+    protocol_type: type[Any]
+    planned: bool = True
+
+
+WORKLOADS: dict[str, WorkloadEntry] = {
+    "training": WorkloadEntry(
+        target="parabench.workloads.training:TrainingWorkload",
+        summary="steps of a training, verified against one device's",
+        case_type=Case,
+        protocol_type=Protocol,
+    ),
+    "collectives": WorkloadEntry(
+        target="parabench.workloads.collectives:CollectivesWorkload",
+        summary="calls of one operation at every size, checked against exact values",
+        case_type=CollectiveCase,
+        protocol_type=CollectiveProtocol,
+    ),
+    "links": WorkloadEntry(
+        target="parabench.workloads.links:LinksWorkload",
+        summary="latency and bandwidth between pairs of ranks",
+        case_type=Case,
+        protocol_type=LinkProtocol,
+        planned=False,
+    ),
+}
+
+
+def kind_of(protocol: Any) -> str:
+    """The kind of measurement that is measured by such a protocol: a key of WORKLOADS."""
+    return next(kind for kind, entry in WORKLOADS.items() if isinstance(protocol, entry.protocol_type))

@@ -1,15 +1,14 @@
-"""One rank of the collectives microbenchmark: check against exact values, time every call, check again."""
+"""The collectives microbenchmark: each rank checks against exact values, times every call, and checks again."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -17,10 +16,13 @@ from torch import Tensor
 from parabench.collectives import is_backends, join
 from parabench.collectives.algorithm import make
 from parabench.collectives.wire import PIECE_BYTES
-from parabench.launch.rank import device_of, die_with_driver, hand_over, join_group, loaded_nccl
-from parabench.launch.rank_env import RankEnv
-from parabench.plan.collective_case import ROOT, CollectiveCase
-from parabench.plan.collective_protocol import CollectiveProtocol
+from parabench.launch.rank import device_of, join_group, loaded_nccl
+from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
+from parabench.plan.collective_case import ROOT, CollectiveCase, size_text
+from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol
+from parabench.store.record import CollectiveSample, Failure, Launch, Status
 from parabench.workloads.exact import Truth, count_wrong
 from parabench.workloads.timing import MARKS, Bench
 
@@ -32,13 +34,116 @@ _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.redu
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-@dataclass(frozen=True, slots=True)
-class BenchJob:
-    """What the driver sends to every rank that times a collective."""
+class WrongCount(NamedTuple):
+    """How many elements a rank found wrong at a size and form."""
 
-    case: CollectiveCase
-    protocol: CollectiveProtocol
-    venue: RankEnv
+    bytes: int
+    in_place: bool
+    elements: int
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectivesReport(RankReport):
+    """What was checked."""
+
+    wrong: list[WrongCount] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.wrong = [WrongCount(*each) for each in self.wrong]
+
+
+class CollectivesWorkload:
+    """One operation at every size; its ranks mark of each row of the schedule when it began, how many seconds it
+    took, and of how many calls."""
+
+    report_type = CollectivesReport
+
+    def ranks(self, spec: LaunchSpec) -> int:
+        return spec.world_size
+
+    def prepare(self, spec: LaunchSpec, folder: Path) -> dict[str, str]:
+        return {}
+
+    def marks(self, spec: LaunchSpec) -> MarkLayout:
+        schedule = spec.protocol.schedule(spec.case)
+        what = "call" if spec.protocol.mode == LATENCY else "batch of calls"
+
+        def position(numbers: int) -> str:
+            at = numbers // MARKS
+            if at >= len(schedule):
+                return "to the end of its calls"
+            slot = schedule[at]
+            return f"to {size_text(slot.bytes)} {_form(slot.in_place)}, {slot.phase} {what} {slot.iteration}"
+
+        return MarkLayout(columns=MARKS, moments=1, rows=len(schedule), position=position)
+
+    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> CollectivesReport:
+        torch.set_num_threads(spec.case.threads)
+        device = device_of(spec.case)
+        clock = join_group(spec.case, env, rank)
+        report = time_all(spec, rank, device, self.marks(spec).make(env.folder, rank))
+        gc.collect()
+        join.leave()
+        report.clock = clock
+        return report
+
+    def record(
+        self,
+        launch: Launch,
+        spec: LaunchSpec,
+        nodes: Sequence[NodeResult],
+    ) -> None:
+        reports = [each for node in nodes for each in node.reports if isinstance(each, CollectivesReport)]
+        marks = [each for node in nodes for each in node.marks]
+        ran = launch.facts.get("algorithm", spec.case.algorithm)
+        for report, own in zip(reports, marks, strict=True):
+            launch.collectives += _samples(spec, own, report, ran)
+        if launch.status is Status.OK and (failure := _wrong(reports)) is not None:
+            launch.status, launch.failure = Status.WRONG, failure
+
+
+def _samples(spec: LaunchSpec, marks: Marks, report: CollectivesReport, ran: str) -> Iterator[CollectiveSample]:
+    """One rank's rows, as far as it came; `ran` is the algorithm that really did."""
+    wrong = {(size, in_place): count for size, in_place, count in report.wrong}
+    for seq, (slot, (start, duration, calls)) in enumerate(zip(spec.protocol.schedule(spec.case), marks, strict=True)):
+        if math.isnan(duration):
+            break
+        yield CollectiveSample(
+            rank=report.rank,
+            step=slot.iteration,
+            seq=seq,
+            op=spec.case.op,
+            algorithm=ran,
+            group_size=spec.world_size,
+            bytes=slot.bytes,
+            start_s=float(start),
+            duration_s=float(duration / calls),
+            phase=slot.phase,
+            in_place=slot.in_place,
+            n_wrong=wrong.get((slot.bytes, slot.in_place)),
+            calls=int(calls),
+        )
+
+
+def _wrong(reports: Sequence[CollectivesReport]) -> Failure | None:
+    """The first rank that found wrong elements, with how many there are in all; None when all are right."""
+    total: dict[tuple[int, bool], int] = {}
+    first = None
+    for report in reports:
+        for size, in_place, count in report.wrong:
+            if count:
+                first = report.rank if first is None else first
+                total[size, in_place] = total.get((size, in_place), 0) + count
+    if not total:
+        return None
+    counts = "; ".join(
+        f"{count} at {size_text(size)} {_form(in_place)}" for (size, in_place), count in sorted(total.items())
+    )
+    return Failure(f"wrong elements, summed over ranks: {counts}", rank=first)
+
+
+def _form(in_place: bool) -> str:
+    return "in place" if in_place else "out of place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,46 +169,26 @@ class Buffers:
         return count_wrong(self.out, self.expected, self.relative_error)
 
 
-def run(job: BenchJob) -> None:
-    """The entry of a rank that times a collective."""
-    die_with_driver()
-    hand_over(job, measure)
-
-
-def measure(job: BenchJob, rank: int) -> dict[str, Any]:
-    """Join the group, time every size and form, leave the group.
-
-    Returns `wrong`, [[bytes, in place, elements]] of what was checked, and facts.
-    """
-    torch.set_num_threads(job.case.threads)
-    device = device_of(job.case)
-    clock = join_group(job, rank)
-    marks = np.memmap(marks_path(job.venue.folder, rank), dtype=np.float64, mode="w+", shape=(_calls(job), MARKS))
-    marks[:] = np.nan
-    result = time_all(job, rank, device, marks)
-    gc.collect()
-    join.leave()
-    return result | clock
-
-
-def time_all(job: BenchJob, rank: int, device: torch.device, marks: npt.NDArray[np.float64]) -> dict[str, Any]:
+def time_all(spec: LaunchSpec, rank: int, device: torch.device, marks: Marks) -> CollectivesReport:
     """Every size and form in turn; `marks` gets a row for each slot of the schedule."""
-    case, at, wrong = job.case, 0, []
-    bench = Bench(job.protocol, case.backend, device, rank)
+    case: CollectiveCase = spec.case
+    protocol: CollectiveProtocol = spec.protocol
+    at, wrong = 0, []
+    bench = Bench(protocol, case.backend, device, rank)
     for size, in_place in case.turns():
         here = buffers(case, size, in_place, rank, device)
         found = here.wrong()
-        rows = marks[at : at + len(job.protocol.slots(case, size, in_place))]
+        rows = marks[at : at + len(protocol.slots(case, size, in_place))]
         # From call to call a reduction in place goes on with its own result, as in nccl-tests: the values grow, and
         # the time does not depend on them.
         bench.time(here.call, rows)
         at += len(rows)
         # The worse of the two checks: what is wrong always is not counted twice.
-        wrong.append([size, in_place, max(found, here.wrong())])
+        wrong.append(WrongCount(size, in_place, max(found, here.wrong())))
         del here
     facts: dict[str, Any] = {"algorithm": _ran(case), "piece_bytes": PIECE_BYTES, "collectives": join.calls()}
     facts |= loaded_nccl(case)
-    return {"wrong": wrong, "facts": facts}
+    return CollectivesReport(rank=rank, wrong=wrong, facts=facts)
 
 
 def _ran(case: CollectiveCase) -> str:
@@ -137,12 +222,3 @@ def buffers(case: CollectiveCase, size: int, in_place: bool, rank: int, device: 
     into = whole[part] if in_place else truth.empty(case.count(size))
     mine = truth.of(rank, whole)[part].clone()
     return Buffers(into, whole, mine, truth.gathered(whole), lambda: _all_gather(whole, into))
-
-
-def marks_path(folder: Path, rank: int) -> Path:
-    """Where a rank's marks lie."""
-    return folder / f"marks{rank}.f64"
-
-
-def _calls(job: BenchJob) -> int:
-    return len(job.protocol.schedule(job.case))

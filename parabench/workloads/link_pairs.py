@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from parabench.plan.case import Case
+from parabench.plan.protocol import LinkProtocol
+
 Pair = tuple[int, int]
 Round = tuple[Pair, ...]
 
 # All pairs of more nodes than this would take longer than what they are measured for.
 MOST_NODES = 64
+
+# What joining may take, and each direction of a round beside what its protocol allows: a link that is slower than that
+# hangs.
+LEAST_DEADLINE_S = 60.0
+SLACK_S = 5.0
 
 
 def schedule(nodes: int, ranks_per_node: int) -> tuple[Round, ...]:
@@ -60,3 +68,9 @@ def disjoint(pairs: Iterable[Pair]) -> list[Round]:
         rounds[at].append(pair)
         busy[at] |= set(pair)
     return [tuple(each) for each in rounds]
+
+
+def most_s(case: Case, protocol: LinkProtocol) -> float:
+    """How long the measurement may take at most, in seconds."""
+    rounds = len(schedule(case.nodes, case.world_size // case.nodes))
+    return LEAST_DEADLINE_S + rounds * 2 * (protocol.most_s + SLACK_S)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,73 +18,90 @@ from torch.distributed import distributed_c10d as c10d
 from parabench.collectives import join
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
-from parabench.launch.rank import device_of, die_with_driver, hand_over, join_group, loaded_nccl
-from parabench.launch.rank_env import RankEnv
+from parabench.launch.rank import device_of, join_group, loaded_nccl
+from parabench.launch.results import MarkLayout, NodeResult, marks_path
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
 from parabench.models.base import Model, apply_options, arithmetic_of, set_arithmetic
 from parabench.models.build import attention_of, build_model, sizes
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes import ProbedRank, ProbeReport, hang, left_behind, probes_of, switched_on
-from parabench.probes.step_clock import StepClock, tell_counts
+from parabench.probes import ProbedRank, ProbeReport, environment, hang, left_behind, probes_of, switched_on
+from parabench.probes.step_clock import MARKS, StepClock, tell_counts
 from parabench.registry import load
-from parabench.store.record import METRICS
+from parabench.store.record import METRICS, Launch
 from parabench.strategies import STRATEGIES, base, entry_of
 from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, StrategyContext, adamw, norm_of
 from parabench.strategies.loss_scale import LossScale
 from parabench.workloads.pace import Agreement, warm_up
 from parabench.workloads.trainer import Training, train
+from parabench.workloads.training_samples import Reading, Stall, TrainingReport, record
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What the driver sends to every rank that trains. `traces` is the path that the names of traces begin with."""
+class TrainingWorkload:
+    """Steps of a training; its ranks mark each with five moments."""
 
-    case: Case
-    protocol: Protocol
-    venue: RankEnv
-    traces: Path | None = None
+    report_type = TrainingReport
+
+    def ranks(self, spec: LaunchSpec) -> int:
+        return 1 if entry_of(spec.case.strategy).one_process else spec.world_size
+
+    def prepare(self, spec: LaunchSpec, folder: Path) -> dict[str, str]:
+        if spec.traces is not None and spec.protocol.traced:
+            spec.traces.mkdir(exist_ok=True)
+        return environment(spec.protocol, folder)
+
+    def marks(self, spec: LaunchSpec) -> MarkLayout:
+        def position(moments: int) -> str:
+            step, part = divmod(moments, MARKS)
+            return f"to step {step}, part {part}"
+
+        steps = None if spec.protocol.by_time else spec.protocol.all_steps
+        return MarkLayout(columns=MARKS, moments=MARKS, rows=steps, position=position)
+
+    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> TrainingReport:
+        return measure(spec, env, rank)
+
+    def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
+        record(launch, spec, nodes)
 
 
-def run(job: Job) -> None:
-    """The entry of a rank that trains."""
-    die_with_driver()
-    hand_over(job, measure)
-
-
-def measure(job: Job, rank: int) -> dict[str, Any]:
-    """Join the group, train, leave the group; returns losses, memory and facts.
+def measure(spec: LaunchSpec, env: RankEnv, rank: int) -> TrainingReport:
+    """Join the group, train, leave the group.
 
     An error leaves the group as it is: its traceback keeps alive what uses the group, and the process ends anyway.
     """
-    case = job.case
+    case: Case = spec.case
     torch.set_num_threads(case.threads)
     rank_info = RankInfo(rank, case.world_size, device_of(case))
     entry = entry_of(case.strategy)
     grouped = not entry.one_rank_only and not entry.one_process
     # Workers are forked before NCCL has memory registered that a fork could take away from it.
     material = prepare(case, rank_info)
-    clock = join_group(job, rank) if grouped else {}
-    result = train_case(job, rank_info, material)
+    clock = join_group(case, env, rank) if grouped else None
+    report = train_case(spec, env, rank_info, material)
     # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
     # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
     gc.collect()
     if grouped:
         join.leave()
-    told = left_behind(job.protocol, job.venue.folder)
-    return result | clock | {"told": result["told"] | told}
+    report.clock = clock
+    report.rank_facts |= left_behind(spec.protocol, env.folder)
+    return report
 
 
-def train_case(job: Job, rank_info: RankInfo, material: Material | None = None) -> dict[str, Any]:
+def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Material | None = None) -> TrainingReport:
     """Build, train and read what was seen."""
-    training, parallel, known = build(job.case, rank_info, material)
+    case: Case = spec.case
+    protocol: Protocol = spec.protocol
+    training, parallel, known = build(case, rank_info, material)
     if torch.distributed.is_initialized():
-        join.check_groups(rank_info.device, job.case.backend, job.case.algorithm)
-    protocol = job.protocol
-    clock = StepClock(job.venue.folder / f"marks{rank_info.rank}.f64", protocol.all_steps, rank_info.device)
+        join.check_groups(rank_info.device, case.backend, case.algorithm)
+    clock = StepClock(marks_path(env.folder, rank_info.rank), protocol.all_steps, rank_info.device)
     hang.watch(clock, rank_info.device)
     training.probes = probes = probes_of(
         ProbedRank(
-            case=job.case,
+            case=case,
             protocol=protocol,
             info=rank_info,
             parallel=parallel,
@@ -92,7 +110,7 @@ def train_case(job: Job, rank_info: RankInfo, material: Material | None = None) 
             batches=training.batches,
             clock=clock,
             take_step=lambda: train(training, clock, range(clock.steps, clock.steps + 1)),
-            traces=job.traces,
+            traces=spec.traces and spec.traces / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
         )
     )
     steps = StepsOf(training, clock, rank_info.device)
@@ -100,7 +118,7 @@ def train_case(job: Job, rank_info: RankInfo, material: Material | None = None) 
     if protocol.by_time:
         store = c10d._get_default_store() if dist.is_initialized() else None
         counts = warm_up(protocol, steps, Agreement(store, rank_info.rank, rank_info.world_size if store else 1))
-        tell_counts(job.venue.folder, rank_info.rank, counts)
+        tell_counts(env.folder, rank_info.rank, counts)
         clock.make_room(counts.timed + protocol.after)
     else:
         steps.take(counts.warmup)
@@ -117,29 +135,30 @@ def train_case(job: Job, rank_info: RankInfo, material: Material | None = None) 
     clock.finish()
     facts = parallel.facts()
     numbers = parallel.numbers()
-    check_numbers(job.case, numbers)
+    check_numbers(case, numbers)
     calls = join.calls()
     seen = ProbeReport()
     for probe in probes:
         probe.report(seen)
-    return {
-        "loss": training.losses.read(),
-        "grad_norm": training.grad_norm,
-        "numbers": {**seen.numbers, **numbers, **clock.moments.numbers()},
-        "readings": [*seen.readings, *clock.lags()],
-        "collectives": seen.calls,
-        "waits": seen.stalls,
-        "told": seen.rank_facts,
-        "facts": {
+    return TrainingReport(
+        rank=rank_info.rank,
+        losses=training.losses.read(),
+        grad_norm=training.grad_norm,
+        numbers={**seen.numbers, **numbers, **clock.moments.numbers()},
+        readings=[Reading(*each) for each in (*seen.readings, *clock.lags())],
+        calls=seen.calls,
+        stalls=[Stall(*each) for each in seen.stalls],
+        facts={
             **known,
             **facts,
             **arithmetic_of(getattr(training.optimizer, "left_out", None)),
-            **loaded_nccl(job.case),
+            **loaded_nccl(case),
             "collectives": calls,
             **seen.facts,
         },
-        "fingerprints": seen.checksums,
-    }
+        rank_facts=seen.rank_facts,
+        checksums=seen.checksums,
+    )
 
 
 class StepsOf:

@@ -13,9 +13,9 @@ from parabench.cluster.attached.monitor import HostMonitor
 from parabench.cluster.attached.store import SharedStore
 from parabench.cluster.heartbeat import KEEP_ALIVE_S
 from parabench.launch.context import FAILED, HUNG
-from parabench.launch.courses import course_of
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreLost
+from parabench.launch.workload import workload_of
 from parabench.machine.nvml import Used
 from parabench.signals import STOPPED, Interrupted, stop_signals
 
@@ -60,18 +60,18 @@ class RankAgent:
                 if self._used and self._watch is None:
                     self._watch = HostMonitor()
                 channel.tell(f"own/{rank}", fingerprint.of_own(said["begin"]["own"]))
-            elif rank < (order := LaunchSpec.from_dict(said["order"])).case.world_size:
+            elif rank < (order := LaunchSpec.from_dict(said["order"], self._traces)).world_size:
                 self._launch(number, order)
             number += 1
 
     def _launch(self, number: int, order: LaunchSpec) -> None:
         channel, word = self._channel, None
-        course = course_of(order, self._traces)
-        with InProcessLaunch(self._grounds, self._watch, self._used, self._pids, number, order, course) as attempt:
+        workload = workload_of(order.kind)
+        with InProcessLaunch(self._grounds, self._watch, self._used, self._pids, number, order, workload) as attempt:
             while word is None and not attempt.over.wait(KEEP_ALIVE_S):
                 word = channel.word(number)
             if word is None and not attempt.ok:
                 channel.end_launch(number, FAILED)
             part = attempt.part(hung=word == HUNG)
             channel.tell(f"part/{number}/{part.first_rank}", part.to_dict())
-        self.sane = self.sane and part.ended.ok
+        self.sane = self.sane and part.outcome.ok

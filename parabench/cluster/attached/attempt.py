@@ -14,23 +14,24 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
-from typing import Any
 
 from parabench.cluster.attached.fresh import reset_process
 from parabench.cluster.attached.monitor import HostMonitor, Readings, Request
 from parabench.cluster.attached.store import SharedStore
 from parabench.files import launch_folder
-from parabench.launch.node import GROUP_GRACE_S, Course, NodeResult
+from parabench.launch.node import GROUP_GRACE_S
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.rank import told_of
-from parabench.launch.rank_env import RankEnv
+from parabench.launch.rank import error_of
+from parabench.launch.results import NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.machine.nvml import Used
 from parabench.probes import hang
 from parabench.probes.step_clock import told_counts
-from parabench.workloads.training import measure
+from parabench.workloads.training_samples import TrainingReport
 
 # What a rank that was told to end gets to notice it itself: what it then says may be the cause.
 GRACE_S = 0.5
@@ -51,13 +52,13 @@ class InProcessLaunch:
         pids: list[int],
         number: int,
         order: LaunchSpec,
-        course: Course,
+        workload: Workload,
     ) -> None:
         self.over = threading.Event()
-        self._group, self._course = grounds.group, course
+        self._group, self._spec, self._workload = grounds.group, order, workload
         self._began_s = time.perf_counter()
         self._counted = reset_process()
-        self._result: dict[str, Any] = {"rank": self._group.rank}
+        self._report: RankReport = workload.report_type(rank=self._group.rank, reported=False)
         self._stack = ExitStack()
         self.folder = self._stack.enter_context(launch_folder())
         self._watch, self._seen = watch, Readings()
@@ -67,15 +68,15 @@ class InProcessLaunch:
             self._began_s,
             {rank: pids[rank] for rank in range(first, first + order.ranks_per_node)} if watch else {},
             host=self._group.local_rank == 0,
-            devices=used if course.case.device == accelerator.TYPE else (),
+            devices=used if order.device == accelerator.TYPE else (),
         )
-        venue = RankEnv(
+        env = RankEnv(
             folder=self.folder,
             timeout_s=order.deadline_s + GROUP_GRACE_S,
-            environment=dict(grounds.environment),
+            environment={**grounds.environment, **workload.prepare(order, self.folder)},
             meeting=grounds.meeting(number, order),
         )
-        self._thread = threading.Thread(target=self._measure, args=(venue,), name="parabench rank", daemon=True)
+        self._thread = threading.Thread(target=self._measure, args=(env,), name="parabench rank", daemon=True)
 
     def __enter__(self) -> InProcessLaunch:
         if self._watch:
@@ -96,7 +97,7 @@ class InProcessLaunch:
     @property
     def ok(self) -> bool:
         """Whether it has come to its end, and well."""
-        return self.over.is_set() and "error" not in self._result
+        return self.over.is_set() and self._report.error is None
 
     def part(self, *, hung: bool = False) -> NodeResult:
         """What there is to be seen of it: all, or as far as it came."""
@@ -112,9 +113,9 @@ class InProcessLaunch:
             host=socket.gethostname(),
             first_rank=rank,
             began_s=self._began_s,
-            ended=ProcessOutcome(ok=ok, hung=hung and not ok),
-            results=[dict(self._result)],
-            marks=[self._course.marks(self.folder, rank)],
+            outcome=ProcessOutcome(ok=ok, hung=hung and not ok),
+            reports=[replace(self._report)],
+            marks=[self._workload.marks(self._spec).read(self.folder, rank)],
             tails=[] if ok else [stacks.read_text() if stacks.exists() else ""],
             stacked=[rank] if stacks.exists() else [],
             answers=[] if ok else [hang.read_answer(self.folder, rank)],
@@ -124,16 +125,17 @@ class InProcessLaunch:
             counts=told_counts(self.folder, [rank]),
         )
 
-    def _measure(self, venue: RankEnv) -> None:
-        os.environ.update(venue.environment)
+    def _measure(self, env: RankEnv) -> None:
+        os.environ.update(env.environment)
+        rank = self._group.rank
         try:
-            result = measure(self._course.job(venue), self._group.rank)
-            json.dumps(result)
-            if not self._counted:
+            report = self._workload.measure(self._spec, env, rank)
+            json.dumps(report.to_dict())
+            if not self._counted and isinstance(report, TrainingReport):
                 # It is the highest since the process began: another launch's, perhaps.
-                result["numbers"].pop("peak_rss_bytes", None)
-            self._result |= result
+                report.numbers.pop("peak_rss_bytes", None)
+            self._report = report
         except BaseException as error:
             hang.settle()
-            self._result["error"] = told_of(error)
+            self._report = self._workload.report_type(rank=rank, error=error_of(error))
         self.over.set()

@@ -13,22 +13,19 @@ from typing import Any
 from parabench.cluster import fingerprint
 from parabench.cluster.attached.attempt import InProcessLaunch
 from parabench.cluster.attached.channel import Channel
-from parabench.cluster.attached.merged import group_by_node, missing_rank
+from parabench.cluster.attached.merged import group_by_node
 from parabench.cluster.attached.monitor import HostMonitor
 from parabench.cluster.attached.store import BEGIN_S, SharedStore
 from parabench.cluster.attached.waiting import Waiting, in_words
 from parabench.cluster.heartbeat import KEEP_ALIVE_S
 from parabench.errors import UsageError
 from parabench.launch.context import FAILED, HUNG, STOP
-from parabench.launch.launcher import observed, trained, training_course
-from parabench.launch.node import Course, NodeResult
+from parabench.launch.results import NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreLost
+from parabench.launch.workload import Workload
 from parabench.machine.nvml import Used
-from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import Launch
 
 LOOK_S = 0.005
 
@@ -56,6 +53,7 @@ class RankCoordinator:
         self._watch = HostMonitor()
         self._used: Sequence[Used] = ()
         self._next = 0
+        self._report_type = RankReport
 
     # ---- who is there
 
@@ -113,17 +111,13 @@ class RankCoordinator:
 
     # ---- launches
 
-    def launch(self, case: Case, protocol: Protocol, *, deadline_s: float) -> Launch:
-        """Run `case` once, in the processes that are there; as `launcher.launch`."""
-        course = training_course(case, protocol, self._traces)
-        order = LaunchSpec.of(case, protocol, deadline_s)
-        return trained(course, protocol, *observed(course, deadline_s, lambda: (self._parts(course, order), None)))
-
-    def _parts(self, course: Course, order: LaunchSpec) -> list[NodeResult]:
-        size, number = order.case.world_size, self._publish({"order": order.to_dict()})
+    def run(self, order: LaunchSpec, workload: Workload) -> list[NodeResult]:
+        """As `Nodes.run`, in the processes that are there."""
+        self._report_type = workload.report_type
+        size, number = order.world_size, self._publish({"order": order.to_dict()})
         pids = [said["pid"] for _, said in sorted(self._said.items())]
         parts: dict[int, NodeResult] = {}
-        with InProcessLaunch(self._grounds, self._watch, self._used, pids, number, order, course) as attempt:
+        with InProcessLaunch(self._grounds, self._watch, self._used, pids, number, order, workload) as attempt:
             try:
                 why = self._wait(attempt, number, order, parts)
                 self._take(number, size, parts, HAND_OVER_S if why else 0.0)
@@ -137,9 +131,11 @@ class RankCoordinator:
             for rank in range(size):
                 if rank not in parts:
                     host, node = self._said[rank]["host"], rank // order.ranks_per_node
-                    parts[rank] = missing_rank(rank, node, host, course.marks(attempt.folder, rank))
+                    parts[rank] = NodeResult.silent(
+                        node, host, range(rank, rank + 1), workload.marks(order), workload.report_type, rank=rank
+                    )
         # One rank alone that failed has left no other in the middle of anything.
-        ended = all(part.ended.ok for part in parts.values())
+        ended = all(part.outcome.ok for part in parts.values())
         self.sane = self.sane and (ended or (size == 1 and attempt.over.is_set()))
         return group_by_node(parts, order.ranks_per_node)
 
@@ -148,7 +144,7 @@ class RankCoordinator:
     ) -> str | None:
         """Wait until all ranks are over: None when this one came to its end well and all others said what they saw,
         else why the launch ends. Raises Interrupted when any rank is asked to stop."""
-        until, size = time.monotonic() + order.deadline_s, order.case.world_size
+        until, size = time.monotonic() + order.deadline_s, order.world_size
         while not attempt.over.wait(KEEP_ALIVE_S) or (attempt.ok and len(parts) < size - 1):
             if attempt.over.is_set():
                 self._take(number, size, parts, KEEP_ALIVE_S)
@@ -169,7 +165,7 @@ class RankCoordinator:
         while len(parts) < size - 1:
             missing = [rank for rank in range(1, size) if rank not in parts]
             arrived = self._arrived(f"part/{number}", missing)
-            parts |= {rank: NodeResult.from_dict(each) for rank, each in arrived.items()}
+            parts |= {rank: NodeResult.from_dict(each, self._report_type) for rank, each in arrived.items()}
             if len(parts) == size - 1 or time.monotonic() > until:
                 return
             time.sleep(LOOK_S)

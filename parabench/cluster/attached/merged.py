@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from parabench.launch.node import Marks, NodeResult
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.results import NodeResult
 
 
 def group_by_node(parts: Mapping[int, NodeResult], ranks_per_node: int) -> list[NodeResult]:
@@ -18,34 +18,16 @@ def group_by_node(parts: Mapping[int, NodeResult], ranks_per_node: int) -> list[
     ]
 
 
-def missing_rank(rank: int, node: int, host: str, nothing: Marks) -> NodeResult:
-    """The part of a rank that has not said a word: its process is gone."""
-    return NodeResult(
-        node=node,
-        host=host,
-        first_rank=rank,
-        began_s=0.0,
-        ended=ProcessOutcome(ok=False, rank=rank),
-        results=[{"rank": rank}],
-        marks=[nothing],
-        tails=[""],
-        stacked=[],
-        device_samples=[],
-        host_samples=[],
-        sampler={},
-    )
-
-
 def _node(parts: list[NodeResult]) -> NodeResult:
-    ok = all(part.ended.ok for part in parts)
-    gone = next((part.ended.rank for part in parts if part.ended.rank is not None), None)
+    ok = all(part.outcome.ok for part in parts)
+    gone = next((part.outcome.rank for part in parts if part.outcome.rank is not None), None)
     # Moments count from when the node's first rank began; readings of another rank from when that one did.
-    first = next((part for part in parts if part.ended.rank is None), parts[0])
+    first = next((part for part in parts if part.outcome.rank is None), parts[0])
     return replace(
         parts[0],
         began_s=first.began_s,
-        ended=ProcessOutcome(ok=ok, hung=any(part.ended.hung for part in parts), rank=gone),
-        results=[result for part in parts for result in part.results],
+        outcome=ProcessOutcome(ok=ok, hung=any(part.outcome.hung for part in parts), rank=gone),
+        reports=[report for part in parts for report in part.reports],
         marks=[each for part in parts for each in part.marks],
         tails=[] if ok else [tail for part in parts for tail in part.tails or [""]],
         stacked=[rank for part in parts for rank in part.stacked],

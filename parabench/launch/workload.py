@@ -1,0 +1,70 @@
+"""What a launch knows of the kind of measurement that its ranks make.
+
+As in nccl-tests (`struct testColl`) a kind is one object, and there is one launcher for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol as Interface
+
+from parabench.launch.meeting import RendezvousPoint
+from parabench.launch.results import MarkLayout, NodeResult, RankReport
+from parabench.launch.spec import LaunchSpec
+from parabench.registry import load
+from parabench.store.record import Launch, utc_now
+from parabench.workloads import WORKLOADS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnv:
+    """Where the ranks of a launch run. In `folder` those of a node leave what they saw. They meet at `meeting`; without
+    one they are all on this node. `environment` is set in each before its process group starts."""
+
+    folder: Path
+    timeout_s: float
+    environment: dict[str, str] = field(default_factory=dict)
+    meeting: RendezvousPoint | None = None
+    started_utc: str = field(default_factory=utc_now)
+
+
+class Workload(Interface):
+    """A kind of measurement. It has no state: it is made anew in every process that needs it."""
+
+    @property
+    def report_type(self) -> type[RankReport]:
+        """What its ranks hand over."""
+
+    def ranks(self, spec: LaunchSpec) -> int:
+        """How many processes take part."""
+
+    def prepare(self, spec: LaunchSpec, folder: Path) -> Mapping[str, str]:
+        """Make ready on a node before its ranks start; what is to be set in their environment."""
+
+    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
+        """Measure, in a rank: join the group, leave it. An error leaves the group as it is."""
+
+    def marks(self, spec: LaunchSpec) -> MarkLayout:
+        """What its ranks mark."""
+
+    def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
+        """Add to a launch that is over the rows and facts of what ranks saw, and whether their results are wrong."""
+
+
+class Nodes(Interface):
+    """Who runs the ranks of launches where this process alone does not: node 0 with the nodes that it leads, or rank 0
+    of processes that are there."""
+
+    def run(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
+        """What each node of the launch saw, node 0 first; of one that was lost, that it is.
+
+        Raises NodeGone when a node does not come (back), Interrupted when any is asked to stop.
+        """
+
+
+def workload_of(kind: str) -> Workload:
+    """The workload of that kind."""
+    workload: Workload = load(WORKLOADS, "workload", kind)()
+    return workload
