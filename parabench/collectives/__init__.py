@@ -19,37 +19,43 @@ NATIVE = ""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmEntry(Entry):
     """What must be known of an algorithm without torch. `is_level`: a level of two_level can run it, because it has
-    all its forms itself."""
+    all its forms itself. `color` is that of pages."""
 
     is_level: bool = False
+    color: str | None = None
 
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
-    "native": AlgorithmEntry(target=NATIVE, summary="the backend's own"),
+    "native": AlgorithmEntry(target=NATIVE, summary="the backend's own", color="#0072B2"),
     "ring": AlgorithmEntry(
         target="parabench.collectives.ring:RING",
         summary="scatter-reduce, then all-gather, round a ring",
+        color="#D55E00",
         is_level=True,
     ),
     "tree": AlgorithmEntry(
         target="parabench.collectives.tree:TREE",
         summary="double binary tree, pipelined in pieces",
+        color="#009E73",
         is_level=True,
     ),
     "halving_doubling": AlgorithmEntry(
         target="parabench.collectives.halving_doubling:HALVING_DOUBLING",
         summary="recursive halving, then doubling: few messages, the least bytes",
+        color="#E69F00",
         is_level=True,
     ),
     "parameter_server": AlgorithmEntry(
         target="parabench.collectives.parameter_server:PARAMETER_SERVER",
         summary="all send to rank 0, which sums and sends back",
+        color="#56B4E9",
         is_level=True,
     ),
     "two_level": AlgorithmEntry(
         target="parabench.collectives.two_level:two_level",
         summary="reduce-scatter inside a node, all-reduce of each shard across nodes, all-gather inside; "
         "two_level(INNER,OUTER) chooses the parts, ring,ring when not given",
+        color="#CC79A7",
     ),
 }
 # What runs over any backend; the others are NCCL's.

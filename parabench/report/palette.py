@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from parabench.collectives import LEVELS, ON_ANY_BACKEND
+from parabench.collectives import ALGORITHMS, LEVELS
 from parabench.strategies import STRATEGIES, entry_of
 
 # Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
 _PALETTE = ("#8C6D31", "#7F7F7F", "#B8860B", "#5F6CAF")
-# In the order of the algorithms' table.
-_OF_ALGORITHMS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#8C6D31", "#7F7F7F")
-ALGORITHM = dict(zip(ON_ANY_BACKEND, _OF_ALGORITHMS, strict=False))
+ALGORITHM = {name: entry.color for name, entry in ALGORITHMS.items() if entry.color}
 # NCCL's own have the colour of ours that works alike, and dashes.
 _NCCL = {
     "ring": "#D55E00", "tree": "#009E73", "collnetdirect": "#8C6D31", "collnetchain": "#7F7F7F", "nvls": "#0072B2",
