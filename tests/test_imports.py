@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -66,6 +67,10 @@ MEASURING = {
 READING = {"analysis", "report", "serve"}
 
 
+# Rooms that have still to become smaller.
+TOO_FULL = {"launch", "probes"}
+
+
 def names() -> dict[str, Path]:
     """Every module by its name below the package."""
     paths = {path.relative_to(ROOT).with_suffix("").parts: path for path in ROOT.rglob("*.py")}
@@ -107,6 +112,12 @@ def test_every_package_is_shipped():
 
 def test_the_root_holds_rooms():
     assert len(list(ROOT.glob("*.py"))) <= 8
+
+
+def test_every_room_is_small():
+    """At most 14 modules beside the `__init__`; a room in a room is counted apart."""
+    inside = Counter(name.rpartition(".")[0] for name, path in names().items() if path.name != "__init__.py")
+    assert {name for name, count in inside.items() if count > 14} == TOO_FULL
 
 
 def test_imports_go_down_the_order_of_rooms():
