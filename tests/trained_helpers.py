@@ -107,7 +107,7 @@ def train_visibly(case: Case, rank: int) -> dict[str, Any]:
         inputs, targets = widened(next(training.batches))
         loss = training.compute(inputs, targets, NoClock())
         if step == 0:
-            gradients = {n: parallel.whole(p, p.grad).clone() for n, p in held.items() if p.grad is not None}
+            gradients = {n: parallel.full_tensor(p, p.grad).clone() for n, p in held.items() if p.grad is not None}
         training.optimizer.step()
         training.optimizer.zero_grad()
         if loss is not None:
@@ -115,7 +115,7 @@ def train_visibly(case: Case, rank: int) -> dict[str, Any]:
     return {
         "loss": losses,
         "gradients": gradients,
-        "parameters": {n: parallel.whole(p, p.detach()).clone() for n, p in held.items()},
+        "parameters": {n: parallel.full_tensor(p, p.detach()).clone() for n, p in held.items()},
     }
 
 

@@ -111,10 +111,10 @@ def _endless(
         if isinstance(sampler, ShuffledBatches):
             sampler.set_epoch(epoch)
         for inputs, targets in loader:
-            mine = columns_of(inputs, *columns)
-            if dtype is not None and mine.is_floating_point():  # what the first layer multiplies; tokens it looks up
-                mine = mine.to(dtype)
-            yield mine.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+            part = columns_of(inputs, *columns)
+            if dtype is not None and part.is_floating_point():  # what the first layer multiplies; tokens it looks up
+                part = part.to(dtype)
+            yield part.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -43,10 +43,10 @@ def check_dataset(case: Case, model: ModelEntry) -> None:
     The last one shows whether it is as long as it says, and whether items are alike.
     """
     dataset: Any = user_dataset(case)
-    count = _asked(case, "no length", "__len__", lambda: len(dataset))
+    count = _ask_dataset(case, "no length", "__len__", lambda: len(dataset))
     check_count(case.data, count, case.global_batch)
-    ends = [_asked(case, f"no item {i}", "__getitem__", partial(dataset.__getitem__, i)) for i in (0, count - 1)]
-    batch = _asked(case, "items that do not stack", "__getitem__", lambda: default_collate(ends))
+    ends = [_ask_dataset(case, f"no item {i}", "__getitem__", partial(dataset.__getitem__, i)) for i in (0, count - 1)]
+    batch = _ask_dataset(case, "items that do not stack", "__getitem__", lambda: default_collate(ends))
     if not (isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)):
         raise UsageError(f"data {case.data!r} gives items that are no pair of numbers; each must be (input, target)")
     if model.vocabulary is not None and batch[0].is_floating_point():
@@ -54,7 +54,7 @@ def check_dataset(case: Case, model: ModelEntry) -> None:
         raise UsageError(f"data {case.data!r} gives inputs of {kind}, model {case.model} takes tokens; give integers")
 
 
-def _asked(case: Case, failing: str, where: str, ask: Callable[[], Any]) -> Any:
+def _ask_dataset(case: Case, failing: str, where: str, ask: Callable[[], Any]) -> Any:
     """What a user's Dataset answers. Raises UsageError, saying what it gives then and where, when it fails."""
     try:
         return ask()

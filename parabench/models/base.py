@@ -78,15 +78,15 @@ def set_arithmetic(model: Model, case: Case) -> None:
 def arithmetic_of(left_out: int | None) -> dict[str, Any]:
     """{"arithmetic": ...}: which arithmetic this process allows float32 products at the end of a training, after
     the user's own code; how many steps a scaled loss left out, where it was scaled."""
-    told: dict[str, Any] = {
-        "matmul": _asked(torch.get_float32_matmul_precision),
-        "cudnn_tf32": _asked(lambda: torch.backends.cudnn.allow_tf32),
+    facts: dict[str, Any] = {
+        "matmul": _setting_or_mixed(torch.get_float32_matmul_precision),
+        "cudnn_tf32": _setting_or_mixed(lambda: torch.backends.cudnn.allow_tf32),
         "overrides": {name: os.environ[name] for name in OVERRIDES if name in os.environ},
     }
-    return {"arithmetic": told | ({} if left_out is None else {"steps_left_out": left_out})}
+    return {"arithmetic": facts | ({} if left_out is None else {"steps_left_out": left_out})}
 
 
-def _asked(setting: Callable[[], Any]) -> Any:
+def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
     """What torch says; it refuses where a user's code set the same thing in its older and its newer way."""
     try:
         return setting()

@@ -22,7 +22,7 @@ from parabench.registry import load, one_line, takes_argument
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class UserModel:
     """What building a model once showed, and what it makes samples with."""
 
     entry: ModelEntry
@@ -31,7 +31,7 @@ class Seen:
 
 def describe(case: Case) -> ModelEntry:
     """What the case's model, a user's own, brings. Raises UsageError where it cannot be built or contradicts itself."""
-    return _seen(_asked_with(case)).entry
+    return _built_once(_factory_case(case)).entry
 
 
 def check_batch(case: Case) -> None:
@@ -39,7 +39,7 @@ def check_batch(case: Case) -> None:
     _check_batch(case.reference())
 
 
-def _asked_with(case: Case) -> Case:
+def _factory_case(case: Case) -> Case:
     """What the factory is called with. One that takes the case is called once for each training, not for each way to
     do it: they must all train the same model."""
     factory = load(MODELS, "model", case.model)
@@ -51,12 +51,12 @@ def _asked_with(case: Case) -> Case:
 
 
 @cache
-def _seen(case: Case) -> Seen:
+def _built_once(case: Case) -> UserModel:
     model = _built(case)
     check_model(case.model, model)
-    strange = outside(model) if model.blocks else None
+    outside_parameter = outside(model) if model.blocks else None
     offered = {
-        BLOCKS: model.blocks and strange is None,
+        BLOCKS: model.blocks and outside_parameter is None,
         TENSOR: model.tensor_parallel,
         SEQUENCE: model.sequence_parallel,
         FIRST: model.first,
@@ -74,14 +74,14 @@ def _seen(case: Case) -> Seen:
         images=model.vocabulary is None,
         synthetic=model.batch is not None,
         takes_case=takes_argument(load(MODELS, "model", case.model)),
-        outside=strange,
+        outside=outside_parameter,
     )
-    return Seen(entry, model.batch)
+    return UserModel(entry, model.batch)
 
 
 @cache
 def _check_batch(case: Case) -> None:
-    batch = _seen(_asked_with(case)).batch
+    batch = _built_once(_factory_case(case)).batch
     assert batch is not None
     try:
         make_samples(batch, case)

@@ -29,7 +29,7 @@ class ReplicasProbe(Probe):
         parallel = self.rank.parallel
         # Only pure data parallel promises equal replicas to the last bit.
         if parallel.data_ranks == self.rank.info.world_size > 1 and parallel.parameters is not None:
-            report.checksums |= fingerprints(parallel.parameters, parallel.whole)
+            report.checksums |= fingerprints(parallel.parameters, parallel.full_tensor)
 
 
 def fingerprints(

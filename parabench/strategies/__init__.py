@@ -257,12 +257,12 @@ STRATEGIES: dict[str, StrategyEntry] = {
 OPTIONAL = frozenset[str]().union(*(entry.axes for entry in STRATEGIES.values()))
 
 # What is assumed of a user's own strategy: a data-parallel one with DDP's axes.
-USERS_OWN = StrategyEntry(target="", summary="a user's own", axes=_DDP, splits="batch")
+USER_STRATEGY = StrategyEntry(target="", summary="a user's own", axes=_DDP, splits="batch")
 
 
 def entry_of(strategy: str) -> StrategyEntry:
     """What is known of a strategy; a user's own counts as data-parallel."""
-    return STRATEGIES.get(strategy, USERS_OWN)
+    return STRATEGIES.get(strategy, USER_STRATEGY)
 
 
 def data_ranks(strategy: str, world_size: int, tp_size: int | None) -> int:

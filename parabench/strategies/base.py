@@ -85,7 +85,7 @@ def always_sync(last: bool) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def whole(parameter: nn.Parameter, tensor: Tensor) -> Tensor:
+def full_tensor(parameter: nn.Parameter, tensor: Tensor) -> Tensor:
     """All of a tensor that is a parameter, or the gradient of one, from this rank's part. A collective call."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -98,11 +98,11 @@ class ParallelModel:
     `compute` takes the place of forward and backward. `gradient_sync(last)` is the context in which a part of an
     accumulated batch is computed; gradients need to be reduced only for the last. `optimizer` is used instead of
     AdamW. `parameters` are those that this rank holds, by the model's own names; None: all of them.
-    `whole(parameter, tensor)` is all of what this rank has a part of: `tensor` is the parameter or its gradient, and
-    the call a collective one. `gradient_norm` gives the L2 norm of the whole gradient after backward, None where this
-    rank cannot know it; a collective call. Without it `norm_of` reads plain gradients and DTensors as
-    they are, or what a `whole` of the strategy's own makes of them. `counted` is False where tensors that torch does
-    not show hold part of the training state, so that it can't be counted.
+    `full_tensor(parameter, tensor)` is all of what this rank has a part of: `tensor` is the parameter or its gradient,
+    and the call a collective one. `gradient_norm` gives the L2 norm of the whole gradient after backward, None where
+    this rank cannot know it; a collective call. Without it `norm_of` reads plain gradients and DTensors as they are, or
+    what a `full_tensor` of the strategy's own makes of them. `counted` is False where tensors that torch does not show
+    hold part of the training state, so that it can't be counted.
     After training `facts` is read, a collective call too: how the strategy really ran (bucket sizes, units); then
     `numbers`, what this rank saw of itself: {metric of record.METRICS: value}.
     """
@@ -114,7 +114,7 @@ class ParallelModel:
     gradient_sync: Callable[[bool], AbstractContextManager[Any]] = always_sync
     optimizer: OptimizerLike | None = None
     parameters: Mapping[str, nn.Parameter] | None = None
-    whole: Callable[[nn.Parameter, Tensor], Tensor] = whole
+    full_tensor: Callable[[nn.Parameter, Tensor], Tensor] = full_tensor
     gradient_norm: Callable[[], float | None] | None = None
     counted: bool = True
     facts: Callable[[], dict[str, Any]] = field(default=dict)
@@ -144,10 +144,10 @@ class ForwardBackward:
             return loss.detach()
         clock.skip()
         total = torch.zeros((), device=inputs.device)
-        for i, (some, theirs) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
+        for i, (part_inputs, part_targets) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
             with self.gradient_sync(i == parts - 1):
                 with self.context.autocast():
-                    loss = self.loss(self.module(some), theirs) / parts
+                    loss = self.loss(self.module(part_inputs), part_targets) / parts
                 self._backward(loss)
             total += loss.detach()
         return total
@@ -202,8 +202,8 @@ def norm_of(gradients: Iterable[Tensor]) -> float:
             gradient = gradient.redistribute(placements=summed)
         mesh = gradient.device_mesh
         shards = math.prod(mesh.size(at) for at, each in enumerate(summed) if not each.is_replicate())
-        own = squares_of(gradient.to_local()) * (shards / dist.get_world_size())
-        parts = own if parts is None else parts + own
+        partial_sum = squares_of(gradient.to_local()) * (shards / dist.get_world_size())
+        parts = partial_sum if parts is None else parts + partial_sum
     if parts is not None:
         dist.all_reduce(parts)
         whole = whole + parts

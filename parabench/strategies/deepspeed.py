@@ -74,8 +74,10 @@ class _Compute:
             return loss.detach()
         clock.skip()
         total = torch.zeros((), device=inputs.device)
-        for i, (some, theirs) in enumerate(zip(inputs.chunk(self._parts), targets.chunk(self._parts), strict=True)):
-            loss = self._loss(self._engine(some), theirs)
+        for i, (part_inputs, part_targets) in enumerate(
+            zip(inputs.chunk(self._parts), targets.chunk(self._parts), strict=True)
+        ):
+            loss = self._loss(self._engine(part_inputs), part_targets)
             self._engine.backward(loss)  # which divides by the parts
             if i < self._parts - 1:
                 self._engine.step()  # counts the part

@@ -177,8 +177,8 @@ class FlatParameters:
     def give_gradients(self, had: list[bool]) -> None:
         """Make what came over the wire the parameters' gradients. One that nobody used keeps none, as on one device."""
         self.gradient.copy_(self.wire_gradient)
-        for parameter, view, mine in zip(self.parameters, self._gradients, had, strict=True):
-            if mine or bool(view.any()):
+        for parameter, view, had_gradient in zip(self.parameters, self._gradients, had, strict=True):
+            if had_gradient or bool(view.any()):
                 parameter.grad = view
 
 

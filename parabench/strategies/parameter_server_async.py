@@ -33,20 +33,20 @@ def parameter_server_async(model: Model, context: StrategyContext) -> ParallelMo
     forward_backward = ForwardBackward(module=model.module, loss=model.loss, context=context)
     # Messages of threads have a group of their own, and travel from host memory whatever the device.
     group = dist.new_group(backend="gloo") if context.world_size > 1 else None
-    end: Server | Worker
+    peer: Server | Worker
     if context.rank == SERVER:
         versions = ParameterVersions(flat.wire_values, context.world_size, fused=case.fused)
-        end = Server(flat, versions, context.world_size, group)
+        peer = Server(flat, versions, context.world_size, group)
         # Its state is this rank's too; the version's own gradient is not this rank's to clear.
-        optimizer = RemoteStep(flat.parameters, end.pull, versions.optimizer.state)
+        optimizer = RemoteStep(flat.parameters, peer.pull, versions.optimizer.state)
     else:
-        end = Worker(flat, group)
-        optimizer = RemoteStep(flat.parameters, end.pull)
+        peer = Worker(flat, group)
+        optimizer = RemoteStep(flat.parameters, peer.pull)
 
     def compute(inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
         loss = forward_backward(inputs, targets, clock)
         flat.take_gradients()
-        end.push()
+        peer.push()
         return loss
 
     return ParallelModel(
@@ -56,12 +56,12 @@ def parameter_server_async(model: Model, context: StrategyContext) -> ParallelMo
         compute=compute,
         optimizer=optimizer,
         gradient_norm=lambda: None,  # no gradient is the whole batch's
-        facts=end.finish,
-        numbers=end.numbers,
+        facts=peer.finish,
+        numbers=peer.numbers,
     )
 
 
-class End:
+class Peer:
     """What a rank does in a step besides computing: `push` its gradient, then `pull` parameters; and count."""
 
     def __init__(self, flat: FlatParameters) -> None:
@@ -69,7 +69,7 @@ class End:
         self._step = self._version = 0
         self._staleness: list[int] = []
 
-    def _took(self, version: int) -> None:
+    def _received(self, version: int) -> None:
         """The newest parameters came; the update before that version was this rank's."""
         self._flat.values.copy_(self._flat.wire_values)
         self._staleness.append(version - 1 - self._version)
@@ -83,7 +83,7 @@ class End:
         return {"gradient_bytes": self._flat.gradient.nbytes, **late}
 
 
-class Worker(End):
+class Worker(Peer):
     """A rank that sends its gradients to the server."""
 
     def __init__(self, flat: FlatParameters, group: Any) -> None:
@@ -109,7 +109,7 @@ class Worker(End):
             assert work is not None  # this rank is in the group
             work.wait()
         self._works = []
-        self._took(int(self._came))
+        self._received(int(self._came))
 
     def finish(self) -> dict[str, Any]:
         """Say goodbye, and leave together with all other ranks."""
@@ -119,14 +119,14 @@ class Worker(End):
         return {}
 
 
-class Server(End):
+class Server(Peer):
     """Rank 0: a thread for each worker that applies what comes; what rank 0 itself computes is applied beside them."""
 
     def __init__(self, flat: FlatParameters, versions: ParameterVersions, world_size: int, group: Any) -> None:
         super().__init__(flat)
         self._versions, self._group = versions, group
         self._changed = Condition()
-        self._busy = world_size - 1
+        self._working = world_size - 1
         self._error: tuple[int, BaseException] | None = None
         workers = [rank for rank in range(world_size) if rank != SERVER]
         self._threads = [Thread(target=self._serve, args=(worker,), daemon=True) for worker in workers]
@@ -140,7 +140,7 @@ class Server(End):
         """Apply this rank's own gradient, and take the newest parameters."""
         self._check()
         flat = self._flat
-        self._took(self._versions.apply(SERVER, self._step, flat.wire_gradient, flat.wire_values))
+        self._received(self._versions.apply(SERVER, self._step, flat.wire_gradient, flat.wire_values))
 
     def numbers(self) -> dict[str, float]:
         """With the server's own parameters."""
@@ -150,7 +150,7 @@ class Server(End):
     def finish(self) -> dict[str, Any]:
         """Wait until every worker has said goodbye; returns the ledger."""
         with self._changed:
-            self._changed.wait_for(lambda: self._busy == 0 or self._error is not None)
+            self._changed.wait_for(lambda: self._working == 0 or self._error is not None)
         self._check()
         for thread in self._threads:
             thread.join()
@@ -182,7 +182,7 @@ class Server(End):
                 self._changed.notify_all()
         else:
             with self._changed:
-                self._busy -= 1
+                self._working -= 1
                 self._changed.notify_all()
 
 

@@ -36,45 +36,45 @@ def layer_split(model: Model, context: StrategyContext) -> ParallelModel:
     One rank computes at a time, and all others wait, (n - 1)/n of the time: a pipeline of a single micro-batch. It
     trains what fits on no single device, n times as slowly as n devices could.
     """
-    return pipelined(model, context, schedule="gpipe", microbatches=1, called="layer_split")
+    return pipelined(model, context, schedule="gpipe", microbatches=1, schedule_name="layer_split")
 
 
 def pipelined(
-    model: Model, context: StrategyContext, *, schedule: str, microbatches: int, called: str | None = None
+    model: Model, context: StrategyContext, *, schedule: str, microbatches: int, schedule_name: str | None = None
 ) -> ParallelModel:
-    """Deal the stages out, keep this rank's, and let torch's schedule run them. `called` is its name in the facts."""
+    """Deal the stages out, keep this rank's, and let torch's schedule run them. `schedule_name` is for the facts."""
     rank, ranks, device = context.rank, context.world_size, context.device
 
     # Stage i is on rank i mod n. What several of them hold is tied; what a rank does not hold it gives back.
     stages = stages_from(model, ranks * STAGES_PER_RANK[schedule], context)
-    mine = {i: stage for i, stage in enumerate(stages) if i % ranks == rank}
+    local_stages = {i: stage for i, stage in enumerate(stages) if i % ranks == rank}
     parameters = dict(model.module.named_parameters())
     where = holders(parameters, stages, ranks)
     tied = TiedGradients(parameters, where)
     held = {name: parameter for name, parameter in parameters.items() if rank in where[name]}
-    drop_all_but(mine.values(), model.module)
+    drop_all_but(local_stages.values(), model.module)
 
     # Forward, loss and backward are what a rank computes; the rest of its time it waits for messages.
     busy = BusyShare(device)
     loss = busy.counted(part_of_loss(model.loss, context, microbatches))
-    run = [counted(PipelineStage(stage, i, len(stages), device), busy) for i, stage in mine.items()]
+    run = [timed(PipelineStage(stage, i, len(stages), device), busy) for i, stage in local_stages.items()]
     order = ordered(schedule, run, microbatches, loss)
 
     once = [parameter for name, parameter in held.items() if where[name][0] == rank]
-    told = {
+    pipeline_facts = {
         "stages": len(stages),
         "microbatches": microbatches,
-        "schedule": called or schedule,
+        "schedule": schedule_name or schedule,
         "bubble": bubble(schedule, ranks, microbatches),
     }
     return ParallelModel(
-        module=nn.ModuleList(mine.values()),
+        module=nn.ModuleList(local_stages.values()),
         data_rank=0,
         data_ranks=1,
-        compute=PipelineStep(order, tied, busy, first=0 in mine, last=len(stages) - 1 in mine),
+        compute=PipelineStep(order, tied, busy, first=0 in local_stages, last=len(stages) - 1 in local_stages),
         parameters=held,
         gradient_norm=lambda: norm_over_ranks((p.grad for p in once if p.grad is not None), device),
-        facts=lambda: {"pipeline": told},
+        facts=lambda: {"pipeline": pipeline_facts},
         numbers=lambda: {} if busy.share is None else {"stage_busy_share": busy.share},
     )
 
@@ -100,8 +100,8 @@ def part_of_loss(loss: Loss, context: StrategyContext, microbatches: int) -> Los
     return part
 
 
-def counted(stage: PipelineStage, busy: BusyShare) -> PipelineStage:
-    """`stage`, whose computing is counted: what the schedule calls between receiving and sending."""
+def timed(stage: PipelineStage, busy: BusyShare) -> PipelineStage:
+    """`stage`, whose computing is timed: what the schedule calls between receiving and sending."""
     for name in ("forward_one_chunk", "backward_one_chunk"):
         setattr(stage, name, busy.counted(getattr(stage, name)))
     return stage

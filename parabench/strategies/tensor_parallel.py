@@ -47,7 +47,7 @@ def tp_ddp(model: Model, context: StrategyContext) -> ParallelModel:
         data_rank=mesh["dp"].get_local_rank(),
         data_ranks=mesh["dp"].size(),
         parameters=dict(zip(parts.names, parts.parts, strict=True)),
-        whole=parts.whole,
+        full_tensor=parts.full_tensor,
         gradient_norm=lambda: norm_of(parts.gradients()),
         gradient_sync=gradient_sync(module, context.case),
         facts=lambda: bucket_facts(module),
@@ -126,7 +126,7 @@ class Parts(nn.Module):
         mesh, placements, shape, stride = self._layouts[part]
         return DTensor.from_local(tensor, mesh, placements, run_check=False, shape=shape, stride=stride)
 
-    def whole(self, part: nn.Parameter, tensor: Tensor) -> Tensor:
+    def full_tensor(self, part: nn.Parameter, tensor: Tensor) -> Tensor:
         """The same, gathered. A collective call."""
         placed = self.placed(part, tensor)
         return placed.full_tensor() if isinstance(placed, DTensor) else placed

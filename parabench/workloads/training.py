@@ -268,5 +268,5 @@ def gradients_of(parallel: ParallelModel) -> Iterator[Tensor]:
     """The gradients that are there as `norm_of` reads them; gathered where only the strategy knows what is a part."""
     for parameter in (parallel.parameters or {}).values():
         if parameter.grad is not None:
-            own = parallel.whole is not base.whole
-            yield parallel.whole(parameter, parameter.grad) if own else parameter.grad
+            own = parallel.full_tensor is not base.full_tensor
+            yield parallel.full_tensor(parameter, parameter.grad) if own else parameter.grad
