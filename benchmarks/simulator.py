@@ -17,7 +17,8 @@ import pandas as pd
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.tables import MEMORY, STALENESS
 from parabench.plan.case import Case
-from parabench.store.record import STEP_PARTS, Status
+from parabench.store.metrics import STEP_PARTS
+from parabench.store.record import Status
 
 Seconds = np.ndarray
 

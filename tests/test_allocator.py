@@ -14,7 +14,8 @@ from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.memory import MemoryClock, ResidentSet
-from parabench.store.record import METRICS, MIB, Phase, Status
+from parabench.store.metrics import METRICS
+from parabench.store.record import MIB, Phase, Status
 
 pytestmark = pytest.mark.alone
 

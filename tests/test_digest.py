@@ -11,7 +11,8 @@ import pytest
 
 from parabench.analysis.session import select_session
 from parabench.analysis.tables import launch_table
-from parabench.store.record import STEP_PARTS, Sample
+from parabench.store.metrics import STEP_PARTS
+from parabench.store.record import Sample
 from parabench.store.store import load
 
 KEYS = ["launch_id", "metric", "phase", "rank"]

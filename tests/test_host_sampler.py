@@ -25,7 +25,8 @@ from parabench.plan.protocol import Protocol
 from parabench.probes import host
 from parabench.probes.host import ENDED, UNCOUNTED, Host
 from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
-from parabench.store.record import METRICS, MIB, HostSample, Phase, Status
+from parabench.store.metrics import METRICS
+from parabench.store.record import MIB, HostSample, Phase, Status
 
 CORES = 4
 Times = namedtuple("Times", "user nice system irq softirq idle iowait steal")

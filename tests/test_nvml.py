@@ -24,7 +24,8 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.devices import UNLISTED, UNTOLD, WRAPPED, Devices, unreadable_metrics
 from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
-from parabench.store.record import MAY_HAVE_WRAPPED, METRICS, NOT_SUPPORTED, DeviceSample, Status
+from parabench.store.metrics import METRICS
+from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Status
 
 LOST = "the GPU is lost: it fell off the bus or has hung"
 RANKS = {0: 501, 1: 502}

@@ -14,7 +14,8 @@ import pandas as pd
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.tables import counted
 from parabench.analysis.text import format
-from parabench.store.record import STATE_PARTS, Phase
+from parabench.store.metrics import STATE_PARTS
+from parabench.store.record import Phase
 from parabench.strategies import entry_of
 from parabench.strategies.memory import Shape
 

@@ -18,7 +18,8 @@ import pandas as pd
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
 from parabench.analysis.session import Session
 from parabench.plan.case import Case
-from parabench.store.record import FIRST_BLOCK, STEP_PARTS, UNVERIFIED, Phase, Status
+from parabench.store.metrics import STEP_PARTS
+from parabench.store.record import FIRST_BLOCK, UNVERIFIED, Phase, Status
 from parabench.store.store import Results
 from parabench.strategies import entry_of
 

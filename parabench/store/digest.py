@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from parabench.store.record import STEP_PARTS, Phase, Sample
+from parabench.store.metrics import STEP_PARTS
+from parabench.store.record import Phase, Sample
 
 # The kinds of digests: of timed steps `slowest`, by step, and `median`, by rank; `whole`, by rank, is of no step.
 SLOWEST, MEDIAN, WHOLE = "slowest", "median", "whole"

@@ -104,7 +104,7 @@ class ParallelModel:
     what a `full_tensor` of the strategy's own makes of them. `counted` is False where tensors that torch does not show
     hold part of the training state, so that it can't be counted.
     After training `facts` is read, a collective call too: how the strategy really ran (bucket sizes, units); then
-    `numbers`, what this rank saw of itself: {metric of record.METRICS: value}.
+    `numbers`, what this rank saw of itself: {metric of metrics.METRICS: value}.
     """
 
     module: nn.Module

@@ -29,7 +29,8 @@ from parabench.plan.protocol import Protocol
 from parabench.probes import ProbedRank, ProbeReport, environment, hang, left_behind, probes_of, switched_on
 from parabench.probes.step_clock import MARKS, StepClock, tell_counts
 from parabench.registry import load
-from parabench.store.record import METRICS, Launch
+from parabench.store.metrics import METRICS
+from parabench.store.record import Launch
 from parabench.strategies import STRATEGIES, base, entry_of
 from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, StrategyContext, adamw, norm_of
 from parabench.strategies.loss_scale import LossScale
@@ -181,7 +182,7 @@ def check_numbers(case: Case, numbers: Mapping[str, Any]) -> None:
     for name, value in numbers.items():
         if name not in METRICS or not isinstance(value, (int, float)):
             raise UsageError(
-                f"strategy {case.strategy!r} tells {name} = {value!r}; give a number under a name of record.METRICS"
+                f"strategy {case.strategy!r} tells {name} = {value!r}; give a number under a name of metrics.METRICS"
             )
 
 

@@ -20,7 +20,8 @@ from parabench.analysis.evidence import Evidence
 from parabench.analysis.launch_number import QUANTILE
 from parabench.analysis.stats.intervals import Floats, Intervals, Keys, union
 from parabench.analysis.text import format
-from parabench.store.record import MESSAGES, STEP_PARTS, WAIT, Finding, Phase
+from parabench.store.metrics import STEP_PARTS
+from parabench.store.record import MESSAGES, WAIT, Finding, Phase
 from parabench.strategies import Rule, entry_of
 
 COMPUTE = tuple(part.removesuffix("_s") for part in STEP_PARTS if part != "data_s")

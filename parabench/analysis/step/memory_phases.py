@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from parabench.analysis.evidence import Evidence
-from parabench.store.record import MEMORY_PARTS, MEMORY_READINGS
+from parabench.store.metrics import MEMORY_PARTS, MEMORY_READINGS
 
 COLUMNS = ["case_id", "label", "device", "part", *MEMORY_READINGS, "launches"]
 

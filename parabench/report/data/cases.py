@@ -20,7 +20,7 @@ from parabench.report.data.case_columns import case_columns
 from parabench.report.data.columns import packed
 from parabench.report.data.detail import bucket_bytes, buckets, detail_data, plus_minus
 from parabench.report.data.scaling import scaling_data
-from parabench.store.record import STEP_PARTS
+from parabench.store.metrics import STEP_PARTS
 from parabench.strategies import entry_of
 
 # By what a reader may filter, in the order of the bar, and how it is called. Those in which cases do not differ are

@@ -16,7 +16,8 @@ from parabench.plan.collective_case import OPS
 from parabench.report.data.bars import PART
 from parabench.report.figures.figures import Panel, lay_out, listed, name_case, plain, short
 from parabench.report.palette import colour_of
-from parabench.store.record import GB, MIB, STEP_PARTS, WAIT
+from parabench.store.metrics import STEP_PARTS
+from parabench.store.record import GB, MIB, WAIT
 
 # Told apart from one another and from the parts of a step, with any colour vision; Tol's muted ones and two greys.
 OP = {

@@ -15,7 +15,8 @@ from parabench.analysis.text import format
 from parabench.report.data.case_tables import MOST_CASES, case_table
 from parabench.report.panels import ms
 from parabench.report.spec import DASH, Section, Table
-from parabench.store.record import EXPLAIN_BLOCK, MEMORY_PARTS, MIB, REFERENCE_BLOCK, TRACES
+from parabench.store.metrics import MEMORY_PARTS
+from parabench.store.record import EXPLAIN_BLOCK, MIB, REFERENCE_BLOCK, TRACES
 
 _APART = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "explaining"}
 # What launches tell of their files, and who wrote them.

@@ -10,7 +10,7 @@ from parabench.report.data.case_tables import case_table
 from parabench.report.figures.figures import measured
 from parabench.report.panels import headroom
 from parabench.report.spec import Section
-from parabench.store.record import STEP_PARTS
+from parabench.store.metrics import STEP_PARTS
 from parabench.strategies import Layout, entry_of
 
 
