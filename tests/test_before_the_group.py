@@ -19,8 +19,9 @@ from parabench.models.base import share_compile_threads
 from parabench.models.build import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
+from parabench.probes.communication import SynchronizedClock
 from parabench.probes.replicas import PIECE, checksum, fingerprints, replicas_apart
-from parabench.probes.step_clock import MARKS, Awaited
+from parabench.probes.step_clock import MARKS
 from parabench.workloads import training
 from parabench.workloads.trainer import Losses
 
@@ -138,7 +139,7 @@ def test_the_host_waits_for_the_device_where_each_watched_step_ends() -> None:
             happened.append("wait")
 
     recorded: Any = Recorded()
-    clock = Awaited(recorded, recorded)
+    clock = SynchronizedClock(recorded, recorded)
     for step in range(2):
         for at in range(MARKS):
             clock.skip() if (step, at) == (1, 2) else clock.mark()

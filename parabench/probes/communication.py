@@ -14,7 +14,7 @@ from parabench.probes import Probe, ProbedRank, ProbeReport
 from parabench.probes.backend_calls import CoalescedCalls, NativeCalls, StreamWaits
 from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder, enable_nccl_timing
 from parabench.probes.ddp import Buckets, last_before, only_ddp
-from parabench.probes.step_clock import Awaited, step_of
+from parabench.probes.step_clock import MARKS, Moments, step_of
 from parabench.store.record import SeenCall
 from parabench.strategies.base import StepMarker
 
@@ -45,7 +45,7 @@ class CommunicationProbe(Probe):
                 if self.rank.case.backend == "gloo":
                     # Its calls are on the host's clock, steps on the device's: they are brought together where each
                     # step ends.
-                    clock = Awaited(clock, self._moments)
+                    clock = SynchronizedClock(clock, self._moments)
             if (module := only_ddp(self.rank.module)) is not None:
                 self._buckets = Buckets(module, self._moments)
                 on.callback(self._buckets.stop)
@@ -119,3 +119,25 @@ class CommunicationProbe(Probe):
             if ends and handed is not None and max(ends) > self._moments.seconds(handed):
                 waits.append((self._moments.seconds(handed), max(ends)))
         return waits
+
+
+class SynchronizedClock:
+    """Marks what `clock` marks, and lets the host wait for the device where a step ends."""
+
+    def __init__(self, clock: StepMarker, moments: Moments) -> None:
+        self._clock, self._moments, self._at = clock, moments, 0
+
+    def mark(self) -> None:
+        """The next of the five moments of a step is now."""
+        self._clock.mark()
+        self._next()
+
+    def skip(self) -> None:
+        """The next of the five moments does not exist."""
+        self._clock.skip()
+        self._next()
+
+    def _next(self) -> None:
+        self._at = (self._at + 1) % MARKS
+        if self._at == 0:
+            self._moments.synchronize()

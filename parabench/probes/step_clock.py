@@ -27,7 +27,6 @@ import torch
 
 from parabench.machine import accelerator
 from parabench.plan.protocol import Counts
-from parabench.strategies.base import StepMarker
 
 # A step is five marks; between them lie data, forward, backward, optimizer.
 MARKS = 5
@@ -154,28 +153,6 @@ class StepClock:
         """The beginnings of all steps so far, and the end of the last, in seconds; after `finish`."""
         marks = self._marks[: self._at].reshape(-1, MARKS)
         return [*marks[:, 0].tolist(), float(marks[-1, -1])]
-
-
-class Awaited:
-    """Marks what `clock` marks, and lets the host wait for the device where a step ends: of instrumented steps only."""
-
-    def __init__(self, clock: StepMarker, moments: Moments) -> None:
-        self._clock, self._moments, self._at = clock, moments, 0
-
-    def mark(self) -> None:
-        """The next of the five moments of a step is now."""
-        self._clock.mark()
-        self._next()
-
-    def skip(self) -> None:
-        """The next of the five moments does not exist."""
-        self._clock.skip()
-        self._next()
-
-    def _next(self) -> None:
-        self._at = (self._at + 1) % MARKS
-        if self._at == 0:
-            self._moments.synchronize()
 
 
 def _event() -> accelerator.Event:
