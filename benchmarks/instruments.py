@@ -45,6 +45,9 @@ class NoSampler:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+    def samples(self, kind: type[object]) -> list[object]:
+        return []
+
     def facts(self) -> dict[str, object]:
         return {}
 

@@ -20,11 +20,11 @@ from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.machine.nvml import keep_nvml, used_devices
 from parabench.plan.nccl_pins import launch_order
-from parabench.probes.devices import Devices
+from parabench.probes import sources_of
 from parabench.probes.hang import read_answer
-from parabench.probes.host import Host
-from parabench.probes.sampler import RankPids, Sampler
+from parabench.probes.sampler import RankPids, Sampler, Watched
 from parabench.probes.step_clock import told_counts
+from parabench.store.record import DeviceSample, HostSample
 
 # What faulthandler writes above each thread's stack.
 STACK_HEAD = "(most recent call first)"
@@ -45,8 +45,9 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         pids = RankPids(folder, ranks)
         # One process may drive several devices.
         driven = max(len(ranks), spec.ranks_per_node)
-        host, devices = Host(began, pids), Devices(began, pids, partial(used_devices, driven))
-        sampler = stack.enter_context(Sampler(began, [host, devices] if spec.device == accelerator.TYPE else [host]))
+        devices = partial(used_devices, driven) if spec.device == accelerator.TYPE else None
+        sources = sources_of(Watched(began_s=began, pids=pids, devices=devices))
+        sampler = stack.enter_context(Sampler(began, sources))
         env = RankEnv(
             folder=folder,
             timeout_s=spec.deadline_s + GROUP_GRACE_S,
@@ -86,8 +87,8 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         vanished=vanished if outcome.aborted_by else [],
         counts=counts,
         answers=answers,
-        device_samples=[sample._replace(node=context.node) for sample in devices.samples],
-        host_samples=[sample._replace(node=context.node) for sample in host.samples],
+        device_samples=[sample._replace(node=context.node) for sample in sampler.samples(DeviceSample)],
+        host_samples=[sample._replace(node=context.node) for sample in sampler.samples(HostSample)],
         sampler=sampler.facts(),
     )
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from parabench.plan.case import Case
     from parabench.plan.protocol import Protocol
+    from parabench.probes.sampler import Source, Watched
     from parabench.probes.step_clock import StepClock
     from parabench.store.record import SeenCall
     from parabench.strategies.base import Compute, OptimizerLike, ParallelModel, RankInfo, StepMarker
@@ -36,6 +37,12 @@ PROBES: dict[str, Entry] = {
     "nccl": Entry(target="parabench.probes.nccl:NcclProbe", summary="NCCL's log, and its Inspector"),
     "replicas": Entry(target="parabench.probes.replicas:ReplicasProbe", summary="whether replicas stayed equal"),
     "flops": Entry(target="parabench.probes.flops:FlopsProbe", summary="floating-point operations of a step"),
+}
+
+# Of the driver, or of a process beside the ranks where there is none; a report calls each by its name here.
+SOURCES: dict[str, Entry] = {
+    "host": Entry(target="parabench.probes.host:Host", summary="resident sets, and the CPU time of others"),
+    "nvml": Entry(target="parabench.probes.devices:Devices", summary="state of the devices, and who else is there"),
 }
 
 
@@ -122,6 +129,12 @@ class Probe:
 def probe_classes() -> list[type[Probe]]:
     """The classes of PROBES, imported now."""
     return [load(PROBES, "probe", name) for name in PROBES]
+
+
+def sources_of(watched: Watched) -> list[Source]:
+    """What is read around a launch: each of SOURCES that has something to read there."""
+    classes = [load(SOURCES, "source", name) for name in SOURCES]
+    return [source for each in classes if (source := each.of(watched)) is not None]
 
 
 def probes_of(rank: ProbedRank) -> list[Probe]:

@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 
 from parabench.machine import nvml
-from parabench.probes.sampler import RankPids, Reasons
+from parabench.probes.sampler import RankPids, Reasons, Watched
 from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")
@@ -53,6 +53,10 @@ class Devices:
         self._devices: list[_Device] = []
         self._a_rank_was_listed = False
         self._ticks = 0
+
+    @classmethod
+    def of(cls, watched: Watched) -> Devices | None:
+        return cls(watched.began_s, watched.pids, watched.devices) if watched.devices else None
 
     def start(self) -> None:
         """Find the devices. Raises pynvml.NVMLError where there is no NVML."""

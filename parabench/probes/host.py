@@ -10,7 +10,7 @@ from time import perf_counter
 
 import psutil
 
-from parabench.probes.sampler import RankPids, Reasons
+from parabench.probes.sampler import RankPids, Reasons, Watched
 from parabench.store.record import HostSample
 
 # Which processes are ours is looked up once in so many readings: it costs more than a reading.
@@ -38,6 +38,10 @@ class Host:
         self._before: dict[int, float] = {}
         self._begin = self._last = 0.0
         self._others_s = 0.0
+
+    @classmethod
+    def of(cls, watched: Watched) -> Host | None:
+        return cls(watched.began_s, watched.pids) if watched.host else None
 
     def start(self) -> None:
         self._find_ours()

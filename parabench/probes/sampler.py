@@ -10,10 +10,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from parabench.machine.nvml import Used
+
+T = TypeVar("T")
 
 PERIOD_S = 0.1
 
@@ -22,13 +28,25 @@ PATIENCE_S = 1.0
 
 
 class Source(Protocol):
-    """Something to read. `name` is what a report calls it; what it reads it keeps."""
+    """Something to read. `name` is what a report calls it; what it reads it keeps, as rows of a table of the store."""
 
     name: str
+    samples: list[Any]
 
     def start(self) -> None: ...
     def tick(self) -> None: ...
     def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What there is to read around ranks that began at `began_s`: their `host`, and the `devices` that they use, asked
+    for when reading begins; None where they use none."""
+
+    began_s: float
+    pids: RankPids
+    host: bool = True
+    devices: Callable[[], Sequence[Used]] | None = None
 
 
 class Reasons:
@@ -72,7 +90,7 @@ class Sampler:
         self._began_s = began_s
         self._clock = clock
         self._stop: Stop = stop or threading.Event()
-        self._sources = list(sources)
+        self._all, self._sources = tuple(sources), list(sources)
         self._unread: dict[str, str] = {}
         self._ticks = self._missed = 0
         self._cpu_s: float | None = None
@@ -118,6 +136,10 @@ class Sampler:
         except Exception as error:
             self._unread[source.name] = f"{type(error).__name__}: {error}"
             self._sources.remove(source)
+
+    def samples(self, kind: type[T]) -> list[T]:
+        """The rows of one table that sources have read."""
+        return [sample for source in self._all for sample in source.samples if isinstance(sample, kind)]
 
     def facts(self) -> dict[str, Any]:
         """What reading cost, and which source could not be read at all: {"period_s", "ticks", "missed", "cpu_s",

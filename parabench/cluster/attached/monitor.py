@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from parabench.machine.nvml import Used, keep_nvml
-from parabench.probes.devices import Devices
-from parabench.probes.host import Host
-from parabench.probes.sampler import PATIENCE_S, PERIOD_S, RankPids, Sampler, Source
+from parabench.probes import SOURCES, sources_of
+from parabench.probes.sampler import PATIENCE_S, PERIOD_S, RankPids, Sampler, Watched
 from parabench.signals import die_with_parent
 from parabench.store.record import DeviceSample, HostSample
 
@@ -74,7 +73,7 @@ class HostMonitor:
                 assert isinstance(seen, Readings)
                 return seen
         self._pipe.close()
-        unread = {Host.name: GONE, Devices.name: GONE}
+        unread = dict.fromkeys(SOURCES, GONE)
         return Readings(facts={"period_s": PERIOD_S, "ticks": 0, "missed": 0, "cpu_s": None, "unread": unread})
 
 
@@ -98,11 +97,10 @@ def _look(ask: Request, pipe: Connection) -> Readings:
     for rank, pid in ask.pids.items():
         (ask.folder / f"pid{rank}").write_text(str(pid))
     known = RankPids(ask.folder, ranks)
-    host, devices = Host(ask.began_s, known), Devices(ask.began_s, known, lambda: ask.devices)
-    sources: list[Source] = [host] * ask.host
     if ask.devices:
         keep_nvml()
-        sources.append(devices)
+    devices = (lambda: ask.devices) if ask.devices else None
+    sources = sources_of(Watched(began_s=ask.began_s, pids=known, host=ask.host, devices=devices))
     with Sampler(ask.began_s, sources) as sampler:
         pipe.recv()
-    return Readings(devices.samples, host.samples, sampler.facts())
+    return Readings(sampler.samples(DeviceSample), sampler.samples(HostSample), sampler.facts())
