@@ -12,6 +12,9 @@ from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+# A rank that seems to hang is asked by it where it stands (`launch.hang`).
+HANG_REQUEST = signal.SIGUSR2
+
 # The exit code of a command that was asked to stop.
 STOPPED = 130
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fake_cuda import Behind
 
-from parabench.probes import hang
+from parabench.launch import hang
 from parabench.probes.step_clock import ANCHOR_TRIES, BLOCK, MARKS, StepClock, read_marks, record_event
 
 CUDA = torch.device("cuda", 0)

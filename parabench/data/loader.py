@@ -18,8 +18,7 @@ from parabench.data.datasets import BatchDataset, count_of, dataset_of
 from parabench.data.sampler import ContiguousBatches, ShuffledBatches, columns_of
 from parabench.models.base import Model
 from parabench.plan.case import Case
-from parabench.probes.hang import REQUEST
-from parabench.signals import die_with_parent
+from parabench.signals import HANG_REQUEST, die_with_parent
 
 
 class Loading:
@@ -127,5 +126,5 @@ def _tie_to_rank(rank: int, worker: int) -> None:
     that was still starting when the rank was killed would watch the rank's heir. `rank` is the rank's process."""
     die_with_parent(rank)
     # A hanging rank is asked where it stands and for its stack; a worker's in the same file would be taken for it.
-    for number in (REQUEST, signal.SIGUSR1):
+    for number in (HANG_REQUEST, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)

@@ -12,6 +12,7 @@ from pathlib import Path
 from parabench.collectives.nccl import nccl_environment
 from parabench.files import launch_folder
 from parabench.launch.context import LaunchContext
+from parabench.launch.hang import read_answer
 from parabench.launch.processes import log_tail, run_processes
 from parabench.launch.rank import main, report_path
 from parabench.launch.results import NodeResult, RankReport
@@ -21,7 +22,6 @@ from parabench.machine import accelerator
 from parabench.machine.nvml import keep_nvml, used_devices
 from parabench.plan.nccl_pins import launch_order
 from parabench.probes import sources_of
-from parabench.probes.hang import read_answer
 from parabench.probes.sampler import RankPids, Sampler, Watched
 from parabench.probes.step_clock import told_counts
 from parabench.store.record import DeviceSample, HostSample

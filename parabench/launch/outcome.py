@@ -134,7 +134,7 @@ class MissingCall:
 
 
 def missing_calls(answers: Mapping[int, Mapping[str, Any]]) -> list[MissingCall]:
-    """What is missing in each group, groups with the fewest absent ranks first; `answers` are `probes.hang`'s by rank.
+    """What is missing in each group, groups with the fewest absent ranks first; `answers` are `launch.hang`'s by rank.
 
     A rank that did not answer at all is absent nowhere: what it called is not known.
     """

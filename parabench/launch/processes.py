@@ -27,8 +27,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from parabench.files import remove_abandoned, sockets_in_own_folder
 from parabench.launch import rendezvous
 from parabench.launch.context import FAILED, HUNG, LaunchContext
-from parabench.probes.hang import REQUEST
-from parabench.signals import Interrupted, signals_restored, watched
+from parabench.signals import HANG_REQUEST, Interrupted, signals_restored, watched
 
 PRELOAD = "parabench.launch.preload"
 PR_SET_CHILD_SUBREAPER = 36
@@ -191,7 +190,7 @@ class _Deadline:
         ranks = _ranks(self._others)
         self.killed = tuple(process.pid for process in ranks)
         if why == HUNG:
-            for number in (REQUEST, signal.SIGUSR1):
+            for number in (HANG_REQUEST, signal.SIGUSR1):
                 for process in ranks:
                     _kill(process, number)
             psutil.wait_procs(ranks, timeout=STACK_GRACE_S)

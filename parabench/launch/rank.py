@@ -18,11 +18,11 @@ import torch
 from torch._C._distributed_c10d import FileStore
 
 from parabench.collectives import join as membership
+from parabench.launch import hang
 from parabench.launch.results import RankError, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
-from parabench.probes import hang
 from parabench.probes.sampler import leave_pid
 from parabench.signals import die_with_parent
 from parabench.store.record import AnyCase

@@ -98,7 +98,7 @@ class NodeResult:
     `reports` and `marks` are of its ranks, `first_rank` and those that follow; `counts` is (warm-up steps, measured
     ones) where they agreed on these themselves. Of ranks that failed `tails` are the last lines they wrote, `stacked`
     those of them that could write down their stack, and `vanished` those that had left without a word before another
-    node had the others ended. `answers` is where ranks that hang said they stand, as `probes.hang` has it, nothing of
+    node had the others ended. `answers` is where ranks that hang said they stand, as `launch.hang` has it, nothing of
     one that did not answer. Of a node that was `lost` it is known how, and nothing else.
     """
 

@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from parabench.collectives import join
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
+from parabench.launch import hang
 from parabench.launch.rank import device_of, join_group, loaded_nccl
 from parabench.launch.results import MarkLayout, NodeResult, marks_path
 from parabench.launch.spec import LaunchSpec
@@ -26,7 +27,7 @@ from parabench.models.base import Model, apply_options, arithmetic_of, set_arith
 from parabench.models.build import attention_of, build_model, sizes
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes import ProbedRank, ProbeReport, environment, hang, left_behind, probes_of, switched_on
+from parabench.probes import ProbedRank, ProbeReport, environment, left_behind, probes_of, switched_on
 from parabench.probes.step_clock import MARKS, StepClock, tell_counts
 from parabench.registry import load
 from parabench.store.metrics import METRICS

@@ -21,6 +21,7 @@ from parabench.cluster.attached.fresh import reset_process
 from parabench.cluster.attached.monitor import HostMonitor, Readings, Request
 from parabench.cluster.attached.store import SharedStore
 from parabench.files import launch_folder
+from parabench.launch import hang
 from parabench.launch.node import GROUP_GRACE_S
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rank import error_of
@@ -29,7 +30,6 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.machine.nvml import Used
-from parabench.probes import hang
 from parabench.probes.step_clock import told_counts
 from parabench.workloads.training_samples import TrainingReport
 

@@ -16,31 +16,23 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from parabench.machine import accelerator
-
-REQUEST = signal.SIGUSR2
+from parabench.probes.step_clock import StepClock
+from parabench.signals import HANG_REQUEST
 
 # Of one group; a pipeline may have any number of messages under way.
 MOST_PENDING = 8
 
 
-class Marked(Protocol):
-    """A clock of steps; `probes.step_clock.StepClock` is the real one."""
-
-    @property
-    def enqueued(self) -> int | None: ...
-    def read(self) -> None: ...
+_clocks: list[tuple[StepClock, torch.device]] = []
 
 
-_clocks: list[tuple[Marked, torch.device]] = []
-
-
-def watch(clock: Marked, device: torch.device) -> None:
+def watch(clock: StepClock, device: torch.device) -> None:
     """`clock` is that of the launch which this process takes part in from now."""
     _clocks[:] = [(clock, device)]
 
@@ -56,14 +48,14 @@ def settle() -> None:
 
 
 def listen(folder: Path, rank: int) -> None:
-    """Answer, from a thread, when the driver sends REQUEST. To be called in the main thread."""
+    """Answer, from a thread, when the driver sends HANG_REQUEST. To be called in the main thread."""
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
-    signal.signal(REQUEST, lambda *_: None)
+    signal.signal(HANG_REQUEST, lambda *_: None)
     signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
 
     def wait() -> None:
-        while REQUEST not in os.read(reads, 64):
+        while HANG_REQUEST not in os.read(reads, 64):
             pass
         answer(folder, rank)
 
