@@ -68,7 +68,7 @@ READING = {"analysis", "report", "serve"}
 
 
 # Rooms that have still to become smaller.
-TOO_FULL = {"launch", "probes"}
+TOO_FULL = {"launch"}
 
 
 def names() -> dict[str, Path]:
