@@ -8,12 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
 
-import numpy as np
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from parabench.collectives import join
 from parabench.launch.rank import device_of, join_group
@@ -22,22 +18,13 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv
 from parabench.machine import accelerator
 from parabench.plan.case import Case
-from parabench.plan.protocol import QUANTILE, TOO_QUICK, WORD_BYTES, LinkProtocol, rate
+from parabench.plan.protocol import TOO_QUICK
 from parabench.store.record import Launch, LinkMessage, LinkSample, Phase, Status
 from parabench.workloads.link_pairs import schedule
-from parabench.workloads.links_nccl import NcclWire
+from parabench.workloads.link_wires import HostWire, NcclWire, TimedMessage, Wire
 
 # Of a round a rank marks when it began, and of what it sent the latency and the bytes a second.
 MARKS = 3
-
-
-class TimedMessage(NamedTuple):
-    """A message of this rank: to whom, how large, whether it counts, and how long it took."""
-
-    to_rank: int
-    bytes: int
-    counts: bool
-    duration_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +75,8 @@ class LinksWorkload:
             if rank in (a, b)
         }
         # gloo sends no CUDA tensors: what it moves between devices goes through the host's memory, and so does this.
-        wire = NcclWire(device, spec.protocol) if case.backend == "nccl" else Wire(spec.protocol)
+        kind, memory = (NcclWire, device) if case.backend == "nccl" else (HostWire, torch.device("cpu"))
+        wire: Wire = kind(memory, spec.protocol)
         for number, row in enumerate(marks):
             join.barrier(case.backend, device)
             row[0] = perf_counter()
@@ -102,8 +90,7 @@ class LinksWorkload:
                 else:
                     wire.answer(partner)
         join.leave()
-        messages = [TimedMessage(*each) for each in wire.timed]
-        return LinksReport(rank=rank, clock=clock, device=device_name(device), messages=messages)
+        return LinksReport(rank=rank, clock=clock, device=device_name(device), messages=wire.timed)
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
         """A row for each direction of a pair, and every message that was timed by a rank that came to its end. What
@@ -145,82 +132,3 @@ def links(case: Case, marks: Sequence[Marks], reports: Sequence[LinksReport], wh
 def device_name(device: torch.device) -> str:
     """`cpu`, or `cuda:3` as this node counts."""
     return "cpu" if device.type == "cpu" else f"cuda:{int(os.environ['LOCAL_RANK']) % accelerator.api().device_count()}"
-
-
-class Wire:
-    """This rank's end of its links, with buffers in the host's memory."""
-
-    def __init__(self, protocol: LinkProtocol) -> None:
-        self._protocol = protocol
-        self._word = torch.zeros(WORD_BYTES // 8, dtype=torch.int64)
-        self._buffer = torch.empty(0, dtype=torch.uint8)
-        # (to rank, bytes, whether it counts, seconds) of every round trip and transfer.
-        self.timed: list[tuple[int, int, bool, float]] = []
-
-    def latency(self, partner: int) -> float:
-        """Half a round trip of the smallest message in seconds, as QUANTILE says; the other end is in `answer`."""
-        trips = [self._round_trip(partner) for _ in range(self._protocol.warmup + self._protocol.round_trips)]
-        counted = trips[self._protocol.warmup :]
-        self._keep(partner, WORD_BYTES, trips, len(counted))
-        return float(np.quantile(counted, QUANTILE["cpu"])) / 2
-
-    def bandwidth(self, partner: int, latency_s: float) -> float:
-        """Bytes a second of one transfer at a time, without what a message costs however small it is: a transfer takes
-        S / bandwidth and a round trip, for the partner says when it has all."""
-        asked = self._protocol
-        size = asked.least_bytes
-        took = [self._transfer(partner, size)]
-        while took[0] < asked.transfer_s and size < asked.most_bytes:
-            self._keep(partner, size, took, 0)
-            size = min(2 * size, asked.most_bytes)
-            took = [self._transfer(partner, size)]
-        while len(took) < asked.transfers and sum(took) < asked.most_s:
-            took.append(self._transfer(partner, size))
-        self._say(partner, 0)
-        self._keep(partner, size, took, len(took))
-        return rate(size, took, latency_s)
-
-    def answer(self, partner: int) -> None:
-        """The other end of `latency` and `bandwidth`."""
-        for _ in range(self._protocol.warmup + self._protocol.round_trips):
-            self._hear(partner)
-            self._say(partner, 1)
-        while size := self._hear(partner):
-            into = self._bytes(size)
-            self._say(partner, size)  # only now the other's clock begins: the memory is there
-            dist.recv(into, partner)
-            self._say(partner, size)
-
-    def _keep(self, partner: int, size: int, took: Sequence[float], counted: int) -> None:
-        """Note what messages took; the last `counted` of them count."""
-        uncounted = len(took) - counted
-        self.timed += [(partner, size, at >= uncounted, seconds) for at, seconds in enumerate(took)]
-
-    def _round_trip(self, partner: int) -> float:
-        begin = perf_counter()
-        self._say(partner, 1)
-        self._hear(partner)
-        return perf_counter() - begin
-
-    def _transfer(self, partner: int, size: int) -> float:
-        payload = self._bytes(size)
-        self._say(partner, size)
-        self._hear(partner)
-        begin = perf_counter()
-        dist.send(payload, partner)
-        self._hear(partner)
-        return perf_counter() - begin
-
-    def _say(self, partner: int, number: int) -> None:
-        self._word.fill_(number)
-        dist.send(self._word, partner)
-
-    def _hear(self, partner: int) -> int:
-        dist.recv(self._word, partner)
-        return int(self._word.item())
-
-    def _bytes(self, size: int) -> Tensor:
-        # Written to: untouched memory would be one page that all of it shares, and come from the cache.
-        if self._buffer.numel() < size:
-            self._buffer = torch.ones(size, dtype=torch.uint8)
-        return self._buffer[:size]

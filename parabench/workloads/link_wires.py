@@ -1,16 +1,18 @@
-"""This rank's end of its links where messages are NCCL's kernels on a stream: what is timed is the device's work, not
-the host's.
+"""A rank's end of its links: how messages go to a partner, and how they are timed.
 
-Messages are batched (`batch_isend_irecv`), so that all pairs use the group's one communicator; single ones would make a
-communicator for each pair (ProcessGroupNCCL.cpp, pointToPoint). The communicator is there: a barrier of all ranks came
-first. In Python a message takes the host longer to start than it takes the device, so round trips wait behind a kernel
-that does nothing until all of them are enqueued.
+Between hosts' memories the host's clock times them. Where they are NCCL's kernels on a stream, what is timed is the
+device's work, not the host's. There messages are batched (`batch_isend_irecv`), so that all pairs use the group's one
+communicator; single ones would make a communicator for each pair (ProcessGroupNCCL.cpp, pointToPoint). The communicator
+is there: a barrier of all ranks came first. In Python a message takes the host longer to start than it takes the
+device, so round trips wait behind a kernel that does nothing until all of them are enqueued.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,38 +30,123 @@ TRIPS = 10
 HOLD_S, MOST_CYCLES_PER_S = 0.02, 3e9
 
 
-class NcclWire:
-    """This rank's end, with buffers on `device`."""
+class TimedMessage(NamedTuple):
+    """A message of this rank: to whom, how large, whether it counts, and how long it took."""
+
+    to_rank: int
+    bytes: int
+    counts: bool
+    duration_s: float
+
+
+class Wire(ABC):
+    """This rank's end of its links, with buffers on `device`; `timed` is every message that it timed."""
+
+    QUANTILE: float
 
     def __init__(self, device: torch.device, protocol: LinkProtocol) -> None:
         self._device, self._protocol = device, protocol
         self._word = torch.zeros(WORD_BYTES // 8, dtype=torch.int64, device=device)
         self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
-        # (to rank, bytes, whether it counts, seconds) of every TRIPS round trips, the mean of them, and every transfer.
-        self.timed: list[tuple[int, int, bool, float]] = []
+        self.timed: list[TimedMessage] = []
 
     def latency(self, partner: int) -> float:
         """Half a round trip of the smallest message in seconds, as QUANTILE says; the other end is in `answer`."""
-        self._connect(partner, first=True)
-        warmup, counted = self._readings()
-        seconds = [self._trips(partner, first=True) for _ in range(warmup + counted)]
-        self.timed += [(partner, WORD_BYTES, at >= warmup, took) for at, took in enumerate(seconds)]
-        return float(np.quantile(seconds[warmup:], QUANTILE[accelerator.TYPE])) / 2
+        trips, counted = self._round_trips(partner)
+        self._keep(partner, WORD_BYTES, trips, counted)
+        return float(np.quantile(trips[-counted:], self.QUANTILE)) / 2
 
     def bandwidth(self, partner: int, latency_s: float) -> float:
-        """Bytes a second of one transfer at a time; the way in which sizes grow is `bench.Wire`'s."""
+        """Bytes a second of one transfer at a time, without what a message costs however small it is: a transfer takes
+        S / bandwidth and a round trip, for the partner says when it has all."""
         asked = self._protocol
         size = asked.least_bytes
         took = [self._transfer(partner, size)]
         while took[0] < asked.transfer_s and size < asked.most_bytes:
-            self.timed.append((partner, size, False, took[0]))
+            self._keep(partner, size, took, 0)
             size = min(2 * size, asked.most_bytes)
             took = [self._transfer(partner, size)]
         while len(took) < asked.transfers and sum(took) < asked.most_s:
             took.append(self._transfer(partner, size))
         self._say(partner, 0)
-        self.timed += [(partner, size, True, seconds) for seconds in took]
+        self._keep(partner, size, took, len(took))
         return rate(size, took, latency_s)
+
+    @abstractmethod
+    def answer(self, partner: int) -> None:
+        """The other end of `latency` and `bandwidth`."""
+
+    @abstractmethod
+    def _round_trips(self, partner: int) -> tuple[list[float], int]:
+        """Seconds of round trips, and how many of them, the last ones, count."""
+
+    @abstractmethod
+    def _transfer(self, partner: int, size: int) -> float:
+        """Seconds from when the other end is ready until its word that all has come."""
+
+    @abstractmethod
+    def _say(self, partner: int, number: int) -> None: ...
+
+    def _keep(self, partner: int, size: int, took: Sequence[float], counted: int) -> None:
+        """Note what messages took; the last `counted` of them count."""
+        uncounted = len(took) - counted
+        self.timed += [TimedMessage(partner, size, at >= uncounted, seconds) for at, seconds in enumerate(took)]
+
+    def _bytes(self, size: int) -> Tensor:
+        # Written to: untouched memory would be one page that all of it shares, and come from the cache.
+        if self._buffer.numel() < size:
+            self._buffer = torch.ones(size, dtype=torch.uint8, device=self._device)
+        return self._buffer[:size]
+
+
+class HostWire(Wire):
+    """Messages between hosts' memories."""
+
+    QUANTILE = QUANTILE["cpu"]
+
+    def answer(self, partner: int) -> None:
+        """The other end of `latency` and `bandwidth`."""
+        for _ in range(self._protocol.warmup + self._protocol.round_trips):
+            self._hear(partner)
+            self._say(partner, 1)
+        while size := self._hear(partner):
+            into = self._bytes(size)
+            self._say(partner, size)  # only now the other's clock begins: the memory is there
+            dist.recv(into, partner)
+            self._say(partner, size)
+
+    def _round_trips(self, partner: int) -> tuple[list[float], int]:
+        counted = self._protocol.round_trips
+        return [self._round_trip(partner) for _ in range(self._protocol.warmup + counted)], counted
+
+    def _round_trip(self, partner: int) -> float:
+        begin = perf_counter()
+        self._say(partner, 1)
+        self._hear(partner)
+        return perf_counter() - begin
+
+    def _transfer(self, partner: int, size: int) -> float:
+        payload = self._bytes(size)
+        self._say(partner, size)
+        self._hear(partner)
+        begin = perf_counter()
+        dist.send(payload, partner)
+        self._hear(partner)
+        return perf_counter() - begin
+
+    def _say(self, partner: int, number: int) -> None:
+        self._word.fill_(number)
+        dist.send(self._word, partner)
+
+    def _hear(self, partner: int) -> int:
+        dist.recv(self._word, partner)
+        return int(self._word.item())
+
+
+class NcclWire(Wire):
+    """Messages of NCCL; round trips are timed TRIPS at a time."""
+
+    QUANTILE = QUANTILE[accelerator.TYPE]
 
     def answer(self, partner: int) -> None:
         """The other end of `latency` and `bandwidth`."""
@@ -75,6 +162,11 @@ class NcclWire:
                 self._start(dist.isend, self._word, partner),
             ]
             self._finish(works)
+
+    def _round_trips(self, partner: int) -> tuple[list[float], int]:
+        self._connect(partner, first=True)
+        warmup, counted = self._readings()
+        return [self._trips(partner, first=True) for _ in range(warmup + counted)], counted
 
     def _readings(self) -> tuple[int, int]:
         """How many times TRIPS round trips are timed: before they count, and after."""
@@ -134,11 +226,6 @@ class NcclWire:
         for work in works:
             work.wait()
         accelerator.api().synchronize(self._device)
-
-    def _bytes(self, size: int) -> Tensor:
-        if self._buffer.numel() < size:
-            self._buffer = torch.ones(size, dtype=torch.uint8, device=self._device)
-        return self._buffer[:size]
 
 
 def _hold() -> None:
