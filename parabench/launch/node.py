@@ -23,7 +23,7 @@ from parabench.machine.nvml import keep_nvml, used_devices
 from parabench.plan.nccl_pins import launch_order
 from parabench.probes import sources_of
 from parabench.probes.sampler import RankPids, Sampler, Watched
-from parabench.probes.step_clock import told_counts
+from parabench.probes.step_clock import read_counts
 from parabench.store.record import DeviceSample, HostSample
 
 # What faulthandler writes above each thread's stack.
@@ -66,7 +66,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         reports = [_report(folder, rank, workload.report_type) for rank in ranks]
         layout = workload.marks(spec)
         marks = [layout.read(folder, rank) for rank in ranks]
-        counts = told_counts(folder, ranks)
+        counts = read_counts(folder, ranks)
         # Their logs are named by their number on this node.
         answers = [read_answer(folder, rank) for rank in ranks] if outcome.hung else []
         tails = [] if outcome.ok else [log_tail(logs, at) for at in range(len(ranks))]

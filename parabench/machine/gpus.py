@@ -73,7 +73,7 @@ QUESTIONS: dict[str, Ask] = {
 }
 
 
-def look(indices: Sequence[int], root: Path = ROOT) -> dict[str, Any]:
+def describe(indices: Sequence[int], root: Path = ROOT) -> dict[str, Any]:
     """{"gpus": [...], "links": {...}, "driver": {...}} of the devices with those NVML numbers, in that order.
 
     Neither UUIDs nor serial numbers are read: they name one very device. Raises pynvml.NVMLError when NVML cannot be

@@ -158,7 +158,7 @@ def _cuda_fault(found: Sequence[Gpu]) -> str | None:
     from parabench.machine import gpus
 
     with suppress(pynvml.NVMLError):
-        seen = gpus.look([gpu.index for gpu in found])
+        seen = gpus.describe([gpu.index for gpu in found])
         return gpus.cuda_fault(seen["driver"], seen["gpus"], versions.torch_cuda()[0])
     return None
 
@@ -203,7 +203,7 @@ def _devices(machine: Machine) -> dict[str, Any]:
         from parabench.machine import gpus
 
         try:
-            return gpus.look([gpu.index for gpu in machine.gpus])
+            return gpus.describe([gpu.index for gpu in machine.gpus])
         except pynvml.NVMLError as error:
             reason = f"NVML: {error}"
     reasons = {"reasons": {"all": reason}}

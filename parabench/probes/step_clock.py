@@ -174,14 +174,14 @@ def read_marks(path: Path, steps: int | None, width: int = MARKS) -> npt.NDArray
     return np.fromfile(path, dtype=np.float64).reshape(steps, width)
 
 
-def tell_counts(folder: Path, rank: int, counts: Counts) -> None:
+def write_counts(folder: Path, rank: int, counts: Counts) -> None:
     """Leave in a launch's folder how many steps its ranks agreed to take, whatever becomes of the rank."""
     part = folder / f"counts{rank}.part"
     part.write_text(f"{counts.warmup} {counts.measured}")
     part.replace(folder / f"counts{rank}")
 
 
-def told_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:
+def read_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:
     """(warm-up steps, measured ones) that any of these ranks left there; None where none was told to find them out, or
     came so far."""
     told = next((path for rank in ranks if (path := folder / f"counts{rank}").exists()), None)

@@ -68,7 +68,7 @@ def _algorithm(case: Case) -> list[str]:
         return ["# Before init_process_group, with NCCL 2.24 or newer:", *lines]
     backend = f'"{case.backend}"'
     if case.backend == "auto":
-        backend = '"nccl" if torch.cuda.is_available() else "gloo"'
+        backend = f'"{accelerator.BACKEND}" if torch.{accelerator.TYPE}.is_available() else "gloo"'
     nodes = "" if case.ranks_per_node is None else f", ranks_per_node={case.ranks_per_node}"
     return [
         f'use("{case.algorithm}", {backend}{nodes})',

@@ -28,7 +28,7 @@ from parabench.models.build import attention_of, build_model, sizes
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import ProbedRank, ProbeReport, environment, left_behind, probes_of, switched_on
-from parabench.probes.step_clock import MARKS, StepClock, tell_counts
+from parabench.probes.step_clock import MARKS, StepClock, write_counts
 from parabench.registry import load
 from parabench.store.metrics import METRICS
 from parabench.store.record import Launch
@@ -120,7 +120,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
     if protocol.by_time:
         store = c10d._get_default_store() if dist.is_initialized() else None
         counts = warm_up(protocol, steps, Agreement(store, rank_info.rank, rank_info.world_size if store else 1))
-        tell_counts(env.folder, rank_info.rank, counts)
+        write_counts(env.folder, rank_info.rank, counts)
         clock.make_room(counts.timed + protocol.after)
     else:
         steps.take(counts.warmup)

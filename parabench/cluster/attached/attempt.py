@@ -30,7 +30,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.machine.nvml import Used
-from parabench.probes.step_clock import told_counts
+from parabench.probes.step_clock import read_counts
 from parabench.workloads.training_samples import TrainingReport
 
 # What a rank that was told to end gets to notice it itself: what it then says may be the cause.
@@ -122,7 +122,7 @@ class InProcessLaunch:
             device_samples=[sample._replace(node=node) for sample in self._seen.devices],
             host_samples=[sample._replace(node=node) for sample in self._seen.hosts],
             sampler=self._seen.facts,
-            counts=told_counts(self.folder, [rank]),
+            counts=read_counts(self.folder, [rank]),
         )
 
     def _measure(self, env: RankEnv) -> None:

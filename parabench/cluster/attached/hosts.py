@@ -45,7 +45,7 @@ def of_this(group: ProcessEnvironment, machine: Machine) -> dict[str, Any]:
 
 def _described(gpu: Gpu) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = gpus.look([gpu.index])["gpus"][0]
+        found: dict[str, Any] = gpus.describe([gpu.index])["gpus"][0]
     except pynvml.NVMLError as error:
         return {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "reasons": {"all": f"NVML: {error}"}}
     return found
