@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from parabench.plan.case import Case
-from parabench.plan.nccl_pins import communicators
 from parabench.plan.suite import load_suite
 from parabench.strategies import STRATEGIES
 from parabench.strategies.snippet import LINES, snippet
@@ -26,11 +25,6 @@ def test_a_strategy_without_lines_says_where_to_read(monkeypatch: pytest.MonkeyP
     assert "No line does zero2: how it is done stands in parabench/strategies/fsdp.py." in snippet(
         Case(strategy="zero2", world_size=2)
     )
-
-
-def test_what_nccl_is_called_for_is_known_of_every_strategy_with_an_algorithm() -> None:
-    choosing = [name for name, entry in STRATEGIES.items() if "algorithm" in entry.axes]
-    assert [name for name in choosing if communicators(Case(strategy=name, world_size=4)) is None] == []
 
 
 def test_the_suite_of_strategies_compares_all_of_them() -> None:

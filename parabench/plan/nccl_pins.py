@@ -18,6 +18,7 @@ from parabench.machine.versions import Nccl
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import AnyCase
+from parabench.strategies import Group, entry_of
 
 # NCCL_ALGO takes one entry an operation from this version on.
 PINS_SINCE = (2, 24)
@@ -33,11 +34,6 @@ PAT = "NCCL_PAT_ENABLE"
 
 LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 
-# What is called, and whether it averages. FSDP2 averages in float32 and bfloat16, and nothing here lets it reduce in
-# float16, where it would sum and divide itself (strategies/fsdp.py); DDP divides before it sums
-# (torch.distributed.fsdp._fully_shard._fsdp_collectives._get_gradient_divide_factors; c10d's reducer).
-_SUMS: Mapping[str, bool] = {"allreduce": False}
-_SHARDS: Mapping[str, bool] = {"allgather": False, "reducescatter": True}
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 
 
@@ -113,26 +109,27 @@ def communicators(case: AnyCase) -> list[Communicator] | None:
     if isinstance(case, CollectiveCase):
         return [Communicator(case.world_size, case.nodes, {case.op.replace("_", ""): case.redop == "avg"})]
     assert isinstance(case, Case)
+    calls = entry_of(case.strategy).calls
+    if calls is None:
+        return None
     every = range(case.world_size)
-    activations = dict(_SUMS)
-    if case.sequence_parallel:
-        activations |= {"allgather": False, "reducescatter": False}
     inside = case.tp_size or case.world_size
     node = case.ranks_per_node or case.world_size
     # Of the grids rank 0 is in the first row and the first column, of consecutive ranks and of one rank a row.
-    groups: dict[str, list[tuple[range, Mapping[str, bool]]]] = {
-        "ddp": [(every, _SUMS)],
-        "zero1": [(every, {**_SUMS, "broadcast": False})],
-        "zero2": [(every, _SHARDS)],
-        "fsdp": [(every, _SHARDS)],
-        "hsdp": [(every[:node], _SHARDS), (every[::node], {"allreduce": True})],
-        "tp": [(every, activations)],
-        "tp_ddp": [(every[:inside], activations), (every[::inside], _SUMS)],
-        "tp_fsdp": [(every[:inside], activations), (every[::inside], _SHARDS)],
+    ranks = {
+        Group.ALL: every,
+        Group.NODE: every[:node],
+        Group.ACROSS_NODES: every[::node],
+        Group.LAYERS: every[:inside],
+        Group.ACROSS_LAYERS: every[::inside],
     }
-    if case.strategy not in groups:
-        return None
-    return [Communicator(len(ranks), _nodes(ranks, case), calls) for ranks, calls in groups[case.strategy]]
+    along_sequence = {"allgather": False, "reducescatter": False} if case.sequence_parallel else {}
+    return [
+        Communicator(
+            len(ranks[group]), _nodes(ranks[group], case), {**ops, **(along_sequence if group is Group.LAYERS else {})}
+        )
+        for group, ops in calls.items()
+    ]
 
 
 def _nodes(ranks: Sequence[int], case: Case) -> int:

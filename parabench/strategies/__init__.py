@@ -6,6 +6,7 @@ How a family of them is done stands in a module of its own beside this table.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -31,6 +32,16 @@ class Rule(StrEnum):
     APPLIED_ONCE = "applied_once"  # each gradient reached the parameters exactly once, and the loss fell
 
 
+class Group(StrEnum):
+    """Ranks among which a strategy's collectives are called."""
+
+    ALL = "all"
+    NODE = "node"  # `ranks_per_node` consecutive ranks
+    ACROSS_NODES = "across_nodes"  # one rank of each node
+    LAYERS = "layers"  # the `tp_size` consecutive ranks that share the layers
+    ACROSS_LAYERS = "across_layers"  # one rank of each of these groups
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyEntry(Entry):
     """What the planner and the reader of results must know of a strategy.
@@ -40,6 +51,7 @@ class StrategyEntry(Entry):
     process drives all devices. `own_steps`: it takes its steps by itself, or each rank its own, and scales no loss.
     `local_forward`: a rank's forward communicates nothing. `ranked`: whether it may be an answer. `package`: what must
     be installed, as pip calls it. `memory`: what its ranks hold of the training state; None where that is not known.
+    `calls`: {operation: whether it averages} of each group of ranks, as NCCL calls it; None where that is not known.
     `color`: what it is drawn in on every page.
     """
 
@@ -56,6 +68,7 @@ class StrategyEntry(Entry):
     ranked: bool = True
     package: str | None = None
     memory: Formula | None = None
+    calls: Mapping[Group, Mapping[str, bool]] | None = None
     color: str | None = None
 
     @property
@@ -70,6 +83,12 @@ _DDP = _REDUCING | {"find_unused_parameters", "static_graph", "gradient_as_bucke
 _TENSOR = frozenset({"algorithm", "sequence_parallel", "grad_accumulation"})
 _ALONE = frozenset({"grad_accumulation"})
 _PLAN = frozenset({"tensor_parallel"})
+
+# FSDP2 averages in float32 and bfloat16, and nothing here lets it reduce in float16, where it would sum and divide
+# itself (strategies/fsdp.py); DDP divides before it sums
+# (torch.distributed.fsdp._fully_shard._fsdp_collectives._get_gradient_divide_factors; c10d's reducer).
+_SUMS = {"allreduce": False}
+_SHARDS = {"allgather": False, "reducescatter": True}
 
 # DeepSpeed keeps flat copies of its own, which no formula counts.
 # Most colours are Okabe and Ito's and Tol's muted ones. Kin are near, but for those that would not be told apart.
@@ -102,6 +121,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="gradients, all-reduced in buckets during backward",
         local_forward=True,
         memory=memory.WHOLE,
+        calls={Group.ALL: _SUMS},
         color="#0072B2",
     ),
     "zero1": StrategyEntry(
@@ -112,6 +132,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="gradients, all-reduced during backward; updated parameters, broadcast by their owners",
         local_forward=True,
         memory=memory.ZERO1,
+        calls={Group.ALL: {**_SUMS, "broadcast": False}},
         color="#56B4E9",
     ),
     "zero2": StrategyEntry(
@@ -121,6 +142,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch, gradients, optimizer state; parameters between steps",
         travels="parameters, gathered once a step; gradients, reduce-scattered",
         memory=memory.ZERO2,
+        calls={Group.ALL: _SHARDS},
         color="#E69F00",
     ),
     "fsdp": StrategyEntry(
@@ -130,6 +152,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch, parameters, gradients, optimizer state",
         travels="parameters, gathered for forward and again for backward; gradients, reduce-scattered",
         memory=memory.FSDP,
+        calls={Group.ALL: _SHARDS},
         color="#D55E00",
     ),
     "hsdp": StrategyEntry(
@@ -139,6 +162,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="batch; inside a node parameters, gradients, optimizer state",
         travels="as fsdp inside a node; each rank's gradient shard, all-reduced across nodes",
         memory=memory.HSDP,
+        calls={Group.NODE: _SHARDS, Group.ACROSS_NODES: {"allreduce": True}},
         color="#9467FF",
     ),
     "tp": StrategyEntry(
@@ -150,6 +174,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="layers, with their gradients and optimizer state",
         travels="activations, all-reduced in forward and their gradients in backward",
         memory=memory.TENSOR,
+        calls={Group.LAYERS: _SUMS},
         color="#009E73",
     ),
     "tp_ddp": StrategyEntry(
@@ -161,6 +186,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="layers inside a group, batch between groups",
         travels="activations inside a group; gradients of each rank's part of the layers, between groups",
         memory=memory.TENSOR_GROUPS,
+        calls={Group.LAYERS: _SUMS, Group.ACROSS_LAYERS: _SUMS},
         color="#44AA99",
     ),
     "tp_fsdp": StrategyEntry(
@@ -172,6 +198,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         splits="layers inside a group; between groups batch, parameters, gradients, optimizer state",
         travels="activations inside a group; each rank's part of parameters and gradients, between groups",
         memory=memory.TENSOR_FSDP,
+        calls={Group.LAYERS: _SUMS, Group.ACROSS_LAYERS: _SHARDS},
         color="#66A61E",
     ),
     "pp": StrategyEntry(
