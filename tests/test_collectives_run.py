@@ -21,8 +21,9 @@ from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.machine.machine import Gpu, Machine
 from parabench.plan.collective_case import OPS
-from parabench.session import collectives as collectives_run
-from parabench.session.collectives import CollectivesRequest, plan_collectives, run_collectives
+from parabench.session import session as sessions
+from parabench.session.request import CollectivesRequest, plan_calls
+from parabench.session.session import run_session
 from parabench.signals import signals_restored
 from parabench.store.record import Failure, Status
 from parabench.store.store import load
@@ -33,7 +34,7 @@ GPUS = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
     """Two cores and no GPU, whatever runs the tests; and signals as they were once a driver was interrupted."""
-    monkeypatch.setattr(collectives_run, "this_machine", lambda: Machine(cores=2, gpus_reason="a test has none"))
+    monkeypatch.setattr(sessions, "this_machine", lambda: Machine(cores=2, gpus_reason="a test has none"))
     with signals_restored():
         yield
 
@@ -43,9 +44,13 @@ def request(folder, **more):
     return CollectivesRequest(**({"argv": ["parabench", "collectives"], "out": folder / "out"} | given | more))
 
 
+def planned(asked, machine):
+    return plan_calls(asked, machine).plan
+
+
 def run(asked, launch):
     console = Console(file=io.StringIO(), width=400)
-    return run_collectives(asked, console, launch), console.file.getvalue()
+    return run_session(asked, console, launch), console.file.getvalue()
 
 
 def parabench(*arguments):
@@ -96,7 +101,7 @@ def test_isolated_calls_are_another_mode_and_say_so(tmp_path):
 
 def test_captured_calls_are_nccls_own(tmp_path):
     def asked(**more):
-        return plan_collectives(CollectivesRequest(argv=[], out=tmp_path, graph=True, **more), GPUS)
+        return planned(CollectivesRequest(argv=[], out=tmp_path, graph=True, **more), GPUS)
 
     plan = asked()
     assert {case.algorithm for case in plan.cases} == {"native"}
@@ -114,7 +119,7 @@ def test_captured_calls_are_nccls_own(tmp_path):
 
 def test_devices_have_sizes_that_load_their_links(tmp_path, machine):
     def largest(machine, **more):
-        return plan_collectives(CollectivesRequest(argv=[], out=tmp_path, **more), machine).cases[0].max_bytes
+        return planned(CollectivesRequest(argv=[], out=tmp_path, **more), machine).cases[0].max_bytes
 
     assert (largest(machine), largest(GPUS)) == (64 << 20, 1 << 30)
     assert largest(GPUS, max_size="1MiB") == 1 << 20
@@ -193,7 +198,7 @@ def test_a_first_deadline_knows_the_bytes_and_a_later_one_the_time(tmp_path):
     run(request(tmp_path, algorithm="native", max_size="64MiB", iterations=None), launcher)
     assert launcher.deadlines[0] > 100
     assert launcher.deadlines[1] == 60.0
-    run(request(tmp_path, deadline=7.0), launcher)
+    run(request(tmp_path, deadline_s=7.0), launcher)
     assert launcher.deadlines[-1] == 7.0
 
 
@@ -227,8 +232,11 @@ def test_a_first_deadline_knows_the_bytes_and_a_later_one_the_time(tmp_path):
         (["--mode", "latency", "--measure-seconds", "0.5"], "--measure-seconds 0.5 is for mode throughput"),
         (["--iterations", "5", "--measure-seconds", "1"], "--iterations 5 and --measure-seconds 1 both say"),
         (["--label", "../x"], "label '../x'"),
-        (["--ranks-per-node", "0"], "ranks_per_node is 0; give 1 or more"),
-        (["--ranks-per-node", "-2", "--algorithm", "ring"], "ranks_per_node is -2; give 1 or more"),
+        (["--ranks-per-node", "0"], "ranks_per_node is 0; it must be a whole number of 1 or more"),
+        (
+            ["--ranks-per-node", "-2", "--algorithm", "ring"],
+            "ranks_per_node is -2; it must be a whole number of 1 or more",
+        ),
         (["--max", "2TiB"], "size '2TiB' is above the most that a size can be, 1 TiB"),
         (["--algorithm", "math:sin"], "algorithm 'math:sin' cannot be made of ranks_per_node None: TypeError"),
         (["--algorithm", "builtins:repr"], "algorithm 'builtins:repr' gave 'None' for ranks_per_node None, not an"),
@@ -254,30 +262,30 @@ def test_bad_input_gets_one_line_and_exit_code_2_and_writes_nothing(arguments, s
 
 
 def test_defaults_are_all_operations_and_all_of_ours_two_levels_where_there_can_be_nodes(tmp_path, machine):
-    plan = plan_collectives(CollectivesRequest(argv=[], out=tmp_path), machine)
+    plan = planned(CollectivesRequest(argv=[], out=tmp_path), machine)
     assert len(plan.cases) == 4 * 5
     assert {case.op for case in plan.cases} == set(OPS)
     assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(2, "cpu", "gloo")}
     assert plan.cases[0].sizes == tuple(65536 * 4**i for i in range(6))
-    four = plan_collectives(CollectivesRequest(argv=[], out=tmp_path, world_size="2,4"), machine)
+    four = planned(CollectivesRequest(argv=[], out=tmp_path, world_size="2,4"), machine)
     assert {(c.algorithm, c.ranks_per_node) for c in four.cases if c.ranks_per_node} == {("two_level", 2)}
     assert len(four.cases) == 4 * (5 + 6)
 
 
 def test_on_devices_all_of_them_take_part_and_nccls_own_runs_only_what_it_has(tmp_path):
-    plan = plan_collectives(CollectivesRequest(argv=[], out=tmp_path, algorithm="native,nccl:tree"), GPUS)
+    plan = planned(CollectivesRequest(argv=[], out=tmp_path, algorithm="native,nccl:tree"), GPUS)
     assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(4, "cuda", "nccl")}
     assert [case.op for case in plan.cases if case.algorithm == "nccl:tree"] == ["all_reduce"]
     assert [s.case.op for s in plan.skipped] == ["reduce_scatter", "all_gather", "broadcast"]
     with pytest.raises(UsageError, match="NCCL has tree for all_reduce only"):
-        plan_collectives(CollectivesRequest(argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
+        planned(CollectivesRequest(argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
 
 
 def test_equal_names_are_one_case(tmp_path, machine):
     asked = CollectivesRequest(
         argv=[], out=tmp_path, op="all_reduce", world_size="4", algorithm="two_level,two_level(ring,ring),ring,ring"
     )
-    assert [case.algorithm for case in plan_collectives(asked, machine).cases] == ["two_level", "ring"]
+    assert [case.algorithm for case in planned(asked, machine).cases] == ["two_level", "ring"]
 
 
 # -- nccl-tests' conventions -------------------------------------------------------------------------------------
@@ -371,7 +379,7 @@ def test_a_link_to_the_store_is_the_store(tmp_path, kind):
 def test_json_that_cannot_be_written_in_the_end_hides_nothing_else(tmp_path):
     console = Console(file=io.StringIO(), width=400)
     with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device"):
-        run_collectives(request(tmp_path, json_file=Path("/dev/full")), console, FakeLauncher())
+        run_session(request(tmp_path, json_file=Path("/dev/full")), console, FakeLauncher())
     assert "# store:  " in console.file.getvalue()
     assert "# report: " in console.file.getvalue()
     assert Path("/dev/full").is_char_device()
@@ -436,7 +444,7 @@ def test_a_pin_that_nccl_refuses_once_is_launched_no_more(tmp_path, monkeypatch)
                 launch.status, launch.failure, launch.collectives = Status.FAILED, Failure(why, 0), []
             return launch
 
-    monkeypatch.setattr(collectives_run, "this_machine", lambda: GPUS)
+    monkeypatch.setattr(sessions, "this_machine", lambda: GPUS)
     monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
     asked = request(tmp_path, algorithm="nccl:ring,nccl:nvls", launches=3)
     code, _ = run(asked, Refusing())

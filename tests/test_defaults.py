@@ -17,8 +17,8 @@ from parabench.plan.defaults import ON_CUDA, defaults_on, global_batch
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, shipped, sweep
-from parabench.session.runner import Session, executor_of
-from parabench.session.session import Request, plan_request
+from parabench.session.request import TrainingRequest, plan_training
+from parabench.session.runner import TrainingRunner, executor_of
 from parabench.store.record import Status
 from parabench.store.store import Store, load
 
@@ -31,7 +31,7 @@ def with_gpus(number, memory=80e9):
 
 
 def planned(machine, suite="quick", **options):
-    return plan_request(Request(suite=suite, argv=[], out=None, **options), load_suite(suite), machine)
+    return plan_training(TrainingRequest(suite=suite, argv=[], out=None, **options), load_suite(suite), machine).plan
 
 
 def case_of(machine, **axes):
@@ -158,7 +158,7 @@ def test_steps_that_a_suite_means_are_kept_on_cuda():
     made = planned(with_gpus(2), suite="memory")
     assert (made.protocol.warmup, made.protocol.steps, made.protocol.by_time) == (2, 2, False)
     assert planned(with_gpus(2), steps=7).protocol == Protocol(steps=7, warmup_s=2.0)
-    assert planned(with_gpus(0), measure_seconds=1.0).protocol == Protocol(warmup=5, measure_s=1.0)
+    assert planned(with_gpus(0), measure_s=1.0).protocol == Protocol(warmup=5, measure_s=1.0)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 8])
@@ -247,7 +247,7 @@ def walk(plan, launch, folder):
             kept.append(launched)
             store.append(number, launched)
 
-        Session(plan=plan, launch=launch, keep=keep, progress=Silent()).run()
+        TrainingRunner(plan=plan, launch=launch, keep=keep, progress=Silent()).run()
         store.finish_session(number)
     return kept
 

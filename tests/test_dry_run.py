@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from io import StringIO
@@ -27,13 +28,10 @@ from parabench.plan.collective_protocol import FIRST_RUN_IN_S, RUN_IN_S
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, parse_axis, sweep
-from parabench.session.collectives import CollectivesRequest, run_collectives
-from parabench.session.dry_collectives import dry_collectives
 from parabench.session.dry_run import dry_run, planned_for
-from parabench.session.estimate import Launches
-from parabench.session.resume import Opened
-from parabench.session.runner import Session
-from parabench.session.session import Request, run_suite
+from parabench.session.request import CollectivesRequest, TrainingRequest
+from parabench.session.runner import TrainingRunner
+from parabench.session.session import run_session
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
 from parabench.store.store import Store
 
@@ -62,7 +60,7 @@ def parabench(*arguments):
 def said(suite, out, terminal=False, **more):
     text = StringIO()
     console = Console(file=text, force_terminal=terminal, width=200, no_color=True)
-    assert dry_run(Request(suite=None if suite is None else str(suite), argv=[], out=out, **more), console) == 0
+    assert dry_run(TrainingRequest(suite=None if suite is None else str(suite), argv=[], out=out, **more), console) == 0
     return text.getvalue()
 
 
@@ -169,7 +167,7 @@ def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
 def test_links_that_a_session_has_are_not_said_again(suite, tmp_path):
     out, launcher = tmp_path / "out", FakeLauncher()
     launcher.interrupt_at = 4
-    assert run_suite(Request(suite=str(suite), argv=[], out=out), Console(file=StringIO()), launcher) == 130
+    assert run_session(TrainingRequest(suite=str(suite), argv=[], out=out), Console(file=StringIO()), launcher) == 130
     assert "links" in facts(said(None, out, resume=True, links=True))
     with Store.open_or_create(out / "results.db") as store:
         store.add_links(1, fake_links.rows(1, 2, device="cpu"))
@@ -228,18 +226,21 @@ def test_launches_are_those_that_a_session_makes(gpus):
         def launching(self, case, block): ...
         def launched(self, launch): ...
 
-    Session(plan=plan, launch=FakeLauncher(), keep=kept.append, progress=Silent()).run()
-    launches = Launches.of(Opened(session_id=0, plan=plan))
-    assert launches.counted == [each.case for each in kept if each.block >= 0]
-    assert launches.references == [each.case for each in kept if each.block == REFERENCE_BLOCK]
-    assert launches.explaining == [each.case for each in kept if each.block == EXPLAIN_BLOCK]
-    assert len(launches) == len(kept)
+    TrainingRunner(plan=plan, launch=FakeLauncher(), keep=kept.append, progress=Silent()).run()
+    launches = list(TrainingRunner(plan=plan).expected())
+    assert Counter((case, block) for case, block, _ in launches) == Counter((each.case, each.block) for each in kept)
+    for kind in (
+        lambda block: block >= 0,
+        lambda block: block == REFERENCE_BLOCK,
+        lambda block: block == EXPLAIN_BLOCK,
+    ):
+        assert [case for case, block, _ in launches if kind(block)] == [each.case for each in kept if kind(each.block)]
 
 
 def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
     out, quiet = tmp_path / "out", Console(file=StringIO())
     launcher = FakeLauncher(lambda case: 0.78 if case.strategy == "single" else 0.38)
-    assert run_suite(Request(suite=str(suite), argv=[], out=out), quiet, launcher) == 0
+    assert run_session(TrainingRequest(suite=str(suite), argv=[], out=out), quiet, launcher) == 0
     store = (out / "results.db").read_bytes()
     # 3 launches on one device of 4 s, the reference among them; 6 on two of 2 s.
     assert facts(said(suite, out))["expected"] == f"24 s for 9 launches, as they took in {out / 'results.db'}"
@@ -270,7 +271,7 @@ def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path)
     out, quiet = tmp_path / "out", Console(file=StringIO())
     launcher = FakeLauncher()
     launcher.interrupt_at = 4
-    assert run_suite(Request(suite=str(suite), argv=[], out=out), quiet, launcher) == 130
+    assert run_session(TrainingRequest(suite=str(suite), argv=[], out=out), quiet, launcher) == 130
     store = (out / "results.db").read_bytes()
     for text in (said(suite, out, resume=True), said(None, out, resume=True)):
         assert facts(text)["launches"] == "5 (3 of 8 are done)"
@@ -278,13 +279,13 @@ def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path)
         said(suite, out, resume=True, steps=9)
     assert (out / "results.db").read_bytes() == store
     launcher.interrupt_at = None
-    assert run_suite(Request(suite=None, argv=[], out=out, resume=True), quiet, launcher) == 0
+    assert run_session(TrainingRequest(suite=None, argv=[], out=out, resume=True), quiet, launcher) == 0
     assert facts(said(None, out, resume=True))["expected"] == "nothing is left to launch"
 
 
 def test_a_store_of_a_newer_version_is_a_line_or_tells_nothing(suite, tmp_path):
     out, quiet = tmp_path / "out", Console(file=StringIO())
-    run_suite(Request(suite=str(suite), argv=[], out=out), quiet, FakeLauncher())
+    run_session(TrainingRequest(suite=str(suite), argv=[], out=out), quiet, FakeLauncher())
     assert "as they took in" in facts(said(suite, out))["expected"]
     with closing(sqlite3.connect(out / "results.db")) as db, db:
         db.execute("UPDATE session SET plan = json_set(plan, '$.protocol.by_magic', 1)")
@@ -364,13 +365,13 @@ def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
 def test_collectives_know_their_store(tmp_path):
     out, quiet = tmp_path / "out", Console(file=StringIO())
     asked = CollectivesRequest(argv=[], out=out, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu")
-    run_collectives(asked, quiet, FakeLauncher())
+    run_session(asked, quiet, FakeLauncher())
     store = (out / "results.db").read_bytes()
     text = StringIO()
-    assert dry_collectives(replace(asked, resume=True), Console(file=text, width=200)) == 0
+    assert dry_run(replace(asked, resume=True), Console(file=text, width=200)) == 0
     assert facts(text.getvalue().replace("# ", ""))["expected"] == "nothing is left to launch"
     text = StringIO()
-    assert dry_collectives(asked, Console(file=text, width=200)) == 0
+    assert dry_run(asked, Console(file=text, width=200)) == 0
     assert "for 3 launches, as they took in" in text.getvalue()
     assert (out / "results.db").read_bytes() == store
 
@@ -398,7 +399,7 @@ def calls_to_plan(nodes: int, buckets: int) -> tuple[int, int]:
     sys.setprofile(counted)
     try:
         plan = make_plan(mine, overrides, Protocol(), machine, 0)
-        Launches.of(Opened(session_id=0, plan=plan))
+        list(TrainingRunner(plan=plan).expected())
     finally:
         sys.setprofile(before)
     assert {case.world_size for case in plan.cases} == {8 * nodes}

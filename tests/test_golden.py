@@ -26,11 +26,10 @@ from parabench.cli import COMMANDS, main
 from parabench.commands import doctor
 from parabench.machine import machine
 from parabench.machine.machine import Gpu, Machine
-from parabench.session import collectives as collectives_session
 from parabench.session import session
-from parabench.session.collectives import CollectivesRequest, run_collectives
 from parabench.session.progress import make_progress
-from parabench.session.session import Request, run_suite
+from parabench.session.request import CollectivesRequest, TrainingRequest
+from parabench.session.session import run_session
 from parabench.signals import signals_restored
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Status
 
@@ -99,7 +98,7 @@ WRONG = (
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """The same machine, terminal and folder for all."""
-    for room in (machine, session, collectives_session):
+    for room in (machine, session):
         monkeypatch.setattr(room, "this_machine", lambda: HERE)
     monkeypatch.setattr("parabench.session.dry_run.this_machine", lambda: HERE)
     monkeypatch.setenv("COLUMNS", "100")
@@ -176,7 +175,9 @@ def of_run(**more: Any) -> str:
         launcher.failing = {"single": (Status.CRASHED, Failure("killed by SIGKILL", rank=0, signal="SIGKILL"))}
     launcher.interrupt_at = more.pop("interrupt_at", None)
     return told(
-        lambda console: run_suite(Request(suite="mine.py", argv=[], out=Path("out"), **more), console, launcher)
+        lambda console: run_session(
+            TrainingRequest(suite="mine.py", argv=[], out=Path("out"), **more), console, launcher
+        )
     )
 
 
@@ -185,7 +186,7 @@ def of_collectives() -> str:
     asked = CollectivesRequest(
         argv=[], out=Path("out"), op="all_reduce", algorithm="native,ring", max_size="1MiB", launches=2, iterations=4
     )
-    return told(lambda console: run_collectives(asked, console, launcher))
+    return told(lambda console: run_session(asked, console, launcher))
 
 
 def of_progress() -> str:

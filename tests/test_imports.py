@@ -163,7 +163,7 @@ def test_reading_commands_import_no_torch(command):
         "parabench.analysis.compare.gate",
         "parabench.store.store",
         "parabench.session.session",
-        "parabench.session.collectives",
+        "parabench.session.dry_run",
     ],
 )
 def test_reading_modules_import_no_torch(module):

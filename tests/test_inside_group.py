@@ -32,6 +32,7 @@ from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
 from parabench.session.attached import check_asked, fitting, misfit
+from parabench.session.request import Planned, TrainingRequest
 from parabench.session.resume import begin_session, resume
 from parabench.signals import signals_restored
 from parabench.store.record import Launch, Status, utc_now
@@ -254,6 +255,10 @@ ONE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")
 PLAN = Plan(cases=(ONE,), skipped=(), protocol=Protocol(), seed=0)
 
 
+def asked(store: Store, argv: list[str]) -> TrainingRequest:
+    return TrainingRequest(suite="mine", argv=argv, out=store.path.parent)
+
+
 @pytest.fixture
 def begun(tmp_path) -> Iterator[Callable[..., Store]]:
     """A store with a session that was begun by that command, with so many launches."""
@@ -261,7 +266,9 @@ def begun(tmp_path) -> Iterator[Callable[..., Store]]:
 
         def begin(by: str, launches: int = 1) -> Store:
             argv = ["parabench", by, "mine.py", "--set", "seq_len=8"]
-            opened = begin_session(store, PLAN, Machine(cores=2), label=None, suite="mine", question="?", argv=argv)
+            opened = begin_session(
+                store, asked(store, argv), Planned(plan=PLAN, suite="mine", question="?"), Machine(cores=2)
+            )
             if by == "worker":
                 store.add_finding(opened.session_id, SHARED)
             for block in range(launches):
@@ -273,7 +280,7 @@ def begun(tmp_path) -> Iterator[Callable[..., Store]]:
 
 def test_launches_of_a_group_and_fresh_ones_are_not_pooled(begun):
     with pytest.raises(UsageError, match="not to be pooled with them; resume it with 'parabench run --resume --out"):
-        resume(begun("run"), PLAN, inside=True)
+        resume(begun("run"), PLAN, attached=True)
     again = "resume it in such a group with 'parabench worker mine.py --set seq_len=8 --resume'"
     for plan in (PLAN, None):
         with pytest.raises(UsageError, match=again):
@@ -282,11 +289,11 @@ def test_launches_of_a_group_and_fresh_ones_are_not_pooled(begun):
 
 def test_each_goes_on_with_its_own(begun):
     assert resume(begun("run"), None).done == {(ONE.id, 0)}
-    assert resume(begun("worker", launches=2), PLAN, inside=True).done == {(ONE.id, 0), (ONE.id, 1)}
+    assert resume(begun("worker", launches=2), PLAN, attached=True).done == {(ONE.id, 0), (ONE.id, 1)}
     # Where there is no launch yet, there is nothing to mix.
-    assert resume(begun("run", launches=0), PLAN, inside=True).done == set()
+    assert resume(begun("run", launches=0), PLAN, attached=True).done == set()
     with pytest.raises(UsageError, match="planned otherwise; resume it with 'parabench worker mine"):
-        resume(begun("worker"), replace(PLAN, seed=1), inside=True)
+        resume(begun("worker"), replace(PLAN, seed=1), attached=True)
 
 
 def test_a_group_announces_itself_as_torchrun_would():
@@ -366,9 +373,9 @@ def test_all_hosts_of_a_group_are_recorded(tmp_path):
     hosts = [[bound(0, host="a")], [bound(0, host="b")]]
     with Store.open_or_create(tmp_path / "results.db") as store:
         about = environment_of(hosts[0])
-        of = {"label": None, "suite": "mine", "question": "?", "argv": ["parabench"]}
         machine = Machine(cores=1, nodes=2, ranks_per_node=1)
-        begin_session(store, PLAN, machine, nodes=nodes_of(hosts), about=about, **of)
+        planned = Planned(plan=PLAN, suite="mine", question="?")
+        begin_session(store, asked(store, ["parabench"]), planned, machine, nodes=nodes_of(hosts), about=about)
     (session,) = load(tmp_path / "results.db").session.to_dict("records")
     recorded = json.loads(session["environment"])["nodes"]
     assert [(each["node"], each["host"]) for each in recorded] == [(0, "a"), (1, "b")]

@@ -29,7 +29,8 @@ from parabench.plan.suite import Suite, sweep
 from parabench.plan.validate import exceeds_machine, missing_requirement
 from parabench.session import session as run_module
 from parabench.session.links import case_of
-from parabench.session.session import Request, run_suite
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Launch, Status
 from parabench.store.store import load
 from parabench.strategies import STRATEGIES
@@ -182,8 +183,8 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
 
     def run(launcher: FakeLauncher, **more: Any) -> int:
-        asked = Request(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)
-        return run_suite(asked, Console(quiet=True), launch=launcher)
+        asked = TrainingRequest(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)
+        return run_session(asked, Console(quiet=True), launch=launcher)
 
     return run
 

@@ -23,8 +23,8 @@ from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, MOST_STEPS, Counts, Protocol
 from parabench.report.rerun import rerun_of
-from parabench.session.runner import Session, reference_protocol
-from parabench.session.session import Request, protocol_of
+from parabench.session.request import TrainingRequest, protocol_of
+from parabench.session.runner import TrainingRunner, reference_protocol
 from parabench.store.record import REFERENCE_BLOCK, Phase, Sample, Status
 from parabench.store.store import load
 from parabench.workloads.pace import PIECES, RUN_IN, Agreement, warm_up
@@ -180,20 +180,20 @@ def test_seconds_that_cannot_be_are_refused(given, said):
 
 
 def asked(**options):
-    return Request(suite="s", argv=[], out=None, **options)
+    return TrainingRequest(suite="s", argv=[], out=None, **options)
 
 
 def test_who_asks_for_seconds_does_not_want_the_suites_steps():
     suites = Protocol(warmup=5, steps=20, launches=3)
     assert protocol_of(asked(), suites) == suites
-    by_time = protocol_of(asked(measure_seconds=1.0), suites)
+    by_time = protocol_of(asked(measure_s=1.0), suites)
     assert by_time == Protocol(warmup=5, measure_s=1.0)
     assert protocol_of(asked(steps=4), by_time) == Protocol(warmup=5, steps=4)
     assert protocol_of(asked(warmup=3), BY_TIME) == Protocol(warmup=3, measure_s=2.0)
     with pytest.raises(UsageError, match="steps is 4 and measure_s is 1"):
-        protocol_of(asked(steps=4, measure_seconds=1.0), suites)
-    words = asked(warmup_seconds=0.5, measure_seconds=1.0).measured()
-    assert words == ["--warmup-seconds", "0.5", "--measure-seconds", "1"]
+        protocol_of(asked(steps=4, measure_s=1.0), suites)
+    words = asked(warmup_s=0.5, measure_s=1.0).words()
+    assert words == ["--measure-seconds", "1", "--warmup-seconds", "0.5"]
 
 
 def test_sides_of_an_ab_must_take_as_long():
@@ -243,7 +243,7 @@ def test_sessions_that_went_by_time_and_by_steps_differ_in_it():
 def walked(protocol, fake, *cases):
     kept = []
     plan = Plan(cases=cases, skipped=(), protocol=protocol, seed=0)
-    Session(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
+    TrainingRunner(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
     return kept
 
 

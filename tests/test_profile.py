@@ -22,7 +22,8 @@ from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.profiler import ProfilerProbe
-from parabench.session.session import Request, run_suite
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
 from parabench.store.record import Phase, Status
 from parabench.store.store import load
 from parabench.strategies.base import RankInfo
@@ -99,8 +100,8 @@ def ran(tmp_path: Path, **more: Any) -> tuple[int, str]:
     (tmp_path / "mine.py").write_text(SUITE)
     console = Console(file=io.StringIO(), width=500)
     planned = {"suite": str(tmp_path / "mine.py"), "launches": 1, "steps": 3}
-    asked = Request(argv=[], out=tmp_path / "out", **(more if "suite" in more else planned | more))
-    code = run_suite(asked, console, FakeLauncher())
+    asked = TrainingRequest(argv=[], out=tmp_path / "out", **(more if "suite" in more else planned | more))
+    code = run_session(asked, console, FakeLauncher())
     assert isinstance(console.file, io.StringIO)
     return code, console.file.getvalue()
 
@@ -123,9 +124,9 @@ def test_a_run_without_the_request_says_nothing_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["profile", "memory_snapshot"])
 def test_a_resumed_session_is_traced_as_it_was_planned(option: str, tmp_path: Path) -> None:
     ran(tmp_path)
-    asked = Request(suite=None, argv=[], out=tmp_path / "out", resume=True, **{option: True})
+    asked = TrainingRequest(suite=None, argv=[], out=tmp_path / "out", resume=True, **{option: True})
     with pytest.raises(UsageError, match="cannot change a session that is resumed"):
-        run_suite(asked, Console(file=io.StringIO()), FakeLauncher())
+        run_session(asked, Console(file=io.StringIO()), FakeLauncher())
 
 
 def test_a_file_where_traces_belong_is_told_before_anything_is_recorded(tmp_path: Path) -> None:

@@ -17,9 +17,11 @@ from rich.console import Console
 
 import parabench.pytest_plugin.gate
 import parabench.report.build
+import parabench.session.participants
 import parabench.session.session
 from parabench.plan.case import Case
-from parabench.session.session import Request, run_suite
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
 from parabench.store.record import Failure, Status
 from parabench.store.store import load
 
@@ -55,8 +57,8 @@ class Lab:
         """Add a session of each suite to the baseline, by `parabench run`."""
         for suite in suites or ("mine",):
             path = str(self.folder / "suites" / f"{suite}.py")
-            request = Request(suite=path, argv=["parabench"], out=self.folder / "base", label=f"{suite}-label")
-            assert run_suite(request, Console(quiet=True), self.launcher) == 0
+            request = TrainingRequest(suite=path, argv=["parabench"], out=self.folder / "base", label=f"{suite}-label")
+            assert run_session(request, Console(quiet=True), self.launcher) == 0
 
     def alter(self, sql: str) -> None:
         """Change the baseline."""
@@ -84,7 +86,7 @@ class Run:
 def measured(tmp_path_factory):
     """A lab's folder with one session of its suite, to be copied."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parabench.session.session, "conclude", lambda path, session, console: None)
+        patch.setattr(parabench.session.session, "conclude", lambda request, session, console: None)
         lab = Lab(tmp_path_factory.mktemp("baseline"))
         lab.measure()
     return lab.folder
@@ -97,8 +99,8 @@ def lab(pytester, monkeypatch, measured):
     for name in ("CI", "BUILD_NUMBER"):  # pytest then writes each failure whole a second time, in its summary
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(parabench.report.build, "write_report", lambda results, output, session: output)
-    monkeypatch.setattr(parabench.session.session, "conclude", lambda path, session, console: None)
-    monkeypatch.setattr(parabench.session.session, "executor_of", lambda nodes=None: lab.launcher)
+    monkeypatch.setattr(parabench.session.session, "conclude", lambda request, session, console: None)
+    monkeypatch.setattr(parabench.session.participants, "executor_of", lambda nodes=None: lab.launcher)
     return lab
 
 

@@ -15,7 +15,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite, shipped
 from parabench.report.rerun import rerun_of
-from parabench.session.session import Request, plan_request
+from parabench.session.request import TrainingRequest, plan_training
 
 MACHINE = Machine(cores=4)
 
@@ -26,9 +26,9 @@ def planned(words):
     given = run.make_context("run", list(words[2:])).params
     axes = [*given.pop("axes"), *(f"{name}={given[name]}" for name in ("data", "model") if given[name] is not None)]
     flags = flags_of(given)
-    more = {name: value for name, value in given.items() if name in Request.__slots__}
-    request = Request(argv=list(words), axes=tuple(axes), cluster=flags, **more)
-    return plan_request(request, load_suite(request.suite), MACHINE)
+    more = {name: value for name, value in given.items() if name in TrainingRequest.__dataclass_fields__}
+    request = TrainingRequest(argv=list(words), axes=tuple(axes), cluster=flags, **more)
+    return plan_training(request, load_suite(request.suite), MACHINE).plan
 
 
 def session_of(words):

@@ -13,8 +13,9 @@ from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.session.runner import Session
-from parabench.session.session import Request, run_suite
+from parabench.session.request import TrainingRequest
+from parabench.session.runner import TrainingRunner
+from parabench.session.session import run_session
 from parabench.signals import signals_restored
 from parabench.store.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
 from parabench.store.store import load
@@ -52,12 +53,12 @@ def suite(tmp_path):
 
 def request(suite, tmp_path, **more):
     given = {"launches": 2, "steps": 5, "out": tmp_path / "out", "argv": ["parabench", "run", "mine.py"]}
-    return Request(suite=suite, **{**given, **more})
+    return TrainingRequest(suite=suite, **{**given, **more})
 
 
 def run(asked, launch):
     console = Console(file=io.StringIO(), width=200)
-    code = run_suite(asked, console, launch)
+    code = run_session(asked, console, launch)
     return code, console.file.getvalue()
 
 
@@ -100,7 +101,7 @@ def test_interrupted_then_resumed_runs_nothing_twice(suite, tmp_path):
 
 
 def bare(tmp_path, **more):
-    return Request(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out", **more)
+    return TrainingRequest(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out", **more)
 
 
 def test_resume_needs_no_suite_and_of_a_finished_session_runs_nothing(suite, tmp_path):
@@ -228,7 +229,7 @@ def test_a_store_that_is_none_or_of_another_schema_is_refused(suite, tmp_path):
 
 
 def session(plan, launch):
-    return Session(plan=plan, launch=launch, keep=lambda launch: None, progress=Silent())
+    return TrainingRunner(plan=plan, launch=launch, keep=lambda launch: None, progress=Silent())
 
 
 def test_a_deadline_is_ten_times_what_is_expected_and_a_minute_at_least():
@@ -257,7 +258,7 @@ def test_other_trainings_are_labelled_whether_or_not_there_is_a_reference():
         fake = FakeLauncher()
         if failing:
             fake.failing["single"] = (failing, Failure("too large"))
-        Session(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
+        TrainingRunner(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
         launches = {each.case.strategy: each for each in kept if each.block != REFERENCE_BLOCK}
         assert [each.status for each in launches.values()] == [Status.OK] * 3
         codes = {strategy: [finding.code for finding in each.findings] for strategy, each in launches.items()}
@@ -311,7 +312,7 @@ def test_what_failed_is_not_doubted_for_its_reference_too():
     kept = []
     fake = FakeLauncher()
     fake.failing = {name: (Status.CRASHED, Failure("ended by SIGKILL")) for name in ("single", "ddp")}
-    Session(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
+    TrainingRunner(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
     assert [each.case.strategy for each in kept] == ["single", "ddp"] * 2  # a reference that failed is tried again
     assert {each.status for each in kept} == {Status.CRASHED}
     assert [each.findings for each in kept] == [[]] * 4

@@ -31,8 +31,9 @@ from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
-from parabench.session.session import Request, run_suite
-from parabench.session.stopping import Until
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
+from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, signals_restored
 from parabench.store.record import Failure, Status
 from parabench.store.store import Results, Store, load
@@ -77,7 +78,11 @@ def signals_as_before() -> Iterator[None]:
 def concluded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Whose report and verdict would be written, which takes longer than all else here and is tested elsewhere."""
     stores: list[Path] = []
-    monkeypatch.setattr(parabench.session.session, "conclude", lambda path, session_id, console: stores.append(path))
+    monkeypatch.setattr(
+        parabench.session.session,
+        "conclude",
+        lambda request, session_id, console: stores.append(request.out / "results.db"),
+    )
     return stores
 
 
@@ -92,7 +97,7 @@ def run(suite: str | None, tmp_path: Path, launch: FakeLauncher, **more: object)
     new = {} if suite is None else {"launches": 2, "steps": 5}
     given = {"out": tmp_path / "out", "argv": ["parabench"], "until_decided": True, "resume": suite is None, **new}
     console = Console(file=io.StringIO(), width=200)
-    code = run_suite(Request(suite=suite, **{**given, **more}), console, launch)
+    code = run_session(TrainingRequest(suite=suite, **{**given, **more}), console, launch)
     return code, console.file.getvalue()
 
 
@@ -177,13 +182,13 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
 
     said: list[str] = []
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
-        late = Until(budget_s=60, clock=lambda: 1000 + 60 - 0.99 * needs, began=1000)
-        assert late.grown(store, 1, plan_of(results), said.append, "go on") is None
+        late = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 0.99 * needs, began=1000)
+        assert late.next_block(store, 1, plan_of(results), said.append, "go on") is None
         assert said == [
             "the budget of 1 min has 0.40 s left, and a block of 2 candidates takes 0.40 s; go on with: go on"
         ]
-        early = Until(budget_s=60, clock=lambda: 1000 + 60 - 1.01 * needs, began=1000)
-        grown = early.grown(store, 1, plan_of(results), said.append, "go on")
+        early = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 1.01 * needs, began=1000)
+        grown = early.next_block(store, 1, plan_of(results), said.append, "go on")
     assert grown is not None
     assert set(grown.extra[0]) == set(left.cases)
     assert plan_of(stored(tmp_path)) == grown
@@ -214,7 +219,7 @@ def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_ther
 
     lines: list[str] = []
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
-        grown = Until(budget_s=60 * minutes).grown(store, 1, plan_of(results), lines.append, "go on")
+        grown = AdaptiveStopping(budget_s=60 * minutes).next_block(store, 1, plan_of(results), lines.append, "go on")
     assert grown is not None
     assert lines == [
         f"block 6: {len(grown.extra[-1])} candidates left, perhaps more than 100 blocks would be needed to tell 2 %"

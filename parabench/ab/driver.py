@@ -18,8 +18,8 @@ from parabench.ab.verdict import conclude
 from parabench.errors import UsageError
 from parabench.plan.suite import shipped
 from parabench.session.progress import RunProgress, make_progress, say
-from parabench.session.resume import SIDES, ab_command, check_label_of, half_an_ab, store_in
-from parabench.session.session import Request, check_bare_resume
+from parabench.session.request import TrainingRequest
+from parabench.session.resume import SIDES, ab_command, check_label_of, check_resumable, half_an_ab, store_in
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import check_label
 from parabench.store.store import STORE_NAME, Store
@@ -34,7 +34,7 @@ class AbRequest:
 
     a: str
     b: str
-    run: Request
+    run: TrainingRequest
     tolerance: float
     alpha: float
 
@@ -49,10 +49,9 @@ def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], No
     if request.run.label is not None:
         check_label(f"{request.run.label}-a")
     if request.run.suite is None:
-        check_bare_resume(request.run)
-    path = request.run.out / STORE_NAME
-    if request.run.resume and not os.path.isfile(path):
-        raise UsageError(f"{path} does not exist, so it holds no ab to resume; run without --resume")
+        request.run.check_bare_resume()
+    if request.run.resume:
+        check_resumable(request.run.out, "ab")
     turns = Turns(request, settings, console)
     try:
         with stop_signals(), running(settings, turns.heard) as sides:
@@ -62,7 +61,9 @@ def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], No
         return STOPPED
     except UsageError as error:
         raise UsageError(f"{error}{turns.kept}") from error
-    outcome = conclude(path, turns.sessions, settings, request.tolerance, request.alpha, turns.say)
+    outcome = conclude(
+        request.run.out / STORE_NAME, turns.sessions, settings, request.tolerance, request.alpha, turns.say
+    )
     keep(outcome)
     return outcome.verdict.exit_code
 
@@ -112,11 +113,8 @@ class Turns:
     def _plan(self, sides: list[SideProcess]) -> None:
         """Both sides plan, and then share what both can do. Raises UsageError."""
         run = self._request.run
-        names = ("axes", "launches", "steps", "warmup", "instrumented", "seed", "deadline")
-        asked = {name: getattr(run, name) for name in names} | {"out": os.path.abspath(run.out)}
-        # A side of before there were such options need not know them where they are not given.
-        times = {name: getattr(run, name) for name in ("warmup_seconds", "measure_seconds")}
-        asked |= {name: value for name, value in times.items() if value is not None}
+        # A side of before there was such an option need not know it where it is not given.
+        asked = run.fields_given() | {"out": os.path.abspath(run.out)}
         # A file that lies here is the question to both sides; what else there may be is found by each.
         mine = run.suite is not None and run.suite not in shipped() and os.path.isfile(run.suite)
         asked["suite"] = os.path.abspath(str(run.suite)) if mine else run.suite

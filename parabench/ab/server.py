@@ -21,18 +21,20 @@ from parabench.errors import UsageError
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan
-from parabench.plan.suite import Suite, load_suite
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import load_suite
 from parabench.session.progress import outcome
-from parabench.session.resume import check_traces, reopened
-from parabench.session.runner import Executor, Session, executor_of
-from parabench.session.session import Request, TrainingOpened, begin, plan_request
+from parabench.session.request import Planned, TrainingRequest, plan_training
+from parabench.session.resume import SessionState, begin_session, check_traces, load_state
+from parabench.session.runner import Executor, Runner
+from parabench.session.session import runner_of
 from parabench.signals import STOPPED, Interrupted, die_with_parent, stop_signals
-from parabench.store.record import TRACES, AnyCase, Launch, Status
+from parabench.store.record import AnyCase, Launch, Status
 from parabench.store.schema import SCHEMA_VERSION
 from parabench.store.store import Store
 
 # Another number when what is said between the two ends changes: sides may be of several versions.
-PROTOCOL = 3
+PROTOCOL = 4
 
 # How the other end starts a side. Not `-m`: every rank would import that module again.
 COMMAND = "from parabench.ab.server import main; main()"
@@ -62,11 +64,11 @@ class Side:
 
     def __init__(self, tell: Tell, launch: Executor | None = None) -> None:
         self._tell, self._launch = tell, launch
-        self._planned: tuple[Request, Suite, TrainingPlan] | None = None
-        self._shared: TrainingPlan | None = None
-        self._session: Session | None = None
+        self._request: TrainingRequest | None = None
+        self._planned: Planned[Case, Protocol] | None = None
+        self._runner: Runner[Case, Protocol] | None = None
         self._store: Store | None = None
-        self._opened: TrainingOpened | None = None
+        self._state: SessionState[Case, Protocol] | None = None
         self._turns: dict[tuple[str, int], PlannedLaunch[Case]] = {}
 
     def answer(self, asked: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -95,12 +97,13 @@ class Side:
     def plan(self, **request: Any) -> dict[str, Any]:
         """Plan what these fields of a `Request` ask for: {"cases": {id: label}, "skipped": {id: reason}, "protocol":
         its fields, "seed"}. Labels are told apart by fields that differ."""
-        asked = Request(**request | {"argv": [], "out": Path(request["out"]), "axes": tuple(request["axes"])})
+        asked = TrainingRequest(
+            **request | {"argv": [], "out": Path(request["out"]), "axes": tuple(request.get("axes", ()))}
+        )
         assert asked.suite is not None
-        suite = load_suite(asked.suite)
-        plan = plan_request(asked, suite, this_machine())
+        self._request, self._planned = asked, plan_training(asked, load_suite(asked.suite), this_machine())
+        plan = self._planned.plan
         check_traces(asked.out, plan.protocol)
-        self._planned = asked, suite, plan
         return {
             "cases": labels(plan.cases),
             "skipped": {each.case.id: each.reason for each in plan.skipped},
@@ -112,102 +115,88 @@ class Side:
         """Plan these cases alone, in this order; those `aside`, with their reasons, are skipped. The turns that this
         makes: {"turns": [[case id, block]]}."""
         assert self._planned is not None
-        plan = self._planned[-1]
+        plan = self._planned.plan
         known: dict[str, Case] = {case.id: case for case in plan.cases}
         skipped = tuple(Skipped(known[each], reason) for each, reason in aside.items())
-        self._shared = replace(plan, cases=tuple(known[each] for each in cases), skipped=plan.skipped + skipped)
-        return {"turns": turns_of(self._shared)}
+        plan = replace(plan, cases=tuple(known[each] for each in cases), skipped=plan.skipped + skipped)
+        self._planned = replace(self._planned, plan=plan)
+        return {"turns": turns_of(plan)}
 
     def begin(self, store: str, label: str, argv: list[str], interleaved: dict[str, str]) -> dict[str, Any]:
         """Begin a session of what is shared."""
+        assert self._request is not None
         assert self._planned is not None
-        assert self._shared is not None
-        request, suite, _ = self._planned
         self._store = Store.open_or_create(Path(store))
-        named = replace(request, label=label, argv=argv)
-        return self._open(begin(self._store, named, suite, self._shared, this_machine(), interleaved))
+        named = replace(self._request, label=label, argv=argv)
+        return self._open(begin_session(self._store, named, self._planned, this_machine(), interleaved=interleaved))
 
     def resume(self, store: str, run: str, side: str, instead: str) -> dict[str, Any]:
         """Continue a session as it was planned; when something is shared now, it must have been planned for that, else
         the command to use `instead` is told."""
         self._store = Store.open_or_create(Path(store))
-        return self._open(reopened(self._store, self._store.sides(run)[side], self._shared, instead))
+        plan = self._planned.plan if self._planned else None
+        return self._open(load_state(self._store, self._store.sides(run)[side], plan, instead))
 
     def start(self) -> None:
-        store, opened = self._store, self._opened
+        store, state = self._store, self._state
         assert store is not None
-        assert opened is not None
-        self._turns = {(turn.case.id, turn.block): turn for turn in opened.plan.turns()}
-
-        def keep(launch: Launch) -> None:
-            store.append(opened.session_id, launch)
-
-        def deadline_s(case: Case) -> float:
-            assert self._session is not None
-            return self._session.deadline_s(case)
-
-        self._session = Session(
-            plan=opened.plan,
-            launch=self._launch or executor_of(),
-            keep=keep,
-            progress=Told(self._tell, deadline_s),
-            done=opened.done,
-            references=dict(opened.references),
-            traces=store.path.parent / TRACES,
-            replan=lambda changed: store.replan(opened.session_id, changed.to_dict()),
-        )
+        assert state is not None
+        self._turns = {(turn.case.id, turn.block): turn for turn in state.plan.turns()}
+        self._runner = runner_of(store, state, self._launch)
+        self._runner.progress = Told(self._tell, self._runner.deadline_s)
 
     def explain(self) -> dict[str, Any]:
         """Let NCCL tell what it chooses for each case, in launches that do not count: {"left_out": {case id: why}} of
         those that it refuses to be pinned to."""
-        assert self._session is not None
-        for case in self._session.plan.cases:
-            self._session.explain(case)
-        return {"left_out": left_out(self._session.plan)}
+        assert self._runner is not None
+        for case in self._runner.plan.cases:
+            self._runner.run_nccl_probe(case)
+        return {"left_out": left_out(self._runner.plan)}
 
     def leave_out(self, cases: dict[str, str]) -> dict[str, Any]:
         """Take out of the plan what one of the sides cannot launch, {case id: why}, and was not taken out before; the
         turns that are left: {"turns": [[case id, block]]}."""
-        assert self._opened is not None
+        assert self._state is not None
         assert self._store is not None
-        plan = self._session.plan if self._session else self._opened.plan
+        plan = self._runner.plan if self._runner else self._state.plan
         for case in plan.cases:
             if case.id in cases:
                 plan = plan.without(case, cases[case.id])
-        self._store.replan(self._opened.session_id, plan.to_dict())
-        self._opened = replace(self._opened, plan=plan)
-        if self._session:
-            self._session.plan = plan
+        self._store.replan(self._state.session_id, plan.to_dict())
+        self._state = replace(self._state, plan=plan)
+        if self._runner:
+            self._runner.plan = plan
         return {"turns": turns_of(plan)}
 
     def prepare(self, case: str) -> None:
         """Launch the single-device reference of a case, where it is not known yet."""
-        assert self._session is not None
-        self._session.prepare(next(each for each in self._session.plan.cases if each.id == case))
+        assert self._runner is not None
+        self._runner.run_reference(next(each for each in self._runner.plan.cases if each.id == case))
 
     def take(self, case: str, block: int) -> None:
-        assert self._session is not None
-        self._session.take(self._turns[case, block])
+        """Launch one turn of the plan."""
+        assert self._runner is not None
+        self._runner.run_launch(self._turns[case, block])
 
     def finish(self) -> None:
         assert self._store is not None
-        assert self._opened is not None
-        self._store.finish_session(self._opened.session_id)
+        assert self._state is not None
+        self._store.finish_session(self._state.session_id)
 
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
 
-    def _open(self, opened: TrainingOpened) -> dict[str, Any]:
+    def _open(self, state: SessionState[Case, Protocol]) -> dict[str, Any]:
         """What there is to do: {"session": its id, "seed", "blocks", "turns": [[case id, block]], "done": the same,
         "left_out": {case id: why} of what launches have shown not to run here}."""
-        self._opened, plan = opened, opened.plan
+        self._state, plan = state, state.plan
         return {
-            "session": opened.session_id,
+            "session": state.session_id,
             "seed": plan.seed,
             "blocks": plan.protocol.launches,
             "turns": turns_of(plan),
-            "done": sorted(opened.done),
+            "done": sorted(state.done),
             "left_out": left_out(plan),
         }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parabench.commands.compare import OUTPUTS, gate_renders
-from parabench.commands.options import command, gate, session, shared, training
+from parabench.commands.options import all_axes, command, gate, session, shared, training
 from parabench.commands.output import STANDARD_OUTPUT, check_apart, console, give
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def ab(
     When a file is -, it alone is on standard output, and all else on standard error.
     """
     from parabench.ab.driver import AbRequest, run_ab
-    from parabench.session.session import Request
+    from parabench.session.request import TrainingRequest
 
     files = {"--json": json_file, "--junit": junit_file, "--markdown": markdown_file, "--html": html_file}
     check_apart(files)
@@ -56,7 +56,6 @@ def ab(
     def keep(outcome: Comparison) -> None:
         give(files, gate_renders(outcome), (), "comparison")
 
-    given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
-    run = Request(suite=suite, axes=tuple(given), argv=command(), **options)
+    run = TrainingRequest(suite=suite, axes=all_axes(axes, data, model), argv=command(), **options)
     request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha)
     raise SystemExit(run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()), keep))

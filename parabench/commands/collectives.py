@@ -9,11 +9,8 @@ import click
 
 from parabench.commands.options import (
     cluster,
-    command,
     deadline,
     dry,
-    find_users_own,
-    flags_of,
     label,
     links,
     out,
@@ -21,7 +18,7 @@ from parabench.commands.options import (
     seed,
     shared,
 )
-from parabench.commands.output import console
+from parabench.commands.run import measure
 
 
 @click.command()
@@ -72,13 +69,6 @@ from parabench.commands.output import console
 @dry
 def collectives(**options: Any) -> None:
     """Time single collective operations, as nccl-tests does, by every algorithm; check results exactly."""
-    from parabench.session.collectives import CollectivesRequest, run_collectives
+    from parabench.session.request import CollectivesRequest
 
-    find_users_own()
-    flags, only_said = flags_of(options), options.pop("dry_run")
-    request = CollectivesRequest(argv=command(), cluster=flags, **options)
-    if only_said:
-        from parabench.session.dry_collectives import dry_collectives
-
-        raise SystemExit(dry_collectives(request, console()))
-    raise SystemExit(run_collectives(request, console()))
+    measure(CollectivesRequest, options)

@@ -119,6 +119,11 @@ def flags_of(options: dict[str, Any]) -> LauncherFlags:
     return flags
 
 
+def all_axes(axes: tuple[str, ...], data: str | None, model: str | None) -> tuple[str, ...]:
+    """--set, with the two axes that are options of their own."""
+    return (*axes, *(f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None))
+
+
 seed = click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
@@ -126,6 +131,7 @@ seed = click.option(
 )
 deadline = click.option(
     "--deadline",
+    "deadline_s",
     type=float,
     metavar="SECONDS",
     help="When a launch counts as hung. [default: 10 x expected, 60 at least]",
@@ -164,12 +170,14 @@ training = (
     click.option("--warmup", type=int, help="Steps before them that are kept apart. [default: 5 on the CPU]"),
     click.option(
         "--measure-seconds",
+        "measure_s",
         type=float,
         metavar="SECONDS",
         help="Instead of --steps: as many as fill this time, the same number on all ranks. [default: 2 on CUDA]",
     ),
     click.option(
         "--warmup-seconds",
+        "warmup_s",
         type=float,
         metavar="SECONDS",
         help="Instead of --warmup: warm up for this time, after the first 5 steps. [default: 2 on CUDA]",

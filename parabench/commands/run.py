@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from parabench.commands.options import (
+    all_axes,
     cluster,
     command,
     dry,
@@ -18,6 +19,9 @@ from parabench.commands.options import (
     training,
 )
 from parabench.commands.output import console
+
+if TYPE_CHECKING:
+    from parabench.session.request import Request
 
 
 @click.command()
@@ -42,14 +46,20 @@ from parabench.commands.output import console
 @dry
 def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str | None, **options: Any) -> None:
     """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
-    from parabench.session.session import Request, run_suite
+    from parabench.session.request import TrainingRequest
 
+    measure(TrainingRequest, options, suite=suite, axes=all_axes(axes, data, model))
+
+
+def measure(kind: type[Request], options: dict[str, Any], **more: Any) -> None:
+    """Run the session that a command's options ask for, or say what it would do; then exit."""
     find_users_own()
-    given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
     flags, only_said = flags_of(options), options.pop("dry_run")
-    request = Request(suite=suite, axes=tuple(given), argv=command(), cluster=flags, **options)
+    request = kind(argv=command(), cluster=flags, **options, **more)
     if only_said:
         from parabench.session.dry_run import dry_run
 
         raise SystemExit(dry_run(request, console()))
-    raise SystemExit(run_suite(request, console()))
+    from parabench.session.session import run_session
+
+    raise SystemExit(run_session(request, console()))

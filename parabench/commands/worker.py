@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from parabench.commands.options import command, find_users_own, session, shared, training
+from parabench.commands.options import all_axes, command, find_users_own, session, shared, training
 from parabench.errors import UsageError
 
 AFTER_RANK_0_S = 1.0
@@ -30,12 +30,11 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
     from parabench.files import release_own
     from parabench.session.attached import run_worker
     from parabench.session.progress import PatientConsole
-    from parabench.session.session import Request
+    from parabench.session.request import TrainingRequest
 
     find_users_own()
-    given = list(axes) + [f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None]
-    request = Request(suite=suite, axes=tuple(given), argv=command(), **options)
     try:
+        request = TrainingRequest(suite=suite, axes=all_axes(axes, data, model), argv=command(), **options)
         # Lines, on a terminal too: a display that moves would take its time from the rank that it lives in.
         code, sane = run_worker(request, PatientConsole(force_terminal=False))
     except UsageError as error:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from parabench.machine.machine import Machine
     from parabench.plan.case import Case
-    from parabench.plan.plan import TrainingPlan
+    from parabench.plan.protocol import Protocol
     from parabench.plan.suite import Suite
     from parabench.pytest_plugin.gate import Gate, Judged
+    from parabench.session.request import Planned, TrainingRequest
     from parabench.store.store import Results
 
 _SUITE = re.compile(r"^from parabench import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
@@ -94,7 +95,7 @@ class SuiteFile(pytest.File):
     """One suite. Its selected cases are launched together, once."""
 
     suite: Suite
-    plan: TrainingPlan
+    planned: Planned[Case, Protocol]
     _latencies: dict[str, list[float]] | None = None
     _failures: dict[str, str]
     _judged: Judged | None = None
@@ -103,7 +104,7 @@ class SuiteFile(pytest.File):
         """An item for each case, those that this machine cannot run included: they are skipped with the reason."""
         from parabench.machine.machine import this_machine
         from parabench.plan.suite import load_suite
-        from parabench.session.session import plan_request
+        from parabench.session.request import plan_training
 
         if not self.config.pluginmanager.hasplugin("benchmark"):
             raise self.CollectError(
@@ -112,27 +113,27 @@ class SuiteFile(pytest.File):
             )
         try:
             self.suite = load_suite(str(self.path))
-            self.plan = plan_request(self.request(), self.suite, this_machine())
+            self.planned = plan_training(self.request(), self.suite, this_machine())
         except UsageError as error:
             raise self.CollectError(f"parabench: {error}") from error
-        for case in self.plan.cases:
+        for case in self.planned.plan.cases:
             yield CaseItem.of(self, case, None)
-        for skipped in self.plan.skipped:
+        for skipped in self.planned.plan.skipped:
             yield CaseItem.of(self, skipped.case, skipped.reason)
 
-    def request(self) -> Any:
+    def request(self) -> TrainingRequest:
         """The options as a run's request."""
-        from parabench.session.session import Request
+        from parabench.session.request import TrainingRequest
 
         config = self.config
-        return Request(
+        return TrainingRequest(
             suite=str(self.path),
             argv=["pytest", *map(str, config.invocation_params.args)],
             axes=tuple(config.getoption("--parabench-set")),
             launches=config.getoption("--parabench-launches"),
             steps=config.getoption("--parabench-steps"),
-            measure_seconds=config.getoption("--parabench-measure-seconds"),
-            warmup_seconds=config.getoption("--parabench-warmup-seconds"),
+            measure_s=config.getoption("--parabench-measure-seconds"),
+            warmup_s=config.getoption("--parabench-warmup-seconds"),
             out=Path(config.getoption("--parabench-out")),
         )
 
@@ -142,7 +143,10 @@ class SuiteFile(pytest.File):
             try:
                 self._run()
             except UsageError as error:
-                self._latencies, self._failures = {}, {each.id: f"parabench: {error}" for each in self.plan.cases}
+                self._latencies, self._failures = (
+                    {},
+                    {each.id: f"parabench: {error}" for each in self.planned.plan.cases},
+                )
         assert self._latencies is not None
         if case.id in self._failures:
             pytest.fail(self._failures[case.id], pytrace=False)
@@ -166,37 +170,39 @@ class SuiteFile(pytest.File):
         from parabench.analysis.compare.sides import side_of
         from parabench.machine.machine import this_machine
         from parabench.report.build import write_report
-        from parabench.session.resume import REPORT_NAME, resume_command, store_in
-        from parabench.session.session import begin, run_session
+        from parabench.session.participants import OneMachine
+        from parabench.session.resume import REPORT_NAME, resume_command
+        from parabench.session.session import lead_session
         from parabench.signals import STOPPED
-        from parabench.store.store import load
+        from parabench.store.store import STORE_NAME, load
 
         request, machine, gate = self.request(), this_machine(), self.gate
         selected = {item.case for item in self.session.items if isinstance(item, CaseItem) and item.parent is self}
-        plan = replace(self.plan, cases=tuple(case for case in self.plan.cases if case in selected))
+        whole = self.planned.plan
+        plan = replace(whole, cases=tuple(case for case in whole.cases if case in selected))
         base = None
         if gate is not None:
             base = gate.base(self.suite.name)
             gate.check(base, plan, machine)
-        with store_in(request.out) as store:
-            opened = begin(store, request, self.suite, plan, machine)
-            if run_session(store, opened, Console(), None) == STOPPED:
-                pytest.exit(f"every finished launch is kept; resume: {resume_command(store.path)}", returncode=STOPPED)
-        results = load(store.path)
-        write_report(results, store.path.with_name(REPORT_NAME), str(opened.session_id))
-        self._latencies, self._failures = _read(results, opened.session_id)
+        code, session_id = lead_session(request, replace(self.planned, plan=plan), machine, OneMachine(), Console())
+        path = request.out / STORE_NAME
+        if code == STOPPED:
+            pytest.exit(f"every finished launch is kept; resume: {resume_command(path)}", returncode=STOPPED)
+        results = load(path)
+        write_report(results, path.with_name(REPORT_NAME), str(session_id))
+        self._latencies, self._failures = _read(results, session_id)
         if gate is not None and base is not None:
-            candidate = side_of(results, opened.session_id, "candidate")
+            candidate = side_of(results, session_id, "candidate")
             suites = {item.parent for item in self.session.items if isinstance(item, CaseItem)}
             self._judged = gate.judge(base, candidate, len(suites), self._everything(machine) - selected)
             self._failures |= self._judged.broke
 
     def _everything(self, machine: Machine) -> set[Case]:
         """All cases that the suite's file has, whatever this run selects of them, by name or by --parabench-set."""
-        from parabench.session.session import plan_request
+        from parabench.session.request import plan_training
 
-        plan = plan_request(replace(self.request(), axes=()), self.suite, machine)
-        return {*plan.cases, *(skipped.case for skipped in plan.skipped), *self.plan.cases}
+        plan = plan_training(replace(self.request(), axes=()), self.suite, machine).plan
+        return {*plan.cases, *(skipped.case for skipped in plan.skipped), *self.planned.plan.cases}
 
 
 class CaseItem(pytest.Function):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from parabench.cluster.attached.coordinator import RankCoordinator, leading
 from parabench.cluster.attached.environment import ProcessEnvironment, group_of
 from parabench.cluster.attached.fresh import SHARED
 from parabench.cluster.attached.hosts import environment_of, machine_of, nodes_of, of_this, watched
-from parabench.cluster.attached.store import SharedStore, enter
+from parabench.cluster.attached.store import enter
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import NodeGone, UsageError
 from parabench.files import remove_abandoned
@@ -28,85 +28,87 @@ from parabench.machine.machine import Machine, this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Skipped, TrainingPlan
 from parabench.plan.suite import Suite, load_suite, parse_axis
-from parabench.session.progress import say
-from parabench.session.resume import check_traces, resume, shares_processes, store_in
-from parabench.session.runner import Progress, Session
-from parabench.session.session import Request, TrainingOpened, begin, conclude, own_code, plan_request
-from parabench.session.walking import NOT_OK, walk_session
+from parabench.session.conclude import conclude
+from parabench.session.participants import OneMachine
+from parabench.session.request import TrainingRequest, plan_training
+from parabench.session.resume import shares_processes
+from parabench.session.runner import Executor
+from parabench.session.session import NOT_OK, lead_session, logger
 from parabench.signals import STOPPED, Interrupted
-from parabench.store.record import TRACES, Launch, Status, check_label
-from parabench.store.store import STORE_NAME, Store
+from parabench.store.record import TRACES, Launch, Status
+from parabench.store.store import Store
 from parabench.strategies import entry_of
 
 
-def run_worker(request: Request, console: Console) -> tuple[int, bool]:
+class Attached(OneMachine):
+    """The group, as rank 0 leads it: a session ends with the first launch that leaves its processes amid something."""
+
+    attached = True
+    go_on = "the same command with --resume"
+
+    def __init__(
+        self, lead: RankCoordinator, hosts: Sequence[Sequence[Mapping[str, Any]]], log: Callable[[str], None]
+    ) -> None:
+        self._lead, self._hosts, self._log = lead, hosts, log
+        self.environments, self.about = nodes_of(hosts), environment_of(hosts[0])
+
+    def executor(self) -> Executor:
+        return partial(launch, nodes=self._lead)
+
+    def assemble(self, own: Sequence[str]) -> None:
+        self._lead.begin(own, [used for host in self._hosts for used in watched(host)])
+
+    def begun(self, store: Store, session_id: int) -> None:
+        if not shares_processes(store, session_id):
+            store.add_finding(session_id, SHARED)
+        self._log(f"{format.count(sum(map(len, self._hosts)), 'process')}: {SHARED.message}")
+
+    def check(self, launch: Launch) -> None:
+        if self._lead.stop is not None:
+            raise self._lead.stop
+        if not self._lead.sane:
+            raise NodeGone(f"a launch that ends {Status(launch.status)} leaves its processes where no other can begin")
+
+
+def run_worker(request: TrainingRequest, console: Console) -> tuple[int, bool]:
     """Run the request as this process' rank: the exit code, and whether the process is sane enough to end as others do.
 
     Raises UsageError, at rank 0 before anything is recorded.
     """
-    tell = partial(say, console)
-
+    log = logger(console)
     group = group_of(os.environ)
     group.announce()
     assert request.suite is not None
     suite = load_suite(request.suite)
-    if request.label is not None:
-        check_label(request.label)
     machine = this_machine()
     if group.local_rank == 0:
         remove_abandoned()  # of ranks that were killed
-    grounds = enter(group, tell)
-    about = about_this(group, machine, suite, request.measured())
+    grounds = enter(group, log)
+    about = about_this(group, machine, suite, request.words())
     if group.rank:
         follower = RankAgent(grounds, about, request.out / TRACES)
         return follower.follow(), follower.sane
-    lead = RankCoordinator(grounds, about, request.out / TRACES, tell)
+    lead = RankCoordinator(grounds, about, request.out / TRACES, log)
     try:
         with leading(lead):
-            code = _lead(lead, grounds, request, suite, machine, console, tell)
+            said = lead.assemble()
+            check_asked(request.axes, group)
+            hosts = [said[first : first + group.local_size] for first in range(0, group.size, group.local_size)]
+            here = machine_of(hosts[0], machine, group)
+            planned = plan_training(request, suite, here)
+            planned = replace(planned, plan=fitting(planned.plan, group))
+            nodes = Attached(lead, hosts, log)
+            code, session_id = lead_session(request, planned, here, nodes, console)
+            if code != STOPPED:
+                conclude(request, session_id, console)
             lead.end(code)
     except Interrupted as stop:
-        tell(f"stopped by {stop}")
+        log(f"stopped by {stop}")
         return STOPPED, False
     except StoreLost as why:
-        tell(f"the session ends here: {why}; every finished launch is kept")
+        log(f"the session ends here: {why}; every finished launch is kept")
         return NOT_OK, False
     return code, lead.sane
-
-
-def _lead(
-    lead: RankCoordinator,
-    grounds: SharedStore,
-    request: Request,
-    suite: Suite,
-    machine: Machine,
-    console: Console,
-    tell: Callable[[str], None],
-) -> int:
-    said, group = lead.assemble(), grounds.group
-    check_asked(request.axes, group)
-    hosts = [said[first : first + group.local_size] for first in range(0, group.size, group.local_size)]
-    here = machine_of(hosts[0], machine, group)
-    plan = fitting(plan_request(request, suite, here), group)
-    check_traces(request.out, plan.protocol)
-    path = request.out / STORE_NAME
-    if request.resume and not os.path.isfile(path):
-        raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
-    with store_in(request.out) as store:
-        opened: TrainingOpened | None = (
-            resume(store, plan, inside=True, label=request.label) if request.resume else None
-        )
-        lead.begin(own_code(plan), [used for host in hosts for used in watched(host)])
-        if opened is None:
-            about = environment_of(hosts[0])
-            opened = begin(store, request, suite, plan, here, nodes=nodes_of(hosts), about=about)
-        if not shares_processes(store, opened.session_id):
-            store.add_finding(opened.session_id, SHARED)
-        tell(f"{format.count(group.size, 'process')}: {SHARED.message}")
-        code = _walk(store, opened, console, lead)
-    if code != STOPPED:
-        conclude(path, opened.session_id, console)
-    return code
 
 
 def about_this(group: ProcessEnvironment, machine: Machine, suite: Suite, options: Sequence[str]) -> dict[str, Any]:
@@ -154,37 +156,3 @@ def misfit(case: Case, group: ProcessEnvironment) -> str | None:
     if entry_of(case.strategy).one_process and group.size > 1:
         return f"{case.strategy} drives all devices from one process, and here are {group.size}; use parabench run"
     return None
-
-
-@dataclass
-class SharedSession(Session):
-    """Walks a plan in processes that stay: it ends with the first launch that leaves them amid something."""
-
-    lead: RankCoordinator | None = None
-
-    def explain(self, case: Case) -> None:
-        """Nothing: what NCCL is told to log in its first launch it logs in all that follow."""
-
-    def _finish(self, launch: Launch) -> None:
-        super()._finish(launch)
-        assert self.lead is not None
-        if self.lead.stop is not None:
-            raise self.lead.stop
-        if not self.lead.sane:
-            raise NodeGone(f"a launch that ends {Status(launch.status)} leaves its processes where no other can begin")
-
-
-def _walk(store: Store, opened: TrainingOpened, console: Console, lead: RankCoordinator) -> int:
-    def walk(keep: Callable[[Launch], None], progress: Progress) -> Session:
-        return SharedSession(
-            plan=opened.plan,
-            launch=partial(launch, nodes=lead),
-            keep=keep,
-            progress=progress,
-            done=opened.done,
-            references=dict(opened.references),
-            lead=lead,
-            traces=store.path.parent / TRACES,
-        )
-
-    return walk_session(store, opened, console, walk, go_on="the same command with --resume")

@@ -1,4 +1,4 @@
-"""`parabench run --dry-run`: what a session would do, on any number of nodes. It launches, meets and writes nothing."""
+"""`--dry-run`: what a session would do, on any number of nodes. It launches, meets and writes nothing."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from parabench.analysis.text import format
 from parabench.cluster.topology import LauncherFlags, topology_of
-from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Gpu, Machine, this_machine
 from parabench.plan.case import Case
-from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_case import CollectiveCase, size_text
+from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, in_words
 from parabench.plan.fields import split_values
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.suite import MACHINES, Suite, load_suite
-from parabench.session.estimate import Launches, expected, known_seconds
+from parabench.plan.suite import MACHINES, load_suite
+from parabench.session.estimate import ExpectedLaunch, expected, known_seconds
 from parabench.session.links import expected_links
-from parabench.session.progress import say
-from parabench.session.resume import Opened, resume
-from parabench.session.session import Request, check_bare_resume, plan_request, snapshotless
-from parabench.session.stopping import Until
-from parabench.session.walking import grouped
-from parabench.store.record import AnyCase, check_label
+from parabench.session.progress import skipped_lines
+from parabench.session.request import CollectivesRequest, Request, TrainingRequest
+from parabench.session.resume import SessionState, check_resumable, resume
+from parabench.session.runner import RUNNERS
+from parabench.session.session import logger, planned_of
+from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase
 from parabench.store.results import check_store
 from parabench.store.store import STORE_NAME, Store
 from parabench.strategies import entry_of
@@ -42,34 +41,48 @@ ALL = "into a pipe or a file all are written"
 
 
 def dry_run(request: Request, console: Console) -> int:
-    """Say what `run.run_suite` would do of the same request; returns the exit code. Raises UsageError as it would."""
-    until = Until.asked(request.until_decided, request.budget)
-    if request.label is not None:
-        check_label(request.label)
-    if request.suite is None:
-        check_bare_resume(request)
-    suite = load_suite(request.suite) if request.suite is not None else None
-    machine, notes = planned_for(request.cluster, os.environ, this_machine(), wants_cuda(request, suite))
-    plan = plan_request(request, suite, machine) if suite is not None else None
+    """Say what `run_session` would do of the same request; returns the exit code. Raises UsageError as it would."""
+    log = logger(console, request.prefix)
+    stopping = request.stopping()
+    machine, notes = planned_for(request.cluster, os.environ, this_machine(), wants_cuda(request))
+    planned = planned_of(request, machine)
+    state = (
+        SessionState(session_id=0, plan=planned.plan)
+        if planned and not request.resume
+        else stored_state(request, planned.plan if planned else None)
+    )
+    if planned:
+        notes = [" ".join(planned.question.split()), *notes, *(finding.message for finding in planned.findings)]
     store = request.out / STORE_NAME
-    opened = left_in(store, plan, label=request.label) if request.resume else None
-    if opened is None:
-        assert plan is not None
-        opened = Opened(session_id=0, plan=plan)
-    if suite is not None and plan is not None:
-        notes += [finding.message for finding in snapshotless(request, suite, plan)]
-        say(console, " ".join(suite.question.split()))
-    links = list(expected_links(opened, machine, store)) if request.links else []
-    for line in (*notes, *_lines(opened, machine, store, until, links, SCREENFUL if console.is_terminal else None)):
-        say(console, line)
+    launches = list(
+        RUNNERS[request.kind](plan=state.plan, done=state.done, references=dict(state.references)).expected()
+    )
+    links = list(expected_links(state, machine, store)) if request.links and launches else []
+    most = SCREENFUL if console.is_terminal else None
+    for line in (
+        *notes,
+        *case_lines(state.plan, most),
+        *plan_lines(state, launches, links, until=bool(stopping)),
+    ):
+        log(line)
+    first, *more = expected(launches, machine, known_seconds(store, state.plan.protocol), store) or [
+        "nothing is left to launch"
+    ]
+    log(f"expected:  {first}")
+    for line in more:
+        log(f"           {line}")
+    log("a dry run: nothing was launched or written")
     return 0
 
 
-def wants_cuda(request: Request, suite: Suite | None) -> bool:
-    """Whether the request, or else the suite, names CUDA devices."""
+def wants_cuda(request: Request) -> bool:
+    """Whether the request, or else its suite, names CUDA devices."""
+    if not isinstance(request, TrainingRequest):
+        return isinstance(request, CollectivesRequest) and request.device == accelerator.TYPE
     asked = [values for name, _, values in (text.partition("=") for text in request.axes) if name == "device"]
     if asked:
         return accelerator.TYPE in split_values(asked[0])
+    suite = load_suite(request.suite) if request.suite is not None else None
     kinds = [suite.on(machine) for machine in MACHINES] if suite is not None else []
     return any(accelerator.TYPE in each.axes.get("device", ()) for kind in kinds for each in kind.sweeps)
 
@@ -97,49 +110,48 @@ def planned_for(
     return replace(machine, cores=max(here.cores, -(-ranks // RANKS_PER_CORE))), notes
 
 
-def left_in(
-    path: Path, plan: Plan[Any, Any] | None, kind: str = "training", label: str | None = None
-) -> Opened[Any, Any]:
-    """The last session of a store, as `--resume` would continue it; the store is only read. Raises UsageError."""
-    if not os.path.isfile(path):
-        raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
+def stored_state(request: Request, plan: Plan[Any, Any] | None) -> SessionState[Any, Any]:
+    """The last session of the store, as `--resume` would continue it; the store is only read. Raises UsageError."""
+    path = check_resumable(request.out)
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
         check_store(db, path)
-        return resume(Store(path, db), plan, kind, label=label)
+        return resume(Store(path, db), plan, request.kind, label=request.label)
 
 
-def _lines(
-    opened: Opened[Case, Protocol],
-    machine: Machine,
-    store: Path,
-    until: Until | None,
-    links: Sequence[str],
-    most: int | None,
+def plan_lines(
+    state: SessionState[Any, Any], launches: Sequence[ExpectedLaunch], links: Sequence[str], until: bool
 ) -> Iterator[str]:
-    """The plan, with what `links` says of the step before it; of its cases at most `most` by name."""
-    plan, protocol, launches = opened.plan, opened.plan.protocol, Launches.of(opened)
-    yield from case_lines(plan, most)
-    blocks = format.count(plan.blocks, "block")
-    yield f"cases:     {len(plan.cases):,}, each once a block, in {blocks}" + (
+    """The plan in numbers, with what `links` says of the step before it."""
+    plan = state.plan
+    of_trainings = isinstance(plan.protocol, Protocol)
+    yield f"cases:     {len(plan.cases):,}, each once a block, in {format.count(plan.blocks, 'block')}" + (
         "; --until-decided may add more of those that may be the fastest" if until else ""
     )
     yield f"sizes:     {format.listed(sizes(plan.cases), 8)}"
-    yield f"each step: {format.listed(_work(plan.cases), 8)}"
-    yield f"launches:  {left_words(opened, len(launches.counted))}{_apart(launches)}"
-    yield from links_lines(links, len(launches))
-    yield f"steps:     {_steps(protocol)}"
-    yield f"largest:   {largest(plan.cases)}"
-    yield from expected_lines(list(expected(launches, protocol, machine, known_seconds(store, protocol), store)))
+    if of_trainings:
+        yield f"each step: {format.listed(_work(plan.cases), 8)}"
+    else:
+        ranges = dict.fromkeys(f"{size_text(case.min_bytes)} to {size_text(case.max_bytes)}" for case in plan.cases)
+        yield f"buffers:   {format.listed(ranges)}"
+    counts = Counter(min(block, FIRST_BLOCK) for _, block, _ in launches)
+    left, turns = counts[FIRST_BLOCK], len(plan.turns())
+    done = f" ({turns - left:,} of {turns:,} are done)" if state.done else ""
+    yield f"launches:  {left:,}{done}{_apart(counts)}"
+    yield from (f"links:     {line}" for line in links)
+    if of_trainings:
+        yield f"steps:     {_steps(plan.protocol)}"
+    else:
+        yield f"timed:     {in_words(plan.protocol.timing)}; {_calls(plan)}"
+    ranks, nodes = max((case.world_size, case.nodes) for case in plan.cases)
+    yield f"largest:   {_size(ranks, nodes)}; ranks per node: {ranks // nodes:,}"
 
 
 def case_lines(plan: Plan[Any, Any], most: int | None) -> Iterator[str]:
     """What is skipped and why, then the cases, of both at most `most` lines."""
-    reasons = grouped(plan.skipped)
-    for reason in list(reasons)[:most]:
-        labels = reasons[reason]
-        yield f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}"
-    if most is not None and len(reasons) > most:
-        yield f"and more, for {format.count(len(reasons) - most, 'reason')} more; {ALL}"
+    skipped = skipped_lines(plan.skipped)
+    yield from skipped[:most]
+    if most is not None and len(skipped) > most:
+        yield f"and more, for {format.count(len(skipped) - most, 'reason')} more; {ALL}"
     yield ""
     rows = [("case", "ranks", "nodes x ranks per node", "a node needs")]
     rows += [_row(case) for case in plan.cases[:most]]
@@ -147,31 +159,6 @@ def case_lines(plan: Plan[Any, Any], most: int | None) -> Iterator[str]:
     if most is not None and len(plan.cases) > most:
         yield f"and {format.count(len(plan.cases) - most, 'case')} more; {ALL}"
     yield ""
-
-
-def left_words(opened: Opened[Any, Any], left: int) -> str:
-    """How many launches are left, and of how many where some are done."""
-    planned = len(opened.plan.turns())
-    return f"{left:,}" + (f" ({planned - left:,} of {planned:,} are done)" if opened.done else "")
-
-
-def links_lines(links: Sequence[str], left: int) -> Iterator[str]:
-    """What is said of links, which are measured before a launch, if one is left."""
-    yield from (f"links:     {line}" for line in links if left)
-
-
-def largest(cases: Sequence[AnyCase]) -> str:
-    """The launch of most ranks, and how many of them a node has."""
-    ranks, nodes = max((case.world_size, case.nodes) for case in cases)
-    return f"{_size(ranks, nodes)}; ranks per node: {ranks // nodes:,}"
-
-
-def expected_lines(known: Sequence[str]) -> Iterator[str]:
-    """What is expected, and the end."""
-    first, *more = known or ["nothing is left to launch"]
-    yield f"expected:  {first}"
-    yield from (f"           {line}" for line in more)
-    yield "a dry run: nothing was launched or written"
 
 
 def _row(case: Case | CollectiveCase) -> tuple[str, str, str, str]:
@@ -202,13 +189,13 @@ def _work(cases: Sequence[Case]) -> list[str]:
     ]
 
 
-def _apart(launches: Launches) -> str:
-    """Those that never count, in words."""
+def _apart(counts: Mapping[int, int]) -> str:
+    """Those that never count, in words; `counts` has their blocks."""
     some = []
-    if launches.references:
-        some.append(f"{format.count(len(launches.references), 'reference')} on one device")
-    if launches.explaining:
-        some.append(f"{len(launches.explaining):,} in which NCCL tells what it chooses")
+    if counts[REFERENCE_BLOCK]:
+        some.append(f"{format.count(counts[REFERENCE_BLOCK], 'reference')} on one device")
+    if counts[EXPLAIN_BLOCK]:
+        some.append(f"{counts[EXPLAIN_BLOCK]:,} in which NCCL tells what it chooses")
     return f", and apart from them {format.joined(some)}" if some else ""
 
 
@@ -221,3 +208,13 @@ def _steps(protocol: Protocol) -> str:
     if not by_time:
         return f"{protocol.all_steps:,} a launch: {', '.join(counted)}"
     return f"a launch: {', '.join(by_time + counted)}; {protocol.all_steps:,} or more"
+
+
+def _calls(plan: Plan[CollectiveCase, CollectiveProtocol]) -> str:
+    """How many calls a launch times, in words."""
+    protocol = plan.protocol
+    if protocol.mode == LATENCY:
+        counts = sorted(len(protocol.schedule(case)) for case in plan.cases)
+        return f"{' to '.join(dict.fromkeys(f'{n:,}' for n in (counts[0], counts[-1])))} a launch"
+    each = f"{protocol.iterations:,} calls" if protocol.iterations else f"calls for {protocol.measure_s:g} s in all"
+    return f"of each size and form {format.count(protocol.batches, 'batch')} of {each}"

@@ -7,20 +7,20 @@ import os
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from parabench.analysis.text import format as words
 from parabench.machine.machine import Machine
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.models.lookup import entry_of_model
 from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import stored_protocol, unknown_fields
 from parabench.plan.protocol import Protocol
 from parabench.serve.text import duration
-from parabench.session.resume import Opened
-from parabench.session.runner import EXPLAINING, SURE_FLOPS, reference_protocol, training_operations, turns_left
+from parabench.session.runner import SURE_BYTES_PER_S, SURE_FLOPS, training_operations
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Status
 from parabench.store.store import load
 from parabench.workloads import kind_of
@@ -28,36 +28,11 @@ from parabench.workloads import kind_of
 # A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.
 LAUNCH_S = 0.1
 
+# (case, block, protocol) of a launch to come.
+ExpectedLaunch = tuple[Any, int, Any]
+
 # {(case id, whether NCCL only told what it chooses): seconds of a launch}.
 Known = Mapping[tuple[str, bool], float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launches:
-    """The cases that are still to be launched, each as often as it will be, and those of launches that never count."""
-
-    counted: list[Case]
-    references: list[Case]
-    explaining: list[Case]
-
-    @classmethod
-    def of(cls, opened: Opened[Case, Protocol]) -> Launches:
-        """As `session.Session` makes them where every launch ends well."""
-        counted = [turn.case for turn in turns_left(opened.plan, opened.done)]
-        cases = list(dict.fromkeys(counted))
-        references = {single.id: single for single in (case.reference() for case in cases)}
-        return cls(
-            counted=counted,
-            references=[single for name, single in references.items() if name not in opened.references],
-            explaining=[
-                case
-                for case in cases
-                if case.backend == "nccl" and case.world_size > 1 and (case.id, EXPLAIN_BLOCK) not in opened.done
-            ],
-        )
-
-    def __len__(self) -> int:
-        return len(self.counted) + len(self.references) + len(self.explaining)
 
 
 def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known:
@@ -94,48 +69,51 @@ def _amount(protocol: Protocol | CollectiveProtocol) -> tuple[object, ...]:
     return protocol.timing, protocol.warmup, protocol.iterations, protocol.batches, protocol.measure_s
 
 
-def expected(launches: Launches, protocol: Protocol, machine: Machine, known: Known, store: Path) -> Iterator[str]:
+def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known, store: Path) -> list[str]:
     """How long it takes, in words, and how that is known; `store` is where what is `known` was found."""
-    each = [(case, False, protocol.after if protocol.by_time else protocol.all_steps) for case in launches.counted]
-    each += [(case, False, reference_protocol(protocol).all_steps) for case in launches.references]
-    each += [(case, True, EXPLAINING.all_steps) for case in launches.explaining]
-    seconds = [known.get((case.id, explains)) for case, explains, _ in each]
+    seconds = [known.get((case.id, block == EXPLAIN_BLOCK)) for case, block, _ in launches]
     seen = [value for value in seconds if value is not None]
+    guessed = [each for each, value in zip(launches, seconds, strict=True) if value is None]
+    lines = []
     if seen:
-        yield taken(seen, store)
-    guessed = [(case, steps) for (case, _, steps), value in zip(each, seconds, strict=True) if value is None]
-    if not guessed:
-        return
-    timed = sum(value is None for value in seconds[: len(launches.counted)])
-    if protocol.by_time and timed:
-        said = f"warm-up and measured steps that go by time, of {words.count(timed, 'launch')}"
-        yield f"{said}: {duration(timed * protocol.seconds)} or more"
+        lines.append(f"{duration(sum(seen))} for {words.count(len(seen), 'launch')}, as they took in {store}")
+    if guessed:
+        more = f"the start of {words.count(len(guessed), 'launch')}: {duration(len(guessed) * LAUNCH_S, 1)} or more"
+        guess = _collectives if isinstance(guessed[0][0], CollectiveCase) else _training
+        lines += [*guess(guessed, machine), more]
+        lines[-2:] = [f"on top of it {lines[-2]}, and {lines[-1]}"]
+    return lines
+
+
+def _collectives(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterator[str]:
+    """What calls must take; last, what comes on top of it."""
+    seconds = sum(protocol.expected_s(case, SURE_BYTES_PER_S) for case, _, protocol in launches)
+    yield f"calls: {duration(seconds)} at most, at {SURE_BYTES_PER_S / 1e6:g} MB/s (any link surely carries that)"
+    yield "what a link carries more than once"
+
+
+def _training(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterator[str]:
+    """What time and arithmetic must take; last, what comes on top of it."""
+    timed = [protocol.seconds for _, _, protocol in launches if protocol.by_time]
+    if timed:
+        said = f"warm-up and measured steps that go by time, of {words.count(len(timed), 'launch')}"
+        yield f"{said}: {duration(sum(timed))} or more"
     least: dict[str, float] = defaultdict(float)
     unknown: dict[str, None] = {}
-    for case, steps in guessed:
+    for case, _, protocol in launches:
         parameters = entry_of_model(case).parameters
         if not parameters:
             unknown[case.model] = None
             continue
         rate, said = _rate(case, machine)
+        steps = protocol.after if protocol.by_time else protocol.all_steps
         least[said] += training_operations(parameters, case, steps) / (rate * case.world_size)
     for said, value in least.items():
         if value:
             yield said.format(duration(value))
     if unknown:
         yield f"unknown for {words.joined(unknown)}: its parameters are not counted before it is built"
-    compiling = "torch.compile, " if any(case.compile for case, _ in guessed) else ""
-    yield f"on top of it {compiling}communication, and {start(len(guessed))}"
-
-
-def taken(seconds: Sequence[float], store: Path) -> str:
-    """What launches took that a store knows."""
-    return f"{duration(sum(seconds))} for {words.count(len(seconds), 'launch')}, as they took in {store}"
-
-
-def start(launches: int) -> str:
-    """What so many launches cost beyond what they are for."""
-    return f"the start of {words.count(launches, 'launch')}: {duration(launches * LAUNCH_S, 1)} or more"
+    yield "torch.compile, communication" if any(case.compile for case, _, _ in launches) else "communication"
 
 
 def _rate(case: Case, machine: Machine) -> tuple[float, str]:

@@ -14,7 +14,7 @@ from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.protocol import ROUND_S, TOO_QUICK, LinkProtocol
 from parabench.serve.text import duration
-from parabench.session.resume import Opened
+from parabench.session.resume import SessionState
 from parabench.session.runner import Executor
 from parabench.store.store import Store, load
 from parabench.workloads.link_pairs import most_s, schedule
@@ -23,9 +23,9 @@ NONE = "none to measure, every case has one rank"
 
 
 def measure_links(
-    store: Store, opened: Opened[Any, Any], machine: Machine, say: Callable[[str], None], launch: Executor
+    store: Store, state: SessionState[Any, Any], machine: Machine, log: Callable[[str], None], launch: Executor
 ) -> None:
-    """Measure the links of a session that has begun, unless it has all; `say` tells the user a line.
+    """Measure the links of a session that has begun, unless it has all; `log` tells the user a line.
 
     What cannot be measured is kept as unknown, with its reason, and the session goes on. Raises Interrupted when it is
     asked to stop, NodeGone when a node does not come back.
@@ -34,28 +34,28 @@ def measure_links(
     from parabench.analysis.session import select_session
     from parabench.analysis.warnings.links import check_links
 
-    if has_links(store.path, opened.session_id):
+    if has_links(store.path, state.session_id):
         return
-    case = case_of(opened.plan.cases, machine)
+    case = case_of(state.plan.cases, machine)
     if case.world_size < 2:
-        say(f"links: {NONE}")
+        log(f"links: {NONE}")
         return
-    say(f"links: measuring them between {case.world_size} ranks")
+    log(f"links: measuring them between {case.world_size} ranks")
     protocol = LinkProtocol()
     seen = launch(LaunchSpec.of(case, protocol, most_s(case, protocol)))
-    store.add_links(opened.session_id, seen.links, seen.messages)
+    store.add_links(state.session_id, seen.links, seen.messages)
     results = load(store.path)
-    links = link_table(results, select_session(results, opened.session_id))
-    say(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")
+    links = link_table(results, select_session(results, state.session_id))
+    log(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")
     for finding in check_links(links):
-        say(f"links: {finding.message}")
+        log(f"links: {finding.message}")
 
 
-def expected_links(opened: Opened[Any, Any], machine: Machine, store: Path) -> Iterator[str]:
+def expected_links(state: SessionState[Any, Any], machine: Machine, store: Path) -> Iterator[str]:
     """What `measure_links` would do, in words, and for how long; nothing where `store` has the session's links."""
-    if os.path.isfile(store) and has_links(store, opened.session_id):
+    if os.path.isfile(store) and has_links(store, state.session_id):
         return
-    case = case_of(opened.plan.cases, machine)
+    case = case_of(state.plan.cases, machine)
     if case.world_size < 2:
         yield NONE
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 from typing import Protocol as Interface
@@ -21,6 +22,7 @@ from rich.progress import (
 from parabench.analysis.launch_number import launch_number
 from parabench.analysis.text import format
 from parabench.plan.collective_case import size_text
+from parabench.plan.plan import Skipped
 from parabench.session.runner import Progress
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Launch, Phase, Status
 
@@ -57,6 +59,17 @@ class PatientConsole(Console):
 def say(console: Console, line: str) -> None:
     """Tell the user a line, as it is."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
+    """What is skipped and why, a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for each in skipped:
+        reasons.setdefault(each.reason, []).append(each.case.label)
+    return [
+        f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}"
+        for reason, labels in reasons.items()
+    ]
 
 
 class RunProgress(Progress, Interface):

@@ -16,8 +16,9 @@ from typing import Any, Generic
 
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine, environment
-from parabench.plan.plan import C, P, Plan
+from parabench.plan.plan import AnyProtocol, C, P, Plan
 from parabench.plan.protocol import Protocol
+from parabench.session.request import Planned, Request
 from parabench.store.record import SHARED_PROCESSES, TRACES, Finding
 from parabench.store.store import STORE_NAME, PlannedSession, Store
 from parabench.workloads.verify import Reference
@@ -29,7 +30,7 @@ SIDES = {"a", "b"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened(Generic[C, P]):
+class SessionState(Generic[C, P]):
     """A session in the store, new or resumed, and what it already has."""
 
     session_id: int
@@ -55,11 +56,22 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def store_in(folder: Path) -> Iterator[Store]:
-    """The store of `folder`, both made where they are not there, held for this run. Raises UsageError."""
+def store_in(folder: Path, *, resumes: str | None = None) -> Iterator[Store]:
+    """The store of `folder`, held for this run; both are made where they are not there, unless it `resumes` what they
+    hold. Raises UsageError."""
+    if resumes:
+        check_resumable(folder, resumes)
     check_writable(folder)
     with alone_in(folder), Store.open_or_create(folder / STORE_NAME) as store:
         yield store
+
+
+def check_resumable(folder: Path, what: str = "session") -> Path:
+    """The store of `folder`. Raises UsageError where there is none whose `what` could be resumed."""
+    path = folder / STORE_NAME
+    if not os.path.isfile(path):
+        raise UsageError(f"{path} does not exist, so it holds no {what} to resume; run without --resume")
+    return path
 
 
 def check_writable(folder: Path, what: str = "output folder", option: str = "--out") -> None:
@@ -78,38 +90,36 @@ def check_writable(folder: Path, what: str = "output folder", option: str = "--o
         ) from error
 
 
-def check_traces(folder: Path, protocol: Protocol) -> None:
+def check_traces(folder: Path, protocol: AnyProtocol) -> None:
     """Raise UsageError when launches are to leave traces in `folder`/traces and could not."""
-    if protocol.traced:
+    if isinstance(protocol, Protocol) and protocol.traced:
         check_writable(folder / TRACES, "folder for traces")
 
 
 def begin_session(
     store: Store,
-    plan: Plan[C, P],
+    request: Request,
+    planned: Planned[C, P],
     machine: Machine,
     *,
-    label: str | None,
-    suite: str,
-    question: str,
-    argv: list[str],
     interleaved: dict[str, str] | None = None,
     nodes: Sequence[Mapping[str, Any]] = (),
     about: Mapping[str, Any] | None = None,
-) -> Opened[C, P]:
+) -> SessionState[C, P]:
     """Record a new session; `interleaved` as `Store.begin_session` takes it, `nodes` are the environments of all where
     it is on several; node 0's is completed with this machine's, which is `about` where several processes tell of it."""
     here = environment(machine) if about is None else dict(about)
     if nodes:
         here["nodes"] = [{**nodes[0], **here}, *nodes[1:]]
         here["cluster"] = {"nodes": machine.nodes, "ranks_per_node": machine.ranks_per_node}
+    plan = planned.plan
     session_id = store.begin_session(
-        label=label,
-        suite=suite,
-        argv=argv,
+        label=request.label,
+        suite=planned.suite,
+        argv=request.argv,
         seed=plan.seed,
         environment=here,
-        question=question,
+        question=planned.question,
         plan=plan.to_dict(),
         interleaved=interleaved,
     )
@@ -122,7 +132,9 @@ def begin_session(
                 "Nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch.",
             ),
         )
-    return Opened(session_id=session_id, plan=plan)
+    for finding in planned.findings:
+        store.add_finding(session_id, finding)
+    return SessionState(session_id=session_id, plan=plan)
 
 
 def resume(
@@ -130,10 +142,10 @@ def resume(
     plan: Plan[Any, Any] | None,
     kind: str = "training",
     *,
-    inside: bool = False,
+    attached: bool = False,
     label: str | None = None,
-) -> Opened[Any, Any]:
-    """The store's last session, which must be of that kind; `inside` as `check_begun_by` takes it.
+) -> SessionState[Any, Any]:
+    """The store's last session, which must be of that kind; `attached` as `check_begun_by` takes it.
 
     Raises UsageError when there is none, when launches of its own would be pooled with other ones, or when `plan` or
     the `label`, where they are given, are others than its own.
@@ -153,22 +165,24 @@ def resume(
             f"the last session in {store.path} measured {there}, not {kind}; resume it with "
             f"{resume_command(store.path, there)!r}, or start a new one without --resume"
         )
-    check_begun_by(store, last.id, inside)
+    check_begun_by(store, last.id, attached)
     check_label_of(store, last, label)
-    return reopened(store, last, plan, worker_command(store, last.id) if inside else resume_command(store.path, kind))
+    return load_state(
+        store, last, plan, worker_command(store, last.id) if attached else resume_command(store.path, kind)
+    )
 
 
-def check_begun_by(store: Store, session_id: int, inside: bool) -> None:
-    """Raise UsageError when a session would get launches of two sorts: `inside` a group of processes that are there
+def check_begun_by(store: Store, session_id: int, attached: bool) -> None:
+    """Raise UsageError when a session would get launches of two sorts: `attached` a group of processes that are there
     all launches share them, else each has fresh ones, and what they measure is not one sample."""
     shared = shares_processes(store, session_id)
-    if shared and not inside:
+    if shared and not attached:
         raise UsageError(
             f"the launches of the last session in {store.path} share the processes of a group, and fresh ones are not "
             f"to be pooled with them; resume it in such a group with {worker_command(store, session_id)!r}, or start a "
             "new one without --resume"
         )
-    if inside and not shared and store.launches_done(session_id):
+    if attached and not shared and store.launches_done(session_id):
         raise UsageError(
             f"the last session in {store.path} has launches of fresh processes, and those of a group are not to be "
             f"pooled with them; resume it with {resume_command(store.path)!r}, or start a new one without --resume"
@@ -216,7 +230,7 @@ def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
         )
 
 
-def reopened(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, instead: str) -> Opened[Any, Any]:
+def load_state(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, instead: str) -> SessionState[Any, Any]:
     """A session as it was left. Raises UsageError, with the command to use `instead`, when `plan` is another one."""
     stored = Plan.from_dict(row.plan)
     if plan is not None and not plan.asks_as(stored):
@@ -228,7 +242,7 @@ def reopened(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, ins
         case_id: Reference(values.get("loss", {}), values.get("grad_norm", {}))
         for case_id, values in store.reference_values(row.id).items()
     }
-    return Opened(
+    return SessionState(
         session_id=row.id,
         plan=stored,
         done=store.launches_done(row.id),

@@ -1,13 +1,13 @@
-"""One session: walk the plan's turns, verify each launch against one device, hand every launch on at once."""
+"""Runs what is left of a plan: each launch is verified, and handed on at once to be stored."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic
 from typing import Protocol as Interface
 
 from parabench.collectives.nccl import is_nccls
@@ -72,38 +72,59 @@ class Progress(Interface):
     def launched(self, launch: Launch) -> None: ...
 
 
-def turns_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[PlannedLaunch[C]]:
+class Silent:
+    """Tells nobody."""
+
+    def launching(self, case: AnyCase, block: int) -> None: ...
+    def launched(self, launch: Launch) -> None: ...
+
+
+def launches_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[PlannedLaunch[C]]:
     """What is still to be launched, references not counted; `done` holds (case id, block)."""
     return [turn for turn in plan.turns() if (turn.case.id, turn.block) not in done]
 
 
-@dataclass
-class Walk(Generic[C, P]):
-    """Walks a plan. `keep` stores a launch; a resumed session has `done` from before. `replan` stores a plan from which
-    a case was taken; without it none is taken. Traces that the protocol asks for go to the folder `traces`."""
+def _nobody(*_: Any, **__: Any) -> Any:
+    raise AssertionError("this runner launches nothing")
+
+
+@dataclass(kw_only=True)
+class Runner(Generic[C, P]):
+    """Runs a plan. `keep` stores a launch; a resumed session has `done` from before. `replan` stores a plan from which
+    a case was taken; without it none is taken. `check` raises where no launch can follow one. Without
+    `probes` NCCL is not asked what it chooses. Traces that the protocol asks for go to the folder `traces`."""
 
     plan: Plan[C, P]
-    launch: Executor
-    keep: Callable[[Launch], None]
-    progress: Progress
+    launch: Executor = _nobody
+    keep: Callable[[Launch], None] = _nobody
+    progress: Progress = field(default_factory=Silent)
     done: Collection[tuple[str, int]] = ()
     replan: Callable[[Plan[C, P]], None] | None = None
+    check: Callable[[Launch], None] = lambda launch: None
+    probes: bool = True
     traces: Path | None = None
+    # Of the single-device runs of trainings, by case.
+    references: dict[str, Reference] = field(default_factory=dict)
     # By (case id, whether it was launched as a reference, which may take another number of steps).
     _wall_s: dict[tuple[str, bool], float] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Launch every turn that is left. Raises Interrupted when asked to stop; what is kept stays kept."""
-        left = turns_left(self.plan, self.done)
-        for case in dict.fromkeys(turn.case for turn in left):
-            self.explain(case)
+        """Launch what is left. Raises Interrupted when asked to stop; what is kept stays kept."""
+        left = launches_left(self.plan, self.done)
+        for case in dict.fromkeys(each.case for each in left):
+            self.run_nccl_probe(case)
         planned, runs = self.plan, set(self.plan.cases)
-        for turn in left:
+        for each in left:
             if self.plan is not planned:
                 planned, runs = self.plan, set(self.plan.cases)
-            if turn.case in runs:
-                self.prepare(turn.case)
-                self.take(turn)
+            if each.case in runs:
+                self.run_reference(each.case)
+                self.run_launch(each)
+
+    def expected(self) -> Iterator[tuple[C, int, P]]:
+        """(case, block, protocol) of every launch that `run` makes where all end well."""
+        left = launches_left(self.plan, self.done)
+        yield from ((each.case, each.block, self.plan.protocol) for each in left)
 
     def leave_out(self, case: C, reason: str) -> None:
         """Take a case out of the plan that a launch has shown cannot run here."""
@@ -111,18 +132,18 @@ class Walk(Generic[C, P]):
         self.plan = self.plan.without(case, reason)
         self.replan(self.plan)
 
-    def take(self, turn: PlannedLaunch[C]) -> None:
-        """Launch one turn, whose case is prepared."""
-        launch = self._launch(turn.case, turn.block)
-        launch.block, launch.position = turn.block, turn.position
-        self._judge(launch, turn.case)
+    def run_launch(self, planned: PlannedLaunch[C]) -> None:
+        """Launch a case whose reference was run."""
+        launch = self._launch(planned.case, planned.block)
+        launch.block, launch.position = planned.block, planned.position
+        self._judge(launch, planned.case)
         self._finish(launch)
 
-    def explain(self, case: C) -> None:
-        """What is launched once a session for what it tells, before anything is timed."""
+    def run_nccl_probe(self, case: C) -> None:
+        """Let NCCL tell once a session what it chooses, before anything is timed."""
 
-    def prepare(self, case: C) -> None:
-        """What must have run before the case can be judged."""
+    def run_reference(self, case: C) -> None:
+        """Launch what the case is compared with, once a session."""
 
     def _judge(self, launch: Launch, case: C) -> None:
         """What the launch itself cannot know of its result."""
@@ -137,8 +158,12 @@ class Walk(Generic[C, P]):
     def _finish(self, launch: Launch) -> None:
         if launch.status in (Status.OK, Status.WRONG):
             self._wall_s[launch.case.id, launch.block == REFERENCE_BLOCK] = launch.wall_s
+        self._hand_on(launch)
+
+    def _hand_on(self, launch: Launch) -> None:
         self.keep(launch)
         self.progress.launched(launch)
+        self.check(launch)
 
     def deadline_s(self, case: C) -> float:
         """What was asked for, or ten times the time that is expected of the case."""
@@ -167,11 +192,10 @@ def reference_protocol(protocol: Protocol) -> Protocol:
     return replace(protocol, warmup=None, steps=None, warmup_s=None, measure_s=None).resolved("cpu")
 
 
-@dataclass
-class Session(Walk[Case, Protocol]):
-    """Walks a plan of trainings and verifies each; a resumed one has `references` from before too."""
+@dataclass(kw_only=True)
+class TrainingRunner(Runner[Case, Protocol]):
+    """Verifies each training against that of one device."""
 
-    references: dict[str, Reference] = field(default_factory=dict)
     _failed_references: dict[str, int] = field(default_factory=dict)
 
     def _judge(self, launch: Launch, case: Case) -> None:
@@ -188,12 +212,12 @@ class Session(Walk[Case, Protocol]):
                 )
             )
 
-    def explain(self, case: Case) -> None:
+    def run_nccl_probe(self, case: Case) -> None:
         """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes.
 
         A pin that NCCL refuses there (it has no such switch, no CollNet) it would refuse in every launch: the case is
         taken out of the plan."""
-        if case.backend != "nccl" or case.world_size == 1 or (case.id, EXPLAIN_BLOCK) in self.done:
+        if not self._is_probed(case):
             return
         self.progress.launching(case, EXPLAIN_BLOCK)
         launch = self.launch(self._spec(case, EXPLAINING))
@@ -201,12 +225,24 @@ class Session(Walk[Case, Protocol]):
         refused = self.replan is not None and is_nccls(case.algorithm) and launch.status is Status.FAILED
         if refused:
             launch.findings.append(_refused(case, launch))
-        self.keep(launch)
-        self.progress.launched(launch)
+        self._hand_on(launch)
         if refused:
             self.leave_out(case, launch.findings[-1].message)
 
-    def prepare(self, case: Case) -> None:
+    def _is_probed(self, case: Case) -> bool:
+        on_nccl = case.backend == "nccl" and case.world_size > 1
+        return self.probes and on_nccl and (case.id, EXPLAIN_BLOCK) not in self.done
+
+    def expected(self) -> Iterator[tuple[Case, int, Protocol]]:
+        counted = list(super().expected())
+        cases = list(dict.fromkeys(case for case, _, _ in counted))
+        singles = {single.id: single for single in (case.reference() for case in cases)}
+        yield from counted
+        protocol = reference_protocol(self.plan.protocol)
+        yield from ((each, REFERENCE_BLOCK, protocol) for name, each in singles.items() if name not in self.references)
+        yield from ((case, EXPLAIN_BLOCK, EXPLAINING) for case in cases if self._is_probed(case))
+
+    def run_reference(self, case: Case) -> None:
         """Launch the single-device run of the same training, once a session."""
         single = case.reference()
         # What failed once may have been an accident: one more try, not one before every launch.
@@ -248,9 +284,9 @@ def _refused(case: AnyCase, launch: Launch) -> Finding:
     )
 
 
-@dataclass
-class CollectiveWalk(Walk[CollectiveCase, CollectiveProtocol]):
-    """Walks a plan of collective operations; each launch checks its own results against exact values."""
+@dataclass(kw_only=True)
+class CollectivesRunner(Runner[CollectiveCase, CollectiveProtocol]):
+    """Of collective operations each launch checks its own results against exact values."""
 
     def _judge(self, launch: Launch, case: CollectiveCase) -> None:
         """What NCCL refuses once it refuses in every launch. There is none that only explains: the first one tells."""
@@ -269,3 +305,6 @@ class CollectiveWalk(Walk[CollectiveCase, CollectiveProtocol]):
     def _expected_s(self, case: CollectiveCase) -> float:
         """What its bytes must take when one rank's link carries those of all."""
         return self.plan.protocol.expected_s(case, SURE_BYTES_PER_S / case.world_size)
+
+
+RUNNERS: dict[str, type[Runner[Any, Any]]] = {"training": TrainingRunner, "collectives": CollectivesRunner}

@@ -1,34 +1,32 @@
-"""`parabench run`: from a request to a store and a report. What is wrong with a request is said before any launch."""
+"""`run_session`: from a request to a store and a report. What is wrong with a request is said before any launch."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import shlex
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 
-from parabench.cluster.entrance import dismiss, led, place_in
-from parabench.cluster.topology import ONE_MACHINE, LauncherFlags, topology_of
+from parabench.cluster.entrance import place_in
+from parabench.cluster.fingerprint import own_names
+from parabench.cluster.topology import topology_of
 from parabench.collectives import ALGORITHMS
-from parabench.errors import UsageError
-from parabench.machine import accelerator
+from parabench.errors import NodeGone, UsageError
 from parabench.machine.machine import Machine, this_machine
 from parabench.models import MODELS
-from parabench.plan.case import Case
-from parabench.plan.plan import TrainingPlan, make_plan
-from parabench.plan.protocol import BY_STEPS_OR_TIME, Protocol
-from parabench.plan.resolve import resolve_device
-from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, parse_axis
+from parabench.plan.plan import Plan
+from parabench.plan.suite import load_suite
+from parabench.session.conclude import check_outputs, conclude
 from parabench.session.links import measure_links
-from parabench.session.progress import outcome, say
-from parabench.session.resume import (  # fmt: skip
-    REPORT_NAME,
-    Opened,
+from parabench.session.participants import OneMachine, SeveralNodes
+from parabench.session.progress import make_progress, say, skipped_lines
+from parabench.session.request import CollectivesRequest, Planned, Request, TrainingRequest, plan_calls, plan_training
+from parabench.session.resume import (
+    SessionState,
     begin_session,
     check_nodes_of,
     check_traces,
@@ -36,271 +34,185 @@ from parabench.session.resume import (  # fmt: skip
     resume_command,
     store_in,
 )
-from parabench.session.runner import Executor, Progress, Session, executor_of
-from parabench.session.stopping import Until
-from parabench.session.walking import concluding, walk_session
-from parabench.signals import STOPPED
-from parabench.store.record import TRACES, Finding, Launch, check_label
-from parabench.store.store import STORE_NAME, Store, load
+from parabench.session.runner import RUNNERS, Executor, Runner, launches_left
+from parabench.session.stopping import AdaptiveStopping
+from parabench.signals import STOPPED, Interrupted, stop_signals
+from parabench.store.record import TRACES, Launch
+from parabench.store.store import Store
 from parabench.strategies import STRATEGIES
 
-if TYPE_CHECKING:  # it brings torch
-    from parabench.cluster.coordinator import Coordinator
+NOT_OK = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What the user asked for, unchecked. None leaves a value to the suite."""
-
-    suite: str | None
-    argv: list[str]
-    out: Path
-    axes: tuple[str, ...] = ()
-    launches: int | None = None
-    steps: int | None = None
-    warmup: int | None = None
-    warmup_seconds: float | None = None
-    measure_seconds: float | None = None
-    instrumented: int | None = None
-    deadline: float | None = None
-    seed: int | None = None
-    label: str | None = None
-    resume: bool = False
-    profile: bool = False
-    memory_snapshot: bool = False
-    until_decided: bool = False
-    budget: float | None = None
-    links: bool = False
-    cluster: LauncherFlags = ONE_MACHINE
-
-    def measured(self) -> list[str]:
-        """The options that decide what is measured, as they are typed: on several nodes all must have them alike."""
-        given: dict[str, float | None] = {"--launches": self.launches, "--steps": self.steps}
-        given |= {"--warmup": self.warmup}
-        given |= {"--warmup-seconds": self.warmup_seconds, "--measure-seconds": self.measure_seconds}
-        given |= {"--instrumented": self.instrumented, "--deadline": self.deadline, "--seed": self.seed}
-        words = [word for text in self.axes for word in ("--set", text)]
-        words += [word for name, value in given.items() if value is not None for word in (name, f"{value:g}")]
-        flags = {"--resume": self.resume, "--profile": self.profile, "--memory-snapshot": self.memory_snapshot}
-        return words + [name for name, on in flags.items() if on]
-
-
-TrainingOpened = Opened[Case, Protocol]
-
-
-def run_suite(request: Request, console: Console, launch: Executor | None = None) -> int:
+def run_session(request: Request, console: Console, launch: Executor | None = None) -> int:
     """Run the request and return the exit code; `launch` stands in for real processes in tests.
 
     Raises UsageError before anything is launched or recorded.
     """
-    until = Until.asked(request.until_decided, request.budget)
+    log = logger(console, request.prefix)
+    stopping = request.stopping()
     machine = this_machine()
-    site = topology_of(request.cluster, os.environ, machine)
-    if site is not None:
-        machine = replace(machine, nodes=site.nodes, ranks_per_node=site.ranks_per_node)
-    if request.label is not None:
-        check_label(request.label)
-    path = request.out / STORE_NAME
-    if request.suite is None:
-        check_bare_resume(request)
-    suite = load_suite(request.suite) if request.suite is not None else None
-    plan = plan_request(request, suite, machine) if suite is not None else None
-    file = suite.path if suite else None
-    crew = place_in(site, request.measured(), file, machine, request.out, partial(say, console))
+    topology = topology_of(request.cluster, os.environ, machine)
+    if topology is not None:
+        machine = replace(machine, nodes=topology.nodes, ranks_per_node=topology.ranks_per_node)
+    planned = planned_of(request, machine)
+    crew = place_in(topology, request.words(), planned.file if planned else None, machine, request.out, log)
     if isinstance(crew, int):
         return crew
-    go = partial(lead, request, suite, plan, machine, crew, until, console, launch)
-    code, session_id = led(crew, go, partial(say, console))
+    nodes = SeveralNodes(crew) if crew else OneMachine()
+    try:
+        with nodes.leading():
+            code, session_id = lead_session(request, planned, machine, nodes, console, launch, stopping)
+    except Interrupted as stop:
+        log(f"stopped by {stop}; nothing was launched yet")
+        return STOPPED
     if code == STOPPED:
         return code
-    return concluding(code, request.out, partial(conclude, path, session_id, console), partial(say, console))
+    return concluded(code, request, session_id, console)
 
 
-def lead(
+def lead_session(
     request: Request,
-    suite: Suite | None,
-    plan: TrainingPlan | None,
+    planned: Planned[Any, Any] | None,
     machine: Machine,
-    crew: Coordinator | None,
-    until: Until | None,
+    nodes: OneMachine,
     console: Console,
-    launch: Executor | None,
+    launch: Executor | None = None,
+    stopping: AdaptiveStopping | None = None,
 ) -> tuple[int, int]:
-    """Run the request here, where the store is kept, with the `crew` of other nodes: the exit code, and the session."""
-    path = request.out / STORE_NAME
-    if request.resume and not os.path.isfile(path):
-        raise UsageError(f"{path} does not exist, so it holds no session to resume; run without --resume")
-    if plan is not None:
-        check_traces(request.out, plan.protocol)
-    with store_in(request.out) as store:
-        opened: TrainingOpened | None = None
+    """Run what is `planned`, or else what is stored, here where the store is kept: the exit code, and the session."""
+    log = logger(console, request.prefix)
+    check_outputs(request)
+    if planned is not None:
+        check_traces(request.out, planned.plan.protocol)
+    with store_in(request.out, resumes="session" if request.resume else None) as store:
+        state: SessionState[Any, Any] | None = None
         if request.resume:
-            opened = resume(store, plan, label=request.label)
-            check_nodes_of(opened.plan, machine)
-            check_traces(request.out, opened.plan.protocol)
-        if crew is not None:
-            crew.assemble(own_code(opened.plan if opened else plan))
-        if opened is None:
-            assert suite is not None
-            assert plan is not None
-            opened = begin(store, request, suite, plan, machine, nodes=crew.environments() if crew else ())
-            for finding in snapshotless(request, suite, plan):
-                say(console, finding.message)
-        links = partial(measure_links, store, opened, machine, partial(say, console))
-        code = run_session(store, opened, console, launch, until, crew, first=links if request.links else None)
-    dismiss(crew, code)
-    return code, opened.session_id
+            plan = planned.plan if planned else None
+            state = resume(store, plan, request.kind, attached=nodes.attached, label=request.label)
+            check_nodes_of(state.plan, machine)
+            check_traces(request.out, state.plan.protocol)
+            nodes.assemble(own_code(state.plan))
+        if state is None:
+            assert planned is not None
+            nodes.assemble(own_code(planned.plan))
+            state = begin_session(store, request, planned, machine, nodes=nodes.environments, about=nodes.about)
+            for finding in planned.findings:
+                log(finding.message)
+        nodes.begun(store, state.session_id)
+        options = [*(stopping.options if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
+        go_on = nodes.go_on or resume_command(store.path, request.kind, *options)
+        begun = state
+
+        def prepared() -> Runner[Any, Any]:
+            runner = runner_of(store, begun, launch, nodes)
+            if request.links:
+                measure_links(store, begun, machine, log, runner.launch)
+            return runner
+
+        code = run_launches(store, begun, prepared, stopping, console, request.prefix, go_on)
+    nodes.dismiss(code)
+    return code, begun.session_id
 
 
-def own_code(plan: TrainingPlan | None) -> list[str]:
-    """What of the plan's strategies, algorithms and models is the user's own."""
-    from parabench.cluster.fingerprint import own_names
-
-    return own_names(plan.cases if plan else (), {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS})
-
-
-def check_bare_resume(request: Request) -> None:
-    """Without a suite only a stored plan can be followed: raise UsageError when there is none, or more is asked."""
-    if not request.resume:
-        raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
-    given = {"--set": request.axes or None, "--deadline": request.deadline}
-    given |= {"--seed": request.seed}
-    given |= {"--launches": request.launches, "--steps": request.steps, "--warmup": request.warmup}
-    given |= {"--warmup-seconds": request.warmup_seconds, "--measure-seconds": request.measure_seconds}
-    given |= {"--instrumented": request.instrumented}
-    given |= {"--profile": request.profile or None, "--memory-snapshot": request.memory_snapshot or None}
-    for option, value in given.items():
-        if value is not None:
-            raise UsageError(f"{option} cannot change a session that is resumed as it was planned; drop it")
-
-
-def plan_request(request: Request, suite: Suite, machine: Machine) -> TrainingPlan:
-    """The plan that the request makes of the suite. Raises UsageError."""
-    overrides: dict[str, tuple[Any, ...]] = {}
-    for text in request.axes:
-        name, equals, values = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {text!r}: give AXIS=VALUE, as in --set world_size=2")
-        if name in overrides:
-            raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
-        overrides[name] = parse_axis(name, values)
-    suite = suite.on(kind_of(machine, overrides))
-    protocol = protocol_of(request, suite.protocol)
-    plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
-    if any(case.device == accelerator.TYPE for case in plan.cases):
-        return replace(plan, protocol=protocol.resolved(accelerator.TYPE))
-    # Without a CUDA device there is nothing to remember: `snapshotless` says so, and no step is taken for it.
-    return replace(plan, protocol=replace(protocol, memory_snapshot=False).resolved("cpu"))
-
-
-def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
-    """Which of a suite's machines this one is, for the devices that were asked for."""
-    devices = {resolve_device(each, "auto", machine)["device"] for each in overrides.get("device", ("auto",))}
-    if accelerator.TYPE not in devices:
-        return CPU
-    return GPUS if machine.ranks(accelerator.TYPE) * machine.nodes > 1 else ONE_GPU
-
-
-def protocol_of(request: Request, suites: Protocol) -> Protocol:
-    """The suite's protocol with what the request asks for instead. Raises UsageError for steps and seconds at once."""
-    given: dict[str, Any] = {
-        "launches": request.launches,
-        "steps": request.steps,
-        "warmup": request.warmup,
-        "warmup_s": request.warmup_seconds,
-        "measure_s": request.measure_seconds,
-        "instrumented": request.instrumented,
-        "deadline_s": request.deadline,
-        "profile": request.profile or None,
-        "memory_snapshot": request.memory_snapshot or None,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    # Who asks for seconds does not want the suite's steps, and the reverse.
-    other = dict(chain(BY_STEPS_OR_TIME.items(), ((timed, name) for name, timed in BY_STEPS_OR_TIME.items())))
-    freed = {other[name]: None for name in given if name in other}
-    return replace(suites, **freed | given)
-
-
-def snapshotless(request: Request, suite: Suite, plan: TrainingPlan) -> Iterator[Finding]:
-    """The finding that a memory snapshot was asked for and there is none."""
-    if (request.memory_snapshot or suite.protocol.memory_snapshot) and not plan.protocol.memory_snapshot:
-        yield Finding(
-            "no_memory_snapshot",
-            "No memory snapshot is written: torch keeps a history of its allocator on CUDA only, and every case runs "
-            "on the CPU.",
-            "Run on a CUDA device for one; on the CPU see each part's resident set in the instrumented steps.",
-        )
-
-
-def begin(
+def run_launches(
     store: Store,
-    request: Request,
-    suite: Suite,
-    plan: TrainingPlan,
-    machine: Machine,
-    interleaved: dict[str, str] | None = None,
-    nodes: Sequence[Mapping[str, Any]] = (),
-    about: Mapping[str, Any] | None = None,
-) -> TrainingOpened:
-    """A new session of a suite; `interleaved` as `Store.begin_session` takes it, `nodes` and `about` as
-    `begin_session`."""
-    opened = begin_session(
-        store,
-        plan,
-        machine,
-        label=request.label,
-        suite=suite.name,
-        question=suite.question,
-        argv=request.argv,
-        interleaved=interleaved,
-        nodes=nodes,
-        about=about,
-    )
-    for finding in snapshotless(request, suite, plan):
-        store.add_finding(opened.session_id, finding)
-    return opened
-
-
-def run_session(
-    store: Store,
-    opened: TrainingOpened,
+    state: SessionState[Any, Any],
+    prepared: Callable[[], Runner[Any, Any]],
+    stopping: AdaptiveStopping | None,
     console: Console,
-    launch: Executor | None,
-    until: Until | None = None,
-    crew: Coordinator | None = None,
-    first: Callable[[Executor], None] | None = None,
+    prefix: str,
+    go_on: str,
 ) -> int:
-    """Launch what is left of a session of trainings, and what `until` adds; returns the exit code. `first` is done
-    before the first launch, if there is one."""
+    """Run what is left of a session, then the blocks that `stopping` adds; returns the exit code. The runner is
+    `prepared` once there is something to launch; `go_on` is the command that resumes the session."""
+    resume_with = f"every finished launch is kept; resume with: {go_on}"
+    log = logger(console, prefix)
+    for line in skipped_lines(state.plan.skipped):
+        log(line)
+    if state.done:
+        total = len(state.plan.turns())
+        log(f"resuming: {total - len(launches_left(state.plan, state.done))} of {total} launches are done")
+    runner: Runner[Any, Any] | None = None
+    ran = False
+    plan: Plan[Any, Any] | None = state.plan
+    try:
+        with stop_signals():
+            while plan is not None:
+                done = store.launches_done(state.session_id)
+                left = launches_left(plan, done)
+                if left:
+                    with make_progress(console, len(left), plan.blocks, prefix) as progress:
+                        runner = runner or prepared()
+                        runner.plan, runner.done, runner.progress = plan, done, progress
+                        runner.run()
+                        plan = runner.plan
+                store.finish_session(state.session_id)
+                ran = bool(plan.cases)
+                plan = stopping.next_block(store, state.session_id, plan, log, go_on) if stopping and ran else None
+    except Interrupted as stop:
+        log(f"stopped by {stop}; {resume_with}")
+        return STOPPED
+    except NodeGone as why:
+        log(f"the session ends here: {why}; {resume_with}")
+        return NOT_OK
+    except (OSError, sqlite3.Error) as error:
+        # The machine, not the case: a full disk or memory file system.
+        raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
+    return 0 if store.all_ok(state.session_id) and ran else NOT_OK
 
-    def walk(keep: Callable[[Launch], None], progress: Progress) -> Session:
-        here = launch or executor_of(crew)
-        if first is not None:
-            first(here)
-        return Session(
-            plan=opened.plan,
-            launch=here,
-            keep=crew.keeping(keep, outcome) if crew else keep,
-            progress=progress,
-            done=opened.done,
-            references=dict(opened.references),
-            traces=store.path.parent / TRACES,
-        )
 
-    options = (*(until.options if until else ()), *(crew.site.words if crew else ()), *(["--links"] if first else []))
-    return walk_session(
-        store, opened, console, walk, until=until, go_on=resume_command(store.path, "training", *options)
+def runner_of(
+    store: Store, state: SessionState[Any, Any], launch: Executor | None, nodes: OneMachine | None = None
+) -> Runner[Any, Any]:
+    """What runs a session that is in the store, with the `nodes` that take part; `launch` stands in for theirs."""
+    nodes = nodes or OneMachine()
+
+    def keep(launch: Launch) -> None:
+        store.append(state.session_id, launch)
+
+    return RUNNERS[state.plan.kind](
+        plan=state.plan,
+        launch=launch or nodes.executor(),
+        keep=nodes.keeping(keep),
+        replan=lambda changed: store.replan(state.session_id, changed.to_dict()),
+        done=state.done,
+        references=dict(state.references),
+        check=nodes.check,
+        probes=not nodes.attached,
+        traces=store.path.parent / TRACES,
     )
 
 
-def conclude(path: Path, session_id: int, console: Console) -> None:
-    """Write the report, and say the verdict and where the report is."""
-    from parabench.analysis.text.progress import verdict
-    from parabench.report.build import write_report
+def planned_of(request: Request, machine: Machine) -> Planned[Any, Any] | None:
+    """What the request plans on `machine`; None where it follows the stored plan, whatever that is. Raises
+    UsageError."""
+    if isinstance(request, TrainingRequest):
+        if request.suite is not None:
+            return plan_training(request, load_suite(request.suite), machine)
+        request.check_bare_resume()
+    elif isinstance(request, CollectivesRequest) and (request.given() or not request.resume):
+        return plan_calls(request, machine)
+    return None
 
-    results = load(path)
-    report = write_report(results, path.with_name(REPORT_NAME), str(session_id))
-    for line in verdict(results, str(session_id)):
-        say(console, line)
-    say(console, f"store:  {path}")
-    say(console, f"report: {report}")
+
+def own_code(plan: Plan[Any, Any]) -> list[str]:
+    """What of the plan's strategies, algorithms and models is the user's own."""
+    return own_names(plan.cases, {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS})
+
+
+def logger(console: Console, prefix: str = "") -> Callable[[str], None]:
+    """What tells the user a line that begins with `prefix`."""
+    return lambda line: say(console, prefix + line)
+
+
+def concluded(code: int, request: Request, session_id: int, console: Console) -> int:
+    """Conclude a session that ended with `code`, and is all stored; the exit code of the command."""
+    try:
+        with stop_signals():
+            conclude(request, session_id, console)
+    except Interrupted as stop:
+        folder = shlex.quote(str(request.out))
+        say(console, f"stopped by {stop}; all is stored, write the report with: parabench report {folder}")
+        return STOPPED
+    return code

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Until:
+class AdaptiveStopping:
     """Decides after each block whether there is another. `budget_s` is for the whole command, from `began` on, by
     `clock`; None is without end."""
 
@@ -28,7 +28,7 @@ class Until:
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def asked(cls, until_decided: bool, budget: float | None) -> Until | None:
+    def asked(cls, until_decided: bool, budget: float | None) -> AdaptiveStopping | None:
         """From the options; `budget` in minutes. None when it was not asked for. Raises UsageError."""
         if budget is not None and not until_decided:
             raise UsageError("--budget is the time for --until-decided; give both, or neither")
@@ -41,8 +41,8 @@ class Until:
         """What continues a command that was stopped."""
         return ["--until-decided", *([] if self.budget_s is None else ["--budget", f"{self.budget_s / 60:g}"])]
 
-    def grown(
-        self, store: Store, session_id: int, plan: Plan[C, P], say: Callable[[str], None], go_on: str
+    def next_block(
+        self, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None], go_on: str
     ) -> Plan[C, P] | None:
         """`plan` with one more block, which the store then has too, so that whoever resumes knows what is left of it.
 
@@ -63,23 +63,23 @@ class Until:
                 of = f"{heading}: " if heading else ""
                 most = f"{MOST_BLOCKS} blocks"
                 few = f"more than {most} would be needed to" if plan.blocks < MOST_BLOCKS else f"{most} did not"
-                say(f"{of}{few} tell {tell}, so no more are run: too noisy")
+                log(f"{of}{few} tell {tell}, so no more are run: too noisy")
             anyway = candidates(launches, patient=True).cases
             if anyway:
                 minutes = math.ceil((MOST_BLOCKS - plan.blocks) * block_seconds(launches, anyway) / 60)
-                say(f"go on for up to {MOST_BLOCKS} blocks anyway with: {go_on} --budget {minutes}")
+                log(f"go on for up to {MOST_BLOCKS} blocks anyway with: {go_on} --budget {minutes}")
             if not left.too_noisy:
-                say(f"nothing is left to decide after {plan.blocks} block{'s' * (plan.blocks > 1)}")
+                log(f"nothing is left to decide after {plan.blocks} block{'s' * (plan.blocks > 1)}")
             return None
-        if self._too_long(left, launches, say, go_on):
+        if self._too_long(left, launches, log, go_on):
             return None
-        say(f"block {plan.blocks + 1}: {len(left.cases)} candidates left, {_estimate(left, plan.blocks)} tell {tell}")
+        log(f"block {plan.blocks + 1}: {len(left.cases)} candidates left, {_estimate(left, plan.blocks)} tell {tell}")
         order = [case.id for case in plan.cases if case.id in left.cases]
         plan = replace(plan, extra=(*plan.extra, tuple(order)))
         store.replan(session_id, plan.to_dict())
         return plan
 
-    def _too_long(self, left: Undecided, launches: pd.DataFrame, say: Callable[[str], None], go_on: str) -> bool:
+    def _too_long(self, left: Undecided, launches: pd.DataFrame, log: Callable[[str], None], go_on: str) -> bool:
         """Whether the block that would come next does not fit into what is left of the budget."""
         from parabench.analysis.ranking.stopping import block_seconds
         from parabench.analysis.text import format
@@ -90,7 +90,7 @@ class Until:
         if wanted <= rest:
             return False
         has, takes = (format.digits(seconds, 2) for seconds in (max(0.0, rest), wanted))
-        say(
+        log(
             f"the budget of {self.budget_s / 60:g} min has {has} s left, and a block of {len(left.cases)} candidates "
             f"takes {takes} s; go on with: {go_on}"
         )

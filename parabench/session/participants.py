@@ -1,0 +1,83 @@
+"""Who takes part in a session beside the process that keeps it: nobody, other nodes, or (attached.py) a group of
+processes that is there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from parabench.session.progress import outcome
+from parabench.session.runner import Executor, executor_of
+from parabench.signals import STOPPED
+from parabench.store.record import Launch
+from parabench.store.store import Store
+
+if TYPE_CHECKING:  # it brings torch
+    from parabench.cluster.coordinator import Coordinator
+
+
+class OneMachine:
+    """Nobody else: every launch starts its own processes here."""
+
+    # Whether launches share the processes of a group that is there.
+    attached = False
+    # What the command that resumes the session says of them; `go_on` is that command where it is another one.
+    options: Sequence[str] = ()
+    go_on: str | None = None
+    # What is recorded of each node, and of this machine where several processes tell of it.
+    environments: Sequence[Mapping[str, Any]] = ()
+    about: Mapping[str, Any] | None = None
+
+    def leading(self) -> AbstractContextManager[None]:
+        """However the block ends, nobody waits for this process."""
+        return nullcontext()
+
+    def assemble(self, own: Sequence[str]) -> None:
+        """Wait until all are there. Raises UsageError when one has not the same of the user's `own` code."""
+
+    def executor(self) -> Executor:
+        """What launches on all of them."""
+        return executor_of()
+
+    def keeping(self, keep: Callable[[Launch], None]) -> Callable[[Launch], None]:
+        """`keep`, after which all are told how the launch ended."""
+        return keep
+
+    def begun(self, store: Store, session_id: int) -> None:
+        """The session is in the store, new or resumed."""
+
+    def check(self, launch: Launch) -> None:
+        """After each launch: raise NodeGone or Interrupted where there can be no other."""
+
+    def dismiss(self, code: int) -> None:
+        """The session is over, with that exit code."""
+
+
+class SeveralNodes(OneMachine):
+    """Nodes of which this one is number 0."""
+
+    def __init__(self, crew: Coordinator) -> None:
+        self.crew = crew
+        self.options = crew.site.words
+
+    def leading(self) -> AbstractContextManager[None]:
+        from parabench.cluster.join import leading
+
+        return leading(self.crew)
+
+    def assemble(self, own: Sequence[str]) -> None:
+        self.crew.assemble(own)
+        self.environments = self.crew.environments()
+
+    def executor(self) -> Executor:
+        return executor_of(self.crew)
+
+    def keeping(self, keep: Callable[[Launch], None]) -> Callable[[Launch], None]:
+        return self.crew.keeping(keep, outcome)
+
+    def dismiss(self, code: int) -> None:
+        host = f"node 0 ({socket.gethostname()})"
+        over = f"the session was stopped; what is done is on {host}, where it can be resumed"
+        self.crew.close(code, over if code == STOPPED else f"the session is over; store and report are on {host}")

@@ -1,0 +1,214 @@
+"""What a user asks of a session, unchecked: which options there are, which of them decide what is measured, and what
+they plan on a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Generic
+
+from parabench.cluster.topology import ONE_MACHINE, LauncherFlags
+from parabench.errors import UsageError
+from parabench.machine import accelerator
+from parabench.machine.machine import Machine
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
+from parabench.plan.collectives import CollectiveSweep, collective_protocol, plan_collectives
+from parabench.plan.plan import C, P, Plan, make_plan
+from parabench.plan.protocol import BY_STEPS_OR_TIME, Protocol
+from parabench.plan.resolve import resolve_device
+from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, parse_axis
+from parabench.session.stopping import AdaptiveStopping
+from parabench.store.record import Finding, check_label
+
+QUESTION = "Which algorithm moves data fastest here, at which size?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned(Generic[C, P]):
+    """What a request comes to on a machine: the plan, and what is recorded with it. `file` is the suite's, which all
+    nodes must have alike."""
+
+    plan: Plan[C, P]
+    suite: str
+    question: str
+    file: Path | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+def option(name: str, default: Any = None) -> Any:
+    """A field that the command line calls `name`, and that decides what is measured: on several nodes all must have it
+    alike, and a session that is resumed cannot change it. The default leaves the value to the suite, or to us.
+
+    A field that is named as one of the protocol takes its place there."""
+    return field(default=default, metadata={"option": name})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What every session is asked for. Raises UsageError for a label that is none.
+
+    `kind` is a key of plan.KINDS; what is said of a session begins with `prefix`, the results apart.
+    """
+
+    kind: ClassVar[str]
+    prefix: ClassVar[str] = ""
+
+    argv: list[str]
+    out: Path
+    launches: int | None = option("--launches")
+    warmup: int | None = option("--warmup")
+    measure_s: float | None = option("--measure-seconds")
+    deadline_s: float | None = option("--deadline")
+    seed: int | None = option("--seed")
+    label: str | None = None
+    resume: bool = False
+    links: bool = False
+    cluster: LauncherFlags = ONE_MACHINE
+
+    def __post_init__(self) -> None:
+        if self.label is not None:
+            check_label(self.label)
+
+    def given(self) -> dict[str, Any]:
+        """{option: value} of what was asked for and decides what is measured."""
+        names = {each.name: each.metadata["option"] for each in fields(self) if each.metadata}
+        return {names[name]: value for name, value in self.fields_given().items()}
+
+    def fields_given(self) -> dict[str, Any]:
+        """The same by field."""
+        options = {each.name: getattr(self, each.name) for each in fields(self) if each.metadata}
+        return {name: value for name, value in options.items() if not (value is None or value is False or value == ())}
+
+    def words(self) -> list[str]:
+        """The same as it is typed, with whether it is resumed: on several nodes all must have it alike."""
+        typed = {"--resume": True} if self.resume else {}
+        return [word for name, value in (self.given() | typed).items() for word in _typed(name, value)]
+
+    def fields_of(self, kind: type[Any]) -> dict[str, Any]:
+        """{field: value} of what was asked for and is a field of `kind`."""
+        return {name: value for name, value in self.fields_given().items() if name in kind.__dataclass_fields__}
+
+    def stopping(self) -> AdaptiveStopping | None:
+        """What adds blocks to the planned ones. Raises UsageError."""
+        return None
+
+
+def _typed(name: str, value: Any) -> Iterator[str]:
+    for each in value if isinstance(value, tuple) else (value,):
+        yield name
+        if each is not True:
+            yield f"{each:g}" if isinstance(each, float) else str(each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRequest(Request):
+    """A session of trainings: the cases of a suite."""
+
+    kind = "training"
+
+    suite: str | None
+    axes: tuple[str, ...] = option("--set", ())
+    steps: int | None = option("--steps")
+    warmup_s: float | None = option("--warmup-seconds")
+    instrumented: int | None = option("--instrumented")
+    profile: bool = option("--profile", False)
+    memory_snapshot: bool = option("--memory-snapshot", False)
+    until_decided: bool = False
+    budget: float | None = None
+
+    def stopping(self) -> AdaptiveStopping | None:
+        return AdaptiveStopping.asked(self.until_decided, self.budget)
+
+    def check_bare_resume(self) -> None:
+        """Without a suite only a stored plan can be followed: raise UsageError when there is none, or more is asked."""
+        if not self.resume:
+            raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
+        for name in self.given():
+            raise UsageError(f"{name} cannot change a session that is resumed as it was planned; drop it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivesRequest(Request):
+    """A session of single collective operations; as text where the command line has text."""
+
+    kind = "collectives"
+    prefix = "# "  # what reads nccl-tests' output passes over such lines
+
+    op: str | None = option("--op")
+    algorithm: str | None = option("--algorithm")
+    min_size: str | None = option("--min")
+    max_size: str | None = option("--max")
+    factor: int | None = option("--factor")
+    world_size: str | None = option("--world-size")
+    ranks_per_node: int | None = option("--ranks-per-node")
+    dtype: str | None = option("--dtype")
+    redop: str | None = option("--redop")
+    device: str | None = option("--device")
+    backend: str | None = option("--backend")
+    threads: int | None = option("--threads")
+    mode: str | None = option("--mode")
+    graph: bool | None = option("--graph")
+    iterations: int | None = option("--iterations")
+    batches: int | None = option("--batches")
+    json_file: Path | None = None
+
+
+def plan_training(request: TrainingRequest, suite: Suite, machine: Machine) -> Planned[Any, Protocol]:
+    """The plan that the request makes of the suite. Raises UsageError."""
+    overrides: dict[str, tuple[Any, ...]] = {}
+    for text in request.axes:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text!r}: give AXIS=VALUE, as in --set world_size=2")
+        if name in overrides:
+            raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
+        overrides[name] = parse_axis(name, values)
+    suite = suite.on(kind_of(machine, overrides))
+    protocol = protocol_of(request, suite.protocol)
+    plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
+    on_cuda = any(case.device == accelerator.TYPE for case in plan.cases)
+    # Without a CUDA device there is nothing to remember, and no step is taken for it.
+    settled = (
+        protocol.resolved(accelerator.TYPE) if on_cuda else replace(protocol, memory_snapshot=False).resolved("cpu")
+    )
+    finding = Finding(
+        "no_memory_snapshot",
+        "No memory snapshot is written: torch keeps a history of its allocator on CUDA only, and every case runs "
+        "on the CPU.",
+        "Run on a CUDA device for one; on the CPU see each part's resident set in the instrumented steps.",
+    )
+    return Planned(
+        plan=replace(plan, protocol=settled),
+        suite=suite.name,
+        question=suite.question,
+        file=suite.path,
+        findings=(finding,) if protocol.memory_snapshot and not on_cuda else (),
+    )
+
+
+def plan_calls(request: CollectivesRequest, machine: Machine) -> Planned[CollectiveCase, CollectiveProtocol]:
+    """The plan that the request makes of collective operations. Raises UsageError."""
+    sweep = CollectiveSweep(**request.fields_of(CollectiveSweep))
+    protocol = collective_protocol(**request.fields_of(CollectiveProtocol))
+    plan = plan_collectives(sweep, protocol, machine, request.seed or 0)
+    return Planned(plan=plan, suite=request.kind, question=QUESTION)
+
+
+def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
+    """Which of a suite's machines this one is, for the devices that were asked for."""
+    devices = {resolve_device(each, "auto", machine)["device"] for each in overrides.get("device", ("auto",))}
+    if accelerator.TYPE not in devices:
+        return CPU
+    return GPUS if machine.ranks(accelerator.TYPE) * machine.nodes > 1 else ONE_GPU
+
+
+def protocol_of(request: Request, suites: Protocol) -> Protocol:
+    """The suite's protocol with what the request asks for instead. Raises UsageError for steps and seconds at once."""
+    given = request.fields_of(Protocol)
+    # Who asks for seconds does not want the suite's steps, and the reverse.
+    other = dict(chain(BY_STEPS_OR_TIME.items(), ((timed, name) for name, timed in BY_STEPS_OR_TIME.items())))
+    freed = {other[name]: None for name in given if name in other}
+    return replace(suites, **freed | given)
