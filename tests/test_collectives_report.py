@@ -86,6 +86,10 @@ def test_the_answer_comes_first_then_figures_constants_and_every_size(page):
     assert "broadcast nccl:tree, 2 ranks : NCCL has no broadcast" in text
 
 
+def test_every_algorithm_has_a_colour():
+    assert [name for name in ON_ANY_BACKEND if name not in ALGORITHM] == []
+
+
 def test_the_data_of_the_figures_is_embedded_once(page):
     data = data_of(page)
     cases = data["cases"]
