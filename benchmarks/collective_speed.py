@@ -31,10 +31,10 @@ from torch._C._distributed_c10d import AllgatherOptions
 from benchmarks import collective_speed as ours
 from benchmarks.groups import TIMEOUT_S, beside
 from parabench.collectives import join as membership
-from parabench.launch.context import LOOPBACK
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes, start_server
 from parabench.launch.rank import die_with_driver
+from parabench.launch.rendezvous import LOOPBACK
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol

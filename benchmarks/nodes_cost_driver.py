@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.nodes_cost_rank import CASE, NODES, PROTOCOL, RANKS_PER_NODE, busiest_s
 from parabench.cluster.coordinator import Coordinator
-from parabench.cluster.entrance import dismiss, led, place_in
+from parabench.cluster.join import join_cluster
 from parabench.cluster.topology import Topology
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
@@ -27,22 +27,22 @@ TIMEOUT_S = 60.0
 def main() -> int:
     host, port, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     site = Topology(nodes=NODES, ranks_per_node=RANKS_PER_NODE, host=host, port=port, timeout_s=TIMEOUT_S)
-    crew = place_in(site, (), None, this_machine(), folder, say)
+    crew = join_cluster(site, (), None, this_machine(), folder, say)
     if not isinstance(crew, Coordinator):
         return crew or 0
-    code, _ = led(crew, lambda: lead(crew), say)
-    return code
+    with crew:
+        lead(crew)
+    return 0
 
 
-def lead(crew: Coordinator) -> tuple[int, int]:
+def lead(crew: Coordinator) -> None:
     """Launch whenever a line comes in, until none does."""
     crew.assemble(())
     with stop_signals():
         print("ready", flush=True)
         for _ in sys.stdin:
             print(beyond_steps_s(crew), flush=True)
-    dismiss(crew, 0)
-    return 0, 1
+    crew.end(0)
 
 
 def beyond_steps_s(crew: Coordinator) -> float:

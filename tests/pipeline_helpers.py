@@ -19,8 +19,8 @@ from torch.distributed.pipelining import PipelineStage
 
 from parabench import Model
 from parabench.collectives import join
-from parabench.launch.context import LOOPBACK
 from parabench.launch.rank import die_with_driver, join_group
+from parabench.launch.rendezvous import LOOPBACK
 from parabench.launch.workload import RankEnv
 from parabench.models.build import build_model
 from parabench.models.gpt import GPT, next_token_loss

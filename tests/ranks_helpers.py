@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parabench.collectives import join, wire
 from parabench.collectives.wire import Wire
-from parabench.launch.context import LOOPBACK
 from parabench.launch.rank import die_with_driver, join_group
+from parabench.launch.rendezvous import LOOPBACK
 from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
 

@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from parabench.collectives import join as membership
-from parabench.launch.context import LOOPBACK
 from parabench.launch.rank import die_with_driver
+from parabench.launch.rendezvous import LOOPBACK
 from parabench.plan.case import Case
 from parabench.strategies.snippet import snippet
 

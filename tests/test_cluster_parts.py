@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,12 +19,11 @@ from parabench.cluster import fingerprint, network
 from parabench.cluster.topology import Topology
 from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
-from parabench.launch import blobs
+from parabench.launch import store_client
 from parabench.launch.clocks import align, facts_of
-from parabench.launch.context import FAILED, HUNG, LOST, Abort
-from parabench.launch.meeting import RendezvousPoint
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.rendezvous import FAILED, HUNG, LOST, Abort, RendezvousPoint
 from parabench.launch.results import MarkLayout, NodeResult, RankError
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreClient, StoreLost
@@ -40,20 +40,7 @@ CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
 SITE = Topology(nodes=2, ranks_per_node=2, host="localhost")
 
 
-# -- parcels, lines, orders ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_a_parcel_arrives_whole_and_leaves_nothing(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, content = HashStore(), {"numbers": list(range(100)), "text": "ä"}
-    size = 4 << 20 if pieces == 1 else len(json.dumps(content)) // 5
-    monkeypatch.setattr(blobs, "PIECE_BYTES", size)
-    assert not blobs.arrived(store, "part")
-    blobs.send(store, "part", content)
-    assert blobs.arrived(store, "part")
-    assert (store.num_keys() > 2) is (pieces > 1)
-    assert blobs.take(store, "part") == content
-    assert store.num_keys() == 0
+# -- store client, specs, aborts -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -61,29 +48,50 @@ def store() -> TCPStore:
     return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5), wait_for_workers=False)
 
 
-def test_a_line_answers_and_a_watch_ends_a_wait(store: TCPStore) -> None:
-    line = StoreClient("127.0.0.1", store.port, "here")
-    line.ask(lambda s: s.set("key", "value"))
-    assert line.ask(lambda s: s.get("key")) == b"value"
-    assert store.get("here/key") == b"value"
-    assert line.there("key", timeout_s=0.0)
-    assert not line.there("other", timeout_s=0.0)
+@pytest.fixture
+def client(store: TCPStore) -> Iterator[StoreClient]:
+    client = StoreClient("127.0.0.1", store.port, "here")
+    yield client
+    client.end()
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_blob_arrives_whole_and_leaves_nothing(
+    pieces: int, store: TCPStore, client: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, empty = {"numbers": list(range(100)), "text": "ä"}, store.num_keys()
+    size = 4 << 20 if pieces == 1 else len(json.dumps(content)) // 5
+    monkeypatch.setattr(store_client, "PIECE_BYTES", size)
+    assert not client.has("part")
+    client.put_blob("part", content)
+    assert client.has("part")
+    assert (store.num_keys() - empty > 2) is (pieces > 1)
+    assert client.pop_blob("part") == content
+    assert store.num_keys() == empty
+
+
+def test_a_client_answers_and_a_check_ends_a_wait(store: TCPStore, client: StoreClient) -> None:
+    client.put("key", {"value": 1})
+    assert client.get("key") == {"value": 1}
+    assert store.get("here/key") == b'{"value": 1}'
+    assert client.call("get", "key") == client.call(lambda s, key: s.get(key), "key")
+    assert client.wait("key", timeout_s=0.0)
+    assert not client.wait("other", timeout_s=0.0)
 
     def enough() -> None:
         raise RuntimeError("enough")
 
+    client.check = enough
     with pytest.raises(RuntimeError, match="enough"):
-        line.ask(lambda s: s.get("never"), watch=enough)
-    line.end()
+        client.get("never")
 
 
-def test_a_line_that_is_not_answered_is_lost(store: TCPStore) -> None:
-    line = StoreClient("127.0.0.1", store.port, "here")
+def test_a_store_that_does_not_answer_is_lost(store: TCPStore, client: StoreClient) -> None:
     with pytest.raises(StoreLost, match="has not answered for"):
-        line.ask(lambda s: s.get("never"), timeout_s=0.1)
+        client.get("never", timeout_s=0.1)
     gone = StoreClient("127.0.0.1", store.port, "here")
     with pytest.raises(StoreLost, match="is gone: broken"):
-        gone.ask(lambda s: (_ for _ in ()).throw(RuntimeError("broken\nin many lines")).__next__())
+        gone.call(lambda s: (_ for _ in ()).throw(RuntimeError("broken\nin many lines")).__next__())
     gone.end()
 
 
@@ -106,15 +114,15 @@ def test_what_is_no_case_is_no_order() -> None:
         LaunchSpec.from_dict(order | {"cases": [order["cases"][0] | {"world_size": "4"}]})
 
 
-def test_a_word_is_heard_once_by_whoever_listens_or_will() -> None:
+def test_an_abort_is_heard_once_by_whoever_listens_or_will() -> None:
     heard: list[str] = []
     early, late = Abort(), Abort()
-    with early.heard_by(heard.append):
-        early.say(HUNG)
-        early.say(FAILED)
-    assert (heard, early.why) == ([HUNG], HUNG)
-    late.say(FAILED)
-    with late.heard_by(heard.append):
+    with early.on_abort(heard.append):
+        early.set(HUNG)
+        early.set(FAILED)
+    assert (heard, early.reason) == ([HUNG], HUNG)
+    late.set(FAILED)
+    with late.on_abort(heard.append):
         pass
     assert heard == [HUNG, FAILED]
 
@@ -123,21 +131,21 @@ def test_a_word_is_heard_once_by_whoever_listens_or_will() -> None:
 
 
 def test_clocks_are_told_by_the_first_rank_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, meeting = HashStore(), RendezvousPoint("", 0, "", nodes=3, ranks_per_node=2)
+    store, point = HashStore(), RendezvousPoint("", 0, "", nodes=3, ranks_per_node=2)
     ahead = threading.local()
-    monkeypatch.setattr("parabench.launch.meeting.perf_counter", lambda: time_of(ahead))
+    monkeypatch.setattr("parabench.launch.rendezvous.perf_counter", lambda: time_of(ahead))
     told: dict[int, Any] = {}
 
     def rank(number: int, by: float) -> None:
         ahead.by = by
-        told[number] = meeting.clock(store, number)
+        told[number] = point.clock_offset(store, number)
 
     ranks = [threading.Thread(target=rank, args=each) for each in ((0, 0.0), (2, 50.0), (4, -7.0))]
     for each in ranks:
         each.start()
     for each in ranks:
         each.join(60)
-    assert meeting.clock(store, 1) is None
+    assert point.clock_offset(store, 1) is None
     assert told[0] == {"offset_s": 0.0, "error_s": 0.0}
     for number, offset in ((2, -50.0), (4, 7.0)):
         assert abs(told[number]["offset_s"] - offset) <= told[number]["error_s"] + 1e-9

@@ -20,9 +20,9 @@ from torch.distributed import ReduceOp
 from parabench.collectives import LEVELS
 from parabench.collectives.algorithm import Algorithm, reduction
 from parabench.collectives.ring import RING
-from parabench.launch.context import LOST
 from parabench.launch.launcher import launch
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.rendezvous import LOST
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.collective_case import OPS, CollectiveCase

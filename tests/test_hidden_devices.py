@@ -10,9 +10,9 @@ import pytest
 from fake_nvml import Clock, Device, FakeNvml
 
 from parabench.cluster.attached import hosts
+from parabench.cluster.attached.coordinator import group_by_node
 from parabench.cluster.attached.environment import LOOPBACK, ProcessEnvironment
 from parabench.cluster.attached.hosts import About
-from parabench.cluster.attached.merged import group_by_node
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.machine import machine, nvml

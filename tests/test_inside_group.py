@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,18 +16,16 @@ import torch
 from click.testing import CliRunner
 
 from parabench.cli import main
-from parabench.cluster.attached.coordinator import RankCoordinator
+from parabench.cluster.attached.coordinator import RankCoordinator, group_by_node
 from parabench.cluster.attached.environment import LOOPBACK, ProcessEnvironment, WrongRank, group_of, speaks
-from parabench.cluster.attached.fresh import SHARED, reset_process
 from parabench.cluster.attached.hosts import cores_of, environment_of, nodes_of
-from parabench.cluster.attached.merged import group_by_node
-from parabench.cluster.attached.store import SharedStore, enter
-from parabench.cluster.attached.waiting import AGAIN_S, FIRST_S, Waiting, in_words
+from parabench.cluster.attached.in_process import SHARED, reset_process
+from parabench.cluster.attached.join import join_group
+from parabench.cluster.waiting import AGAIN_S, Waiting, numbered
 from parabench.errors import UsageError
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import MarkLayout, NodeResult, RankError, RankReport
-from parabench.launch.store_client import StoreLost
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -154,11 +153,12 @@ def test_one_rank_of_a_host_says_what_all_of_them_find():
 
 
 def test_a_long_wait_is_told_of_now_and_then(monkeypatch):
-    now, said = [100.0], []
-    monkeypatch.setattr("parabench.cluster.attached.waiting.time.monotonic", lambda: now[0])
-    waiting = Waiting(said.append)
-    for after in (0.0, FIRST_S - 1, FIRST_S, FIRST_S + 1, FIRST_S + AGAIN_S - 1, FIRST_S + AGAIN_S):
+    now, said, first_s = [100.0], [], 5.0
+    monkeypatch.setattr("parabench.cluster.waiting.time.monotonic", lambda: now[0])
+    waiting = Waiting(said.append, 20.0, first_s)
+    for after in (0.0, first_s - 1, first_s, first_s + 1, first_s + AGAIN_S - 1, first_s + AGAIN_S):
         now[0] = 100.0 + after
+        assert waiting.left_s == 20.0 - after
         waiting.still(lambda after=after: f"{after:g}")
     assert said == ["5", "20"]
 
@@ -167,7 +167,7 @@ def test_a_long_wait_is_told_of_now_and_then(monkeypatch):
     ("numbers", "words"), [([3], "rank 3"), ([1, 2], "ranks 1, 2"), ([1, 4, 5, 6, 7, 9], "ranks 1, 4-7, 9")]
 )
 def test_many_ranks_in_few_words(numbers, words):
-    assert in_words(numbers) == words
+    assert numbered("rank", numbers) == words
 
 
 @pytest.fixture
@@ -196,59 +196,58 @@ def test_what_the_first_rank_of_the_host_says_the_others_do_not(as_rank):
     assert first.output.startswith("parabench: MASTER_ADDR is not set")
 
 
-class NobodyThere:
-    """A store that does not answer."""
-
-    def __init__(self, *where: Any) -> None:
-        pass
-
-    def ask(self, do: Any, *, watch: Any, timeout_s: float) -> None:
-        raise StoreLost("127.0.0.1:29500 is gone: refused")
-
-    def end(self) -> None:
-        pass
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind((LOOPBACK, 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
-@pytest.mark.parametrize(
-    ("found", "why"),
-    [([LOOPBACK], "127.0.0.1:29500 is gone: refused"), ([], "127.0.0.1 resolves to no address")],
-)
-def test_a_rank_that_does_not_find_rank_0_says_where_it_looks(monkeypatch, found, why):
-    monkeypatch.setattr("parabench.cluster.attached.store.StoreClient", NobodyThere)
-    monkeypatch.setattr("parabench.cluster.attached.store.addresses_of", lambda name: found)
-    monkeypatch.setattr("parabench.cluster.attached.store.BEGIN_S", 0.01)
-    monkeypatch.setattr("parabench.cluster.attached.waiting.FIRST_S", 0.0)
+@pytest.fixture
+def _in_no_time(monkeypatch):
+    for module in ("join", "coordinator"):
+        monkeypatch.setattr(f"parabench.cluster.attached.{module}.BEGIN_S", 0.01)
+        monkeypatch.setattr(f"parabench.cluster.attached.{module}.FIRST_S", 0.0)
+
+
+@pytest.mark.usefixtures("_in_no_time")
+@pytest.mark.parametrize("found", [[LOOPBACK], []])
+def test_a_rank_that_does_not_find_rank_0_says_where_it_looks(monkeypatch, free_port, found):
+    monkeypatch.setattr("parabench.cluster.shared_store.addresses_of", lambda name: found)
     said: list[str] = []
     with pytest.raises(WrongRank, match="rank 1 did not reach rank 0 at "):
-        enter(replace(GROUP, rank=1, local_rank=1), said.append)
-    assert said == [f"rank 1 tries to reach rank 0 at 127.0.0.1 port 29500, for up to 0.01 s ({why})"]
+        join_group(replace(GROUP, rank=1, local_rank=1, port=free_port), said.append)
+    where = f"127.0.0.1 port {free_port}"
+    why = f"{where}: Connection refused" if found else "127.0.0.1 resolves to no address"
+    assert said == [f"rank 1 tries to reach rank 0 at {where}, for up to 0.01 s ({why})"]
 
 
-class NobodySpeaks:
-    """A channel on which only this rank is."""
-
-    def __init__(self, grounds: Any) -> None:
-        pass
-
-    def check_stop(self) -> None:
-        pass
-
-    def told(self, key: str) -> Any:
-        return {"host": "b", "facts": None} if key == "hello/2" else None
+@pytest.mark.usefixtures("_in_no_time")
+def test_what_listens_and_is_no_store_is_tried_again(monkeypatch):
+    monkeypatch.setattr("parabench.cluster.attached.join.TRY_S", 0.1)
+    with socket.create_server((LOOPBACK, 0)) as stranger:
+        group = replace(GROUP, rank=1, local_rank=1, port=stranger.getsockname()[1])
+        with pytest.raises(WrongRank, match="does not answer as a session"):
+            join_group(group, lambda line: None)
 
 
-def test_rank_0_says_for_whom_it_waits(monkeypatch, tmp_path):
-    monkeypatch.setattr("parabench.cluster.attached.coordinator.Channel", NobodySpeaks)
+@pytest.mark.usefixtures("_in_no_time")
+def test_rank_0_says_for_whom_it_waits(monkeypatch, free_port):
     monkeypatch.setattr("parabench.cluster.attached.coordinator.HostMonitor", lambda: None)
-    monkeypatch.setattr("parabench.cluster.attached.coordinator.BEGIN_S", 0.01)
-    monkeypatch.setattr("parabench.cluster.attached.waiting.FIRST_S", 0.0)
-    group = replace(GROUP, size=6, local_size=6)
-    grounds = SharedStore(group=group, address=LOOPBACK, port=29500, prefix="", environment={})
     said: list[str] = []
-    lead = RankCoordinator(grounds, {"host": "a", "facts": {}}, tmp_path, said.append)
+    group = replace(GROUP, size=6, local_size=6, port=free_port)
+    shared = join_group(group, said.append)
+    client = shared.client()
+    client.put_blob("join/1", {"number": 2, "host": "b", "address": "", "facts": {}, "about": {}})
+    client.call("add", "joining", 1)
+    lead = RankCoordinator(shared, group, {}, {"host": "a"}, said.append)
     with signals_restored(), pytest.raises(UsageError, match="ranks 1, 3-5 of 6 did not come within"):
-        lead.assemble()
-    assert said == ["rank 0 waits at 127.0.0.1 port 29500 for ranks 1, 3-5 of 6, for up to 0.01 s"]
+        lead.wait_for_ranks()
+    assert said == [f"rank 0 waits at 127.0.0.1 port {free_port} for ranks 1, 3-5 of 6, for up to 0.01 s"]
+    lead.close(2, "")
+    assert client.get("answer/1") == {"rejected": "", "code": 2}
+    client.end()
 
 
 ONE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")
@@ -388,7 +387,7 @@ def test_a_process_that_stays_forgets_its_peak(monkeypatch, tmp_path):
     assert reset_process()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before
     # Where the kernel does not let it, that is known: the peak would be another launch's.
-    monkeypatch.setattr("parabench.cluster.attached.fresh.CLEAR_REFS", tmp_path / "gone" / "clear_refs")
+    monkeypatch.setattr("parabench.cluster.attached.in_process.CLEAR_REFS", tmp_path / "gone" / "clear_refs")
     assert not reset_process()
 
 

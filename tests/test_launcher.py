@@ -16,10 +16,10 @@ from guard import GUARD_S
 from hang_helpers import pass_when
 
 from parabench import files
-from parabench.launch.context import LOOPBACK
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes, start_server
 from parabench.launch.rank import main
+from parabench.launch.rendezvous import LOOPBACK
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case

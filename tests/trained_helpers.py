@@ -15,9 +15,9 @@ from rounding_helpers import differences, wide, widened
 
 from parabench import Model
 from parabench.collectives import join
-from parabench.launch.context import LOOPBACK
 from parabench.launch.processes import run_processes
 from parabench.launch.rank import die_with_driver, join_group
+from parabench.launch.rendezvous import LOOPBACK
 from parabench.launch.workload import RankEnv
 from parabench.models import gpt_entry
 from parabench.models.gpt import gpt

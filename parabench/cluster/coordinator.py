@@ -1,172 +1,195 @@
-"""Node 0 and the nodes that it leads: it lets them in, gives them launches, and takes what they saw."""
+"""Member 0 of a session and the members that it leads: it admits them, gives them launches, and takes what they saw.
+
+torch elastic's agents agree on what to run before they meet, and end with it. Here one of them decides between launches
+what is next, and results come back to where the session's store is: elastic has nothing for either.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
 from parabench.cluster.heartbeat import Heartbeat
-from parabench.cluster.join_requests import Door
-from parabench.cluster.launch_team import team_of
-from parabench.cluster.membership import Roll
-from parabench.cluster.network import Route
+from parabench.cluster.membership import WRONG, Membership
+from parabench.cluster.shared_store import SharedStore
 from parabench.cluster.topology import Topology
+from parabench.cluster.waiting import Waiting, numbered
 from parabench.errors import NodeGone, UsageError
-from parabench.launch import blobs
-from parabench.launch.context import DEAD_AFTER_S, LOST, STOP, Abort, LaunchContext
 from parabench.launch.node import run_on_node
+from parabench.launch.rendezvous import DEAD_AFTER_S, HUNG, LOST, STOP, LaunchContext
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import StoreClient
+from parabench.launch.store_client import StoreLost
 from parabench.launch.workload import Workload
-from parabench.signals import Interrupted, stop_signals
+from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import Launch
 
-# How often node 0 looks for what has come.
+# How often member 0 looks for what has come.
 LOOK_S = 0.005
-# How soon a line tells again who is waited for.
-SAY_EVERY_S = 15.0
-# What a node that has ended its ranks gets to hand over what it saw, beyond the deadline.
-HAND_OVER_S = 60.0
-GOODBYE_S = 5.0
 
 
 class Coordinator:
-    """The other nodes of a session. They meet in `store`, `door` looks at who comes; `say` tells the user a line."""
+    """The other nodes of a session, which meet in `store`; all must have the same `facts`. `log` tells the user a line.
 
-    def __init__(self, site: Topology, way: Route, store: Any, door: Door, say: Callable[[str], None]) -> None:
-        self.site = site
-        self._store = store  # it lives as long as this does
-        self._way, self._door, self._say = way, door, say
-        self._line = self._new_line()
-        self._roll = Roll(site, door, self._line, say)
+    As a context it leaves no member waiting, however its block fails.
+    """
+
+    unit = "node"
+    # What a member gets to hand over what it saw once a launch is aborted, and to hear of the end.
+    hand_over_s, goodbye_s = 60.0, 5.0
+
+    def __init__(
+        self, store: SharedStore, topology: Topology, facts: Mapping[str, Any], log: Callable[[str], None]
+    ) -> None:
+        self.topology, self._store, self._log = topology, store, log
+        self._client = store.client()
+        self._membership = Membership(self.unit, self._size, facts, self._client, log)
         self._next = 0
         self._lines: list[str] = []
         self._stopped: tuple[int, str] | None = None
-        # Of the launch that runs: what ends it here, and who takes part.
-        self._word: Abort | None = None
-        self._taking_part = 0
+        # Of the launch that runs: how this node sees it, how many members take part, and who of them is lost.
+        self._context: LaunchContext | None = None
+        self._members = 0
         self._missed: set[int] = set()
-        self._pulse = Heartbeat(self._new_line(), self._beat, lambda: None)
+        self._heartbeat = Heartbeat(store.client(), self._beat, timeout_s=DEAD_AFTER_S)
 
-    def _new_line(self) -> StoreClient:
-        return StoreClient(self._way.address, self.site.port, self.site.prefix)
+    @property
+    def _size(self) -> int:
+        return self.topology.nodes
+
+    def members_of(self, spec: LaunchSpec) -> int:
+        """How many members take part in a launch: the first ones."""
+        return spec.nodes
 
     # ---- who is there
 
-    def assemble(self, own: Sequence[str]) -> None:
-        """Wait for all nodes, which must have the same of the user's `own` code. Raises UsageError when one differs or
+    def assemble(self, code: Sequence[str]) -> None:
+        """Wait for all nodes, which must have the same of the user's own `code`. Raises UsageError when one differs or
         does not come, Interrupted when any is asked to stop."""
-        self._door.own = list(own)
+        self._membership.code = code
         try:
             with stop_signals():
-                self.wait_for(self.site.nodes)
+                self.wait_for(self.topology.nodes)
         except NodeGone as why:
             raise UsageError(str(why)) from why
-        self._roll.begun = True
+        self._membership.begun = True
 
     def wait_for(self, nodes: int) -> None:
         """Wait until the first `nodes` nodes are there. Raises NodeGone when one does not come in time, UsageError when
         one differs before the first launch, Interrupted when any is asked to stop."""
-        until, say_at = time.monotonic() + self.site.timeout_s, 0.0
+
+        def missing() -> list[int]:
+            self._membership.answer(self._next)
+            return [node for node in range(1, nodes) if not self._membership.is_here(node)]
+
+        seconds, at = self.topology.timeout_s, self._store
+        waiting = Waiting(self._log, seconds)
+        left = self._wait(missing, waiting, lambda who: f"waiting for {who}, {waiting.left_s:.0f} s at most")
+        if left:
+            raise NodeGone(
+                f"{numbered(self.unit, left)} did not come within {seconds:g} s; start it with the same "
+                f"--rdzv-endpoint {self.topology.endpoint} and --rdzv-id {self.topology.run_id}, see that it reaches "
+                f"{at.address} port {at.port}, or give a longer --rdzv-timeout"
+            )
+
+    def _wait(self, missing: Callable[[], list[int]], waiting: Waiting, line: Callable[[str], str]) -> list[int]:
+        """Wait until no member is `missing()`; which still are when the time is up."""
         while True:
             self.check_stop()
-            self._roll.answer(self._next)
-            missing = [node for node in range(1, nodes) if not self._roll.is_here(node)]
-            if not missing:
-                return
-            now = time.monotonic()
-            if now >= until:
-                raise NodeGone(
-                    f"{_named(missing)} did not come within {self.site.timeout_s:g} s; start it with the same "
-                    f"--rdzv-endpoint {self.site.endpoint} and --rdzv-id {self.site.run_id}, see that it reaches "
-                    f"{self._way.address} port {self.site.port}, or give a longer --rdzv-timeout"
-                )
-            if now >= say_at:
-                self._say(f"waiting for {_named(missing)}, {until - now:.0f} s at most")
-                say_at = now + SAY_EVERY_S
+            if not (left := missing()):
+                return left
+            waiting.still(partial(line, numbered(self.unit, left)))
+            if not waiting.left_s:
+                return left
             time.sleep(LOOK_S)
 
     def environments(self) -> list[dict[str, Any]]:
         """What is recorded of the nodes, in their order; of node 0 itself only where it is."""
-        return [{"node": 0}] + [
-            {"node": node, **each.guest.environment} for node, each in sorted(self._roll.members.items())
-        ]
+        members = sorted(self._membership.participants.items())
+        return [{"node": 0}] + [{"node": node, **each.about} for node, each in members]
 
     # ---- launches
 
     def run(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
-        """As `Nodes.run`."""
-        with self.launching(spec, workload) as context:
-            here = run_on_node(spec, workload, context)
-            return [here, *self.gather(spec, workload, context)]
+        """What each node of the launch saw, in their order; of one that was lost, that it is.
+
+        Raises NodeGone when a node does not come (back), Interrupted when any is asked to stop.
+        """
+        results: dict[int, NodeResult] = {}
+        with self.launching(spec, workload.ranks(spec)) as context:
+            deadline = time.monotonic() + spec.deadline_s
+            results[0] = run_on_node(spec, workload, context)
+            self.collect(spec, workload, context, results, deadline)
+        for node in range(1, spec.nodes):
+            if node not in results:
+                ranks = range(node * spec.ranks_per_node, (node + 1) * spec.ranks_per_node)
+                ran = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+                host = self._membership.participants[node].host
+                lost = f"node {node} ({host}), which ran {ran}, was lost: no sign of life for {DEAD_AFTER_S:g} s"
+                nothing, report_type = workload.marks(spec), workload.report_type
+                results[node] = NodeResult.silent(node, host, ranks, nothing, report_type, lost=lost)
+        return [result for _, result in sorted(results.items())]
 
     @contextmanager
-    def launching(self, order: LaunchSpec, workload: Workload) -> Iterator[LaunchContext]:
-        """Give `order` to the nodes that it needs, and wait for those that are not there; this node's view of them.
-
-        Raises NodeGone, and Interrupted when any node is asked to stop.
-        """
-        self.wait_for(order.nodes)
-        word = Abort()
-        team = LaunchContext(ranks_per_node=workload.ranks(order), word=word)
-        number = self._next
-        if order.nodes > 1:
+    def launching(self, spec: LaunchSpec, local_world_size: int) -> Iterator[LaunchContext]:
+        """Give `spec` to the members that it needs, and wait for those that are not there; this one's view of it."""
+        members, number = self.members_of(spec), self._next
+        self.wait_for(members)
+        context = LaunchContext(local_world_size=local_world_size)
+        if members > 1:
             self._next += 1
-            team = team_of(
-                order,
-                number,
-                node=0,
-                site=self.site,
-                address=self._way.address,
-                way=self._way,
-                word=word,
-                tell=lambda why: self._end_launch(number, why),
-            )
-        # Before the order: a node may be lost as soon as it has it.
-        self._taking_part, self._word = order.nodes, word
+            context = self._store.context(spec, number, 0, tell=partial(self._abort, number))
+        # Before the spec is out: a member may be lost as soon as it has it.
+        self._members, self._context = members, context
         try:
-            if order.nodes > 1:
-                self._publish(number, {"order": order.to_dict()})
-            yield team
+            if members > 1:
+                self._publish(number, {"launch": spec.to_dict()})
+            yield context
             self.check_stop()
         except BaseException:
-            if order.nodes > 1:
-                self._end_launch(number, STOP)
+            if members > 1:
+                self._abort(number, STOP)
             raise
         finally:
-            self._word, self._taking_part, self._missed = None, 0, set()
-            if team.line:
-                team.line.end()
+            self._context, self._members, self._missed = None, 0, set()
 
-    def gather(self, order: LaunchSpec, workload: Workload, team: LaunchContext) -> list[NodeResult]:
-        """What the other nodes of a launch saw, or how they were lost. This node's ranks are over."""
-        results = []
-        until = time.monotonic() + order.deadline_s + HAND_OVER_S
-        for node in range(1, order.nodes):
-            member, key = self._roll.members[node], f"{team.prefix}part/{node}"
-            while not self._line.ask(lambda store, key=key: blobs.arrived(store, key)):  # type: ignore[misc]
-                self.check_stop()
-                if node in self._missed or time.monotonic() > until:
-                    host, ranks = (
-                        member.guest.host,
-                        range(node * order.ranks_per_node, (node + 1) * order.ranks_per_node),
-                    )
-                    lost = (
-                        f"node {node} ({host}), which ran {_ranks(ranks)}, was lost: no sign of life for "
-                        f"{DEAD_AFTER_S:g} s"
-                    )
-                    layout, report_type = workload.marks(order), workload.report_type
-                    results.append(NodeResult.silent(node, host, ranks, layout, report_type, lost=lost))
-                    break
-                time.sleep(LOOK_S)
-            else:
-                part = self._line.ask(lambda store, key=key: blobs.take(store, key))  # type: ignore[misc]
-                results.append(NodeResult.from_dict(part, workload.report_type))
-        return results
+    def collect(
+        self,
+        spec: LaunchSpec,
+        workload: Workload,
+        context: LaunchContext,
+        results: dict[int, NodeResult],
+        deadline: float,
+    ) -> None:
+        """Add what the other members of the launch saw to `results`, by their numbers; nothing of who is lost, or has
+        handed over nothing `hand_over_s` after the launch was aborted, as it is at its deadline."""
+        ended = math.inf
+        while left := self.collect_now(spec, workload, results):
+            self.check_stop()
+            now = time.monotonic()
+            if now > deadline and context.abort.reason is None:
+                context.tell(HUNG)
+                context.abort.set(HUNG)
+            if context.abort.reason is not None:
+                ended = min(ended, now)
+            if now > ended + self.hand_over_s or self._missed.issuperset(left):
+                return
+            time.sleep(LOOK_S)
+
+    def collect_now(self, spec: LaunchSpec, workload: Workload, results: dict[int, NodeResult]) -> list[int]:
+        """Add what has arrived; of whom nothing has."""
+        for number in range(1, self.members_of(spec)):
+            key = f"launch/{self._next - 1}/result/{number}"
+            if number not in results and self._client.has(key):
+                results[number] = NodeResult.from_dict(self._client.pop_blob(key), workload.report_type)
+        return [number for number in range(1, self.members_of(spec)) if number not in results]
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
         """`keep`, after which every node is told how the launch ended, in the words of `outcome`."""
@@ -178,60 +201,73 @@ class Coordinator:
         return keep_and_tell
 
     def _publish(self, number: int, what: dict[str, Any]) -> None:
-        text = json.dumps(what | {"lines": self._lines})
-        self._lines = []
-        self._line.ask(lambda store: store.set(f"order/{number}", text))
+        lines, self._lines = self._lines, []
+        self._client.put(f"next/{number}", what | {"lines": lines})
 
-    def _end_launch(self, number: int, why: str) -> None:
-        self._line.ask(lambda store: store.set(f"word/{number}", why))
+    def _abort(self, number: int, reason: str) -> None:
+        """Let all members know that a launch is over; the first reason counts."""
+        self._client.call("compare_set", f"abort/{number}", "", reason)
 
     # ---- the end
 
     def check_stop(self) -> None:
-        """Raise Interrupted when another node was asked to stop, NodeGone when this one's own store is out of reach."""
+        """Raise Interrupted when another member was asked to stop, NodeGone when the store here is out of reach."""
         if self._stopped is not None:
             raise Interrupted(*self._stopped)
-        if self._pulse.lost is not None:
-            raise NodeGone(f"node 0 cannot ask its own store: {self._pulse.lost}")
+        if self._heartbeat.lost is not None:
+            raise NodeGone(f"node 0 cannot ask its own store: {self._heartbeat.lost}")
+
+    def end(self, code: int) -> None:
+        """The session is over, well or not: every member may go, with that exit code."""
+        host = f"node 0 ({socket.gethostname()})"
+        over = f"the session was stopped; what is done is on {host}, where it can be resumed"
+        self.close(code, over if code == STOPPED else f"the session is over; store and report are on {host}")
 
     def close(self, code: int, why: str) -> None:
-        """Let every node end with the exit code `code`, and wait a moment for them."""
-        self._roll.dismiss(why)
-        self._publish(self._next, {"end": {"code": code, "why": why}})
-        until = time.monotonic() + GOODBYE_S
-        members = [each for each in self._roll.members.values() if not each.lost]
-        left = [f"bye/{each.guest.ticket}" for each in members]
-        while left and time.monotonic() < until:
-            left = [key for key in left if not self._line.ask(lambda store, key=key: store.check([key]))]  # type: ignore[misc]
-            time.sleep(LOOK_S)
-        self._pulse.end()
-        self._line.end()
+        """Let every member end with the exit code `code`, and wait a moment for them."""
+        with suppress(StoreLost):
+            self._membership.close(why, code)
+            self._publish(self._next, {"end": {"code": code, "why": why}})
+            until = time.monotonic() + self.goodbye_s
+            left = [f"bye/{each.join_id}" for each in self._membership.participants.values() if not each.lost]
+            while left and time.monotonic() < until:
+                left = [key for key in left if not self._client.has(key)]
+                time.sleep(LOOK_S)
+        self._heartbeat.end()
+        self._client.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Interrupted):
+            self.close(STOPPED, f"the session was stopped by {error}")
+        elif isinstance(error, UsageError):
+            self.close(WRONG, f"node 0 ends the session: {error}")
+        elif kind is not None:
+            self.close(1, f"node 0 ends the session: {kind.__name__}")
 
     def _beat(self, store: Any) -> None:
-        """Look who lives, and whether anybody was asked to stop. In the pulse's thread."""
-        self._missed |= {node for node in self._roll.look(store) if node < self._taking_part}
-        word, key = self._word, f"word/{self._next - 1}"
-        if word is not None and self._taking_part > 1:
-            if self._missed and word.why is None:
-                self._end_launch(self._next - 1, LOST)
-                word.say(LOST)
-            elif store.check([key]):
-                word.say(store.get(key).decode())
+        """Look who lives, and whether anybody was asked to stop. In the heartbeat's thread."""
+        self._look(store)
+        context, number = self._context, self._next - 1
+        if context is not None and self._members > 1:
+            if self._missed and context.abort.reason is None:
+                self._abort(number, LOST)
+                context.abort.set(LOST)
+            elif store.check([f"abort/{number}"]):
+                context.abort.set(store.get(f"abort/{number}").decode())
         if self._stopped is None and store.check(["stop"]):
             said = json.loads(store.get("stop"))
-            node = self._roll.node_of(said["ticket"])
-            if node is None:  # it was never let in, so it ends nobody but itself
+            number_of = self._membership.number_of(said["join_id"])
+            if number_of is None:  # it was never admitted, so it ends nobody but itself
                 store.delete_key("stop")
                 return
-            self._stopped = said["signal"], f"node {node} ({said['host']})"
-            if self._word:
-                self._word.say(STOP)
+            self._stopped = said["signal"], f"{self.unit} {number_of} ({said['host']})"
+            if context:
+                context.abort.set(STOP)
 
-
-def _named(nodes: Sequence[int]) -> str:
-    shown = ", ".join(map(str, nodes[:8])) + (", ..." if len(nodes) > 8 else "")
-    return f"{len(nodes)} nodes ({shown})" if len(nodes) > 1 else f"node {shown}"
-
-
-def _ranks(ranks: range) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+    def _look(self, store: Any) -> None:
+        self._missed |= {node for node in self._membership.look(store) if node < self._members}

@@ -1,77 +1,66 @@
-"""Beginning a session on several nodes: node 0 leads it, every other node follows."""
+"""From a command to this node's place in a session on several nodes. Free of torch until the input is known to be
+right, so that wrong input is said at once."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from parabench.cluster import fingerprint, network
-from parabench.cluster.agent import NodeAgent
-from parabench.cluster.coordinator import Coordinator
-from parabench.cluster.hosting import host
-from parabench.cluster.join_requests import Door
+from parabench.cluster import network
 from parabench.cluster.topology import Topology
-from parabench.errors import UsageError
-from parabench.launch.processes import start_launching
 from parabench.machine.machine import Machine, environment
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import TRACES
 
-WRONG = 2
+if TYPE_CHECKING:
+    from parabench.cluster.coordinator import Coordinator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a node was asked for, as far as all must have been asked for the same: the suite's file, and the options
-    that decide the cases, as they are typed."""
+def join_cluster(
+    topology: Topology | None,
+    options: Sequence[str],
+    suite: Path | None,
+    machine: Machine,
+    out: Path,
+    log: Callable[[str], None],
+) -> Coordinator | int | None:
+    """The coordinator that node 0 is; for every other node, which has followed it, the exit code; None on one node.
 
-    suite: Path | None
-    options: Sequence[str]
+    `options` decide what is measured, as they are typed, and `suite` is the file that is asked for: all nodes must have
+    them alike. Raises UsageError.
+    """
+    if topology is None or topology.nodes == 1:
+        return None
+    from parabench.cluster.agent import NodeAgent
+    from parabench.cluster.coordinator import Coordinator
+    from parabench.cluster.shared_store import open_store
+    from parabench.launch.processes import start_launching
 
-    def facts(self, site: Topology, machine: Machine) -> dict[str, Any]:
-        """{what: how it is here} of everything that must be equal on all nodes."""
-        facts = fingerprint.software() | {"--nnodes": str(site.nodes), "--nproc-per-node": str(site.ranks_per_node)}
-        if self.suite is not None:
-            facts[f"suite file {self.suite.name}"] = fingerprint.of_file(self.suite)
-        facts["CUDA devices for its ranks"] = str(min(len(machine.gpus), site.ranks_per_node))
-        return facts | {"options": shlex.join(self.options) or None}
-
-
-def take_place(
-    site: Topology, asked: Asked, machine: Machine, out: Path, say: Callable[[str], None]
-) -> Coordinator | int:
-    """This node's place in the session: node 0 has a crew to lead; every other node follows, and gets the exit code
-    with which it ends. Raises UsageError."""
-    network.check(site)
-    facts, has = asked.facts(site, machine), environment(machine)
+    network.check(topology)
+    facts, has = facts_of(topology, options, suite, machine), environment(machine)
     start_launching()
-    hosted = host(site, say)
-    if hosted is not None:
-        store, way = hosted
-        return Coordinator(site, way, store, Door(facts), say)
+    store = open_store(topology, log)
+    if store is not None:
+        return Coordinator(store, topology, facts, log)
     try:
         with stop_signals():
-            return NodeAgent(site=site, facts=facts, environment=has, traces=out / TRACES, say=say).follow()
+            return NodeAgent(topology, facts, has, out / TRACES, log).follow()
     except Interrupted as stop:
-        say(f"stopped by {stop}")
+        log(f"stopped by {stop}")
         return STOPPED
 
 
-@contextmanager
-def leading(crew: Coordinator) -> Iterator[None]:
-    """Run the block as node 0: however it ends, no node waits for this one."""
-    try:
-        yield
-    except Interrupted as stop:
-        crew.close(STOPPED, f"the session was stopped by {stop}")
-        raise
-    except UsageError as why:
-        crew.close(WRONG, f"node 0 ends the session: {why}")
-        raise
-    except BaseException as error:
-        crew.close(1, f"node 0 ends the session: {type(error).__name__}")
-        raise
+def facts_of(topology: Topology, options: Sequence[str], suite: Path | None, machine: Machine) -> dict[str, str | None]:
+    """{what: how it is here} of everything that must be equal on all nodes."""
+    from parabench.cluster import fingerprint
+
+    return {
+        **fingerprint.software(),
+        "--nnodes": str(topology.nodes),
+        "--nproc-per-node": str(topology.ranks_per_node),
+        **({f"suite file {suite.name}": fingerprint.of_file(suite)} if suite else {}),
+        "CUDA devices for its ranks": str(min(len(machine.gpus), topology.ranks_per_node)),
+        "options": shlex.join(options) or None,
+    }

@@ -1,124 +1,177 @@
-"""Who is there: the nodes that were let in, those that ask to be, and when each last showed that it lives."""
+"""Who takes part in a session: members that were admitted, those that ask to join, and when each was last alive.
+
+torch elastic's dynamic rendezvous keeps participants, a wait list and keep-alive times too. Ours differs in what its
+fault tests ask for:
+
+- elastic stamps a keep-alive with the member's own wall clock, and compares it with the reader's. With clocks 20 s
+  apart and a limit of 10 s (tried with torch 2.13) one node drops the other and goes on as "rank 1 of 1". Here a member
+  counts in the store, and the coordinator times the counts by its own clock.
+- elastic numbers nodes by the order of their addresses, and anew in each round. A node that comes back, or that has
+  `--node-rank`, must have its own number, and number 0 is where the store is.
+- elastic drops a dead participant from its state and tells nobody until workers fail. Here the launch is aborted, and
+  the node named.
+- elastic has no word for a member that is refused: one that differs, or is one too many, would wait without a reason.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from parabench.cluster import fingerprint
 from parabench.cluster.heartbeat import KEEP_ALIVE_S
-from parabench.cluster.join_requests import Door, Guest
-from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
-from parabench.launch.context import DEAD_AFTER_S
+from parabench.launch.rendezvous import DEAD_AFTER_S
 from parabench.launch.store_client import StoreClient
 
-# Who showed a sign of life in so many seconds surely lives: a few beats may come late.
+# With a heartbeat in so many seconds a member surely lives: a few may come late.
 ALIVE_S = 8 * KEEP_ALIVE_S
 
+# What a member gets to look at its own files.
+ANSWER_S = 30.0
 
-@dataclass(slots=True)
-class Life:
-    """The signs of life of one who came, by the beats that it counts in the store."""
+# The exit code of a member that is rejected.
+WRONG = 2
 
-    guest: Guest
-    beat: int = -1
-    at: float = field(default_factory=time.monotonic)
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One that asks to join, or has joined. `join_id` is unique to this try; `number` is what it claims to be, if it
+    claims any; `facts` must be as the coordinator's own, unless it has none; `about` is what it says of itself."""
+
+    join_id: int
+    number: int | None
+    host: str
+    address: str
+    facts: Mapping[str, Any]
+    about: Mapping[str, Any]
     lost: bool = False
+    _beat: int = -1
+    _at: float = field(default_factory=time.monotonic)
 
     def look(self, store: Any) -> None:
         """See whether its heart has beaten: one that was lost for a while is back then."""
-        beat = store.add(f"beat/{self.guest.ticket}", 0)
-        if beat != self.beat:
-            self.beat, self.at, self.lost = beat, time.monotonic(), False
+        beat = store.add(f"heartbeat/{self.join_id}", 0)
+        if beat != self._beat:
+            self._beat, self._at, self.lost = beat, time.monotonic(), False
 
     @property
     def silent_s(self) -> float:
         """How long it has shown no sign of life."""
-        return time.monotonic() - self.at
+        return time.monotonic() - self._at
 
 
-class Roll:
-    """The nodes of a session but node 0, by their numbers, and the guests that wait to be let in."""
+class Membership:
+    """`size` members, of which number 0 is the coordinator, who has `facts`; `code` is the user's own code that all
+    must have alike. What is kept of them is by their numbers."""
 
-    def __init__(self, site: Topology, door: Door, line: StoreClient, say: Callable[[str], None]) -> None:
-        self._site, self._door, self._line, self._say = site, door, line, say
-        self.members: dict[int, Life] = {}
-        self._waiting: list[Life] = []
+    def __init__(
+        self, unit: str, size: int, facts: Mapping[str, Any], client: StoreClient, log: Callable[[str], None]
+    ) -> None:
+        self.participants: dict[int, Member] = {}
+        self.wait_list: list[Member] = []
+        self.code: Sequence[str] = ()
         self.begun = False
-        self._door_open = threading.Lock()
+        self._unit, self._size, self._facts, self._client, self._log = unit, size, facts, client, log
+        self._seen = 0
+        self._lock = threading.Lock()  # requests are taken by the heartbeat's thread too
 
     def look(self, store: Any) -> list[int]:
-        """See who came and who lives; the nodes that were lost just now. Called in the pulse's thread."""
-        self._see_new()
-        for each in [*self._waiting, *self.members.values()]:
+        """See who came and who lives; who was lost just now. Called in the heartbeat's thread."""
+        self.take_requests()
+        for each in [*self.wait_list, *self.participants.values()]:
             each.look(store)
-        lost = [node for node, each in list(self.members.items()) if each.silent_s > DEAD_AFTER_S and not each.lost]
-        for node in lost:
-            self.members[node].lost = True
+        members = list(self.participants.items())
+        lost = [number for number, each in members if each.silent_s > DEAD_AFTER_S and not each.lost]
+        for number in lost:
+            self.participants[number].lost = True
         return lost
 
-    def is_here(self, node: int) -> bool:
-        """Whether the node was let in and lives."""
-        return node in self.members and not self.members[node].lost
+    def take_requests(self) -> None:
+        """Put who asks to join on the wait list."""
+        with self._lock:
+            for join_id in range(self._seen + 1, self._client.call("add", "joining", 0) + 1):
+                if not self._client.has(f"join/{join_id}"):
+                    return  # it has an id, and is about to say who it is
+                self.wait_list.append(Member(join_id=join_id, **self._client.pop_blob(f"join/{join_id}")))
+                self._seen = join_id
 
-    def node_of(self, ticket: int) -> int | None:
-        """The number of the member that has this ticket."""
-        return next((node for node, each in self.members.items() if each.guest.ticket == ticket), None)
+    def is_here(self, number: int) -> bool:
+        """Whether that member was admitted and lives."""
+        return number in self.participants and not self.participants[number].lost
 
-    def answer(self, next_order: int) -> None:
-        """Let in or send away who waits. Who may be a node that was lost a moment ago waits until that is sure.
+    def number_of(self, join_id: int) -> int | None:
+        """The number of a member; None of a stranger, which of ranks that one launcher started is none."""
+        known = {each.join_id: number for number, each in self.participants.items()}
+        if self._unit == "rank":
+            known |= {each.join_id: each.number for each in self.wait_list if each.number}
+        return known.get(join_id)
 
-        Raises UsageError when one differs from node 0 before anything was launched.
+    def answer(self, next_launch: int) -> None:
+        """Admit or reject who waits. Who may be a member that was lost a moment ago waits until that is sure.
+
+        Raises UsageError when one differs from the coordinator before anything was launched.
         """
-        for each in list(self._waiting):
-            guest = each.guest
+        for each in list(self.wait_list):
             if each.silent_s > DEAD_AFTER_S:
-                self._waiting.remove(each)
+                self.wait_list.remove(each)
                 continue
-            node = self._place_for(guest)
-            if node is not None and not self.is_here(node):
-                self._waiting.remove(each)
-                self._let_in(each, node, next_order)
-            elif self._sure(node):
-                self._waiting.remove(each)
-                there = f"all {self._site.nodes} nodes are" if node is None else f"node {node} is"
-                why = f"{guest.host} came too, and {there} there already; give each node its own --node-rank"
-                guest.refuse(self._line, why)
-                self._say(why)
+            free = (number for number in range(1, self._size) if not self.is_here(number))
+            number = next(free, None) if each.number is None else each.number
+            if number is not None and not self.is_here(number):
+                if self.are_alike({number: each}):
+                    self.admit(each, number, next_launch)
+                    self._log(f"{self._unit} {number} is here: {each.host}, {each.address}")
+                continue
+            holders = [*self.participants.values()] if number is None else [self.participants[number]]
+            if all(one.silent_s < ALIVE_S for one in holders):
+                there = f"all {self._size} nodes are" if number is None else f"node {number} is"
+                why = f"{each.host} came too, and {there} there already; give each node its own --node-rank"
+                self.reject(each, why)
+                self._log(why)
 
-    def dismiss(self, why: str) -> None:
+    def are_alike(self, members: Mapping[int, Member]) -> bool:
+        """Whether these have the same as the coordinator; one that has not is rejected. Raises UsageError instead
+        before anything was launched."""
+        for each in members.values():
+            if self.code:
+                self._client.put(f"code/{each.join_id}/asked", list(self.code))
+        for number, each in members.items():
+            if found := self._differences(each):
+                what = "nodes" if self._unit == "node" else "hosts"
+                why = f"{self._unit} {number} ({each.host}) has {'; '.join(found)}: give all {what} the same"
+                self.reject(each, why)
+                if not self.begun:
+                    raise UsageError(why)
+                self._log(why)
+                return False
+        return True
+
+    def _differences(self, member: Member) -> list[str]:
+        found = fingerprint.differences(self._facts, member.facts) if member.facts else []
+        if found or not self.code:
+            return found
+        if not self._client.wait(f"code/{member.join_id}/told", timeout_s=ANSWER_S):
+            return [f"not told what it has of {', '.join(self.code)}"]
+        told = self._client.get(f"code/{member.join_id}/told")
+        return fingerprint.differences(fingerprint.of_own(self.code), told)
+
+    def admit(self, member: Member, number: int, next_launch: int, **more: Any) -> None:
+        """Let it join as that number; its first launch is that one."""
+        self.wait_list.remove(member)
+        self.participants[number] = member
+        self._client.put(f"answer/{member.join_id}", {"number": number, "next": next_launch, **more})
+
+    def reject(self, member: Member, why: str, code: int = WRONG) -> None:
+        """Send it away, to end with that exit code."""
+        self.wait_list.remove(member)
+        self._client.put(f"answer/{member.join_id}", {"rejected": why, "code": code})
+
+    def close(self, why: str, code: int) -> None:
         """Send away whoever waits."""
-        self._see_new()
-        for each in self._waiting:
-            each.guest.refuse(self._line, why)
-        self._waiting.clear()
-
-    def _see_new(self) -> None:
-        with self._door_open:
-            self._waiting += [Life(guest) for guest in self._door.knocking(self._line)]
-
-    def _place_for(self, guest: Guest) -> int | None:
-        free = [node for node in range(1, self._site.nodes) if not self.is_here(node)]
-        return guest.node if guest.node is not None else next(iter(free), None)
-
-    def _sure(self, node: int | None) -> bool:
-        """Whether the node, or where none is free every one, lives for sure."""
-        asked: Sequence[Life] = [*self.members.values()] if node is None else [self.members[node]]
-        return all(each.silent_s < ALIVE_S for each in asked)
-
-    def _let_in(self, each: Life, node: int, next_order: int) -> None:
-        guest = each.guest
-        differences = self._door.differences(self._line, guest)
-        if not differences:
-            guest.welcome(self._line, node, next_order)
-            self.members[node] = each
-            self._say(f"node {node} is here: {guest.host}, {guest.address}")
-            return
-        why = f"node {node} ({guest.host}) has {'; '.join(differences)}: give all nodes the same"
-        guest.refuse(self._line, why)
-        if not self.begun:
-            raise UsageError(why)
-        self._say(why)
+        self.take_requests()
+        for each in list(self.wait_list):
+            self.reject(each, why, code)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from parabench.collectives.nccl import nccl_environment
 from parabench.files import launch_folder
-from parabench.launch.context import LaunchContext
 from parabench.launch.hang import read_answer
 from parabench.launch.processes import log_tail, run_processes
 from parabench.launch.rank import main, report_path
+from parabench.launch.rendezvous import LaunchContext
 from parabench.launch.results import NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload
@@ -36,8 +36,8 @@ GROUP_GRACE_S = 60.0
 def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | None = None) -> NodeResult:
     """Run this node's ranks of a launch in fresh processes. Raises Interrupted when the driver is asked to stop."""
     began = time.perf_counter()
-    context = context or LaunchContext(ranks_per_node=workload.ranks(spec))
-    ranks = range(context.first_rank, context.first_rank + context.ranks_per_node)
+    context = context or LaunchContext(local_world_size=workload.ranks(spec))
+    ranks = range(context.first_rank, context.first_rank + context.local_world_size)
     with ExitStack() as stack:
         folder = stack.enter_context(launch_folder())
         if spec.device == accelerator.TYPE:
@@ -57,11 +57,11 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
                 **launch_order(spec.case),
                 **workload.prepare(spec, folder),
             },
-            meeting=context.meeting,
+            rendezvous=context.rendezvous,
         )
         logs = folder / "logs"
         outcome = run_processes(
-            main, (workload, spec, env), size=len(ranks), deadline_s=spec.deadline_s, logs=logs, team=context
+            main, (workload, spec, env), size=len(ranks), deadline_s=spec.deadline_s, logs=logs, context=context
         )
         reports = [_report(folder, rank, workload.report_type) for rank in ranks]
         layout = workload.marks(spec)
@@ -75,7 +75,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
     left = {rank for rank, pid in ids.items() if pid not in outcome.killed}
     vanished = [each.rank for each in reports if not each.reported and each.rank in left]
     return NodeResult(
-        node=context.node,
+        node=context.node_rank,
         host=socket.gethostname(),
         first_rank=ranks.start,
         began_s=began,
@@ -87,8 +87,8 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         vanished=vanished if outcome.aborted_by else [],
         counts=counts,
         answers=answers,
-        device_samples=[sample._replace(node=context.node) for sample in sampler.samples(DeviceSample)],
-        host_samples=[sample._replace(node=context.node) for sample in sampler.samples(HostSample)],
+        device_samples=[sample._replace(node=context.node_rank) for sample in sampler.samples(DeviceSample)],
+        host_samples=[sample._replace(node=context.node_rank) for sample in sampler.samples(HostSample)],
         sampler=sampler.facts(),
     )
 

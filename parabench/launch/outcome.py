@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parabench.launch.context import DEAD_AFTER_S, LOST
+from parabench.launch.rendezvous import DEAD_AFTER_S, LOST
 from parabench.launch.results import Marks, NodeResult, RankError
 from parabench.store.record import Failure, Status
 

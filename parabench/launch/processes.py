@@ -26,7 +26,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from parabench.files import remove_abandoned, sockets_in_own_folder
 from parabench.launch import rendezvous
-from parabench.launch.context import FAILED, HUNG, LaunchContext
+from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
 from parabench.signals import HANG_REQUEST, Interrupted, signals_restored, watched
 
 PRELOAD = "parabench.launch.preload"
@@ -104,46 +104,46 @@ def run_processes(
     size: int,
     deadline_s: float,
     logs: Path,
-    team: LaunchContext | None = None,
+    context: LaunchContext | None = None,
 ) -> ProcessOutcome:
     """Run `entry(*args)` in `size` fresh processes on this node and wait for all of them, at most `deadline_s`.
 
-    With a `team` they are this node's part of a launch on several nodes, and a word of another node ends them. Their
-    output goes below `logs`. Raises Interrupted when the driver is asked to stop; no rank is left then.
+    With a `context` they are this node's part of a launch on several nodes, and an abort of another node ends them.
+    Their output goes below `logs`. Raises Interrupted when the driver is asked to stop; no rank is left then.
     """
-    team = team or LaunchContext(ranks_per_node=size)
+    context = context or LaunchContext(local_world_size=size)
     start_server()
     others = {child.pid for child in psutil.Process().children(recursive=True)}
     config = LaunchConfig(
-        min_nodes=team.nodes,
-        max_nodes=team.nodes,
+        min_nodes=context.num_nodes,
+        max_nodes=context.num_nodes,
         nproc_per_node=size,
         run_id="parabench",
         rdzv_backend=rendezvous.BACKEND,
-        rdzv_configs={"team": team},
+        rdzv_configs={"context": context},
         max_restarts=0,
         monitor_interval=MONITOR_INTERVAL_S,
         start_method="forkserver",
         signals_to_handle=",".join(number.name for number in watched()),
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
     )
-    with signals_restored(), _Deadline(deadline_s, others) as deadline, team.word.heard_by(deadline.end):
+    with signals_restored(), _Deadline(deadline_s, others) as deadline, context.abort.on_abort(deadline.end):
         try:
             elastic_launch(config, entry)(*args)
         except ChildFailedError as error:
-            if team.word.why is not None:
-                return ProcessOutcome(ok=False, aborted_by=team.word.why, killed=deadline.killed)
-            team.tell(HUNG if deadline.passed else FAILED)
+            if context.abort.reason is not None:
+                return ProcessOutcome(ok=False, aborted_by=context.abort.reason, killed=deadline.killed)
+            context.tell(HUNG if deadline.passed else FAILED)
             rank, failure = next(iter(error.failures.items()))
             name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
             if name == "SIGINT":  # the terminal's Ctrl-C reached the rank before the driver
                 raise Interrupted(signal.SIGINT) from None
             return ProcessOutcome(ok=False, hung=deadline.passed, rank=rank, signal=name)
         except SignalException as stop:
-            if team.word.why is not None:
-                return ProcessOutcome(ok=False, aborted_by=team.word.why, killed=deadline.killed)
+            if context.abort.reason is not None:
+                return ProcessOutcome(ok=False, aborted_by=context.abort.reason, killed=deadline.killed)
             if deadline.forced:
-                team.tell(HUNG)
+                context.tell(HUNG)
                 return ProcessOutcome(ok=False, hung=True)
             raise Interrupted(int(stop.sigval)) from None
         finally:
@@ -152,7 +152,7 @@ def run_processes(
                 _kill(process, signal.SIGKILL)
             psutil.wait_procs(left, timeout=SHUTDOWN_TIMEOUT_S)
     # Ranks that were done when another node's were not: the launch as a whole is not.
-    return ProcessOutcome(ok=team.word.why is None, aborted_by=team.word.why, killed=deadline.killed)
+    return ProcessOutcome(ok=context.abort.reason is None, aborted_by=context.abort.reason, killed=deadline.killed)
 
 
 def log_tail(logs: Path, rank: int, lines: int = 40) -> str:

@@ -122,8 +122,8 @@ def join_group(case: AnyCase, env: RankEnv, rank: int) -> dict[str, float] | Non
 
     On one node they meet through a file: nothing listens but the backend, and that on loopback only.
     """
-    meeting = env.meeting
-    store = meeting.store(env.timeout_s) if meeting else FileStore(str(env.folder / "store"), case.world_size)
+    point = env.rendezvous
+    store = point.store(env.timeout_s) if point else FileStore(str(env.folder / "store"), case.world_size)
     membership.join(
         algorithm=case.algorithm,
         backend=case.backend,
@@ -133,7 +133,7 @@ def join_group(case: AnyCase, env: RankEnv, rank: int) -> dict[str, float] | Non
         store=store,
         timeout_s=env.timeout_s,
     )
-    return meeting.clock(store, rank) if meeting else None
+    return point.clock_offset(store, rank) if point else None
 
 
 def loaded_nccl(case: AnyCase) -> dict[str, str]:

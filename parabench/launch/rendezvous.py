@@ -1,26 +1,154 @@
-"""torch elastic's rendezvous for nodes that have already agreed who they are: it only hands over what they know."""
+"""Who takes part in one launch, where its ranks and agents meet, and what ends it from outside.
+
+torch elastic's dynamic rendezvous would number the nodes anew in every launch, and waits in a store where it hears
+neither a signal nor an abort. The nodes of a session have agreed on their numbers already: its agents are told them.
+"""
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import perf_counter
+from typing import Any
+
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from parabench.launch.context import LaunchContext
+from parabench.launch.store_client import connect
 
 BACKEND = "parabench"
 
+# All traffic of ranks of one node stays on loopback. NCCL takes a bare name for the beginning of one.
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 
-class AgreedRendezvous(RendezvousHandler):
-    """The rendezvous of one launch. Nothing listens for it: its store is the session's, or on one node in memory."""
+# A node without a heartbeat for so long is lost.
+DEAD_AFTER_S = 10.0
+
+# Why the ranks of a launch are ended before their time.
+FAILED, HUNG, STOP, LOST = "failed", "hung", "stop", "lost"
+
+# Of so many questions the one that was answered soonest tells a clock best (Cristian, "Probabilistic clock
+# synchronization", 1989).
+ROUNDS = 8
+
+
+@dataclass(slots=True)
+class Abort:
+    """What ends a launch on this node from outside; the first reason counts."""
+
+    reason: str | None = None
+    _act: Callable[[str], None] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def set(self, reason: str) -> None:
+        """End this node's ranks because of `reason`, once."""
+        with self._lock:
+            if self.reason is not None:
+                return
+            self.reason, act = reason, self._act
+        if act is not None:
+            act(reason)
+
+    @contextmanager
+    def on_abort(self, act: Callable[[str], None]) -> Iterator[None]:
+        """While the block runs `act(reason)` is called on an abort, in the thread that aborts; at once after one."""
+        with self._lock:
+            self._act, reason = act, self.reason
+        if reason is not None:
+            act(reason)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._act = None
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousPoint:
+    """The session's store, and below which keys the ranks of one launch meet there."""
+
+    address: str
+    port: int
+    prefix: str
+    nodes: int
+    ranks_per_node: int
+
+    def store(self, timeout_s: float) -> Any:
+        """The store, for one rank."""
+        return connect(self.address, self.port, self.prefix, timedelta(seconds=timeout_s))
+
+    def clock_offset(self, store: Any, rank: int) -> dict[str, float] | None:
+        """{"offset_s", "error_s"} of this rank's host: what to add to its clock for node 0's, and how far that may be
+        off. The first rank of each node takes part, node after node; None for the others.
+
+        Node 0 answers with its own time, which is right to half the time that the question took.
+        """
+        node, local_rank = divmod(rank, self.ranks_per_node)
+        if local_rank:
+            return None
+        if node == 0:
+            for asking in range(1, self.nodes):
+                for round_ in range(ROUNDS):
+                    store.get(f"clock/{asking}/{round_}/asked")
+                    store.set(f"clock/{asking}/{round_}/told", json.dumps(perf_counter()))
+            return {"offset_s": 0.0, "error_s": 0.0}
+        best = (float("inf"), 0.0)
+        for round_ in range(ROUNDS):
+            asked = perf_counter()
+            store.set(f"clock/{node}/{round_}/asked", "")
+            told = json.loads(store.get(f"clock/{node}/{round_}/told"))
+            came = perf_counter()
+            best = min(best, ((came - asked) / 2, told - (asked + came) / 2))
+        return {"offset_s": best[1], "error_s": best[0]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchContext:
+    """One node's view of a launch. The ranks of one node alone need no `rendezvous`.
+
+    `tell(reason)` lets the other nodes know that this one's ranks did not end well.
+    """
+
+    node_rank: int = 0
+    num_nodes: int = 1
+    local_world_size: int
+    environment: Mapping[str, str] = field(default_factory=lambda: LOOPBACK)
+    rendezvous: RendezvousPoint | None = None
+    abort: Abort = field(default_factory=Abort)
+    tell: Callable[[str], None] = lambda reason: None
+
+    @property
+    def first_rank(self) -> int:
+        """The first of this node's ranks."""
+        return self.node_rank * self.local_world_size
+
+
+class NoBarrier(HashStore):
+    """What torch elastic's agents wait for in their store: only for one another, after their ranks have ended. Here the
+    coordinator gathers their results, and its wait hears signals and aborts; elastic's would not."""
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        pass
+
+
+class AgreedRendezvous(StaticTCPRendezvous):
+    """torch elastic's static rendezvous, without a store of its own: nothing listens for it."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
-        self._run_id = parameters.run_id
-        self._team: LaunchContext = parameters.config["team"]
+        context: LaunchContext = parameters.config["context"]
+        point = context.rendezvous
+        address, port = (point.address, point.port) if point else ("127.0.0.1", 0)
+        super().__init__(address, port, context.node_rank, context.num_nodes, parameters.run_id, timeout=0)
 
     def get_backend(self) -> str:
         return BACKEND
@@ -30,24 +158,8 @@ class AgreedRendezvous(RendezvousHandler):
         return False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        team, meeting = self._team, self._team.meeting
-        where = RendezvousStoreInfo(meeting.address, meeting.port) if meeting else RendezvousStoreInfo("127.0.0.1", 0)
-        return RendezvousInfo(team.agents_store(), team.node, team.nodes, where)
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        pass
-
-    def num_nodes_waiting(self) -> int:
-        return 0
-
-    def get_run_id(self) -> str:
-        return self._run_id
-
-    def shutdown(self) -> bool:
-        return True
+        where = RendezvousStoreInfo(self.master_addr, self.master_port)
+        return RendezvousInfo(NoBarrier(), self.rank, self.world_size, where)
 
 
 def register() -> None:

@@ -1,84 +1,120 @@
-"""Asking the rendezvous store without ever being stuck: torch's store waits in C++, where no signal and no deadline
+"""A client of the rendezvous store that is never stuck: torch's store waits in C++, where no signal and no deadline
 reaches it, and when the network is cut every call waits for as long as TCP tries."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-T = TypeVar("T")
-
-# How soon a signal, a word of another node or a deadline is seen by who waits for an answer.
+# How soon a signal, an abort or a deadline is seen by a caller that waits for an answer.
 LOOK_S = 0.05
 POLL_S = 0.005
 
-# The store's own limit to waiting for a key; who asks has a shorter one, or none.
+# The store's own limit to waiting for a key; callers have a shorter one, or none.
 FOR_EVER = timedelta(days=7)
 CONNECT = timedelta(seconds=10)
 
+# torch's TCPStore refuses values of more than 8 MiB.
+PIECE_BYTES = 4 << 20
+
 
 class StoreLost(Exception):
-    """The store does not answer: its node is gone, or the way to it."""
+    """The store does not answer: its node is gone, or the network to it."""
 
 
 def nothing() -> None:
-    """What a wait watches that watches nothing."""
+    """The check of a call that only waits."""
 
 
 class StoreClient:
-    """A connection to the store with a thread of its own that makes the calls. One that is stuck is left behind."""
+    """A connection to the store with a thread of its own that makes the calls; one that is stuck is left behind.
 
-    def __init__(self, address: str, port: int, prefix: str) -> None:
+    While a call has no answer `check` is called, which may raise. Every method raises StoreLost, also where nothing
+    has come for `timeout_s`.
+    """
+
+    def __init__(self, address: str, port: int, prefix: str, check: Callable[[], None] = nothing) -> None:
         self.where = f"{address}:{port}"
-        self._asked: SimpleQueue[tuple[Callable[[Any], Any], SimpleQueue[tuple[bool, Any]]] | None] = SimpleQueue()
-        self._make = partial(connect, address, port, prefix, FOR_EVER)
-        threading.Thread(target=self._serve, name="parabench line", daemon=True).start()
+        self.check = check
+        self._calls: SimpleQueue[tuple[Callable[[Any], Any], SimpleQueue[tuple[bool, Any]]] | None] = SimpleQueue()
+        self._connect = partial(connect, address, port, prefix, FOR_EVER)
+        threading.Thread(target=self._serve, name="parabench store client", daemon=True).start()
 
-    def ask(self, do: Callable[[Any], T], *, watch: Callable[[], None] = nothing, timeout_s: float | None = None) -> T:
-        """What `do(store)` returns. `watch` is called while nothing has come, and may raise. Raises Lost."""
+    def call(self, do: str | Callable[[Any], Any], *args: Any, timeout_s: float | None = None) -> Any:
+        """What the store's method `do` returns for `args`, or `do(store, *args)`."""
         answer: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
-        self._asked.put((do, answer))
+        self._calls.put((lambda store: getattr(store, do)(*args) if isinstance(do, str) else do(store, *args), answer))
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
-                well, value = answer.get(timeout=LOOK_S)
+                ok, value = answer.get(timeout=LOOK_S)
             except Empty:
-                watch()
+                self.check()
                 if until is not None and time.monotonic() > until:
                     raise StoreLost(f"{self.where} has not answered for {timeout_s:g} s") from None
                 continue
-            if well:
-                return value  # type: ignore[no-any-return]
-            raise StoreLost(
-                f"{self.where} is gone: {str(value).splitlines()[0] if str(value) else type(value).__name__}"
-            )
+            if ok:
+                return value
+            why = str(value).splitlines()[0] if str(value) else type(value).__name__
+            raise StoreLost(f"{self.where} is gone: {why}")
 
-    def there(self, *keys: str, watch: Callable[[], None] = nothing, timeout_s: float) -> bool:
-        """Whether all keys are there, or come in time. Nothing waits in the store for it. Raises Lost."""
+    def put(self, key: str, content: Any, *, timeout_s: float | None = None) -> None:
+        """Leave `content`, which JSON can hold, under the key."""
+        self.call("set", key, json.dumps(content), timeout_s=timeout_s)
+
+    def get(self, key: str, *, timeout_s: float | None = None) -> Any:
+        """What was put there, as soon as it is."""
+        return json.loads(self.call("get", key, timeout_s=timeout_s))
+
+    def has(self, *keys: str) -> bool:
+        """Whether all the keys are there."""
+        return bool(self.call("check", list(keys)))
+
+    def wait(self, *keys: str, timeout_s: float) -> bool:
+        """Whether all the keys are there, or come in time. Nothing waits in the store for it."""
         until = time.monotonic() + timeout_s
-        while not self.ask(lambda store: store.check(list(keys)), watch=watch):
+        while not self.has(*keys):
             if time.monotonic() > until:
                 return False
-            watch()
+            self.check()
             time.sleep(POLL_S)
         return True
 
+    def put_blob(self, key: str, content: Any) -> None:
+        """Leave `content` of any size under the key: who finds the key finds all of it."""
+        packed = zlib.compress(json.dumps(content).encode(), 1)
+        pieces = [packed[at : at + PIECE_BYTES] for at in range(0, len(packed), PIECE_BYTES)]
+        for at, piece in enumerate(pieces):
+            self.call("set", f"{key}/{at}", piece)
+        self.put(key, len(pieces))
+
+    def pop_blob(self, key: str) -> Any:
+        """What `put_blob` left there, which is then gone from the store."""
+        pieces = [f"{key}/{at}" for at in range(self.get(key))]
+        packed = b"".join(self.call("get", piece) for piece in pieces)
+        for each in (*pieces, key):
+            self.call("delete_key", each)
+        return json.loads(zlib.decompress(packed))
+
     def end(self) -> None:
-        self._asked.put(None)
+        """Make no more calls."""
+        self._calls.put(None)
 
     def _serve(self) -> None:
         store: Any = None
-        while (asked := self._asked.get()) is not None:
-            do, answer = asked
+        while (call := self._calls.get()) is not None:
+            do, answer = call
             try:
-                store = store or self._make()
+                store = store or self._connect()
                 answer.put((True, do(store)))
             except Exception as error:
                 answer.put((False, error))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol as Interface
 
-from parabench.launch.meeting import RendezvousPoint
+from parabench.launch.rendezvous import RendezvousPoint
 from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.registry import load
@@ -20,13 +20,13 @@ from parabench.workloads import WORKLOADS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnv:
-    """Where the ranks of a launch run. In `folder` those of a node leave what they saw. They meet at `meeting`; without
-    one they are all on this node. `environment` is set in each before its process group starts."""
+    """Where the ranks of a launch run. In `folder` those of a node leave what they saw. They meet at
+    `rendezvous`; without one they are all on this node. `environment` is set before the process group starts."""
 
     folder: Path
     timeout_s: float
     environment: dict[str, str] = field(default_factory=dict)
-    meeting: RendezvousPoint | None = None
+    rendezvous: RendezvousPoint | None = None
     started_utc: str = field(default_factory=utc_now)
 
 

@@ -14,17 +14,17 @@ from rich.console import Console
 from parabench.analysis.text import format
 from parabench.cluster import fingerprint
 from parabench.cluster.attached.agent import RankAgent
-from parabench.cluster.attached.coordinator import RankCoordinator, leading
+from parabench.cluster.attached.coordinator import RankCoordinator
 from parabench.cluster.attached.environment import ProcessEnvironment, group_of
-from parabench.cluster.attached.fresh import SHARED
 from parabench.cluster.attached.hosts import environment_of, machine_of, nodes_of, of_this, watched
-from parabench.cluster.attached.store import enter
+from parabench.cluster.attached.in_process import SHARED
+from parabench.cluster.attached.join import join_group
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import NodeGone, UsageError
 from parabench.files import remove_abandoned
 from parabench.launch.launcher import launch
 from parabench.launch.store_client import StoreLost
-from parabench.machine.machine import Machine, this_machine
+from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Skipped, TrainingPlan
 from parabench.plan.suite import Suite, load_suite, parse_axis
@@ -56,7 +56,7 @@ class Attached(OneMachine):
         return partial(launch, nodes=self._lead)
 
     def assemble(self, own: Sequence[str]) -> None:
-        self._lead.begin(own, [used for host in self._hosts for used in watched(host)])
+        self._lead.admit(own, [used for host in self._hosts for used in watched(host)])
 
     def begun(self, store: Store, session_id: int) -> None:
         if not shares_processes(store, session_id):
@@ -83,15 +83,16 @@ def run_worker(request: TrainingRequest, console: Console) -> tuple[int, bool]:
     machine = this_machine()
     if group.local_rank == 0:
         remove_abandoned()  # of ranks that were killed
-    grounds = enter(group, log)
-    about = about_this(group, machine, suite, request.words())
+    shared = join_group(group, log)
+    facts, about = facts_of(suite, request.words()), of_this(group, machine)
     if group.rank:
-        follower = RankAgent(grounds, about, request.out / TRACES)
-        return follower.follow(), follower.sane
-    lead = RankCoordinator(grounds, about, request.out / TRACES, log)
+        # Of a host's ranks only the first tells of the host.
+        agent = RankAgent(group, {} if group.local_rank else facts, about, request.out / TRACES)
+        return agent.follow(shared), agent.sane
+    lead = RankCoordinator(shared, group, facts, about, log)
     try:
-        with leading(lead):
-            said = lead.assemble()
+        with lead:
+            said = lead.wait_for_ranks()
             check_asked(request.axes, group)
             hosts = [said[first : first + group.local_size] for first in range(0, group.size, group.local_size)]
             here = machine_of(hosts[0], machine, group)
@@ -111,13 +112,12 @@ def run_worker(request: TrainingRequest, console: Console) -> tuple[int, bool]:
     return code, lead.sane
 
 
-def about_this(group: ProcessEnvironment, machine: Machine, suite: Suite, options: Sequence[str]) -> dict[str, Any]:
-    """What this rank says of itself; of a host's ranks only the first tells of the host."""
-    facts = fingerprint.software() | {
+def facts_of(suite: Suite, options: Sequence[str]) -> dict[str, str | None]:
+    """{what: how it is here} of everything that must be equal on all hosts."""
+    return fingerprint.software() | {
         f"suite file {suite.path.name}": fingerprint.of_file(suite.path),
         "options": shlex.join(options) or None,
     }
-    return of_this(group, machine) | {"facts": facts if group.local_rank == 0 else None}
 
 
 def fitting(plan: TrainingPlan, group: ProcessEnvironment) -> TrainingPlan:

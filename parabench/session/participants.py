@@ -3,14 +3,12 @@ processes that is there."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from parabench.session.progress import outcome
 from parabench.session.runner import Executor, executor_of
-from parabench.signals import STOPPED
 from parabench.store.record import Launch
 from parabench.store.store import Store
 
@@ -30,7 +28,7 @@ class OneMachine:
     environments: Sequence[Mapping[str, Any]] = ()
     about: Mapping[str, Any] | None = None
 
-    def leading(self) -> AbstractContextManager[None]:
+    def leading(self) -> AbstractContextManager[Any]:
         """However the block ends, nobody waits for this process."""
         return nullcontext()
 
@@ -60,12 +58,10 @@ class SeveralNodes(OneMachine):
 
     def __init__(self, crew: Coordinator) -> None:
         self.crew = crew
-        self.options = crew.site.words
+        self.options = crew.topology.words
 
-    def leading(self) -> AbstractContextManager[None]:
-        from parabench.cluster.join import leading
-
-        return leading(self.crew)
+    def leading(self) -> AbstractContextManager[Any]:
+        return self.crew
 
     def assemble(self, own: Sequence[str]) -> None:
         self.crew.assemble(own)
@@ -78,6 +74,4 @@ class SeveralNodes(OneMachine):
         return self.crew.keeping(keep, outcome)
 
     def dismiss(self, code: int) -> None:
-        host = f"node 0 ({socket.gethostname()})"
-        over = f"the session was stopped; what is done is on {host}, where it can be resumed"
-        self.crew.close(code, over if code == STOPPED else f"the session is over; store and report are on {host}")
+        self.crew.end(code)

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from parabench.cluster.entrance import place_in
 from parabench.cluster.fingerprint import own_names
+from parabench.cluster.join import join_cluster
 from parabench.cluster.topology import topology_of
 from parabench.collectives import ALGORITHMS
 from parabench.errors import NodeGone, UsageError
@@ -56,7 +56,7 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
     if topology is not None:
         machine = replace(machine, nodes=topology.nodes, ranks_per_node=topology.ranks_per_node)
     planned = planned_of(request, machine)
-    crew = place_in(topology, request.words(), planned.file if planned else None, machine, request.out, log)
+    crew = join_cluster(topology, request.words(), planned.file if planned else None, machine, request.out, log)
     if isinstance(crew, int):
         return crew
     nodes = SeveralNodes(crew) if crew else OneMachine()

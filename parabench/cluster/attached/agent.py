@@ -1,4 +1,4 @@
-"""A rank that is not rank 0: it takes its part in every launch until rank 0 ends the session."""
+"""A rank that is not rank 0: it takes its part in every launch until rank 0 ends the session, and says nothing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from parabench.cluster import fingerprint
-from parabench.cluster.attached.attempt import InProcessLaunch
-from parabench.cluster.attached.channel import Channel
+from parabench.cluster.agent import LATER_S, Agent
+from parabench.cluster.attached.environment import ProcessEnvironment
+from parabench.cluster.attached.in_process import InProcessLaunch
 from parabench.cluster.attached.monitor import HostMonitor
-from parabench.cluster.attached.store import SharedStore
-from parabench.cluster.heartbeat import KEEP_ALIVE_S
-from parabench.launch.context import FAILED, HUNG
+from parabench.cluster.shared_store import SharedStore
+from parabench.launch.rendezvous import LaunchContext
+from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreLost
 from parabench.launch.workload import workload_of
@@ -22,56 +22,47 @@ from parabench.signals import STOPPED, Interrupted, stop_signals
 LOST = 1
 
 
-class RankAgent:
-    """This rank, which says `about` of itself, leaves traces in a folder, and is `sane` as long as no launch failed."""
+class RankAgent(Agent):
+    """This rank. It is `sane` as long as no launch failed."""
 
-    def __init__(self, grounds: SharedStore, about: Mapping[str, Any], traces: Path) -> None:
+    # A launcher looks after its ranks. One that is slow to answer, because it measures, is not lost.
+    patience_s = None
+
+    def __init__(
+        self, group: ProcessEnvironment, facts: Mapping[str, Any], about: Mapping[str, Any], traces: Path
+    ) -> None:
+        super().__init__(group.rank, facts, about, traces, lambda line: None)
         self.sane = True
-        self._grounds, self._about, self._traces = grounds, about, traces
-        self._channel = Channel(grounds)
-        self._watch = HostMonitor() if grounds.group.local_rank == 0 else None
-        self._pids: list[int] = []
-        self._used: list[Used] = []
+        self._group = group
+        self._monitor = HostMonitor() if group.local_rank == 0 else None
 
-    def follow(self) -> int:
+    def follow(self, store: SharedStore) -> int:
         """Take part until the end; the exit code that rank 0 gives. Raises nothing: rank 0 does the talking."""
         try:
             with stop_signals():
-                return self._session()
-        except Interrupted as stop:
-            self._channel.tell_stop(stop)
+                return self.serve(store)
+        except Interrupted:
             self.sane = False
             return STOPPED
         except StoreLost:
             self.sane = False
             return LOST
 
-    def _session(self) -> int:
-        channel, rank, number = self._channel, self._grounds.group.rank, 0
-        channel.tell(f"hello/{rank}", self._about)
-        while True:
-            said = channel.order(number)
-            if "end" in said:
-                channel.tell(f"bye/{rank}", None)
-                return int(said["end"])
-            if "begin" in said:
-                self._pids = said["begin"]["pids"]
-                self._used = [Used(*one) for one in said["begin"]["watched"][rank]]
-                if self._used and self._watch is None:
-                    self._watch = HostMonitor()
-                channel.tell(f"own/{rank}", fingerprint.of_own(said["begin"]["own"]))
-            elif rank < (order := LaunchSpec.from_dict(said["order"], self._traces)).world_size:
-                self._launch(number, order)
-            number += 1
+    def rejected(self, why: str, code: int) -> int:
+        return code
 
-    def _launch(self, number: int, order: LaunchSpec) -> None:
-        channel, word = self._channel, None
-        workload = workload_of(order.kind)
-        with InProcessLaunch(self._grounds, self._watch, self._used, self._pids, number, order, workload) as attempt:
-            while word is None and not attempt.over.wait(KEEP_ALIVE_S):
-                word = channel.word(number)
-            if word is None and not attempt.ok:
-                channel.end_launch(number, FAILED)
-            part = attempt.part(hung=word == HUNG)
-            channel.tell(f"part/{number}/{part.first_rank}", part.to_dict())
-        self.sane = self.sane and part.outcome.ok
+    def admitted(self, answer: Mapping[str, Any]) -> None:
+        self._pids = answer["pids"]
+        self._used = [Used(*one) for one in answer["monitored"]]
+        if self._used and self._monitor is None:
+            self._monitor = HostMonitor()
+
+    def node_of(self, spec: LaunchSpec) -> int | None:
+        return self._group.node if self._group.rank < spec.world_size else None
+
+    def run(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
+        workload = workload_of(spec.kind)
+        with InProcessLaunch(spec, workload, self._group, self._monitor, self._used, self._pids) as launch:
+            result = launch.run(context, spec.deadline_s + LATER_S)
+        self.sane = self.sane and result.outcome.ok
+        return result

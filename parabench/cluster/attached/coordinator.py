@@ -1,212 +1,181 @@
-"""Rank 0: it keeps the session, gives every launch to all ranks, and takes what they saw."""
+"""Rank 0 of a group of processes that somebody else started: it leads the other ranks, and brings what each of them saw
+together by nodes, to be judged and kept like a launch of fresh processes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import astuple
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 
-from parabench.cluster import fingerprint
-from parabench.cluster.attached.attempt import InProcessLaunch
-from parabench.cluster.attached.channel import Channel
-from parabench.cluster.attached.merged import group_by_node
+from parabench.cluster.attached.environment import ProcessEnvironment
+from parabench.cluster.attached.in_process import InProcessLaunch
+from parabench.cluster.attached.join import BEGIN_S, FIRST_S, topology_of_group
 from parabench.cluster.attached.monitor import HostMonitor
-from parabench.cluster.attached.store import BEGIN_S, SharedStore
-from parabench.cluster.attached.waiting import Waiting, in_words
-from parabench.cluster.heartbeat import KEEP_ALIVE_S
+from parabench.cluster.coordinator import LOOK_S, Coordinator
+from parabench.cluster.membership import Member
+from parabench.cluster.shared_store import SharedStore
+from parabench.cluster.waiting import Waiting, numbered
 from parabench.errors import UsageError
-from parabench.launch.context import FAILED, HUNG, STOP
-from parabench.launch.results import NodeResult, RankReport
+from parabench.launch.processes import ProcessOutcome
+from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import StoreLost
 from parabench.launch.workload import Workload
 from parabench.machine.nvml import Used
-from parabench.signals import STOPPED, Interrupted, stop_signals
+from parabench.signals import Interrupted, stop_signals
 
-LOOK_S = 0.005
-
-# What ranks get to hand over what they saw once a launch is over; less when this one is asked to stop, and may be
-# killed a moment later.
-HAND_OVER_S, LAST_LOOK_S = 5.0, 0.25
-GOODBYE_S = 2.0
-
-WRONG = 2
+# What ranks get to hand over what they saw when this one is asked to stop, and may be killed a moment later.
+LAST_LOOK_S = 0.25
 
 
-class RankCoordinator:
+class RankCoordinator(Coordinator):
     """The whole group, as rank 0 has it. `sane` as long as all ranks came to the end of every launch; `stop` is who
     asked for the end while a rank was found to be gone."""
 
+    unit = "rank"
+    hand_over_s, goodbye_s = 5.0, 2.0
+
     def __init__(
-        self, grounds: SharedStore, about: Mapping[str, Any], traces: Path, say: Callable[[str], None]
+        self,
+        store: SharedStore,
+        group: ProcessEnvironment,
+        facts: Mapping[str, Any],
+        about: Mapping[str, Any],
+        log: Callable[[str], None],
     ) -> None:
+        self._group = group
+        super().__init__(store, topology_of_group(group), facts, log)
         self.sane = True
-        self._say = say
         self.stop: Interrupted | None = None
-        self._grounds, self._traces = grounds, traces
-        self._channel = Channel(grounds)
-        self._said: dict[int, Mapping[str, Any]] = {0: about}
-        self._watch = HostMonitor()
+        self._about = [about]
+        self._pids: Sequence[int] = ()
         self._used: Sequence[Used] = ()
-        self._next = 0
-        self._report_type = RankReport
+        self._monitor = HostMonitor()
+
+    @property
+    def _size(self) -> int:
+        return self._group.size
+
+    def members_of(self, spec: LaunchSpec) -> int:
+        return spec.world_size
 
     # ---- who is there
 
-    def assemble(self) -> list[Mapping[str, Any]]:
+    def wait_for_ranks(self) -> list[Mapping[str, Any]]:
         """What every rank says of itself, in their order. Raises UsageError when one does not come or has other
         software or another suite, Interrupted when any is asked to stop."""
-        group = self._grounds.group
+        size, where = self._size, f"{self._group.address} port {self._group.port}"
+        came: dict[int, Member] = {}
+
+        def missing() -> list[int]:
+            self._membership.take_requests()
+            came.update({each.number: each for each in self._membership.wait_list if each.number})
+            return [rank for rank in range(1, size) if rank not in came]
+
+        waiting = Waiting(self._log, BEGIN_S, FIRST_S)
         with stop_signals():
-            self._said |= self._all("hello", range(1, group.size), BEGIN_S)
-        if missing := [rank for rank in range(group.size) if rank not in self._said]:
-            raise UsageError(
-                f"{in_words(missing)} of {group.size} did not come within {BEGIN_S:g} s; start all of them"
+            left = self._wait(
+                missing, waiting, lambda who: f"rank 0 waits at {where} for {who} of {size}, for up to {BEGIN_S:g} s"
             )
-        said = [self._said[rank] for rank in range(group.size)]
-        for rank, about in enumerate(said):
-            if differences := fingerprint.differences(said[0]["facts"], about["facts"]) if about["facts"] else []:
-                raise UsageError(f"rank {rank} ({about['host']}) has {'; '.join(differences)}: give all hosts the same")
-        return said
+        if left:
+            raise UsageError(f"{numbered('rank', left)} of {size} did not come within {BEGIN_S:g} s; start all of them")
+        self._membership.are_alike(dict(sorted(came.items())))
+        self._about += [came[rank].about for rank in range(1, size)]
+        return self._about
 
-    def begin(self, own: Sequence[str], watched: Sequence[Sequence[Used]]) -> None:
+    def admit(self, code: Sequence[str], monitored: Sequence[Sequence[Used]]) -> None:
         """Let all ranks know of one another, and each of the devices that it is to look at. Raises UsageError when one
-        has not the same of the user's `own` code."""
-        self._used = watched[0]
-        group = self._grounds.group
-        pids = [self._said[rank]["pid"] for rank in range(group.size)]
-        told = [[astuple(used) for used in each] for each in watched]
-        self._publish({"begin": {"pids": pids, "own": list(own), "watched": told}})
-        mine = fingerprint.of_own(own)
+        has not the same of the user's own `code`."""
+        self._used, self._membership.code = monitored[0], code
+        self._pids = [about["pid"] for about in self._about]
+        ranks = {each.number: each for each in self._membership.wait_list if each.number}
         with stop_signals():
-            theirs = self._all("own", range(1, group.size), BEGIN_S)
-        for rank, has in theirs.items():
-            if differences := fingerprint.differences(mine, has):
-                host = self._said[rank]["host"]
-                raise UsageError(f"rank {rank} ({host}) has {'; '.join(differences)}: give all hosts the same")
+            self._membership.are_alike(dict(sorted(ranks.items())))
+        for rank, each in ranks.items():
+            devices = [astuple(used) for used in monitored[rank]]
+            self._membership.admit(each, rank, 0, pids=self._pids, monitored=devices)
+        self._membership.begun = True
 
-    def _all(self, what: str, ranks: Sequence[int], seconds: float) -> dict[int, Any]:
-        """{rank: what it said} of those that did in time."""
-        said: dict[int, Any] = {}
-        until, waiting = time.monotonic() + seconds, Waiting(self._say)
-        while len(said) < len(ranks) and time.monotonic() < until:
-            self._channel.check_stop()
-            said |= self._arrived(what, [rank for rank in ranks if rank not in said])
-            waiting.still(partial(self._awaited, [rank for rank in ranks if rank not in said], seconds))
-            time.sleep(LOOK_S)
-        return said
-
-    def _awaited(self, missing: Sequence[int], seconds: float) -> str:
-        group = self._grounds.group
-        where = f"{group.address} port {group.port}"
-        return f"rank 0 waits at {where} for {in_words(missing)} of {group.size}, for up to {seconds:g} s"
-
-    def _arrived(self, what: str, ranks: Sequence[int]) -> dict[int, Any]:
-        told = {rank: self._channel.told(f"{what}/{rank}") for rank in ranks}
-        return {rank: each for rank, each in told.items() if each is not None}
+    def _look(self, store: Any) -> None:
+        """Nothing: a launcher looks after its ranks."""
 
     # ---- launches
 
-    def run(self, order: LaunchSpec, workload: Workload) -> list[NodeResult]:
-        """As `Nodes.run`, in the processes that are there."""
-        self._report_type = workload.report_type
-        size, number = order.world_size, self._publish({"order": order.to_dict()})
-        pids = [said["pid"] for _, said in sorted(self._said.items())]
-        parts: dict[int, NodeResult] = {}
-        with InProcessLaunch(self._grounds, self._watch, self._used, pids, number, order, workload) as attempt:
+    def run(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
+        results: dict[int, NodeResult] = {}
+        with InProcessLaunch(spec, workload, self._group, self._monitor, self._used, self._pids) as here:
             try:
-                why = self._wait(attempt, number, order, parts)
-                self._take(number, size, parts, HAND_OVER_S if why else 0.0)
+                with self.launching(spec, spec.ranks_per_node) as context:
+                    deadline = time.monotonic() + spec.deadline_s
+                    results[0] = here.run(context, spec.deadline_s)
+                    self.collect(spec, workload, context, results, deadline)
             except Interrupted as stop:
-                self.sane, why = False, STOP
-                if not self._is_echo(attempt, number, size, parts):
-                    self._channel.end_launch(number, STOP)
+                self.sane = False
+                if not self._is_echo(spec, workload, here, results):
                     raise
-                self.stop = stop
-            parts[0] = attempt.part(hung=why == HUNG)
-            for rank in range(size):
-                if rank not in parts:
-                    host, node = self._said[rank]["host"], rank // order.ranks_per_node
-                    parts[rank] = NodeResult.silent(
-                        node, host, range(rank, rank + 1), workload.marks(order), workload.report_type, rank=rank
-                    )
+                self.stop, results[0] = stop, here.result()
+        for rank in range(self.members_of(spec)):
+            if rank not in results:
+                host, node = self._about[rank]["host"], rank // spec.ranks_per_node
+                nothing, report_type = workload.marks(spec), workload.report_type
+                results[rank] = NodeResult.silent(node, host, range(rank, rank + 1), nothing, report_type, rank=rank)
         # One rank alone that failed has left no other in the middle of anything.
-        ended = all(part.outcome.ok for part in parts.values())
-        self.sane = self.sane and (ended or (size == 1 and attempt.over.is_set()))
-        return group_by_node(parts, order.ranks_per_node)
+        alone = len(results) == 1 and here.over.is_set()
+        self.sane = self.sane and (alone or all(result.outcome.ok for result in results.values()))
+        return group_by_node(results, spec.ranks_per_node)
 
-    def _wait(
-        self, attempt: InProcessLaunch, number: int, order: LaunchSpec, parts: dict[int, NodeResult]
-    ) -> str | None:
-        """Wait until all ranks are over: None when this one came to its end well and all others said what they saw,
-        else why the launch ends. Raises Interrupted when any rank is asked to stop."""
-        until, size = time.monotonic() + order.deadline_s, order.world_size
-        while not attempt.over.wait(KEEP_ALIVE_S) or (attempt.ok and len(parts) < size - 1):
-            if attempt.over.is_set():
-                self._take(number, size, parts, KEEP_ALIVE_S)
-            self._channel.check_stop()
-            if (word := self._channel.word(number)) is not None:
-                return word
-            if time.monotonic() > until:
-                self._channel.end_launch(number, HUNG)
-                return HUNG
-        if not attempt.ok:
-            self._channel.end_launch(number, FAILED)
-            return FAILED
-        return None
-
-    def _take(self, number: int, size: int, parts: dict[int, NodeResult], seconds: float) -> None:
-        """Take what the other ranks saw, as long as some of it is missing and for so many seconds at most."""
-        until = time.monotonic() + seconds
-        while len(parts) < size - 1:
-            missing = [rank for rank in range(1, size) if rank not in parts]
-            arrived = self._arrived(f"part/{number}", missing)
-            parts |= {rank: NodeResult.from_dict(each, self._report_type) for rank, each in arrived.items()}
-            if len(parts) == size - 1 or time.monotonic() > until:
-                return
-            time.sleep(LOOK_S)
-
-    def _is_echo(self, attempt: InProcessLaunch, number: int, size: int, parts: dict[int, NodeResult]) -> bool:
+    def _is_echo(
+        self, spec: LaunchSpec, workload: Workload, here: InProcessLaunch, results: dict[int, NodeResult]
+    ) -> bool:
         """Whether all are asked to stop only because one is gone, as torchrun and mpirun do: then this rank's own
         collectives fail, and that one has said nothing."""
-        self._channel.end_launch(number, STOP)
-        self._take(number, size, parts, LAST_LOOK_S)
-        gone = [rank for rank in range(1, size) if rank not in parts and not self._channel.stops(rank)]
-        return bool(gone) and attempt.over.is_set() and not attempt.ok
-
-    # ---- the end
-
-    def end(self, code: int) -> None:
-        """Let all ranks go with that exit code, and wait a moment until they have heard of it."""
-        with suppress(StoreLost):
-            self._publish({"end": code})
-            until = time.monotonic() + GOODBYE_S
-            left = list(range(1, self._grounds.group.size))
-            while left and time.monotonic() < until:
-                left = [rank for rank in left if not self._channel.has(f"bye/{rank}")]
-                time.sleep(LOOK_S)
-
-    def _publish(self, order: dict[str, Any]) -> int:
-        self._channel.publish(self._next, order)
-        self._next += 1
-        return self._next - 1
+        until = time.monotonic() + LAST_LOOK_S
+        while (left := self.collect_now(spec, workload, results)) and time.monotonic() < until:
+            time.sleep(LOOK_S)
+        members = [self._membership.participants[rank] for rank in left]
+        gone = [each for each in members if not self._client.has(f"stop/{each.join_id}")]
+        return bool(gone) and here.over.is_set() and not here.ok
 
 
-@contextmanager
-def leading(lead: RankCoordinator) -> Iterator[None]:
-    """However the block is left by an error, no rank waits for this one."""
-    try:
-        yield
-    except Interrupted:
-        lead.end(STOPPED)
-        raise
-    except UsageError:
-        lead.end(WRONG)
-        raise
-    except BaseException:
-        lead.end(1)
-        raise
+def group_by_node(parts: Mapping[int, NodeResult], ranks_per_node: int) -> list[NodeResult]:
+    """Parts of one rank each, {rank: part} of all ranks, brought together node by node."""
+    ranks = sorted(parts)
+    return [
+        _node([parts[rank] for rank in ranks[at : at + ranks_per_node]]) for at in range(0, len(ranks), ranks_per_node)
+    ]
+
+
+def _node(parts: list[NodeResult]) -> NodeResult:
+    ok = all(part.outcome.ok for part in parts)
+    gone = next((part.outcome.rank for part in parts if part.outcome.rank is not None), None)
+    # Moments count from when the node's first rank began; readings of another rank from when that one did.
+    first = next((part for part in parts if part.outcome.rank is None), parts[0])
+    return replace(
+        parts[0],
+        began_s=first.began_s,
+        outcome=ProcessOutcome(ok=ok, hung=any(part.outcome.hung for part in parts), rank=gone),
+        reports=[report for part in parts for report in part.reports],
+        marks=[each for part in parts for each in part.marks],
+        tails=[] if ok else [tail for part in parts for tail in part.tails or [""]],
+        stacked=[rank for part in parts for rank in part.stacked],
+        answers=[answer for part in parts for answer in part.answers or [{}]],
+        device_samples=[
+            sample._replace(t_s=sample.t_s + part.began_s - first.began_s)
+            for part in parts
+            for sample in part.device_samples
+        ],
+        sampler=_sampler([part.sampler for part in parts if part.sampler]),
+        counts=next((part.counts for part in parts if part.counts), None),
+    )
+
+
+def _sampler(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What reading cost in all, where several ranks of a host look at devices; what any of them could not read."""
+    if not each:
+        return {}
+    costs = [one["cpu_s"] for one in each]
+    return {
+        **each[0],
+        "cpu_s": None if None in costs else sum(costs),
+        "unread": {name: why for one in reversed(each) for name, why in one["unread"].items()},
+    }

@@ -1,29 +1,34 @@
-"""Waiting for other processes, and not in silence."""
+"""Waiting for others, with a limit and not in silence."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 
-# The others begin at the same moment, but import torch first; who waits for longer wants to know for whom.
-FIRST_S, AGAIN_S = 5.0, 15.0
+AGAIN_S = 15.0
 
 
 class Waiting:
-    """One wait, from now on, of which the user hears every so often once it has become long."""
+    """One wait of `seconds` at most, from now on. The user hears of it after `first_s`, then every AGAIN_S."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._next = time.monotonic() + FIRST_S
+    def __init__(self, log: Callable[[str], None], seconds: float, first_s: float = 0.0) -> None:
+        self._log = log
+        now = time.monotonic()
+        self._until, self._next = now + seconds, now + first_s
+
+    @property
+    def left_s(self) -> float:
+        """How much longer it may last."""
+        return max(0.0, self._until - time.monotonic())
 
     def still(self, line: Callable[[], str]) -> None:
         """Nothing has come: say `line()`, if it is time to."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + AGAIN_S
-            self._say(line())
+            self._log(line())
 
 
-def in_words(numbers: Sequence[int]) -> str:
+def numbered(unit: str, numbers: Sequence[int]) -> str:
     """As in `rank 3`, or `ranks 1, 4-7`: many in few words. They are in order."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -32,4 +37,4 @@ def in_words(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     said = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"rank{'s' * (len(numbers) > 1)} {', '.join(said)}"
+    return f"{unit}{'s' * (len(numbers) > 1)} {', '.join(said)}"
