@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -225,7 +226,8 @@ def test_a_rank_that_does_not_find_rank_0_says_where_it_looks(monkeypatch, free_
 
 @pytest.mark.usefixtures("_in_no_time")
 def test_what_listens_and_is_no_store_is_tried_again(monkeypatch):
-    monkeypatch.setattr("parabench.cluster.attached.join.TRY_S", 0.1)
+    # A thread that torch still keeps waiting when the interpreter ends would abort it.
+    monkeypatch.setattr("parabench.launch.store_client.CONNECT", timedelta(milliseconds=100))
     with socket.create_server((LOOPBACK, 0)) as stranger:
         group = replace(GROUP, rank=1, local_rank=1, port=stranger.getsockname()[1])
         with pytest.raises(WrongRank, match="does not answer as a session"):
