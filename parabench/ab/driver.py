@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,15 +16,22 @@ from rich.console import Console
 from parabench.ab.pairing import check_turns, key, pairs, shared
 from parabench.ab.remote import SideProcess, ended, running
 from parabench.ab.variant import Setting, read_setting
-from parabench.ab.verdict import conclude
 from parabench.errors import UsageError
 from parabench.plan.suite import shipped
 from parabench.session.progress import RunProgress, make_progress, say
 from parabench.session.request import TrainingRequest
-from parabench.session.resume import SIDES, ab_command, check_label_of, check_resumable, half_an_ab, store_in
+from parabench.session.resume import (
+    REPORT_NAME,
+    SIDES,
+    ab_command,
+    check_label_of,
+    check_resumable,
+    half_an_ab,
+    store_in,
+)
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import check_label
-from parabench.store.store import STORE_NAME, Store
+from parabench.store.store import STORE_NAME, Store, load
 
 if TYPE_CHECKING:
     from parabench.analysis.compare.gate import Comparison
@@ -66,6 +75,36 @@ def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], No
     )
     keep(outcome)
     return outcome.verdict.exit_code
+
+
+def conclude(
+    path: Path,
+    sessions: Sequence[int],
+    settings: Sequence[Setting],
+    tolerance: float,
+    alpha: float,
+    say: Callable[[str], None],
+) -> Comparison:
+    """Write the report of side b; say what each side was, how both compare and where all is."""
+    from parabench.analysis.compare.gate import compare
+    from parabench.analysis.compare.rule import ALPHA, TOLERANCE
+    from parabench.analysis.compare.sides import differences, side_of
+    from parabench.report.build import write_report
+
+    results = load(path)
+    base, candidate = (side_of(results, id, role) for id, role in zip(sessions, ("base", "candidate"), strict=True))
+    # What differs between the sides is what the user set out to judge.
+    changed = tuple(each.name for each in differences(base, candidate) if each.matters)
+    outcome = compare(base, candidate, tolerance, alpha, changed)
+    report = write_report(results, path.with_name(REPORT_NAME), str(sessions[1]))
+    again = ["parabench", "compare", f"{path}@{base.session.name}", f"{path}@{candidate.session.name}"]
+    again += ["--tolerance", str(tolerance)] if tolerance != TOLERANCE else []
+    again += ["--alpha", str(alpha)] if alpha != ALPHA else []
+    again += chain.from_iterable(("--changed", name) for name in changed)
+    told = [f"{each.name}: {each.shown() or 'as it is here'}" for each in settings]
+    for line in (*told, *outcome.lines(), f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
+        say(line)
+    return outcome
 
 
 class Turns:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +29,6 @@ from parabench.session.resume import SessionState, check_resumable, resume
 from parabench.session.runner import RUNNERS
 from parabench.session.session import logger, planned_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase
-from parabench.store.results import check_store
 from parabench.store.store import STORE_NAME, Store
 from parabench.strategies import entry_of
 
@@ -113,9 +110,8 @@ def planned_for(
 def stored_state(request: Request, plan: Plan[Any, Any] | None) -> SessionState[Any, Any]:
     """The last session of the store, as `--resume` would continue it; the store is only read. Raises UsageError."""
     path = check_resumable(request.out)
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-        check_store(db, path)
-        return resume(Store(path, db), plan, request.kind, label=request.label)
+    with Store.open_to_read(path) as store:
+        return resume(store, plan, request.kind, label=request.label)
 
 
 def plan_lines(

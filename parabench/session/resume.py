@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shlex
-import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
@@ -165,24 +163,22 @@ def resume(
             f"the last session in {store.path} measured {there}, not {kind}; resume it with "
             f"{resume_command(store.path, there)!r}, or start a new one without --resume"
         )
-    check_begun_by(store, last.id, attached)
+    check_begun_by(store, last, attached)
     check_label_of(store, last, label)
-    return load_state(
-        store, last, plan, worker_command(store, last.id) if attached else resume_command(store.path, kind)
-    )
+    return load_state(store, last, plan, worker_command(last) if attached else resume_command(store.path, kind))
 
 
-def check_begun_by(store: Store, session_id: int, attached: bool) -> None:
+def check_begun_by(store: Store, row: PlannedSession, attached: bool) -> None:
     """Raise UsageError when a session would get launches of two sorts: `attached` a group of processes that are there
     all launches share them, else each has fresh ones, and what they measure is not one sample."""
-    shared = shares_processes(store, session_id)
+    shared = shares_processes(store, row.id)
     if shared and not attached:
         raise UsageError(
             f"the launches of the last session in {store.path} share the processes of a group, and fresh ones are not "
-            f"to be pooled with them; resume it in such a group with {worker_command(store, session_id)!r}, or start a "
+            f"to be pooled with them; resume it in such a group with {worker_command(row)!r}, or start a "
             "new one without --resume"
         )
-    if attached and not shared and store.launches_done(session_id):
+    if attached and not shared and store.launches_done(row.id):
         raise UsageError(
             f"the last session in {store.path} has launches of fresh processes, and those of a group are not to be "
             f"pooled with them; resume it with {resume_command(store.path)!r}, or start a new one without --resume"
@@ -201,20 +197,13 @@ def check_label_of(store: Store, row: PlannedSession, label: str | None) -> None
 
 def shares_processes(store: Store, session_id: int) -> bool:
     """Whether the session is one of `parabench worker`."""
-    query = "SELECT 1 FROM finding WHERE session_id = ? AND code = ?"
-    return _first(store, query, session_id, SHARED_PROCESSES) is not None
+    return store.has_finding(session_id, SHARED_PROCESSES)
 
 
-def worker_command(store: Store, session_id: int) -> str:
+def worker_command(row: PlannedSession) -> str:
     """The command with which each process of a group continues the session; who starts them, the store does not
     know."""
-    (argv,) = _first(store, "SELECT argv FROM session WHERE id = ?", session_id)
-    return shlex.join(["parabench", "worker", *json.loads(argv)[2:], "--resume"])
-
-
-def _first(store: Store, query: str, *values: Any) -> Any:
-    with closing(sqlite3.connect(f"{store.path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-        return db.execute(query, values).fetchone()
+    return shlex.join(["parabench", "worker", *row.argv[2:], "--resume"])
 
 
 def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:

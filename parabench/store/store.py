@@ -39,6 +39,7 @@ class PlannedSession:
 
     id: int
     plan: dict[str, Any]
+    argv: list[str]
     interleaved: dict[str, str] | None = None
     label: str | None = None
 
@@ -67,6 +68,14 @@ class Store:
         except sqlite3.Error as error:
             raise UsageError(f"{path} cannot be used as a store: {error}; give another --out") from error
         return cls(path, db)
+
+    @classmethod
+    @contextlib.contextmanager
+    def open_to_read(cls, path: Path) -> Iterator[Store]:
+        """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+            check_store(db, path)
+            yield cls(path, db)
 
     def close(self) -> None:
         """Fold the write-ahead log into the one file that people copy."""
@@ -154,9 +163,11 @@ class Store:
 
     def _sessions(self) -> Iterator[PlannedSession]:
         """All sessions, the newest first."""
-        rows = self._db.execute("SELECT id, plan, interleaved, label FROM session ORDER BY id DESC")
-        for number, plan, tied, label in rows:
-            yield PlannedSession(number, json.loads(plan), None if tied is None else json.loads(tied), label)
+        rows = self._db.execute("SELECT id, plan, argv, interleaved, label FROM session ORDER BY id DESC")
+        for number, plan, argv, tied, label in rows:
+            yield PlannedSession(
+                number, json.loads(plan), json.loads(argv), None if tied is None else json.loads(tied), label
+            )
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
@@ -224,6 +235,11 @@ class Store:
     def add_finding(self, session_id: int, finding: Finding) -> None:
         """Record a doubt that concerns the session or a case, not one launch."""
         self._insert("finding", (session_id, None), astuple(finding))
+
+    def has_finding(self, session_id: int, code: str) -> bool:
+        """Whether the session has a finding of that code."""
+        query = "SELECT 1 FROM finding WHERE session_id = ? AND code = ?"
+        return self._db.execute(query, (session_id, code)).fetchone() is not None
 
     def _insert(self, table: str, belongs_to: tuple[int | None, ...], row: tuple[Any, ...]) -> int:
         """Insert a row of what has those ids; returns the row's own."""
