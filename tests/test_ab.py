@@ -121,7 +121,9 @@ def test_other_words_are_refused(places: Path, text: str, why: str) -> None:
 def test_the_recorded_command_holds_no_secret(places: Path) -> None:
     texts = {"a": "TOKEN=hush", "b": f"{places}/other"}
     argv = ["parabench", "ab", "--a", texts["a"], f"--b={texts['b']}", "quick"]
-    request = AbRequest(**texts, run=TrainingRequest(suite="quick", argv=argv, out=places), tolerance=0.02, alpha=0.01)
+    request = AbRequest(
+        **texts, run=TrainingRequest.of(suite="quick", argv=argv, out=places), tolerance=0.02, alpha=0.01
+    )
     settings = [read_setting(name, text) for name, text in texts.items()]
     assert hide(request, settings) == ["parabench", "ab", "--a", "TOKEN=...", "--b=other", "quick"]
 
@@ -207,7 +209,7 @@ class Lab:
         return launch
 
     def run(self, *, suite: str | None = "quick", a: str = "", b: str = "", **fields: Any) -> int:
-        run = TrainingRequest(
+        run = TrainingRequest.of(
             suite=suite,
             argv=["parabench", "ab"],
             out=self.folder / "out",
@@ -288,7 +290,9 @@ def test_what_was_stopped_goes_on_with_the_same_sides(lab: Lab) -> None:
 
     # One side alone does not go on, nor do others.
     with pytest.raises(UsageError, match=r"is one side of an ab; continue both with .parabench ab --resume"):
-        run_session(TrainingRequest(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO()))
+        run_session(
+            TrainingRequest.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO())
+        )
     with pytest.raises(UsageError, match=r"side b was 'TOKEN=...' and is now 'KEN=...'; resume with the same sides"):
         lab.run(suite=None, b="KEN=hush", resume=True)
     with pytest.raises(UsageError, match=r"side a: the last session in .* was planned otherwise"):
@@ -357,7 +361,9 @@ def test_one_that_was_stopped_before_both_sides_had_begun_is_begun_anew(lab: Lab
     with pytest.raises(UsageError, match=anew):
         lab.run(resume=True)
     with pytest.raises(UsageError, match=anew):
-        run_session(TrainingRequest(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO()))
+        run_session(
+            TrainingRequest.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO())
+        )
 
 
 def test_a_label_cannot_be_changed_by_a_resume(lab: Lab) -> None:

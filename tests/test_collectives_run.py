@@ -41,7 +41,7 @@ def as_before(monkeypatch):
 
 def request(folder, **more):
     given = {"op": "all_reduce", "algorithm": "native,ring", "max_size": "1MiB", "launches": 2, "iterations": 4}
-    return CollectivesRequest(**({"argv": ["parabench", "collectives"], "out": folder / "out"} | given | more))
+    return CollectivesRequest.of(**({"argv": ["parabench", "collectives"], "out": folder / "out"} | given | more))
 
 
 def planned(asked, machine):
@@ -96,12 +96,12 @@ def test_isolated_calls_are_another_mode_and_say_so(tmp_path):
     with pytest.raises(UsageError, match="was planned otherwise"):
         run(request(tmp_path, resume=True, mode="throughput"), FakeLauncher())
     # A bare --resume follows the plan.
-    assert run(CollectivesRequest(argv=[], out=tmp_path / "out", resume=True), FakeLauncher())[0] == 0
+    assert run(CollectivesRequest.of(argv=[], out=tmp_path / "out", resume=True), FakeLauncher())[0] == 0
 
 
 def test_captured_calls_are_nccls_own(tmp_path):
     def asked(**more):
-        return planned(CollectivesRequest(argv=[], out=tmp_path, graph=True, **more), GPUS)
+        return planned(CollectivesRequest.of(argv=[], out=tmp_path, graph=True, **more), GPUS)
 
     plan = asked()
     assert {case.algorithm for case in plan.cases} == {"native"}
@@ -119,7 +119,7 @@ def test_captured_calls_are_nccls_own(tmp_path):
 
 def test_devices_have_sizes_that_load_their_links(tmp_path, machine):
     def largest(machine, **more):
-        return planned(CollectivesRequest(argv=[], out=tmp_path, **more), machine).cases[0].max_bytes
+        return planned(CollectivesRequest.of(argv=[], out=tmp_path, **more), machine).cases[0].max_bytes
 
     assert (largest(machine), largest(GPUS)) == (64 << 20, 1 << 30)
     assert largest(GPUS, max_size="1MiB") == 1 << 20
@@ -141,7 +141,7 @@ def test_interrupted_then_resumed_runs_nothing_twice(tmp_path):
     assert "# stopped by SIGINT; every finished launch is kept; resume with: " in said
     assert f"parabench collectives --resume --out {tmp_path / 'out'}" in said
     assert not (tmp_path / "out" / "report.html").exists()
-    bare = CollectivesRequest(argv=[], out=tmp_path / "out", resume=True)
+    bare = CollectivesRequest.of(argv=[], out=tmp_path / "out", resume=True)
     code, said = run(bare, second)
     assert code == 0
     assert "# resuming: 3 of 4 launches are done" in said
@@ -168,7 +168,7 @@ def test_a_resume_that_asks_for_something_else_is_refused(tmp_path):
 
 def test_a_label_is_neither_a_plan_nor_changed_by_a_resume(tmp_path):
     run(request(tmp_path, label="first"), FakeLauncher())
-    bare = CollectivesRequest(argv=[], out=tmp_path / "out", resume=True)
+    bare = CollectivesRequest.of(argv=[], out=tmp_path / "out", resume=True)
     for other in (replace(bare, label="second"), request(tmp_path, resume=True, label="second")):
         with pytest.raises(UsageError, match="has the label 'first', and label 'second' cannot change a session"):
             run(other, FakeLauncher())
@@ -262,27 +262,27 @@ def test_bad_input_gets_one_line_and_exit_code_2_and_writes_nothing(arguments, s
 
 
 def test_defaults_are_all_operations_and_all_of_ours_two_levels_where_there_can_be_nodes(tmp_path, machine):
-    plan = planned(CollectivesRequest(argv=[], out=tmp_path), machine)
+    plan = planned(CollectivesRequest.of(argv=[], out=tmp_path), machine)
     assert len(plan.cases) == 4 * 5
     assert {case.op for case in plan.cases} == set(OPS)
     assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(2, "cpu", "gloo")}
     assert plan.cases[0].sizes == tuple(65536 * 4**i for i in range(6))
-    four = planned(CollectivesRequest(argv=[], out=tmp_path, world_size="2,4"), machine)
+    four = planned(CollectivesRequest.of(argv=[], out=tmp_path, world_size="2,4"), machine)
     assert {(c.algorithm, c.ranks_per_node) for c in four.cases if c.ranks_per_node} == {("two_level", 2)}
     assert len(four.cases) == 4 * (5 + 6)
 
 
 def test_on_devices_all_of_them_take_part_and_nccls_own_runs_only_what_it_has(tmp_path):
-    plan = planned(CollectivesRequest(argv=[], out=tmp_path, algorithm="native,nccl:tree"), GPUS)
+    plan = planned(CollectivesRequest.of(argv=[], out=tmp_path, algorithm="native,nccl:tree"), GPUS)
     assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(4, "cuda", "nccl")}
     assert [case.op for case in plan.cases if case.algorithm == "nccl:tree"] == ["all_reduce"]
     assert [s.case.op for s in plan.skipped] == ["reduce_scatter", "all_gather", "broadcast"]
     with pytest.raises(UsageError, match="NCCL has tree for all_reduce only"):
-        planned(CollectivesRequest(argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
+        planned(CollectivesRequest.of(argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
 
 
 def test_equal_names_are_one_case(tmp_path, machine):
-    asked = CollectivesRequest(
+    asked = CollectivesRequest.of(
         argv=[], out=tmp_path, op="all_reduce", world_size="4", algorithm="two_level,two_level(ring,ring),ring,ring"
     )
     assert [case.algorithm for case in planned(asked, machine).cases] == ["two_level", "ring"]

@@ -31,7 +31,7 @@ def with_gpus(number, memory=80e9):
 
 
 def planned(machine, suite="quick", **options):
-    return plan_training(TrainingRequest(suite=suite, argv=[], out=None, **options), load_suite(suite), machine).plan
+    return plan_training(TrainingRequest.of(suite=suite, argv=[], out=None, **options), load_suite(suite), machine).plan
 
 
 def case_of(machine, **axes):

@@ -60,7 +60,9 @@ def parabench(*arguments):
 def said(suite, out, terminal=False, **more):
     text = StringIO()
     console = Console(file=text, force_terminal=terminal, width=200, no_color=True)
-    assert dry_run(TrainingRequest(suite=None if suite is None else str(suite), argv=[], out=out, **more), console) == 0
+    assert (
+        dry_run(TrainingRequest.of(suite=None if suite is None else str(suite), argv=[], out=out, **more), console) == 0
+    )
     return text.getvalue()
 
 
@@ -167,7 +169,9 @@ def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
 def test_links_that_a_session_has_are_not_said_again(suite, tmp_path):
     out, launcher = tmp_path / "out", FakeLauncher()
     launcher.interrupt_at = 4
-    assert run_session(TrainingRequest(suite=str(suite), argv=[], out=out), Console(file=StringIO()), launcher) == 130
+    assert (
+        run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), Console(file=StringIO()), launcher) == 130
+    )
     assert "links" in facts(said(None, out, resume=True, links=True))
     with Store.open_or_create(out / "results.db") as store:
         store.add_links(1, fake_links.rows(1, 2, device="cpu"))
@@ -240,7 +244,7 @@ def test_launches_are_those_that_a_session_makes(gpus):
 def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
     out, quiet = tmp_path / "out", Console(file=StringIO())
     launcher = FakeLauncher(lambda case: 0.78 if case.strategy == "single" else 0.38)
-    assert run_session(TrainingRequest(suite=str(suite), argv=[], out=out), quiet, launcher) == 0
+    assert run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), quiet, launcher) == 0
     store = (out / "results.db").read_bytes()
     # 3 launches on one device of 4 s, the reference among them; 6 on two of 2 s.
     assert facts(said(suite, out))["expected"] == f"24 s for 9 launches, as they took in {out / 'results.db'}"
@@ -271,7 +275,7 @@ def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path)
     out, quiet = tmp_path / "out", Console(file=StringIO())
     launcher = FakeLauncher()
     launcher.interrupt_at = 4
-    assert run_session(TrainingRequest(suite=str(suite), argv=[], out=out), quiet, launcher) == 130
+    assert run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), quiet, launcher) == 130
     store = (out / "results.db").read_bytes()
     for text in (said(suite, out, resume=True), said(None, out, resume=True)):
         assert facts(text)["launches"] == "5 (3 of 8 are done)"
@@ -279,13 +283,13 @@ def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path)
         said(suite, out, resume=True, steps=9)
     assert (out / "results.db").read_bytes() == store
     launcher.interrupt_at = None
-    assert run_session(TrainingRequest(suite=None, argv=[], out=out, resume=True), quiet, launcher) == 0
+    assert run_session(TrainingRequest.of(suite=None, argv=[], out=out, resume=True), quiet, launcher) == 0
     assert facts(said(None, out, resume=True))["expected"] == "nothing is left to launch"
 
 
 def test_a_store_of_a_newer_version_is_a_line_or_tells_nothing(suite, tmp_path):
     out, quiet = tmp_path / "out", Console(file=StringIO())
-    run_session(TrainingRequest(suite=str(suite), argv=[], out=out), quiet, FakeLauncher())
+    run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), quiet, FakeLauncher())
     assert "as they took in" in facts(said(suite, out))["expected"]
     with closing(sqlite3.connect(out / "results.db")) as db, db:
         db.execute("UPDATE session SET plan = json_set(plan, '$.protocol.by_magic', 1)")
@@ -364,7 +368,9 @@ def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
 
 def test_collectives_know_their_store(tmp_path):
     out, quiet = tmp_path / "out", Console(file=StringIO())
-    asked = CollectivesRequest(argv=[], out=out, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu")
+    asked = CollectivesRequest.of(
+        argv=[], out=out, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu"
+    )
     run_session(asked, quiet, FakeLauncher())
     store = (out / "results.db").read_bytes()
     text = StringIO()

@@ -10,8 +10,7 @@ import pytest
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.plan.collectives import CollectiveSweep
+from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
 from parabench.plan.fields import Checked, Field, declared, option_fields, parse_field, typed
 from parabench.plan.protocol import Protocol
 

@@ -176,14 +176,14 @@ def of_run(**more: Any) -> str:
     launcher.interrupt_at = more.pop("interrupt_at", None)
     return told(
         lambda console: run_session(
-            TrainingRequest(suite="mine.py", argv=[], out=Path("out"), **more), console, launcher
+            TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"), **more), console, launcher
         )
     )
 
 
 def of_collectives() -> str:
     launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
-    asked = CollectivesRequest(
+    asked = CollectivesRequest.of(
         argv=[], out=Path("out"), op="all_reduce", algorithm="native,ring", max_size="1MiB", launches=2, iterations=4
     )
     return told(lambda console: run_session(asked, console, launcher))

@@ -257,7 +257,7 @@ PLAN = Plan(cases=(ONE,), skipped=(), protocol=Protocol(), seed=0)
 
 
 def asked(store: Store, argv: list[str]) -> TrainingRequest:
-    return TrainingRequest(suite="mine", argv=argv, out=store.path.parent)
+    return TrainingRequest.of(suite="mine", argv=argv, out=store.path.parent)
 
 
 @pytest.fixture

@@ -362,7 +362,7 @@ def session(tmp_path, launcher, **more):
     told = Console(file=(tmp_path / "told").open("w"), width=200)
     words = {"suite": "quick", "argv": ["parabench", "run"], "out": tmp_path / "out", "links": True, "launches": 1}
     axes = ("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2")
-    code = run_session(TrainingRequest(**(words | {"axes": axes} | more)), told, launcher)
+    code = run_session(TrainingRequest.of(**(words | {"axes": axes} | more)), told, launcher)
     told.file.close()
     return code, (tmp_path / "told").read_text()
 
@@ -405,7 +405,7 @@ def test_an_interruption_ends_the_session_and_the_resumed_one_measures_what_is_m
 
 def test_a_resumed_session_that_has_its_links_measures_none(tmp_path):
     launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"), interrupt_at=2)
-    request = TrainingRequest(
+    request = TrainingRequest.of(
         suite="quick", argv=["parabench", "run"], out=tmp_path / "out", links=True, launches=1,
         axes=("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2"),
     )  # fmt: skip
@@ -429,7 +429,7 @@ def test_a_matrix_with_holes_is_measured_again_unless_it_would_have_them_again(t
     whole = fake_links.rows(1, 4, device="cpu")
     holes = [*whole[:-1], whole[-1]._replace(bytes_per_s=None, reason=reason)]
     launcher = FakeLauncher(links=holes, interrupt_at=2)
-    request = TrainingRequest(
+    request = TrainingRequest.of(
         suite="quick", argv=["parabench", "run"], out=tmp_path / "out", links=True, launches=1,
         axes=("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=4"),
     )  # fmt: skip

@@ -183,7 +183,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
 
     def run(launcher: FakeLauncher, **more: Any) -> int:
-        asked = TrainingRequest(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)
+        asked = TrainingRequest.of(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)
         return run_session(asked, Console(quiet=True), launch=launcher)
 
     return run

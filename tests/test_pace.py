@@ -180,7 +180,7 @@ def test_seconds_that_cannot_be_are_refused(given, said):
 
 
 def asked(**options):
-    return TrainingRequest(suite="s", argv=[], out=None, **options)
+    return TrainingRequest.of(suite="s", argv=[], out=None, **options)
 
 
 def test_who_asks_for_seconds_does_not_want_the_suites_steps():

@@ -100,7 +100,7 @@ def ran(tmp_path: Path, **more: Any) -> tuple[int, str]:
     (tmp_path / "mine.py").write_text(SUITE)
     console = Console(file=io.StringIO(), width=500)
     planned = {"suite": str(tmp_path / "mine.py"), "launches": 1, "steps": 3}
-    asked = TrainingRequest(argv=[], out=tmp_path / "out", **(more if "suite" in more else planned | more))
+    asked = TrainingRequest.of(argv=[], out=tmp_path / "out", **(more if "suite" in more else planned | more))
     code = run_session(asked, console, FakeLauncher())
     assert isinstance(console.file, io.StringIO)
     return code, console.file.getvalue()
@@ -124,7 +124,7 @@ def test_a_run_without_the_request_says_nothing_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["profile", "memory_snapshot"])
 def test_a_resumed_session_is_traced_as_it_was_planned(option: str, tmp_path: Path) -> None:
     ran(tmp_path)
-    asked = TrainingRequest(suite=None, argv=[], out=tmp_path / "out", resume=True, **{option: True})
+    asked = TrainingRequest.of(suite=None, argv=[], out=tmp_path / "out", resume=True, **{option: True})
     with pytest.raises(UsageError, match="cannot change a session that is resumed"):
         run_session(asked, Console(file=io.StringIO()), FakeLauncher())
 

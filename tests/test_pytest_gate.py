@@ -57,7 +57,9 @@ class Lab:
         """Add a session of each suite to the baseline, by `parabench run`."""
         for suite in suites or ("mine",):
             path = str(self.folder / "suites" / f"{suite}.py")
-            request = TrainingRequest(suite=path, argv=["parabench"], out=self.folder / "base", label=f"{suite}-label")
+            request = TrainingRequest.of(
+                suite=path, argv=["parabench"], out=self.folder / "base", label=f"{suite}-label"
+            )
             assert run_session(request, Console(quiet=True), self.launcher) == 0
 
     def alter(self, sql: str) -> None:

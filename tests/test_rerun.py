@@ -26,8 +26,8 @@ def planned(words):
     given = run.make_context("run", list(words[2:])).params
     axes = [*given.pop("axes"), *(f"{name}={given[name]}" for name in ("data", "model") if given[name] is not None)]
     flags = flags_of(given)
-    more = {name: value for name, value in given.items() if name in TrainingRequest.__dataclass_fields__}
-    request = TrainingRequest(argv=list(words), axes=tuple(axes), cluster=flags, **more)
+    more = {name: value for name, value in given.items() if name not in ("data", "model", "dry_run")}
+    request = TrainingRequest.of(argv=list(words), axes=tuple(axes), cluster=flags, **more)
     return plan_training(request, load_suite(request.suite), MACHINE).plan
 
 

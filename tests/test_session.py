@@ -53,7 +53,7 @@ def suite(tmp_path):
 
 def request(suite, tmp_path, **more):
     given = {"launches": 2, "steps": 5, "out": tmp_path / "out", "argv": ["parabench", "run", "mine.py"]}
-    return TrainingRequest(suite=suite, **{**given, **more})
+    return TrainingRequest.of(suite=suite, **{**given, **more})
 
 
 def run(asked, launch):
@@ -101,7 +101,7 @@ def test_interrupted_then_resumed_runs_nothing_twice(suite, tmp_path):
 
 
 def bare(tmp_path, **more):
-    return TrainingRequest(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out", **more)
+    return TrainingRequest.of(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out", **more)
 
 
 def test_resume_needs_no_suite_and_of_a_finished_session_runs_nothing(suite, tmp_path):

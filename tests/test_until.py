@@ -97,7 +97,7 @@ def run(suite: str | None, tmp_path: Path, launch: FakeLauncher, **more: object)
     new = {} if suite is None else {"launches": 2, "steps": 5}
     given = {"out": tmp_path / "out", "argv": ["parabench"], "until_decided": True, "resume": suite is None, **new}
     console = Console(file=io.StringIO(), width=200)
-    code = run_session(TrainingRequest(suite=suite, **{**given, **more}), console, launch)
+    code = run_session(TrainingRequest.of(suite=suite, **{**given, **more}), console, launch)
     return code, console.file.getvalue()
 
 

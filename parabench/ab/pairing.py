@@ -9,11 +9,12 @@ from itertools import chain
 from typing import Any
 
 from parabench.errors import UsageError
-from parabench.plan.protocol import BY_STEPS_OR_TIME
+from parabench.plan.fields import option_fields
+from parabench.plan.protocol import BY_STEPS_OR_TIME, TRACE, Protocol
 
 # How a user makes a part of the plan the same on both sides.
-OPTIONS = {name: f"--{name}" for name in ("launches", "steps", "warmup", "instrumented", "seed")}
-OPTIONS |= {"warmup_s": "--warmup-seconds", "measure_s": "--measure-seconds", "deadline_s": "--deadline"}
+OPTIONS = {name: each.field.option for name, each in option_fields(Protocol).items() if each.field.role != TRACE}
+OPTIONS |= {"seed": "--seed"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class Side:
     def plan(self, **request: Any) -> dict[str, Any]:
         """Plan what these fields of a `Request` ask for: {"cases": {id: label}, "skipped": {id: reason}, "protocol":
         its fields, "seed"}. Labels are told apart by fields that differ."""
-        asked = TrainingRequest(
+        asked = TrainingRequest.of(
             **request | {"argv": [], "out": Path(request["out"]), "axes": tuple(request.get("axes", ()))}
         )
         assert asked.suite is not None

@@ -56,6 +56,6 @@ def ab(
     def keep(outcome: Comparison) -> None:
         give(files, gate_renders(outcome), (), "comparison")
 
-    run = TrainingRequest(suite=suite, axes=all_axes(axes, data, model), argv=command(), **options)
+    run = TrainingRequest.of(suite=suite, axes=all_axes(axes, data, model), argv=command(), **options)
     request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha)
     raise SystemExit(run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()), keep))

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,8 @@ import click
 
 from parabench.cluster.topology import LauncherFlags
 from parabench.errors import UsageError
+from parabench.plan.fields import option_fields
+from parabench.plan.protocol import TRACE, Protocol
 
 DEFAULT_OUT = Path("parabench-results")
 
@@ -124,17 +126,27 @@ def all_axes(axes: tuple[str, ...], data: str | None, model: str | None) -> tupl
     return (*axes, *(f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None))
 
 
+def options_of(kind: Hashable, role: str = "") -> tuple[Callable[[F], F], ...]:
+    """The options that fields of that role declare; what is not given is None."""
+    return tuple(
+        click.option(
+            each.field.option,
+            name,
+            type=None if each.type is bool else each.type,
+            is_flag=each.type is bool,
+            default=None,
+            metavar=each.field.metavar,
+            help=each.field.help,
+        )
+        for name, each in option_fields(kind).items()
+        if each.field.role == role
+    )
+
+
 seed = click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
     help="Seed of the order in which cases are launched. [default: 0]",
-)
-deadline = click.option(
-    "--deadline",
-    "deadline_s",
-    type=float,
-    metavar="SECONDS",
-    help="When a launch counts as hung. [default: 10 x expected, 60 at least]",
 )
 links = click.option(
     "--links",
@@ -165,24 +177,7 @@ training = (
     click.option(
         "--set", "axes", multiple=True, metavar="AXIS=V1,V2", help="Values for an axis, instead of the suite's."
     ),
-    click.option("--launches", type=int, help="Launches of every case: one a block."),
-    click.option("--steps", type=int, help="Measured steps a launch. [default: 40 on the CPU]"),
-    click.option("--warmup", type=int, help="Steps before them that are kept apart. [default: 5 on the CPU]"),
-    click.option(
-        "--measure-seconds",
-        "measure_s",
-        type=float,
-        metavar="SECONDS",
-        help="Instead of --steps: as many as fill this time, the same number on all ranks. [default: 2 on CUDA]",
-    ),
-    click.option(
-        "--warmup-seconds",
-        "warmup_s",
-        type=float,
-        metavar="SECONDS",
-        help="Instead of --warmup: warm up for this time, after the first 5 steps. [default: 2 on CUDA]",
-    ),
-    click.option("--instrumented", type=int, help="Steps after them that carry instruments; 0 for none. [default: 4]"),
+    *options_of(Protocol),
     click.option(
         "--data", help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=..."
     ),
@@ -190,7 +185,9 @@ training = (
         "--model", help="A name that `parabench list` shows, or your own package.module:name; as --set model=..."
     ),
 )
-session = (seed, deadline, label, out, resume)
+# Only `run` writes traces.
+traces = options_of(Protocol, TRACE)
+session = (seed, label, out, resume)
 
 
 def shared(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -16,6 +16,7 @@ from parabench.commands.options import (
     links,
     session,
     shared,
+    traces,
     training,
 )
 from parabench.commands.output import console
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("suite", required=False)
 @shared(*training)
-@click.option("--profile", is_flag=True, help="Add a step under torch.profiler; traces go to --out, folder traces.")
-@click.option("--memory-snapshot", is_flag=True, help="Add a step whose CUDA allocations are written down there too.")
+@shared(*traces)
 @click.option(
     "--until-decided",
     is_flag=True,
@@ -55,7 +55,7 @@ def measure(kind: type[Request], options: dict[str, Any], **more: Any) -> None:
     """Run the session that a command's options ask for, or say what it would do; then exit."""
     find_users_own()
     flags, only_said = flags_of(options), options.pop("dry_run")
-    request = kind(argv=command(), cluster=flags, **options, **more)
+    request = kind.of(argv=command(), cluster=flags, **options, **more)
     if only_said:
         from parabench.session.dry_run import dry_run
 

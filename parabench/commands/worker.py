@@ -34,7 +34,7 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
 
     find_users_own()
     try:
-        request = TrainingRequest(suite=suite, axes=all_axes(axes, data, model), argv=command(), **options)
+        request = TrainingRequest.of(suite=suite, axes=all_axes(axes, data, model), argv=command(), **options)
         # Lines, on a terminal too: a display that moves would take its time from the rank that it lives in.
         code, sane = run_worker(request, PatientConsole(force_terminal=False))
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""How each launch times single collectives: in which way, and how many calls lie between two readings of the clock.
+"""What `parabench collectives` is asked for, and how each launch times the calls.
 
 `throughput` is nccl-tests' way (src/common.cu, BenchTime: start all calls, complete them, divide by their number): the
 cost of a call among others of its kind, whose latencies overlap as far as the backend lets them. `latency` is that of a
@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from parabench.errors import UsageError
-from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.fields import Checked, Field, check_fields
 from parabench.plan.protocol import DEADLINE, LAUNCHES, LONGEST_DEADLINE_S
 from parabench.store.record import MIB, Phase
+
+if TYPE_CHECKING:  # `parabench collectives --help` reads this module and needs no tables
+    from parabench.plan.collective_case import CollectiveCase
 
 THROUGHPUT, LATENCY = "throughput", "latency"
 MODES = (THROUGHPUT, LATENCY)
@@ -110,7 +112,7 @@ class CollectiveProtocol(Checked):
     graph: Annotated[bool, Field(option="--graph", help="Calls captured in a CUDA graph, as nccl-tests -G (NCCL).")] = (
         False
     )
-    launches: Annotated[int, LAUNCHES] = 3
+    launches: Annotated[int, replace(LAUNCHES, help=f"{LAUNCHES.help} [default: 3]")] = 3
     measure_s: Annotated[
         float,
         Field(
@@ -188,3 +190,55 @@ class CollectiveProtocol(Checked):
             # Where calls are quicker than that, there are as many more.
             seconds += (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
         return seconds + FIRST_RUN_IN_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveSweep(Checked):
+    """The cases that `parabench collectives` is asked for, as text where several values or a unit may be given. What is
+    None is chosen by the plan."""
+
+    op: Annotated[
+        str | None,
+        Field(
+            option="--op",
+            metavar="OP1,OP2",
+            help="all_reduce, reduce_scatter, all_gather, broadcast. [default: all four]",
+        ),
+    ] = None
+    algorithm: Annotated[
+        str | None,
+        Field(
+            option="--algorithm",
+            metavar="A1,A2",
+            help="Names that `parabench list` shows. [default: native and all of parabench's]",
+        ),
+    ] = None
+    min_size: Annotated[
+        str | None,
+        Field(option="--min", metavar="SIZE", help="The smallest size: 4096, 64KiB, 1MiB. [default: 64KiB]"),
+    ] = None
+    max_size: Annotated[
+        str | None,
+        Field(option="--max", metavar="SIZE", help="The largest size. [default: 1GiB on CUDA, 64MiB on the CPU]"),
+    ] = None
+    factor: Annotated[int | None, Field(option="--factor", help="From one size to the next. [default: 4]")] = None
+    world_size: Annotated[
+        str | None,
+        Field(option="--world-size", metavar="N1,N2", help="Ranks. [default: all devices on CUDA, 2 on the CPU]"),
+    ] = None
+    ranks_per_node: Annotated[
+        int | None, Field(least=1, option="--ranks-per-node", metavar="G", help="Ranks of a node, for two_level.")
+    ] = None
+    dtype: Annotated[
+        str | None, Field(option="--dtype", help="float32, float64, bfloat16 or float16. [default: float32]")
+    ] = None
+    redop: Annotated[str | None, Field(option="--redop", help="sum, avg, max or min. [default: sum]")] = None
+    device: Annotated[str | None, Field(option="--device", help="cpu or cuda. [default: cuda where there is one]")] = (
+        None
+    )
+    backend: Annotated[
+        str | None, Field(option="--backend", help="gloo or nccl. [default: nccl on CUDA, else gloo]")
+    ] = None
+    threads: Annotated[
+        int | None, Field(option="--threads", help="CPU threads that a rank computes with. [default: 1]")
+    ] = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Any
 
 from parabench.collectives import ON_ANY_BACKEND, TWO_LEVEL, canonical, is_backends, levels_of
 from parabench.errors import UsageError
@@ -21,8 +21,8 @@ from parabench.plan.collective_case import (
     parse_size,
     size_text,
 )
-from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol
-from parabench.plan.fields import Checked, Field, declared, split_values
+from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, CollectiveSweep
+from parabench.plan.fields import declared, split_values
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.plan import Plan, Skipped
 from parabench.plan.resolve import default_ranks_per_node, resolve_device
@@ -33,58 +33,6 @@ from parabench.store.record import MIB
 MOST = {"cpu": 64 * MIB, accelerator.TYPE: 1024 * MIB}
 
 CollectivePlan = Plan[CollectiveCase, CollectiveProtocol]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveSweep(Checked):
-    """The cases that are asked for, as text where the command line takes several values or a unit. What is None is
-    decided here."""
-
-    op: Annotated[
-        str | None,
-        Field(
-            option="--op",
-            metavar="OP1,OP2",
-            help="all_reduce, reduce_scatter, all_gather, broadcast. [default: all four]",
-        ),
-    ] = None
-    algorithm: Annotated[
-        str | None,
-        Field(
-            option="--algorithm",
-            metavar="A1,A2",
-            help="Names that `parabench list` shows. [default: native and all of parabench's]",
-        ),
-    ] = None
-    min_size: Annotated[
-        str | None,
-        Field(option="--min", metavar="SIZE", help="The smallest size: 4096, 64KiB, 1MiB. [default: 64KiB]"),
-    ] = None
-    max_size: Annotated[
-        str | None,
-        Field(option="--max", metavar="SIZE", help="The largest size. [default: 1GiB on CUDA, 64MiB on the CPU]"),
-    ] = None
-    factor: Annotated[int | None, Field(option="--factor", help="From one size to the next. [default: 4]")] = None
-    world_size: Annotated[
-        str | None,
-        Field(option="--world-size", metavar="N1,N2", help="Ranks. [default: all devices on CUDA, 2 on the CPU]"),
-    ] = None
-    ranks_per_node: Annotated[
-        int | None, Field(least=1, option="--ranks-per-node", metavar="G", help="Ranks of a node, for two_level.")
-    ] = None
-    dtype: Annotated[
-        str | None, Field(option="--dtype", help="float32, float64, bfloat16 or float16. [default: float32]")
-    ] = None
-    redop: Annotated[str | None, Field(option="--redop", help="sum, avg, max or min. [default: sum]")] = None
-    device: Annotated[str | None, Field(option="--device", help="cpu or cuda. [default: cuda where there is one]")] = (
-        None
-    )
-    backend: Annotated[
-        str | None, Field(option="--backend", help="gloo or nccl. [default: nccl on CUDA, else gloo]")
-    ] = None
-    threads: Annotated[
-        int | None, Field(option="--threads", help="CPU threads that a rank computes with. [default: 1]")
-    ] = None
 
 
 def plan_collectives(

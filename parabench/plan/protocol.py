@@ -27,8 +27,11 @@ LEAST_WARMUP, LEAST_MEASURED = 5, 10
 LONGEST_S = 86400.0
 
 
+# The role of what adds a step to a launch of which a trace is written.
+TRACE = "trace"
+
 # Of every kind of launch.
-LAUNCHES = Field(least=1, most=100_000, option="--launches", help="Launches of every case: one a block. [default: 3]")
+LAUNCHES = Field(least=1, most=100_000, option="--launches", help="Launches of every case: one a block.")
 DEADLINE = Field(
     above=0,
     most=LONGEST_DEADLINE_S,
@@ -111,11 +114,15 @@ class Protocol(Checked):
     ] = 4
     profile: Annotated[
         bool,
-        Field(option="--profile", help="Add a step under torch.profiler; traces go to --out, folder traces."),
+        Field(
+            role=TRACE, option="--profile", help="Add a step under torch.profiler; traces go to --out, folder traces."
+        ),
     ] = False
     memory_snapshot: Annotated[
         bool,
-        Field(option="--memory-snapshot", help="Add a step whose CUDA allocations are written down there too."),
+        Field(
+            role=TRACE, option="--memory-snapshot", help="Add a step whose CUDA allocations are written down there too."
+        ),
     ] = False
     explain: bool = False
     deadline_s: Annotated[float | None, DEADLINE] = None

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from parabench.machine.machine import Machine
     from parabench.plan.case import Case
+    from parabench.plan.fields import Declared
     from parabench.plan.protocol import Protocol
     from parabench.plan.suite import Suite
     from parabench.pytest_plugin.gate import Gate, Judged
@@ -40,14 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """What `parabench run` takes, for those who start from pytest."""
     group = parser.getgroup("parabench", "distributed training suites")
     group.addoption("--parabench-out", default="parabench-results", metavar="DIR", help="for store and report")
-    group.addoption("--parabench-launches", type=int, metavar="N", help="launches of every case")
-    group.addoption("--parabench-steps", type=int, metavar="N", help="measured steps a launch")
-    group.addoption(
-        "--parabench-measure-seconds", type=float, metavar="S", help="instead: as many steps as fill this time"
-    )
-    group.addoption(
-        "--parabench-warmup-seconds", type=float, metavar="S", help="warm up for this time instead of some steps"
-    )
+    for each in _of_launches().values():
+        more: dict[str, Any] = {"action": "store_true", "default": None}
+        if each.type is not bool:
+            more = {"type": each.type, "metavar": each.field.metavar or each.type.__name__.upper()}
+        group.addoption(_option(each), help=each.field.help.replace("%", "%%"), **more)
     group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
     group.addoption("--parabench-baseline", metavar="STORE[@SESSION]", help="fail the cases that are slower than there")
     group.addoption("--parabench-tolerance", metavar="SHARE", help="slower by less is no regression (default: 2%%)")
@@ -67,6 +65,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("warn", "fail"),
         help="what becomes of a test that does not rule out a slowdown of the tolerance (default: warn)",
     )
+
+
+def _of_launches() -> dict[str, Declared]:
+    """What says how a case is launched, except for traces: a baseline has none."""
+    from parabench.plan.fields import option_fields
+    from parabench.plan.protocol import TRACE, Protocol
+
+    return {name: each for name, each in option_fields(Protocol).items() if each.field.role != TRACE}
+
+
+def _option(each: Declared) -> str:
+    return f"--parabench-{each.field.option.removeprefix('--')}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -126,15 +136,13 @@ class SuiteFile(pytest.File):
         from parabench.session.request import TrainingRequest
 
         config = self.config
-        return TrainingRequest(
+        given = {name: config.getoption(_option(each)) for name, each in _of_launches().items()}
+        return TrainingRequest.of(
             suite=str(self.path),
             argv=["pytest", *map(str, config.invocation_params.args)],
             axes=tuple(config.getoption("--parabench-set")),
-            launches=config.getoption("--parabench-launches"),
-            steps=config.getoption("--parabench-steps"),
-            measure_s=config.getoption("--parabench-measure-seconds"),
-            warmup_s=config.getoption("--parabench-warmup-seconds"),
             out=Path(config.getoption("--parabench-out")),
+            **given,
         )
 
     def latencies(self, case: Case) -> list[float]:

@@ -15,7 +15,7 @@ from typing import Any
 from parabench.analysis.environment.nodes import cluster_options
 from parabench.analysis.session import Session
 from parabench.plan.case import DEFAULTS, Case
-from parabench.plan.fields import declared, typed
+from parabench.plan.fields import declared, option_fields, typed
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import BATCH_PER_RANK
 from parabench.strategies import OPTIONAL, entry_of
@@ -27,7 +27,8 @@ ALWAYS = ("strategy", "algorithm", "bucket_mib", "world_size", "global_batch")
 UNSET = {name: each.field.unset for name, each in declared(Case).items() if each.field.unset}
 PATHS = tuple(name for name, each in declared(Case).items() if each.field.path)
 # Options of `parabench run` and `parabench ab` that take no value.
-_FLAGS = ("--profile", "--memory-snapshot", "--until-decided", "--resume", "--links", "--dry-run")
+_FLAGS = {each.field.option for each in option_fields(Protocol).values() if each.type is bool}
+_FLAGS |= {"--until-decided", "--resume", "--links", "--dry-run"}
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from parabench.plan.suite import MACHINES, load_suite
 from parabench.session.estimate import ExpectedLaunch, expected, known_seconds
 from parabench.session.links import expected_links
 from parabench.session.progress import skipped_lines
-from parabench.session.request import CollectivesRequest, Request, TrainingRequest
+from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, resume
 from parabench.session.runner import RUNNERS
 from parabench.session.session import logger, planned_of
@@ -75,7 +75,7 @@ def dry_run(request: Request, console: Console) -> int:
 def wants_cuda(request: Request) -> bool:
     """Whether the request, or else its suite, names CUDA devices."""
     if not isinstance(request, TrainingRequest):
-        return isinstance(request, CollectivesRequest) and request.device == accelerator.TYPE
+        return request.options.get("device") == accelerator.TYPE
     asked = [values for name, _, values in (text.partition("=") for text in request.axes) if name == "device"]
     if asked:
         return accelerator.TYPE in split_values(asked[0])

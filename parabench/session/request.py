@@ -3,19 +3,20 @@ they plan on a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Self
 
 from parabench.cluster.topology import ONE_MACHINE, LauncherFlags
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.plan.collectives import CollectiveSweep, collective_protocol, plan_collectives
+from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
+from parabench.plan.collectives import collective_protocol, plan_collectives
+from parabench.plan.fields import option_fields
 from parabench.plan.plan import C, P, Plan, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, Protocol
 from parabench.plan.resolve import resolve_device
@@ -38,31 +39,23 @@ class Planned(Generic[C, P]):
     findings: tuple[Finding, ...] = ()
 
 
-def option(name: str, default: Any = None) -> Any:
-    """A field that the command line calls `name`, and that decides what is measured: on several nodes all must have it
-    alike, and a session that is resumed cannot change it. The default leaves the value to the suite, or to us.
-
-    A field that is named as one of the protocol takes its place there."""
-    return field(default=default, metadata={"option": name})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What every session is asked for. Raises UsageError for a label that is none.
 
-    `kind` is a key of plan.KINDS; what is said of a session begins with `prefix`, the results apart.
+    `kind` is a key of plan.KINDS; what is said of a session begins with `prefix`, the results apart. `options` are the
+    given ones of the fields that `planned` declare: with the seed they decide what is measured, so all nodes must
+    have them alike, and a session that is resumed cannot change them.
     """
 
     kind: ClassVar[str]
+    planned: ClassVar[tuple[Any, ...]]
     prefix: ClassVar[str] = ""
 
     argv: list[str]
     out: Path
-    launches: int | None = option("--launches")
-    warmup: int | None = option("--warmup")
-    measure_s: float | None = option("--measure-seconds")
-    deadline_s: float | None = option("--deadline")
-    seed: int | None = option("--seed")
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
     label: str | None = None
     resume: bool = False
     links: bool = False
@@ -72,24 +65,31 @@ class Request:
         if self.label is not None:
             check_label(self.label)
 
+    @classmethod
+    def of(cls, **asked: Any) -> Self:
+        """A request by the names of its fields, and of those of the plan; None and False are not given."""
+        options = {name: asked.pop(name, None) for each in cls.planned for name in option_fields(each)}
+        given = {name: value for name, value in options.items() if value is not None and value is not False}
+        return cls(options=given, **asked)
+
     def given(self) -> dict[str, Any]:
         """{option: value} of what was asked for and decides what is measured."""
-        names = {each.name: each.metadata["option"] for each in fields(self) if each.metadata}
-        return {names[name]: value for name, value in self.fields_given().items()}
+        seed = {"--seed": self.seed} if self.seed is not None else {}
+        known = {name: each.field.option for kind in self.planned for name, each in option_fields(kind).items()}
+        return {known[name]: value for name, value in self.options.items()} | seed
 
     def fields_given(self) -> dict[str, Any]:
-        """The same by field."""
-        options = {each.name: getattr(self, each.name) for each in fields(self) if each.metadata}
-        return {name: value for name, value in options.items() if not (value is None or value is False or value == ())}
+        """The same by field, as `of` takes it."""
+        return dict(self.options) | ({"seed": self.seed} if self.seed is not None else {})
 
     def words(self) -> list[str]:
         """The same as it is typed, with whether it is resumed: on several nodes all must have it alike."""
         typed = {"--resume": True} if self.resume else {}
         return [word for name, value in (self.given() | typed).items() for word in _typed(name, value)]
 
-    def fields_of(self, kind: type[Any]) -> dict[str, Any]:
+    def fields_of(self, kind: Hashable) -> dict[str, Any]:
         """{field: value} of what was asked for and is a field of `kind`."""
-        return {name: value for name, value in self.fields_given().items() if name in kind.__dataclass_fields__}
+        return {name: value for name, value in self.options.items() if name in option_fields(kind)}
 
     def stopping(self) -> AdaptiveStopping | None:
         """What adds blocks to the planned ones. Raises UsageError."""
@@ -108,16 +108,19 @@ class TrainingRequest(Request):
     """A session of trainings: the cases of a suite."""
 
     kind = "training"
+    planned = (Protocol,)
 
     suite: str | None
-    axes: tuple[str, ...] = option("--set", ())
-    steps: int | None = option("--steps")
-    warmup_s: float | None = option("--warmup-seconds")
-    instrumented: int | None = option("--instrumented")
-    profile: bool = option("--profile", False)
-    memory_snapshot: bool = option("--memory-snapshot", False)
+    axes: tuple[str, ...] = ()
     until_decided: bool = False
     budget: float | None = None
+
+    def given(self) -> dict[str, Any]:
+        # By the class: a slotted dataclass is made anew, and `super()` without arguments means the one before.
+        return ({"--set": self.axes} if self.axes else {}) | Request.given(self)
+
+    def fields_given(self) -> dict[str, Any]:
+        return ({"axes": self.axes} if self.axes else {}) | Request.fields_given(self)
 
     def stopping(self) -> AdaptiveStopping | None:
         return AdaptiveStopping.asked(self.until_decided, self.budget)
@@ -135,24 +138,9 @@ class CollectivesRequest(Request):
     """A session of single collective operations; as text where the command line has text."""
 
     kind = "collectives"
+    planned = (CollectiveSweep, CollectiveProtocol)
     prefix = "# "  # what reads nccl-tests' output passes over such lines
 
-    op: str | None = option("--op")
-    algorithm: str | None = option("--algorithm")
-    min_size: str | None = option("--min")
-    max_size: str | None = option("--max")
-    factor: int | None = option("--factor")
-    world_size: str | None = option("--world-size")
-    ranks_per_node: int | None = option("--ranks-per-node")
-    dtype: str | None = option("--dtype")
-    redop: str | None = option("--redop")
-    device: str | None = option("--device")
-    backend: str | None = option("--backend")
-    threads: int | None = option("--threads")
-    mode: str | None = option("--mode")
-    graph: bool | None = option("--graph")
-    iterations: int | None = option("--iterations")
-    batches: int | None = option("--batches")
     json_file: Path | None = None
 
 
