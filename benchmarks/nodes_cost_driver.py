@@ -26,27 +26,27 @@ TIMEOUT_S = 60.0
 
 def main() -> int:
     host, port, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    site = Topology(nodes=NODES, ranks_per_node=RANKS_PER_NODE, host=host, port=port, timeout_s=TIMEOUT_S)
-    crew = join_cluster(site, (), None, this_machine(), folder, say)
-    if not isinstance(crew, Coordinator):
-        return crew or 0
-    with crew:
-        lead(crew)
+    topology = Topology(nodes=NODES, ranks_per_node=RANKS_PER_NODE, host=host, port=port, timeout_s=TIMEOUT_S)
+    coordinator = join_cluster(topology, (), None, this_machine(), folder, say)
+    if not isinstance(coordinator, Coordinator):
+        return coordinator or 0
+    with coordinator:
+        lead(coordinator)
     return 0
 
 
-def lead(crew: Coordinator) -> None:
+def lead(coordinator: Coordinator) -> None:
     """Launch whenever a line comes in, until none does."""
-    crew.assemble(())
+    coordinator.assemble(())
     with stop_signals():
         print("ready", flush=True)
         for _ in sys.stdin:
-            print(beyond_steps_s(crew), flush=True)
-    crew.end(0)
+            print(beyond_steps_s(coordinator), flush=True)
+    coordinator.end(0)
 
 
-def beyond_steps_s(crew: Coordinator) -> float:
-    done = launch(LaunchSpec.of(CASE, PROTOCOL, deadline_s=DEADLINE_S), nodes=crew)
+def beyond_steps_s(coordinator: Coordinator) -> float:
+    done = launch(LaunchSpec.of(CASE, PROTOCOL, deadline_s=DEADLINE_S), nodes=coordinator)
     assert done.status == "ok", done.failure
     steps = defaultdict(list)
     for sample in done.samples:

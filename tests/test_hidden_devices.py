@@ -117,13 +117,13 @@ def test_without_devices_the_reason_is_kept(say):
     said = say((ADDRESSES, ""), (ADDRESSES, ""))
     assert (planned(said).gpus, planned(said).gpus_reason) == ((), "no CUDA device is visible")
     assert hosts.environment_of(said)["gpus"] == []
-    assert hosts.watched(said) == [[], []]
+    assert hosts.monitored_devices(said) == [[], []]
 
 
 def test_the_first_rank_looks_at_what_it_can_and_the_others_at_the_rest(say):
     everything = [nvml.Used(at, address) for at, address in enumerate(ADDRESSES)]
-    assert hosts.watched(say(*BOUND)) == [everything, [], [], []]
-    assert hosts.watched(say(*APART)) == [[one] for one in everything]
+    assert hosts.monitored_devices(say(*BOUND)) == [everything, [], [], []]
+    assert hosts.monitored_devices(say(*APART)) == [[one] for one in everything]
 
 
 def test_cuda_does_not_count_devices_that_the_process_may_not_use(monkeypatch):

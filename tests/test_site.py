@@ -98,9 +98,9 @@ def test_a_master_address_is_an_endpoint_too() -> None:
 )
 def test_what_makes_no_sense_is_refused_with_its_remedy(flags: LauncherFlags, said: str) -> None:
     # Without a meeting (--dry-run) all the same, but for an endpoint that is not given.
-    for meeting in (True, False) if "needs --rdzv-endpoint" not in said else (True,):
+    for rendezvous in (True, False) if "needs --rdzv-endpoint" not in said else (True,):
         with pytest.raises(UsageError) as error:
-            topology_of(flags, {}, CPU, meeting=meeting)
+            topology_of(flags, {}, CPU, rendezvous=rendezvous)
         assert str(error.value).startswith(said)
         assert "\n" not in str(error.value)
 

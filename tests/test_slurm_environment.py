@@ -84,7 +84,7 @@ def test_without_a_meeting_nobody_is_asked_where_it_would_be(monkeypatch: pytest
 
     monkeypatch.setattr("socket.getaddrinfo", refused)
     monkeypatch.setattr("subprocess.run", refused)
-    site = topology_of(LauncherFlags(), TASK, Machine(cores=2), meeting=False)
+    site = topology_of(LauncherFlags(), TASK, Machine(cores=2), rendezvous=False)
     assert site == Topology(nodes=2, ranks_per_node=1, node=0)
 
 

@@ -61,23 +61,23 @@ def is_ours(host: str) -> bool:
     return any(address in own or _is_loopback(address) for address in addresses_of(host))
 
 
-def check(site: Topology) -> None:
+def check(topology: Topology) -> None:
     """Raise UsageError for an interface or an address that this host has not."""
     own = own_addresses()
-    if site.interface is not None and site.interface not in own.values():
+    if topology.interface is not None and topology.interface not in own.values():
         have = ", ".join(dict.fromkeys(own.values()))
-        raise UsageError(f"--interface {site.interface!r} has no address here; use one of {have}")
-    if site.local_addr is not None and not any(address in own for address in addresses_of(site.local_addr)):
-        raise UsageError(f"--local-addr {site.local_addr!r} is no address of this host; it has {', '.join(own)}")
+        raise UsageError(f"--interface {topology.interface!r} has no address here; use one of {have}")
+    if topology.local_addr is not None and not any(address in own for address in addresses_of(topology.local_addr)):
+        raise UsageError(f"--local-addr {topology.local_addr!r} is no address of this host; it has {', '.join(own)}")
 
 
-def listen_route(site: Topology) -> Route:
+def listen_route(topology: Topology) -> Route:
     """Where node 0 listens: at the endpoint's address; on every interface only where that is none of ours, because
     something between translates it."""
     own = own_addresses()
-    if site.interface is not None:
-        return Route(_address_of(site.interface), site.interface, restricted=True)
-    for host in filter(None, (site.local_addr, site.host)):
+    if topology.interface is not None:
+        return Route(_address_of(topology.interface), topology.interface, restricted=True)
+    for host in filter(None, (topology.local_addr, topology.host)):
         found = addresses_of(host)
         # Debian gives a host's own name 127.0.1.1, where no other node finds it.
         far = [address for address in found if address in own and not _is_loopback(address)]
@@ -88,17 +88,17 @@ def listen_route(site: Topology) -> Route:
     return Route("0.0.0.0", None)
 
 
-def route_to(site: Topology, address: str) -> Route:
+def route_to(topology: Topology, address: str) -> Route:
     """By which of this host's addresses it reaches node 0 at `address`."""
     own = own_addresses()
-    if site.interface is not None:
-        return Route(_address_of(site.interface), site.interface, restricted=True)
-    for mine in addresses_of(site.local_addr) if site.local_addr else []:
+    if topology.interface is not None:
+        return Route(_address_of(topology.interface), topology.interface, restricted=True)
+    for mine in addresses_of(topology.local_addr) if topology.local_addr else []:
         if mine in own:
             return Route(mine, own[mine])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, site.port))  # sends nothing: the kernel only looks up the way
+        probe.connect((address, topology.port))  # sends nothing: the kernel only looks up the way
         mine = str(probe.getsockname()[0])
     return Route(mine, LOOPBACK if _is_loopback(mine) else own.get(mine))
 

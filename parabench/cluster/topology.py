@@ -78,10 +78,10 @@ class Topology:
 
 
 def topology_of(
-    flags: LauncherFlags, environ: Mapping[str, str], machine: Machine, *, meeting: bool = True
+    flags: LauncherFlags, environ: Mapping[str, str], machine: Machine, *, rendezvous: bool = True
 ) -> Topology | None:
-    """The site that is asked for; None for a session of this machine as it is. Without a `meeting` only its size is
-    wanted: what is given is checked all the same, but no endpoint has to be. Raises UsageError."""
+    """The nodes that are asked for; None for a session of this machine as it is. Without a `rendezvous` only their
+    number is wanted: what is given is checked all the same, but no endpoint has to be. Raises UsageError."""
     step = step_of(environ) if flags.nnodes is None and flags.rdzv_endpoint is None else None
     if flags.nnodes is None and step is None:
         for option, value in (("--rdzv-endpoint", flags.rdzv_endpoint), ("--node-rank", flags.node_rank)):
@@ -103,7 +103,7 @@ def topology_of(
     run_id = flags.rdzv_id or (step.job_id if step else RUN_ID)
     if not _ID.fullmatch(run_id):
         raise UsageError(f"--rdzv-id {run_id!r} is no name; use letters, digits, '.', '_' and '-', 64 at most")
-    if not meeting:
+    if not rendezvous:
         if flags.rdzv_endpoint is not None:
             _endpoint(flags)
         return Topology(nodes=nodes, ranks_per_node=ranks, node=0)

@@ -16,7 +16,7 @@ from parabench.cluster import fingerprint
 from parabench.cluster.attached.agent import RankAgent
 from parabench.cluster.attached.coordinator import RankCoordinator
 from parabench.cluster.attached.environment import ProcessEnvironment, group_of
-from parabench.cluster.attached.hosts import environment_of, machine_of, nodes_of, of_this, watched
+from parabench.cluster.attached.hosts import environment_of, machine_of, monitored_devices, nodes_of, of_this
 from parabench.cluster.attached.in_process import SHARED
 from parabench.cluster.attached.join import join_group
 from parabench.collectives.nccl import is_nccls
@@ -56,7 +56,7 @@ class Attached(OneMachine):
         return partial(launch, nodes=self._lead)
 
     def assemble(self, own: Sequence[str]) -> None:
-        self._lead.admit(own, [used for host in self._hosts for used in watched(host)])
+        self._lead.admit(own, [used for host in self._hosts for used in monitored_devices(host)])
 
     def begun(self, store: Store, session_id: int) -> None:
         if not shares_processes(store, session_id):

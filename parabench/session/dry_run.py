@@ -92,12 +92,12 @@ def planned_for(
     A plan may be for other machines than this one: where it is said how many ranks a node has, each is taken to have
     the devices, or the cores, that so many need.
     """
-    site = topology_of(flags, environ, here, meeting=False)
-    if site is None:
+    topology = topology_of(flags, environ, here, rendezvous=False)
+    if topology is None:
         return here, []
-    ranks = site.ranks_per_node
-    machine = replace(here, nodes=site.nodes, ranks_per_node=ranks)
-    notes = [f"planned for {format.count(site.nodes, 'node')} with {ranks:,} ranks per node"]
+    ranks = topology.ranks_per_node
+    machine = replace(here, nodes=topology.nodes, ranks_per_node=ranks)
+    notes = [f"planned for {format.count(topology.nodes, 'node')} with {ranks:,} ranks per node"]
     if (wants_cuda or here.gpus) and len(here.gpus) < ranks:
         more = (here.gpus[0] if here.gpus else Gpu("CUDA device", None),) * (ranks - len(here.gpus))
         machine = replace(machine, gpus=(*here.gpus, *more), gpus_reason=None)

@@ -56,22 +56,22 @@ class OneMachine:
 class SeveralNodes(OneMachine):
     """Nodes of which this one is number 0."""
 
-    def __init__(self, crew: Coordinator) -> None:
-        self.crew = crew
-        self.options = crew.topology.words
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self.options = coordinator.topology.words
 
     def leading(self) -> AbstractContextManager[Any]:
-        return self.crew
+        return self.coordinator
 
     def assemble(self, own: Sequence[str]) -> None:
-        self.crew.assemble(own)
-        self.environments = self.crew.environments()
+        self.coordinator.assemble(own)
+        self.environments = self.coordinator.environments()
 
     def executor(self) -> Executor:
-        return executor_of(self.crew)
+        return executor_of(self.coordinator)
 
     def keeping(self, keep: Callable[[Launch], None]) -> Callable[[Launch], None]:
-        return self.crew.keeping(keep, outcome)
+        return self.coordinator.keeping(keep, outcome)
 
     def dismiss(self, code: int) -> None:
-        self.crew.end(code)
+        self.coordinator.end(code)

@@ -56,10 +56,10 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
     if topology is not None:
         machine = replace(machine, nodes=topology.nodes, ranks_per_node=topology.ranks_per_node)
     planned = planned_of(request, machine)
-    crew = join_cluster(topology, request.words(), planned.file if planned else None, machine, request.out, log)
-    if isinstance(crew, int):
-        return crew
-    nodes = SeveralNodes(crew) if crew else OneMachine()
+    coordinator = join_cluster(topology, request.words(), planned.file if planned else None, machine, request.out, log)
+    if isinstance(coordinator, int):
+        return coordinator
+    nodes = SeveralNodes(coordinator) if coordinator else OneMachine()
     try:
         with nodes.leading():
             code, session_id = lead_session(request, planned, machine, nodes, console, launch, stopping)

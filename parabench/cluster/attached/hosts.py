@@ -153,7 +153,7 @@ def nodes_of(hosts: Sequence[Sequence[About]]) -> list[dict[str, Any]]:
     return [{"node": 0}] + [{"node": node, **environment_of(hosts[node])} for node in range(1, len(hosts))]
 
 
-def watched(said: Sequence[About]) -> list[list[Used]]:
+def monitored_devices(said: Sequence[About]) -> list[list[Used]]:
     """The devices that each rank of a host is to look at: the first at all that it can, each other one at its own where
     that is hidden from the first."""
     watch: list[list[Used]] = [[] for _ in said]
