@@ -103,7 +103,9 @@ def test_every_command_is_understood(pytester):
     for line in lines:
         command, *arguments = words(line)
         if command == "parabench":
-            main.get_command(click.Context(main), arguments[0]).make_context(arguments[0], arguments[1:])
+            main.get_command(click.Context(main), arguments[0]).make_context(
+                arguments[0], arguments[1:], **main.context_settings
+            )
         else:
             pytester.parseconfig(*arguments)
 

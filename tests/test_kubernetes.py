@@ -220,7 +220,9 @@ def test_run_has_every_option_and_takes_it(words):
     named = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert named
     assert named <= known, named - known
-    run.make_context("run", ["0" if word == "$JOB_COMPLETION_INDEX" else word for word in words[2:]])
+    run.make_context(
+        "run", ["0" if word == "$JOB_COMPLETION_INDEX" else word for word in words[2:]], **main.context_settings
+    )
 
 
 def test_the_shell_is_valid():

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from parabench.analysis.session import Session
+from parabench.cli import main
 from parabench.commands.options import flags_of
 from parabench.commands.run import run
 from parabench.machine.machine import Machine
@@ -23,7 +24,7 @@ MACHINE = Machine(cores=4)
 def planned(words):
     """The plan that a command line makes."""
     assert words[:2] == ["parabench", "run"]
-    given = run.make_context("run", list(words[2:])).params
+    given = run.make_context("run", list(words[2:]), **main.context_settings).params
     axes = [*given.pop("axes"), *(f"{name}={given[name]}" for name in ("data", "model") if given[name] is not None)]
     flags = flags_of(given)
     more = {name: value for name, value in given.items() if name not in ("data", "model", "dry_run")}
@@ -33,7 +34,7 @@ def planned(words):
 
 def session_of(words):
     plan = planned(words)
-    name = load_suite(run.make_context("run", list(words[2:])).params["suite"]).name
+    name = load_suite(run.make_context("run", list(words[2:]), **main.context_settings).params["suite"]).name
     known = {"id": 1, "label": None, "question": "?", "seed": 0, "started_utc": "", "finished_utc": None}
     return plan, Session(suite=name, argv=list(words), version="", environment={}, plan=plan.to_dict(), **known)
 

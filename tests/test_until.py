@@ -215,7 +215,7 @@ def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_ther
     minutes = math.ceil(95 * block_seconds(launches, candidates(launches, patient=True).cases) / 60)
     anyway = f"parabench run --resume --until-decided --out {tmp_path / 'out'} --budget {minutes}"
     assert said.splitlines()[-1] == f"go on for up to 100 blocks anyway with: {anyway}"
-    main.get_command(click.Context(main), "run").make_context("run", shlex.split(anyway)[2:])
+    main.get_command(click.Context(main), "run").make_context("run", shlex.split(anyway)[2:], **main.context_settings)
 
     lines: list[str] = []
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:
