@@ -16,7 +16,7 @@ from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
 from parabench.launch.rendezvous import LaunchContext, RendezvousPoint
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import CONNECT, StoreClient, StoreLost, nothing
+from parabench.launch.store_client import CONNECT, StoreClient, StoreLost
 
 # Where the store says whose it is.
 ID_PREFIX, ID_KEY = "parabench", "id"
@@ -41,9 +41,9 @@ class SharedStore:
     route: Route
     server: Any = None
 
-    def client(self, check: Callable[[], None] = nothing) -> StoreClient:
+    def client(self) -> StoreClient:
         """A connection of its own."""
-        return StoreClient(self.address, self.port, self.prefix, check)
+        return StoreClient(self.address, self.port, self.prefix)
 
     def context(self, spec: LaunchSpec, number: int, node_rank: int, tell: Callable[[str], None]) -> LaunchContext:
         """Node `node_rank`'s view of launch `number`."""

@@ -31,10 +31,6 @@ class StoreLost(Exception):
     """The store does not answer: its node is gone, or the network to it."""
 
 
-def nothing() -> None:
-    """The check of a call that only waits."""
-
-
 class StoreClient:
     """A connection to the store with a thread of its own that makes the calls; one that is stuck is left behind.
 
@@ -42,9 +38,9 @@ class StoreClient:
     has come for `timeout_s`.
     """
 
-    def __init__(self, address: str, port: int, prefix: str, check: Callable[[], None] = nothing) -> None:
+    def __init__(self, address: str, port: int, prefix: str) -> None:
         self.where = f"{address}:{port}"
-        self.check = check
+        self.check: Callable[[], None] = lambda: None
         self._calls: SimpleQueue[tuple[Callable[[Any], Any], SimpleQueue[tuple[bool, Any]]] | None] = SimpleQueue()
         self._connect = partial(connect, address, port, prefix, FOR_EVER)
         threading.Thread(target=self._serve, name="parabench store client", daemon=True).start()
