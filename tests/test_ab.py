@@ -314,9 +314,8 @@ class OneCaseLess(Side):
     def plan(self, **request: Any) -> dict[str, Any]:
         answer = super().plan(**request)
         assert self._planned is not None
-        asked, suite, plan = self._planned
-        gone, *rest = plan.cases
-        self._planned = asked, suite, replace(plan, cases=tuple(reversed(rest)))
+        gone, *rest = self._planned.plan.cases
+        self._planned = replace(self._planned, plan=replace(self._planned.plan, cases=tuple(reversed(rest))))
         del answer["cases"][gone.id]
         answer["skipped"][gone.id] = "this side has no room for it"
         return answer
