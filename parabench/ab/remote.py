@@ -86,7 +86,7 @@ class SideProcess:
         package = str(there.get("package"))
         if there.get("module") != package:
             raise UsageError(
-                f"side {self._name} mixes two parabench: the package is {package}, its module side is from "
+                f"side {self._name} mixes two parabench: the package is {package}, its ab is from "
                 f"{there.get('module')}; see what its PYTHONPATH and its site-packages add to the package"
             )
         own = self.setting.folder / "parabench" if self.setting.folder else None

@@ -91,7 +91,7 @@ class Side:
             "schema": SCHEMA_VERSION,
             "version": parabench.__version__,
             "package": str(Path(str(parabench.__file__)).resolve().parent),
-            "module": str(Path(__file__).resolve().parent),
+            "module": str(Path(__file__).resolve().parent.parent),
         }
 
     def plan(self, **request: Any) -> dict[str, Any]:
