@@ -68,6 +68,7 @@ gpu:
 
 pictures: $(STAMP)
 	$(BIN)/python -m docs.drawing.pictures docs/pictures
+	$(BIN)/python -m docs.drawing.rooms
 
 measure: $(STAMP)
 	$(BIN)/python -m benchmarks.measure

@@ -14,7 +14,7 @@ from parabench.workloads import verify
 
 ROOT = Path(parabench.__file__).parent
 DOCUMENTED = (ROOT.parent / "docs" / "findings.md").read_text(encoding="utf-8")
-# The functions of analysis/instruments/health.py that yield (code, message, advice).
+# The functions of analysis/warnings/health.py that yield (code, message, advice).
 TUPLES = ("_foreign", "_throttled", "_clocks_moved")
 
 

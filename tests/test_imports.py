@@ -99,30 +99,30 @@ def arrows() -> Iterator[tuple[str, str]]:
             yield from ((module, each) for each in imports(path, known))
 
 
-def test_every_package_is_shipped():
+def test_every_package_is_shipped() -> None:
     shipped = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     there = {".".join(path.parent.relative_to(ROOT.parent).parts) for path in ROOT.rglob("__init__.py")}
     assert there <= set(shipped)
 
 
-def test_the_root_holds_rooms():
+def test_the_root_holds_rooms() -> None:
     assert len(list(ROOT.glob("*.py"))) <= 8
 
 
-def test_every_room_is_small():
+def test_every_room_is_small() -> None:
     """At most 14 modules beside the `__init__`; a room in a room is counted apart."""
     inside = Counter(name.rpartition(".")[0] for name, path in names().items() if path.name != "__init__.py")
     assert not {name for name, count in inside.items() if count > 14}
 
 
-def test_imports_go_down_the_order_of_rooms():
+def test_imports_go_down_the_order_of_rooms() -> None:
     level = {name: at for at, layer in enumerate(ORDER) for name in layer.split()}
     assert {room(module) for module in names() if module} == set(level), "a room without a place in ORDER, or no room"
     up = {(a, b) for a, b in arrows() if room(a) != room(b) and level[room(b)] >= level[room(a)]}
     assert up == set()
 
 
-def test_measuring_and_reading_do_not_meet():
+def test_measuring_and_reading_do_not_meet() -> None:
     for module, imported in arrows():
         pair = {room(module), room(imported)}
         assert not (pair & MEASURING and pair & READING), (module, imported)
@@ -140,7 +140,7 @@ def test_measuring_and_reading_do_not_meet():
         ["doctor", "--help"],
     ],
 )
-def test_reading_commands_import_no_torch(command):
+def test_reading_commands_import_no_torch(command: list[str]) -> None:
     code = (
         "import sys\nfrom parabench.cli import main\n"
         f"try:\n    main({command!r})\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
@@ -161,5 +161,5 @@ def test_reading_commands_import_no_torch(command):
         "parabench.session.dry_run",
     ],
 )
-def test_reading_modules_import_no_torch(module):
+def test_reading_modules_import_no_torch(module: str) -> None:
     subprocess.run([sys.executable, "-c", f"import sys, {module}; assert 'torch' not in sys.modules"], check=True)

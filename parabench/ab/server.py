@@ -1,7 +1,7 @@
 """One side of `parabench ab`: a driver of its own, which launches when it is told to.
 
 It is asked in lines of JSON, one at a time, and answers each with one; before that it tells which launches begin and
-end. driver.py decides whose turn it is; remote.py is the other end of the line.
+end. `driver.py` decides whose turn it is; `remote.py` is the other end of the line.
 """
 
 from __future__ import annotations

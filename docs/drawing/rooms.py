@@ -1,0 +1,122 @@
+"""The picture of docs/design.md: the rooms of parabench and which imports from which, as the code has it.
+
+`python -m docs.drawing.rooms` writes it; a test holds that it is up to date. An arrow that follows from others (from
+`session` by way of `launch` to `plan`) is left out, and so are the modules that every room imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from docs.drawing.svg import FAINT, INK, Canvas
+from tests.test_imports import ORDER, arrows, room
+
+FILE = Path(__file__).parents[1] / "rooms.svg"
+
+# What everything imports, and what nothing does. Of modules that stand apart from their room those in ROOMS are drawn.
+HIDDEN = {"errors", "registry", "files", "signals", "cli", "__main__", "launch.preload"}
+
+# Column, and what a room is for. The rows are counted from the arrows.
+ROOMS = {
+    "pytest_plugin": (1.5, "suites as tests"),
+    "commands": (1.5, "one file a command"),
+    "ab": (1.5, "two variants in turns"),
+    "session": (1.5, "request to conclusion"),
+    "cluster": (1.0, "several nodes"),
+    "workloads": (1.0, "what a rank measures"),
+    "serve": (4.6, "the page during a run"),
+    "launch": (2.0, "fresh ranks, one outcome"),
+    "strategies": (0.0, "ddp, fsdp, tp, pp ..."),
+    "data.loader": (1.0, "batches for a rank"),
+    "report": (4.6, "pages and files"),
+    "probes": (1.0, "what instruments see"),
+    "plan": (3.45, "what will be measured"),
+    "strategies.base": (0.0, "what a strategy gives"),
+    "data": (2.6, "sources of samples"),
+    "analysis": (4.6, "what follows, no plots"),
+    "models": (1.0, "reference models"),
+    "strategies.snippet": (4.85, "a case as code"),
+    "collectives": (2.8, "algorithms, groups"),
+    "machine": (3.8, "devices, versions"),
+    "cases": (1.3, "plan/case, protocol"),
+    "tables": (1.5, "names of what there is"),
+    "store": (3.6, "every row, in SQLite"),
+}
+WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 170, 40, 20, 26, 16
+MEASURING, READING = "#e8f0fa", "#fdf1dc"
+READS = {"analysis", "report", "serve"}
+
+
+def imported() -> dict[str, set[str]]:
+    """{room: rooms that it imports from}, without those that it reaches by way of another."""
+    level = {name: at for at, layer in enumerate(ORDER) for name in layer.split()}
+    drawn = {name for name in level if name not in HIDDEN and (name in ROOMS or "." not in name)}
+    to: dict[str, set[str]] = {name: set() for name in drawn}
+    for importing, other in arrows():
+        a, b = room(importing), room(other)
+        if level[a] > level[b] and {a, b} <= drawn:
+            to[a].add(b)
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        left = [start]
+        while left:
+            new = to[left.pop()] - found
+            found |= new
+            left += new
+        return found
+
+    reach = {name: reached(name) for name in to}
+    return {a: {b for b in others if not any(b in reach[c] for c in others - {b})} for a, others in to.items()}
+
+
+def rows_of(to: Mapping[str, set[str]]) -> dict[str, int]:
+    """{room: how many stand below it on the longest way down}."""
+    rows: dict[str, int] = {}
+
+    def row(name: str) -> int:
+        if name not in rows:
+            rows[name] = 1 + max((row(other) for other in to[name]), default=-1)
+        return rows[name]
+
+    for name in to:
+        row(name)
+    return rows
+
+
+def draw() -> str:
+    """The SVG document. Raises KeyError for a room that has no column in ROOMS."""
+    to = imported()
+    rows = rows_of(to)
+    top = max(rows.values())
+    places = {
+        name: (MARGIN + ROOMS[name][0] * (WIDTH + GAP_X), MARGIN + (top - row) * (HEIGHT + GAP_Y))
+        for name, row in rows.items()
+    }
+    canvas = Canvas()
+    canvas.marker("rooms-head", FAINT, filled=True)
+    for name, others in sorted(to.items()):
+        for other in sorted(others):
+            (x1, y1), (x2, y2) = places[name], places[other]
+            shift = max(-1.0, min(1.0, (x2 - x1) / (2 * WIDTH)))
+            canvas.line(
+                x1 + WIDTH / 2 + shift * WIDTH / 3, y1 + HEIGHT, x2 + WIDTH / 2 - shift * WIDTH / 3, y2,
+                stroke=FAINT, marker_end="url(#rooms-head)",
+            )  # fmt: skip
+    for name, (x, y) in sorted(places.items()):
+        canvas.rect(x, y, WIDTH, HEIGHT, rx=5, fill=READING if name in READS else MEASURING, stroke=INK)
+        middle = {"text_anchor": "middle"}
+        canvas.text(x + WIDTH / 2, y + 17, name, font_size=13, font_weight="bold", **middle)
+        canvas.text(x + WIDTH / 2, y + 32, ROOMS[name][1], font_size=11.5, **({"fill": INK} | middle))
+    columns = max(column for column, _ in ROOMS.values())
+    width = 2 * MARGIN + columns * (WIDTH + GAP_X) + WIDTH
+    height = 2 * MARGIN + top * (HEIGHT + GAP_Y) + HEIGHT
+    text = "; ".join(
+        f"{name} imports from {', '.join(sorted(others))}" for name, others in sorted(to.items()) if others
+    )
+    return canvas.document("rooms", "The rooms of parabench, and which imports from which", text, width, height)
+
+
+if __name__ == "__main__":
+    FILE.write_text(draw())

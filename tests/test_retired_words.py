@@ -1,0 +1,65 @@
+"""Names that a reader had to learn here, and the words of the field that stand for them: none comes back.
+
+`crew` was a coordinator, `venue` a rank's environment: torch elastic, torchrun and NCCL have words for them. The list
+is of what plans, measures and keeps; what reads stores has its own words.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from benchmarks.measure import measuring
+
+# What is said instead. Anywhere, in comments and as a part of a name (`crew_of`, `CrewGone`).
+WORDS = {
+    "allegory": "", "crew": "coordinator", "door": "join request", "follower": "agent", "grounds": "shared store",
+    "guest": "join request", "knocking": "pending", "linking": "links", "meeting": "rendezvous point",
+    "parcel": "blob", "pulse": "heartbeat", "roll": "membership", "venue": "RankEnv", "walking": "runner",
+    "welcome": "admit",
+}  # fmt: skip
+# As a whole name: as words of English they may stand.
+NAMES = {
+    "Attempt": "InProcessLaunch", "CollectiveWalk": "Runner", "Course": "Workload", "Ended": "ProcessOutcome",
+    "Flags": "LauncherFlags", "Flat": "FlatParameters", "Life": "Member", "Line": "StoreClient", "Lost": "StoreLost",
+    "Opened": "SessionState", "Order": "LaunchSpec", "Part": "NodeResult", "Parallel": "ParallelModel",
+    "Place": "RankInfo", "Setting": "Variant", "SideProcess": "VariantProcess", "Site": "Topology",
+    "StreamLane": "StreamQueue", "Team": "LaunchContext", "ThreadLane": "ThreadQueue", "Turn": "PlannedLaunch",
+    "Until": "AdaptiveStopping", "Versions": "ParameterVersions", "Walk": "Runner", "Way": "Route", "Word": "Abort",
+    "begun_by": "load_state", "dismiss": "close", "freshen": "reset_process", "hand_over": "rank.main",
+    "heard_by": "on_abort", "last_reduces": "gradient_sync", "misfit": "exceeds_machine", "nodes_of": "",
+    "own_names": "user_code", "reopened": "load_state", "run_ranks": "run_processes", "take_part": "run_on_node",
+    "team": "context", "tie_to_driver": "die_with_driver", "way_in": "listen_route", "way_to": "route_to",
+}  # fmt: skip
+
+# Still there: this must shrink, and never grow.
+STILL = {
+    "Setting", "SideProcess", "dismiss", "misfit", "nodes_of", "own_names",
+}  # fmt: skip
+
+
+def used(text: str) -> Iterator[str]:
+    """The retired words and names in the text of a module."""
+    parts = {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", text)}
+    yield from WORDS.keys() & parts
+    for node in ast.walk(ast.parse(text)):
+        for field in ("id", "attr", "name", "arg", "asname"):
+            if getattr(node, field, None) in NAMES:
+                yield str(getattr(node, field))
+
+
+def test_retired_words_are_found() -> None:
+    assert set(used("class CrewGone: ...\n")) == {"crew"}
+    assert set(used("# at the door\nx = a.way_in\nparted, Partial, doorway, enrolled = 1, 2, 3, 4\n")) == {
+        "door",
+        "way_in",
+    }
+
+
+def test_no_retired_word_comes_back() -> None:
+    found = {(name, word) for name, path in measuring().items() for word in used(path.read_text())}
+    new = sorted(
+        f"{name}: {word} (say {(WORDS | NAMES)[word] or 'otherwise'})" for name, word in found if word not in STILL
+    )
+    assert new == []
