@@ -17,7 +17,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import PROBES, SOURCES, Probe, ProbedRank, ProbeReport, environment, left_behind, probe_classes
 from parabench.registry import Entry, load
-from parabench.store.record import METRICS
+from parabench.store.metrics import METRICS
 from parabench.strategies.base import RankInfo, StepMarker
 from parabench.workloads import training
 

@@ -13,7 +13,6 @@ import pytest
 from parabench import __version__
 from parabench.errors import UsageError
 from parabench.serve.progress import standing
-from parabench.session.dry_run import left_in
 from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
 from parabench.store.results import check_store
 from parabench.store.schema import SCHEMA_VERSION, create_statements
@@ -47,7 +46,12 @@ def test_a_store_of_another_schema_is_refused_and_left_as_it_is(version, tmp_pat
         db.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
     told = rf"r\.db has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; use"
-    for use in (load, Store.open_or_create, lambda path: standing(path, None), lambda path: left_in(path, None)):
+
+    def opened_to_read(path):
+        with Store.open_to_read(path):
+            pass
+
+    for use in (load, Store.open_or_create, lambda path: standing(path, None), opened_to_read):
         with pytest.raises(UsageError, match=told):
             use(path)
     assert path.read_bytes() == before
