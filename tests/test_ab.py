@@ -458,7 +458,7 @@ def scripted(folder: Path, does: str) -> str:
         ("exit 130", "was stopped; "),
         ("kill -TERM $$", "was stopped; "),
         ("read more", "has not answered for 0.2 s; that side needs"),
-        (answers(module="/old/parabench"), "mixes two parabench: the package is /lib/parabench, its module side is"),
+        (answers(module="/old/parabench"), "mixes two parabench: the package is /lib/parabench, its ab is from"),
         (answers(), "holds a parabench, but another one answered, that in /lib/parabench; see what"),
     ],
 )
