@@ -119,7 +119,7 @@ def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
     flags = LauncherFlags(nnodes="2", nproc_per_node="4")
     with pytest.raises(UsageError, match="needs --rdzv-endpoint"):
         topology_of(flags, {}, machine)
-    site = topology_of(flags, {}, machine, meeting=False)
+    site = topology_of(flags, {}, machine, rendezvous=False)
     assert (site.nodes, site.ranks_per_node) == (2, 4)
 
 
