@@ -33,7 +33,7 @@ from parabench.ab import remote
 from parabench.ab.driver import AbRequest, hide, pairs, run_ab
 from parabench.ab.remote import running
 from parabench.ab.server import PROTOCOL, Side, labels
-from parabench.ab.variant import read_setting
+from parabench.ab.variant import read_variant
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import select_session
@@ -81,7 +81,7 @@ def test_a_side_is_told_in_three_kinds_of_words(places: Path, monkeypatch: pytes
     monkeypatch.setenv("PYTHONPATH", "/before")
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setenv("KEPT", "yes")
-    side = read_setting("b", "new OMP_NUM_THREADS=2 'TOKEN=a b=c' 'my code'")
+    side = read_variant("b", "new OMP_NUM_THREADS=2 'TOKEN=a b=c' 'my code'")
     assert side.python == str(places / "new" / "bin" / "python")
     assert side.folder == places / "my code"
     environment = side.environment()
@@ -97,7 +97,7 @@ def test_a_side_is_told_in_three_kinds_of_words(places: Path, monkeypatch: pytes
 
 
 def test_an_empty_side_is_as_it_is_here() -> None:
-    side = read_setting("a", "")
+    side = read_variant("a", "")
     assert (side.python, side.folder, side.recorded()) == (sys.executable, None, "")
     assert side.environment() == dict(os.environ)
 
@@ -115,7 +115,7 @@ def test_an_empty_side_is_as_it_is_here() -> None:
 )
 def test_other_words_are_refused(places: Path, text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        read_setting("a", text)
+        read_variant("a", text)
 
 
 def test_the_recorded_command_holds_no_secret(places: Path) -> None:
@@ -124,8 +124,8 @@ def test_the_recorded_command_holds_no_secret(places: Path) -> None:
     request = AbRequest(
         **texts, run=TrainingRequest.of(suite="quick", argv=argv, out=places), tolerance=0.02, alpha=0.01
     )
-    settings = [read_setting(name, text) for name, text in texts.items()]
-    assert hide(request, settings) == ["parabench", "ab", "--a", "TOKEN=...", "--b=other", "quick"]
+    variants = [read_variant(name, text) for name, text in texts.items()]
+    assert hide(request, variants) == ["parabench", "ab", "--a", "TOKEN=...", "--b=other", "quick"]
 
 
 # -- whose turn it is -----------------------------------------------------------------------------------------------
@@ -144,9 +144,9 @@ def test_both_sides_are_first_equally_often() -> None:
 class InProcess:
     """A side without a process: a real `Side` over a launcher that is none. All that is said is JSON here too."""
 
-    def __init__(self, setting: Any, heard: Callable[[str, dict[str, Any]], None], side: Side) -> None:
-        self.setting, self.heard, self.side = setting, heard, side
-        side._tell = lambda told: heard(setting.name, json.loads(json.dumps(told)))
+    def __init__(self, variant: Any, heard: Callable[[str, dict[str, Any]], None], side: Side) -> None:
+        self.variant, self.heard, self.side = variant, heard, side
+        side._tell = lambda told: heard(variant.name, json.loads(json.dumps(told)))
         self.answers: list[dict[str, Any]] = []
 
     def hello(self) -> None:
@@ -158,7 +158,7 @@ class InProcess:
     def hear(self) -> dict[str, Any]:
         answer = self.answers.pop(0)
         if "refused" in answer:
-            raise UsageError(f"side {self.setting.name}: {answer['refused']}")
+            raise UsageError(f"side {self.variant.name}: {answer['refused']}")
         return answer
 
     def ask(self, question: str, **values: Any) -> dict[str, Any]:
@@ -188,10 +188,10 @@ class Lab:
         monkeypatch.setattr(ab, "running", self.running)
 
     @contextmanager
-    def running(self, settings: list[Any], heard: Any) -> Iterator[list[InProcess]]:
+    def running(self, variants: list[Any], heard: Any) -> Iterator[list[InProcess]]:
         yield [
             InProcess(each, heard, self.sides[each.name](lambda told: None, self.launcher(each.name)))
-            for each in settings
+            for each in variants
         ]
 
     def launcher(self, name: str) -> Callable[..., Launch]:
@@ -469,16 +469,16 @@ def test_a_side_that_does_not_fit_is_named(
         monkeypatch.setattr(remote, "HELLO_S", 0.2)
     (tmp_path / "tree" / "parabench").mkdir(parents=True)
     (tmp_path / "tree" / "parabench" / "__init__.py").touch()
-    setting = read_setting("b", f"{scripted(tmp_path, does)} {tmp_path / 'tree'}")
+    variant = read_variant("b", f"{scripted(tmp_path, does)} {tmp_path / 'tree'}")
     named = pytest.raises(UsageError, match=re.escape(f"side b ({tmp_path}/scripted {tmp_path}/tree) {why}"))
-    with running([setting], lambda side, told: None) as (side,), named:
+    with running([variant], lambda side, told: None) as (side,), named:
         side.hello()
     assert not psutil.pid_exists(side.pid)
 
 
 def test_what_others_print_is_passed_over_until_the_side_speaks(tmp_path: Path) -> None:
     does = f"echo Loading modules; echo '[1]'; {answers()}; read question; echo Segmentation fault"
-    with running([read_setting("b", scripted(tmp_path, does))], lambda side, told: None) as (side,):
+    with running([read_variant("b", scripted(tmp_path, does))], lambda side, told: None) as (side,):
         side.hello()
         with pytest.raises(UsageError, match=r"side b \(.*\) said 'Segmentation fault', which is no answer"):
             side.ask("plan")
@@ -498,7 +498,7 @@ def test_a_side_that_is_silent_beyond_its_deadline_is_told_of_once(
         if told["tells"] == "silent":
             (tmp_path / "pipe").write_text("go on\n")
 
-    with running([read_setting("b", scripted(tmp_path, does))], hear) as (side,):
+    with running([read_variant("b", scripted(tmp_path, does))], hear) as (side,):
         side.hello()
         side.ask("take")
     assert heard == [starting, {"tells": "silent", "label": "ddp", "s": 0.01}]

@@ -325,7 +325,7 @@ def test_code_of_ones_own_is_found_and_told_by_its_file(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     tables = {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS}
     cases = [replace(CASE, model="my_code_of_own:model"), replace(CASE, algorithm="nccl:ring"), CASE]
-    assert fingerprint.own_names(cases, tables) == ["my_code_of_own:model"]
+    assert fingerprint.user_code(cases, tables) == ["my_code_of_own:model"]
     told = fingerprint.of_own(["my_code_of_own:model", "no_such_module_at_all:model"])
     assert told["my_code_of_own:model"] == fingerprint.of_file(tmp_path / "my_code_of_own.py")
     assert told["no_such_module_at_all:model"] == fingerprint.ABSENT

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from parabench.cli import main
 from parabench.cluster.attached.coordinator import RankCoordinator, group_by_node
 from parabench.cluster.attached.environment import LOOPBACK, ProcessEnvironment, WrongRank, group_of, speaks
-from parabench.cluster.attached.hosts import cores_of, environment_of, nodes_of
+from parabench.cluster.attached.hosts import cores_of, environment_of, node_records
 from parabench.cluster.attached.in_process import SHARED, reset_process
 from parabench.cluster.attached.join import join_group
 from parabench.cluster.waiting import AGAIN_S, Waiting, numbered
@@ -31,7 +31,7 @@ from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.session.attached import check_asked, fitting, misfit
+from parabench.session.attached import check_asked, exceeds_group, fitting
 from parabench.session.request import Planned, TrainingRequest
 from parabench.session.resume import begin_session, resume
 from parabench.signals import signals_restored
@@ -319,7 +319,7 @@ def case(**fields: Any) -> Case:
     ],
 )
 def test_what_a_group_that_is_there_cannot_run(fields, why):
-    reason = misfit(case(**fields), GROUP)
+    reason = exceeds_group(case(**fields), GROUP)
     assert reason is None if why is None else reason is not None and reason.startswith(why)
 
 
@@ -347,7 +347,7 @@ def test_what_the_planner_judges_is_left_to_it(axes):
 
 def test_one_process_is_one():
     alone = ProcessEnvironment(rank=0, size=1, local_rank=0, local_size=1, address=LOOPBACK, port=29500)
-    assert misfit(case(), alone) == "the group has 1 process; use parabench run for other world sizes"
+    assert exceeds_group(case(), alone) == "the group has 1 process; use parabench run for other world sizes"
 
 
 def bound(*cores: int, limit: float | None = None, **environment: Any) -> dict[str, Any]:
@@ -366,8 +366,8 @@ def test_cores_that_ranks_are_bound_to_are_counted_together():
     assert cores_of([bound(0, 1, limit=1.5), bound(2, 3, limit=1.5)]) == 2
     # mpirun binds each rank to one; what is recorded of a host is what its ranks have together.
     hosts = [[bound(0), bound(1)], [bound(4, host="b", cores=1), bound(6)]]
-    assert nodes_of(hosts) == [{"node": 0}, {"node": 1, "host": "b", "cores": 2}]
-    assert nodes_of(hosts[:1]) == []
+    assert node_records(hosts) == [{"node": 0}, {"node": 1, "host": "b", "cores": 2}]
+    assert node_records(hosts[:1]) == []
 
 
 def test_all_hosts_of_a_group_are_recorded(tmp_path):
@@ -376,7 +376,7 @@ def test_all_hosts_of_a_group_are_recorded(tmp_path):
         about = environment_of(hosts[0])
         machine = Machine(cores=1, nodes=2, ranks_per_node=1)
         planned = Planned(plan=PLAN, suite="mine", question="?")
-        begin_session(store, asked(store, ["parabench"]), planned, machine, nodes=nodes_of(hosts), about=about)
+        begin_session(store, asked(store, ["parabench"]), planned, machine, nodes=node_records(hosts), about=about)
     (session,) = load(tmp_path / "results.db").session.to_dict("records")
     recorded = json.loads(session["environment"])["nodes"]
     assert [(each["node"], each["host"]) for each in recorded] == [(0, "a"), (1, "b")]

@@ -14,8 +14,8 @@ from uuid import uuid4
 from rich.console import Console
 
 from parabench.ab.pairing import check_turns, key, pairs, shared
-from parabench.ab.remote import SideProcess, ended, running
-from parabench.ab.variant import Setting, read_setting
+from parabench.ab.remote import VariantProcess, ended, running
+from parabench.ab.variant import Variant, read_variant
 from parabench.errors import UsageError
 from parabench.plan.suite import shipped
 from parabench.session.progress import RunProgress, make_progress, say
@@ -54,16 +54,16 @@ def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], No
 
     Raises UsageError before anything is launched or recorded; and when a side ends before its time.
     """
-    settings = [read_setting("a", request.a), read_setting("b", request.b)]
+    variants = [read_variant("a", request.a), read_variant("b", request.b)]
     if request.run.label is not None:
         check_label(f"{request.run.label}-a")
     if request.run.suite is None:
         request.run.check_bare_resume()
     if request.run.resume:
         check_resumable(request.run.out, "ab")
-    turns = Turns(request, settings, console)
+    turns = Turns(request, variants, console)
     try:
-        with stop_signals(), running(settings, turns.heard) as sides:
+        with stop_signals(), running(variants, turns.heard) as sides:
             turns.run(sides)
     except Interrupted as stop:
         turns.say(f"stopped by {stop}{turns.kept}")
@@ -71,7 +71,7 @@ def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], No
     except UsageError as error:
         raise UsageError(f"{error}{turns.kept}") from error
     outcome = conclude(
-        request.run.out / STORE_NAME, turns.sessions, settings, request.tolerance, request.alpha, turns.say
+        request.run.out / STORE_NAME, turns.sessions, variants, request.tolerance, request.alpha, turns.say
     )
     keep(outcome)
     return outcome.verdict.exit_code
@@ -80,7 +80,7 @@ def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], No
 def conclude(
     path: Path,
     sessions: Sequence[int],
-    settings: Sequence[Setting],
+    variants: Sequence[Variant],
     tolerance: float,
     alpha: float,
     say: Callable[[str], None],
@@ -101,7 +101,7 @@ def conclude(
     again += ["--tolerance", str(tolerance)] if tolerance != TOLERANCE else []
     again += ["--alpha", str(alpha)] if alpha != ALPHA else []
     again += chain.from_iterable(("--changed", name) for name in changed)
-    told = [f"{each.name}: {each.shown() or 'as it is here'}" for each in settings]
+    told = [f"{each.name}: {each.shown() or 'as it is here'}" for each in variants]
     for line in (*told, *outcome.lines(), f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
         say(line)
     return outcome
@@ -110,8 +110,8 @@ def conclude(
 class Turns:
     """Both sides' sessions: begun or continued, walked in turns, finished."""
 
-    def __init__(self, request: AbRequest, settings: Sequence[Setting], console: Console) -> None:
-        self._request, self._settings, self._console = request, settings, console
+    def __init__(self, request: AbRequest, variants: Sequence[Variant], console: Console) -> None:
+        self._request, self._variants, self._console = request, variants, console
         self._progress: RunProgress | None = None
         self.sessions: list[int] = []
         # What can be said about what is recorded, once something is.
@@ -131,7 +131,7 @@ class Turns:
         else:
             self._progress.ended(label, told["block"], told["how"], told["ok"])
 
-    def run(self, sides: list[SideProcess]) -> None:
+    def run(self, sides: list[VariantProcess]) -> None:
         """Everything from the first question to both sides' last."""
         for side in sides:
             side.hello()
@@ -143,13 +143,13 @@ class Turns:
             self.sessions = [each["session"] for each in opened]
             last = store.last_session()
             assert last is not None
-            command = ab_command(store, last, [setting.shown() for setting in self._settings])
+            command = ab_command(store, last, [variant.shown() for variant in self._variants])
             self.kept = f"; every finished launch is kept; resume with: {command}"
             self._walk(sides, opened)
             for side in sides:
                 side.ask("finish")
 
-    def _plan(self, sides: list[SideProcess]) -> None:
+    def _plan(self, sides: list[VariantProcess]) -> None:
         """Both sides plan, and then share what both can do. Raises UsageError."""
         run = self._request.run
         # A side of before there was such an option need not know it where it is not given.
@@ -164,21 +164,21 @@ class Turns:
             [side.ask("share", cases=own.cases, aside=own.aside) for side, own in zip(sides, both, strict=True)]
         )
 
-    def _begin(self, store: Store, sides: list[SideProcess]) -> list[dict[str, Any]]:
+    def _begin(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
         """Both sessions, new."""
         run, label = uuid4().hex, free_label(store, self._request.run.label or "ab")
         return [
             side.ask(
                 "begin",
                 store=os.path.abspath(store.path),
-                label=f"{label}-{side.setting.name}",
-                argv=hide(self._request, self._settings),
-                interleaved={"run": run, "side": side.setting.name, "setting": side.setting.recorded()},
+                label=f"{label}-{side.variant.name}",
+                argv=hide(self._request, self._variants),
+                interleaved={"run": run, "side": side.variant.name, "setting": side.variant.recorded()},
             )
             for side in sides
         ]
 
-    def _resume(self, store: Store, sides: list[SideProcess]) -> list[dict[str, Any]]:
+    def _resume(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
         """Both sessions, as they were left. Raises UsageError when there are none, or the sides are others."""
         last = store.last_session()
         tied = last.interleaved if last is not None else None
@@ -189,20 +189,20 @@ class Turns:
             raise UsageError(half_an_ab(store))
         command = ab_command(store, last)
         for side in sides:
-            there, here = (before[side.setting.name].interleaved or {})["setting"], side.setting.recorded()
+            there, here = (before[side.variant.name].interleaved or {})["setting"], side.variant.recorded()
             if there != here:
                 raise UsageError(
-                    f"side {side.setting.name} was {there!r} and is now {here!r}; resume with the same sides, as in "
+                    f"side {side.variant.name} was {there!r} and is now {here!r}; resume with the same sides, as in "
                     f"{command!r}, or start a new ab without --resume"
                 )
             label = self._request.run.label
-            check_label_of(store, before[side.setting.name], None if label is None else f"{label}-{side.setting.name}")
+            check_label_of(store, before[side.variant.name], None if label is None else f"{label}-{side.variant.name}")
         opened = [
             side.ask(
                 "resume",
                 store=os.path.abspath(store.path),
                 run=tied["run"],
-                side=side.setting.name,
+                side=side.variant.name,
                 instead=command,
             )
             for side in sides
@@ -211,7 +211,7 @@ class Turns:
         gone = opened[0]["left_out"] | opened[1]["left_out"]
         return [each | side.ask("leave_out", cases=gone) for side, each in zip(sides, opened, strict=True)]
 
-    def _walk(self, sides: list[SideProcess], opened: list[dict[str, Any]]) -> None:
+    def _walk(self, sides: list[VariantProcess], opened: list[dict[str, Any]]) -> None:
         """Launch what is left: references first, then a pair of launches right after one another."""
         check_turns(opened)
         done = [{(case, block) for case, block in each["done"]} for each in opened]
@@ -253,9 +253,9 @@ def free_label(store: Store, label: str) -> str:
     return free
 
 
-def hide(request: AbRequest, settings: Sequence[Setting]) -> list[str]:
+def hide(request: AbRequest, variants: Sequence[Variant]) -> list[str]:
     """The command as it may be recorded: each side's words without what may be a secret."""
     shown: dict[str, str] = {}
-    for text, setting in zip((request.a, request.b), settings, strict=True):
-        shown |= {text: setting.recorded(), f"--{setting.name}={text}": f"--{setting.name}={setting.recorded()}"}
+    for text, variant in zip((request.a, request.b), variants, strict=True):
+        shown |= {text: variant.recorded(), f"--{variant.name}={text}": f"--{variant.name}={variant.recorded()}"}
     return [shown.get(word, word) for word in request.run.argv]

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from parabench.ab.server import COMMAND, PROTOCOL
-from parabench.ab.variant import Setting
+from parabench.ab.variant import Variant
 from parabench.errors import UsageError
 from parabench.signals import STOP_SIGNALS, STOPPED
 from parabench.store.schema import SCHEMA_VERSION
@@ -37,12 +37,12 @@ LONGEST = 200
 Heard = Callable[[str, dict[str, Any]], None]
 
 
-class SideProcess:
+class VariantProcess:
     """A side that is running. `heard(side, what)` is told what the side tells in between, and once when it is silent
     beyond the deadline of a launch: {"tells": "silent", "label", "s"}."""
 
-    def __init__(self, setting: Setting, heard: Heard) -> None:
-        self.setting, self._heard = setting, heard
+    def __init__(self, variant: Variant, heard: Heard) -> None:
+        self.variant, self._heard = variant, heard
         self._unread = b""
         # What somebody else said on this line before the side itself did: a sitecustomize, a script around python.
         self._babble: str | None = None
@@ -51,17 +51,17 @@ class SideProcess:
         try:
             self._process = subprocess.Popen(
                 # -P: a folder of that name where the user stands is not the parabench of this side.
-                [setting.python, "-P", "-c", COMMAND, str(os.getpid())],
+                [variant.python, "-P", "-c", COMMAND, str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env=setting.environment(),
-                cwd=setting.folder,
+                env=variant.environment(),
+                cwd=variant.folder,
                 # Ctrl-C in the terminal comes to the parent alone, which stops both sides in good order.
                 start_new_session=True,
             )
         except OSError as error:
-            raise UsageError(f"side {setting.name} does not start: {error}") from error
+            raise UsageError(f"side {variant.name} does not start: {error}") from error
 
     @property
     def pid(self) -> int:
@@ -89,7 +89,7 @@ class SideProcess:
                 f"side {self._name} mixes two parabench: the package is {package}, its ab is from "
                 f"{there.get('module')}; see what its PYTHONPATH and its site-packages add to the package"
             )
-        own = self.setting.folder / "parabench" if self.setting.folder else None
+        own = self.variant.folder / "parabench" if self.variant.folder else None
         if own is not None and (own / "__init__.py").is_file() and own.resolve() != Path(package):
             raise UsageError(
                 f"side {self._name} holds a parabench, but another one answered, that in {package}; see what that "
@@ -117,7 +117,7 @@ class SideProcess:
             if line is None:
                 if not self._greeted:
                     raise UsageError(f"side {self._name} has not answered for {HELLO_S:g} s")
-                self._heard(self.setting.name, {"tells": "silent", "label": waiting, "s": limit_s})
+                self._heard(self.variant.name, {"tells": "silent", "label": waiting, "s": limit_s})
                 limit_s = None
                 continue
             heard = _understood(line)
@@ -129,13 +129,13 @@ class SideProcess:
                 self._greeted = True
                 answer: dict[str, Any] = heard["answer"]
                 if "refused" in answer:
-                    raise UsageError(f"side {self.setting.name}: {answer['refused']}")
+                    raise UsageError(f"side {self.variant.name}: {answer['refused']}")
                 return answer
             else:
                 starts = heard["tells"] == "starting"
                 limit_s = heard["deadline_s"] + AFTER_DEADLINE_S if starts else None
                 waiting = heard["label"]
-                self._heard(self.setting.name, heard)
+                self._heard(self.variant.name, heard)
 
     def _line(self, limit_s: float | None) -> str | None:
         """The next line; None when none is there within the limit. Raises UsageError when none will come."""
@@ -172,8 +172,8 @@ class SideProcess:
 
     @property
     def _name(self) -> str:
-        words = self.setting.shown()
-        return f"{self.setting.name} ({words})" if words else self.setting.name
+        words = self.variant.shown()
+        return f"{self.variant.name} ({words})" if words else self.variant.name
 
     def _how_it_ended(self) -> str:
         code = self._process.wait()
@@ -198,7 +198,7 @@ def _understood(line: str) -> dict[str, Any] | None:
     return None
 
 
-def end(sides: Sequence[SideProcess]) -> None:
+def end(sides: Sequence[VariantProcess]) -> None:
     """Stop all of them, and wait until they are gone."""
     for side in sides:
         side.stop()
@@ -207,7 +207,7 @@ def end(sides: Sequence[SideProcess]) -> None:
 
 
 @contextlib.contextmanager
-def ended(sides: Sequence[SideProcess]) -> Iterator[None]:
+def ended(sides: Sequence[VariantProcess]) -> Iterator[None]:
     """All of them are gone afterwards."""
     try:
         yield
@@ -216,16 +216,16 @@ def ended(sides: Sequence[SideProcess]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(settings: list[Setting], heard: Heard) -> Iterator[list[SideProcess]]:
+def running(variants: list[Variant], heard: Heard) -> Iterator[list[VariantProcess]]:
     """Both sides, from their start to their end; none of their processes is left when this is over."""
     # What outlives a side that was killed becomes this process' child, and can be ended.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     me = psutil.Process()
     others = {child.pid for child in me.children()}
-    sides: list[SideProcess] = []
+    sides: list[VariantProcess] = []
     try:
-        for setting in settings:
-            sides.append(SideProcess(setting, heard))  # noqa: PERF401 - those that started are ended
+        for variant in variants:
+            sides.append(VariantProcess(variant, heard))  # noqa: PERF401 - those that started are ended
         yield sides
     finally:
         end(sides)

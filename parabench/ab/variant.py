@@ -17,7 +17,7 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Variant:
     """One side. `venv` is a virtual environment, `folder` a checkout; None is what this process has."""
 
     name: str
@@ -54,7 +54,7 @@ class Setting:
         yield from (str(each) if paths else each.name for each in (self.venv, self.folder) if each is not None)
 
 
-def read_setting(name: str, text: str) -> Setting:
+def read_variant(name: str, text: str) -> Variant:
     """The side `name`, "a" or "b", that `text` describes. Raises UsageError for a word that is none of the three."""
     option = f"--{name} {shlex.quote(text)}"
     try:
@@ -81,7 +81,7 @@ def read_setting(name: str, text: str) -> Setting:
     for what, found in (("virtual environments", venvs), ("folders", folders)):
         if len(found) > 1:
             raise UsageError(f"{option}: {found[0].name} and {found[1].name} are both {what}; give one")
-    return Setting(
+    return Variant(
         name=name,
         variables=variables,
         venv=venvs[0] if venvs else None,

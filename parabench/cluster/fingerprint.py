@@ -41,7 +41,7 @@ def of_own(names: Iterable[str]) -> dict[str, str]:
     return {name: _own(name) for name in names}
 
 
-def own_names(cases: Iterable[Any], tables: Mapping[str, Mapping[str, Entry]]) -> list[str]:
+def user_code(cases: Iterable[Any], tables: Mapping[str, Mapping[str, Entry]]) -> list[str]:
     """What of the cases' strategies, algorithms and models is a user's own, by the axes in `tables`."""
     named = dict.fromkeys((axis, getattr(case, axis, None)) for case in cases for axis in tables)
     return [name for axis, name in named if name and ":" in name and name not in tables[axis] and _is_own(axis, name)]

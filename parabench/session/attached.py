@@ -16,7 +16,7 @@ from parabench.cluster import fingerprint
 from parabench.cluster.attached.agent import RankAgent
 from parabench.cluster.attached.coordinator import RankCoordinator
 from parabench.cluster.attached.environment import ProcessEnvironment, group_of
-from parabench.cluster.attached.hosts import environment_of, machine_of, monitored_devices, nodes_of, of_this
+from parabench.cluster.attached.hosts import environment_of, machine_of, monitored_devices, node_records, of_this
 from parabench.cluster.attached.in_process import SHARED
 from parabench.cluster.attached.join import join_group
 from parabench.collectives.nccl import is_nccls
@@ -50,7 +50,7 @@ class Attached(OneMachine):
         self, lead: RankCoordinator, hosts: Sequence[Sequence[Mapping[str, Any]]], log: Callable[[str], None]
     ) -> None:
         self._lead, self._hosts, self._log = lead, hosts, log
-        self.environments, self.about = nodes_of(hosts), environment_of(hosts[0])
+        self.environments, self.about = node_records(hosts), environment_of(hosts[0])
 
     def executor(self) -> Executor:
         return partial(launch, nodes=self._lead)
@@ -122,7 +122,7 @@ def facts_of(suite: Suite, options: Sequence[str]) -> dict[str, str | None]:
 
 def fitting(plan: TrainingPlan, group: ProcessEnvironment) -> TrainingPlan:
     """The plan without the cases that these processes cannot run. Raises UsageError when none is left."""
-    reasons = {case: misfit(case, group) for case in plan.cases}
+    reasons = {case: exceeds_group(case, group) for case in plan.cases}
     skipped = [Skipped(case, reason) for case, reason in reasons.items() if reason is not None]
     cases = [case for case, reason in reasons.items() if reason is None]
     if not cases:
@@ -145,7 +145,7 @@ def check_asked(axes: Sequence[str], group: ProcessEnvironment) -> None:
         raise UsageError(f"world_size {wrong} is not this group's: {other_size(group)}")
 
 
-def misfit(case: Case, group: ProcessEnvironment) -> str | None:
+def exceeds_group(case: Case, group: ProcessEnvironment) -> str | None:
     """Why these processes cannot run the case; None when they can."""
     if case.world_size != group.size:
         return other_size(group)

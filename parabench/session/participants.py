@@ -49,7 +49,7 @@ class OneMachine:
     def check(self, launch: Launch) -> None:
         """After each launch: raise NodeGone or Interrupted where there can be no other."""
 
-    def dismiss(self, code: int) -> None:
+    def end(self, code: int) -> None:
         """The session is over, with that exit code."""
 
 
@@ -73,5 +73,5 @@ class SeveralNodes(OneMachine):
     def keeping(self, keep: Callable[[Launch], None]) -> Callable[[Launch], None]:
         return self.coordinator.keeping(keep, outcome)
 
-    def dismiss(self, code: int) -> None:
+    def end(self, code: int) -> None:
         self.coordinator.end(code)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from parabench.cluster.fingerprint import own_names
+from parabench.cluster.fingerprint import user_code
 from parabench.cluster.join import join_cluster
 from parabench.cluster.topology import topology_of
 from parabench.collectives import ALGORITHMS
@@ -111,7 +111,7 @@ def lead_session(
             return runner
 
         code = run_launches(store, begun, prepared, stopping, console, request.prefix, go_on)
-    nodes.dismiss(code)
+    nodes.end(code)
     return code, begun.session_id
 
 
@@ -198,7 +198,7 @@ def planned_of(request: Request, machine: Machine) -> Planned[Any, Any] | None:
 
 def own_code(plan: Plan[Any, Any]) -> list[str]:
     """What of the plan's strategies, algorithms and models is the user's own."""
-    return own_names(plan.cases, {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS})
+    return user_code(plan.cases, {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS})
 
 
 def logger(console: Console, prefix: str = "") -> Callable[[str], None]:

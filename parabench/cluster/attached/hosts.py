@@ -146,7 +146,7 @@ def _links(links: Mapping[str, Any], positions: Sequence[int | None]) -> dict[st
     }
 
 
-def nodes_of(hosts: Sequence[Sequence[About]]) -> list[dict[str, Any]]:
+def node_records(hosts: Sequence[Sequence[About]]) -> list[dict[str, Any]]:
     """What is recorded of all hosts where there are several; of rank 0's own only where it is."""
     if len(hosts) < 2:
         return []
