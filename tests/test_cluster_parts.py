@@ -299,6 +299,8 @@ def test_a_lost_node_and_a_hang() -> None:
     assert failure is not None
     assert failure.rank == 2
     assert "it came least far, to moment 0 on node 1 (h1)" in failure.message
+    over_in_time = judged(part(0), one)
+    assert (over_in_time[0], over_in_time[1] and over_in_time[1].rank) == (Status.HUNG, 2)
 
 
 # -- agreement -------------------------------------------------------------------------------------------------------

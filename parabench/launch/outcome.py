@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parabench.launch.rendezvous import DEAD_AFTER_S, LOST
+from parabench.launch.rendezvous import DEAD_AFTER_S, HUNG, LOST
 from parabench.launch.results import Marks, NodeResult, RankError
 from parabench.store.record import Failure, Status
 
@@ -26,7 +26,8 @@ def diagnose(
         return Status.CRASHED, Failure(lost)
     if all(node.outcome.ok for node in nodes):
         return Status.OK, None
-    if any(node.outcome.hung for node in nodes):
+    # Nodes whose ranks were all over at the deadline are not hung themselves: they only had the others ended.
+    if any(node.outcome.hung or node.outcome.aborted_by == HUNG for node in nodes):
         return Status.HUNG, _hang(nodes, position, deadline_s)
     failed = {report.rank: report.error for node in nodes for report in node.reports}
     for node in nodes:
