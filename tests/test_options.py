@@ -101,7 +101,7 @@ def test_the_optimizers_kernel_is_a_choice(fused: bool) -> None:
 
 def test_one_process_drives_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr(dp.nn, "DataParallel", lambda module, device_ids: given.update(ids=device_ids) or module)
+    monkeypatch.setattr(nn, "DataParallel", lambda module, device_ids: given.update(ids=device_ids) or module)
     model = Model(module=nn.Linear(2, 1), loss=torch.sub)
     parallel = dp(model, StrategyContext(0, 4, torch.device("cpu"), case_of(strategy="dp", world_size=4)))
     assert given["ids"] == [0, 1, 2, 3]
