@@ -311,6 +311,7 @@ def test_collectives_are_planned_too(tmp_path):
     done = CliRunner().invoke(main, ["collectives", *asked, "--dry-run", "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert all(line.startswith("#") for line in done.output.splitlines())
+    assert not [line for line in done.output.splitlines() if line.endswith(" ")]
     told = facts(done.output.replace("# ", ""))
     assert told["cases"] == "2, each once a block, in 3 blocks"
     assert told["buffers"] == "1 MiB to 4 MiB"

@@ -203,7 +203,7 @@ def own_code(plan: Plan[Any, Any]) -> list[str]:
 
 def logger(console: Console, prefix: str = "") -> Callable[[str], None]:
     """What tells the user a line that begins with `prefix`."""
-    return lambda line: say(console, prefix + line)
+    return lambda line: say(console, (prefix + line).rstrip())
 
 
 def concluded(code: int, request: Request, session_id: int, console: Console) -> int:
