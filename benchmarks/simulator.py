@@ -97,7 +97,7 @@ def launch_frame(numbers: Seconds, blocks: list[int] | None = None, cases: list[
 
 
 def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
-    """(case, block, seconds) as `analysis.frames.launch_table` gives them; what was not simulated is unknown."""
+    """(case, block, seconds) as `analysis.tables.launch_table` gives them; what was not simulated is unknown."""
     unknown = dict.fromkeys((*STEP_PARTS, *MEMORY, "peak_memory_bytes", *STALENESS, "drift"), np.nan)
     return pd.DataFrame(
         [

@@ -16,7 +16,7 @@ COLUMNS = ("case_id", "label", "stages", "microbatches", "schedule", "theory", "
 def bubbles(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     """One row per case that ran as a pipeline, in the launches' order; none where there is no such case.
 
-    `launches` is `frames.launch_table`, `whole` as `Results` has it. `stages`, `microbatches`, `schedule`: what ran;
+    `launches` is `tables.launch_table`, `whole` as `Results` has it. `stages`, `microbatches`, `schedule`: what ran;
     `theory` the bubble of that schedule where all stages take equally long and messages nothing
     (`plan/pipeline_schedule.py` derives it). A launch's bubble is 1 - the mean over its ranks of the share of a step in
     which they compute, messages and uneven stages included; `measured` is the median over the `n_launches` that count

@@ -41,7 +41,7 @@ class Session:
 
     @property
     def timing(self) -> str:
-        """How a session of collectives timed its calls, as `collective_modes.timing_of` has it."""
+        """How a session of collectives timed its calls, as `collective_protocol.timing_of` has it."""
         return timing_of(self.plan.get("protocol") or {})
 
     @property

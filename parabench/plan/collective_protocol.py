@@ -84,7 +84,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveProtocol(Checked):
-    """How each launch measures, per size and form. `deadline_s` as in `case.Protocol`.
+    """How each launch measures, per size and form. `deadline_s` as in `protocol.Protocol`.
 
     Throughput: `batches` of calls back to back, with a clock reading between batches. A batch has `iterations` calls;
     None makes them so many that all batches take `measure_s` seconds, at least FEWEST_CALLS in all, the same number on

@@ -2,7 +2,7 @@
 
 Only the step clock runs inside timed steps. A probe of a rank says by its hooks when it looks; one of the driver is
 asked ten times a second while the ranks run. To add one: its module, its line here, and the names of its metrics in
-`store.record`.
+`store.metrics`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Verification: every launch must compute the training that its strategy promises.
 
-Nearly all promise what one device computes; `family.Rule` says what the others do. docs/verification.md has the
+Nearly all promise what one device computes; `strategies.Rule` says what the others do. docs/verification.md has the
 measurements behind the numbers here.
 """
 

@@ -74,7 +74,7 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
     """One row per launch, size and form, with LAUNCH_COLUMNS.
 
     `number_s` is the launch's one number, seconds of a call; `statistic` says which, `timing` how calls were timed
-    (`collective_modes.in_words`). Of isolated calls it is a quantile of them, as for steps (`launch_number`); of
+    (`collective_protocol.in_words`). Of isolated calls it is a quantile of them, as for steps (`launch_number`); of
     calls back to back MEAN, all their time by their number, as nccl-tests has it (src/common.cu, BenchTime). p50_s,
     p95_s and p99_s are quantiles over the launch's calls, or over its `batches` of calls. `ran` is the algorithm that
     really ran, `n_wrong` counts wrong elements over all ranks, NaN when a rank came to no check; `piece_bytes` is what

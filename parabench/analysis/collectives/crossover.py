@@ -48,7 +48,7 @@ class BusAnswer:
     `ranges` cover the measured sizes in their order; between two of them lies one of `changes`. `peak` is the highest
     bus bandwidth, GB/s, `peak_bytes` its size and `peak_algorithm` whose it is. `why_not` says why nothing can be
     told apart; `ranges` then is empty. `sizes` are all that were measured, `timing` says how
-    (`collective_modes.in_words`).
+    (`collective_protocol.in_words`).
     """
 
     op: str

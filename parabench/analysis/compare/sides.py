@@ -31,7 +31,7 @@ class Side:
 
     @cached_property
     def launches(self) -> pd.DataFrame:
-        """One row a launch, as in `frames.launch_table`."""
+        """One row a launch, as in `tables.launch_table`."""
         return launch_table(self.results, self.session)
 
     @cached_property

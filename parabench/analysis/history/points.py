@@ -111,7 +111,7 @@ def _identity(visit: Visit) -> tuple[str, ...]:
 
 def numbers_of(visits: Sequence[Visit]) -> pd.DataFrame:
     """One row a launch of the visits' blocks: `visit` (its place), `suite`, `case_id`, `case_json`, `label` (unique
-    among cases), `device`, `launch_id`, `block`, `status`, and `number_s` as in `frames.launch_table`; `step_s` is the
+    among cases), `device`, `launch_id`, `block`, `status`, and `number_s` as in `tables.launch_table`; `step_s` is the
     step time that the launch's case has in its session, NaN where it has none. The samples of each store are gone
     through once."""
     tables = []

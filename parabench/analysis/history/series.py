@@ -19,7 +19,7 @@ NOTHING = "nothing else that is recorded changed then"
 class Point:
     """A case in one session, which is at place `visit` of the history.
 
-    `number_s` is its step time there (`frames.step_times`), None where no launch counts; `low_s` to `high_s`
+    `number_s` is its step time there (`tables.step_times`), None where no launch counts; `low_s` to `high_s`
     its 95 % interval as its launches give it, None where there is one launch. `launches` are their ids in table
     `launch`. `status` is 'ok' or a count such as '2 ok, 1 oom'. `level_s` is what the series was at then: None where
     change points are not sought, in a short series or in the other one of two sessions that took turns. `outlier`: too

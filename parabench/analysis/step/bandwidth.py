@@ -1,7 +1,7 @@
 """Bus bandwidth that collectives reach inside training, against what the same store's microbenchmark reached.
 
 Both are nccl-tests' (`analysis.collectives.bus`). In training a call's time begins when its last rank has begun
-(`analysis.instruments.calls`).
+(`analysis.step.calls`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _LAUNCH = ("block", "position", "status", "number_s", "p90_s", "drift", "n_steps
 def page_data(seen: Evidence, answers: Sequence[Answer]) -> dict[str, Any]:
     """The data of a training's page, as JSON holds it.
 
-    `cases` are rows as `frames.case_table` has them, fastest first, each with its `place` in the answers, its `mark`
+    `cases` are rows as `tables.case_table` has them, fastest first, each with its `place` in the answers, its `mark`
     where it is no answer, and `work`, the index of its work in `works`; `launches` name theirs by its row, `case`, and
     tell whether they count (`counts`: 1, else 0) and how far from their case's step time they are (`from_case`).
     `filters` are [column, title] pairs; `curves` is what `scaling_data` makes of scaling; `styles` are how each

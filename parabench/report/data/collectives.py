@@ -42,7 +42,7 @@ _SIZE = (
 def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     """One row a case of `bus.session_launches`, by operation, ranks and algorithm.
 
-    `question` is what its figures are titled, `line` how it is called in them; `status` as `frames.status_counts`.
+    `question` is what its figures are titled, `line` how it is called in them; `status` as `tables.status_counts`.
     """
     rows = []
     for case_id, own in launches.groupby("case_id", sort=False):

@@ -32,7 +32,7 @@ def detail_data(seen: Evidence, rows: dict[Any, int], launch: Sequence[str]) -> 
 
 
 def buckets(facts: Iterable[object]) -> list[str]:
-    """What `tables.bucket_sizes` says of each launch's facts; many launches have the same."""
+    """What `facts.bucket_sizes` says of each launch's facts; many launches have the same."""
     facts = list(facts)
     said = {each: tables.bucket_sizes(each) for each in set(facts)}
     return [said[each] for each in facts]

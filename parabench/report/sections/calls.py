@@ -90,7 +90,7 @@ def _names(parameters: list[str] | None) -> str:
 
 
 def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
-    """Bus bandwidth of `calls` (`instruments.calls.call_table`), and what the store's microbenchmarks reached."""
+    """Bus bandwidth of `calls` (`step.calls.call_table`), and what the store's microbenchmarks reached."""
     alone = alone_table(seen.results)
     table = training_bandwidth(seen, calls, alone)
     compared = table["alone"].notna()
