@@ -6,6 +6,7 @@ import json
 import resource
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -22,11 +23,15 @@ from parabench.cluster.attached.environment import LOOPBACK, ProcessEnvironment,
 from parabench.cluster.attached.hosts import cores_of, environment_of, node_records
 from parabench.cluster.attached.in_process import SHARED, reset_process
 from parabench.cluster.attached.join import join_group
+from parabench.cluster.network import Route
 from parabench.cluster.waiting import AGAIN_S, Waiting, numbered
 from parabench.errors import UsageError
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.rendezvous import LaunchContext
 from parabench.launch.results import MarkLayout, NodeResult, RankError, RankReport
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import workload_of
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -250,6 +255,34 @@ def test_rank_0_says_for_whom_it_waits(monkeypatch, free_port):
     lead.close(2, "")
     assert client.get("answer/1") == {"rejected": "", "code": 2}
     client.end()
+
+
+def test_a_launch_of_rank_0_alone_keeps_its_process_to_no_loopback(monkeypatch, free_port):
+    """The reference of a session on several hosts comes first, and what it sets is still set when they meet."""
+    seen: list[dict[str, str]] = []
+
+    class Here:
+        over = threading.Event()
+
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> Here:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def run(self, context: LaunchContext, deadline_s: float) -> NodeResult:
+            seen.append(dict(context.environment))
+            return part(0)
+
+    monkeypatch.setattr("parabench.cluster.attached.coordinator.HostMonitor", lambda: None)
+    monkeypatch.setattr("parabench.cluster.attached.coordinator.InProcessLaunch", Here)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    group = replace(GROUP, local_size=1, port=free_port)
+    shared = replace(join_group(group, print), route=Route("10.0.0.1", "eth0"))
+    lead = RankCoordinator(shared, group, {}, {"host": "a"}, print)
+    single = Case(strategy="single", device="cpu", backend="gloo")
+    lead.run(LaunchSpec.of(single, Protocol(), 60.0), workload_of("training"))
+    assert seen == [{"GLOO_SOCKET_IFNAME": "eth0"}]
+    lead.close(0, "")
 
 
 ONE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")

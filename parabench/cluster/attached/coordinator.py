@@ -106,6 +106,8 @@ class RankCoordinator(Coordinator):
         with InProcessLaunch(spec, workload, self._group, self._monitor, self._used, self._pids) as here:
             try:
                 with self.launching(spec, spec.ranks_per_node) as context:
+                    # Also of one rank alone: what is set stays in this process, and later launches meet other hosts.
+                    context = replace(context, environment=self._store.route.environment())
                     deadline = time.monotonic() + spec.deadline_s
                     results[0] = here.run(context, spec.deadline_s)
                     self.collect(spec, workload, context, results, deadline)
