@@ -17,8 +17,6 @@ from parabench.analysis.environment.facts import NO_ANSWER
 from parabench.analysis.text import format
 from parabench.strategies import entry_of
 
-# More bars than this are a wall, not a figure; the table below holds every case.
-MOST_BARS = 16
 # Characters in a line of a bar's name.
 LINE = 24
 
