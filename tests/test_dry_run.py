@@ -305,6 +305,13 @@ def test_a_store_of_a_newer_version_is_a_line_or_tells_nothing(suite, tmp_path):
 # -- collectives ---------------------------------------------------------------------------------------------------
 
 
+def test_launches_of_trainings_and_of_collectives_have_limits_of_their_own():
+    for command, most in (["run", "quick"], 1_000_000), (["collectives"], 100_000):
+        done = CliRunner().invoke(main, [*command, "--launches", str(most + 1), "--dry-run"])
+        assert done.exit_code == 2
+        assert f"it must be a whole number from 1 to {most}" in done.stderr
+
+
 def test_collectives_are_planned_too(tmp_path):
     asked = ["--op", "all_reduce", "--min", "1MiB", "--max", "4MiB", "--iterations", "10", "--warmup", "2"]
     asked += ["--algorithm", "native,ring", "--device", "cuda", "--nnodes", "100", "--nproc-per-node", "8"]

@@ -112,7 +112,7 @@ class CollectiveProtocol(Checked):
     graph: Annotated[bool, Field(option="--graph", help="Calls captured in a CUDA graph, as nccl-tests -G (NCCL).")] = (
         False
     )
-    launches: Annotated[int, replace(LAUNCHES, help=f"{LAUNCHES.help} [default: 3]")] = 3
+    launches: Annotated[int, replace(LAUNCHES, most=CALLS.most, help=f"{LAUNCHES.help} [default: 3]")] = 3
     measure_s: Annotated[
         float,
         Field(

@@ -31,7 +31,7 @@ LONGEST_S = 86400.0
 TRACE = "trace"
 
 # Of every kind of launch.
-LAUNCHES = Field(least=1, most=100_000, option="--launches", help="Launches of every case: one a block.")
+LAUNCHES = Field(least=1, most=1_000_000, option="--launches", help="Launches of every case: one a block.")
 DEADLINE = Field(
     above=0,
     most=LONGEST_DEADLINE_S,
