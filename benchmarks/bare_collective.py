@@ -14,22 +14,26 @@ import torch
 import torch.distributed as dist
 
 
+def call_s(tensor: torch.Tensor, calls: int) -> float:
+    """Seconds of a call: 5 that are not counted, then `calls` between two readings."""
+    for _ in range(5):
+        dist.all_reduce(tensor)
+    dist.barrier()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        dist.all_reduce(tensor)
+    return (time.perf_counter() - begin) / calls
+
+
 def main() -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     calls, *sizes = map(int, sys.argv[1:])
     for size in sizes:
-        tensor = torch.ones(size // 4)
-        for _ in range(5):
-            dist.all_reduce(tensor)
-        dist.barrier()
-        begin = time.perf_counter()
-        for _ in range(calls):
-            dist.all_reduce(tensor)
-        seconds = time.perf_counter() - begin
+        seconds = call_s(torch.ones(size // 4), calls)
         if dist.get_rank() == 0:
-            print(size, seconds / calls, flush=True)
+            print(size, seconds, flush=True)
     dist.destroy_process_group()
 
 

@@ -25,11 +25,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from scipy import stats
 from torch._C._distributed_c10d import AllgatherOptions
 
 from benchmarks import collective_speed as ours
 from benchmarks.groups import TIMEOUT_S, beside
+from benchmarks.ratios import median_ratio
 from parabench.collectives import join as membership
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes, start_server
@@ -124,8 +124,7 @@ def measure(folder: Path, asked: list[Question], rounds: int) -> None:
 
 def say(question: str, logs: NDArray[np.float64], goal: float) -> None:
     """One line: the median ratio with its interval, and what it should be."""
-    interval = stats.bootstrap((logs,), np.median, rng=0).confidence_interval
-    low, ratio, high = np.exp([interval.low, np.median(logs), interval.high])
+    ratio, low, high = median_ratio(logs)
     verdict = "reached" if ratio >= goal else "missed"
     print(f"{question:<58} {ratio:5.2f} ({low:.2f} to {high:.2f})  {goal:.2f} {verdict}", flush=True)
 

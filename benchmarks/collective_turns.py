@@ -1,6 +1,6 @@
 """Bench's time of an all-reduce over that of a loop of 20 calls, in turns inside one process group.
 
-    torchrun --nproc-per-node 2 benchmarks/collective_turns.py [ROUNDS]
+    torchrun --nproc-per-node 2 -m benchmarks.collective_turns [ROUNDS]
 
 Whole runs of `benchmarks.collective_throughput` differ by what each launch got of the machine; here both sides share
 the launch, the tensor and the minute, so what is left is the way of timing. Printed by rank 0, a size a line: the
@@ -10,33 +10,21 @@ over itself, which is the noise of the machine.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-import time
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from scipy import stats
 
+from benchmarks.bare_collective import call_s
+from benchmarks.ratios import median_ratio
 from parabench.plan.collective_protocol import WARMUP_BATCHES, CollectiveProtocol
 from parabench.store.record import MIB
 from parabench.workloads.timing import MARKS, Bench
 
 CALLS = 20
 SIZES = tuple(size * MIB for size in (1, 4, 16, 64))
-
-
-def loop(tensor: torch.Tensor) -> float:
-    """Seconds of a call: 5 that are not counted, then CALLS between two readings."""
-    for _ in range(5):
-        dist.all_reduce(tensor)
-    dist.barrier()
-    begin = time.perf_counter()
-    for _ in range(CALLS):
-        dist.all_reduce(tensor)
-    return (time.perf_counter() - begin) / CALLS
 
 
 def bench(tensor: torch.Tensor) -> float:
@@ -59,7 +47,7 @@ def main() -> None:
         taken: dict[str, list[float]] = {"loop": [], "again": [], "bench": []}
         for _ in range(rounds):
             for side in order.permutation(list(taken)):
-                taken[side].append(bench(tensor) if side == "bench" else loop(tensor))
+                taken[side].append(bench(tensor) if side == "bench" else call_s(tensor, CALLS))
         if dist.get_rank() == 0:
             parts = [_ratio(taken[side], taken["loop"]) for side in ("bench", "again")]
             print(f"{size // MIB:>4} MiB  Bench / loop {parts[0]}  loop / loop {parts[1]}", flush=True)
@@ -67,9 +55,8 @@ def main() -> None:
 
 
 def _ratio(over: list[float], under: list[float]) -> str:
-    logs = np.log(np.array(over) / np.array(under))
-    interval = stats.bootstrap((logs,), np.median, rng=0).confidence_interval
-    return f"{math.exp(np.median(logs)):.3f} ({math.exp(interval.low):.3f} to {math.exp(interval.high):.3f})"
+    ratio, low, high = median_ratio(np.log(np.array(over) / np.array(under)))
+    return f"{ratio:.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

@@ -18,10 +18,21 @@ from parabench import __version__
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 
-# Each is a function in the module of its name in `parabench.commands`.
-COMMANDS = (
-    "ab", "best", "collectives", "compare", "doctor", "export", "history", "list", "report", "run", "serve", "worker",
-)  # fmt: skip
+# Each is a function in the module of its name in `parabench.commands`, which only its own use imports.
+COMMANDS = {
+    "ab": "Compare two variants of the code, launched in turns.",
+    "best": "Say what was fastest in a store, and by how much.",
+    "collectives": "Time single collective operations, as nccl-tests does.",
+    "compare": "Say whether sessions differ: the gate of CI.",
+    "doctor": "Look at devices, versions, backends and disturbances.",
+    "export": "Write one instrumented step as a trace.",
+    "history": "Show how fast each case was from session to session.",
+    "list": "Show suites, strategies, algorithms and models.",
+    "report": "Write the HTML report of a store.",
+    "run": "Measure a suite and write the report.",
+    "serve": "Show the report in a browser, live while a session runs.",
+    "worker": "Measure inside processes that a launcher has started.",
+}
 USAGE = 2
 
 
@@ -30,6 +41,10 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:

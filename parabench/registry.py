@@ -5,11 +5,14 @@ Nothing is imported before `load` is called, so names can be listed and checked 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib
 import importlib.metadata
 import inspect
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +40,13 @@ def find(table: Mapping[str, Entry], kind: str, name: str) -> Entry | None:
     near = difflib.get_close_matches(name, table, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(table)}, or package.module:name")
+
+
+def import_from_here() -> None:
+    """Let package.module:name also stand for a module in the working directory; last in line, so that no file there
+    takes the place of a library's."""
+    with contextlib.suppress(FileNotFoundError):
+        sys.path.append(os.getcwd())
 
 
 def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:

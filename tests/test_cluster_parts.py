@@ -17,7 +17,6 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 import parabench
 from parabench.cluster import fingerprint, network
 from parabench.cluster.topology import Topology
-from parabench.collectives import ALGORITHMS
 from parabench.errors import UsageError
 from parabench.launch import store_client
 from parabench.launch.clocks import align, facts_of
@@ -27,13 +26,11 @@ from parabench.launch.rendezvous import FAILED, HUNG, LOST, Abort, RendezvousPoi
 from parabench.launch.results import MarkLayout, NodeResult, RankError
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreClient, StoreLost
-from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.protocol import Protocol
 from parabench.store.record import DeviceSample, Failure, HostSample, SeenCall, Status
-from parabench.strategies import STRATEGIES
 from parabench.workloads.training_samples import Reading, Stall, TrainingReport
 
 CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
@@ -325,9 +322,8 @@ def test_software_is_what_must_be_equal() -> None:
 def test_code_of_ones_own_is_found_and_told_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_code_of_own.py").write_text("def model(): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    tables = {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS}
     cases = [replace(CASE, model="my_code_of_own:model"), replace(CASE, algorithm="nccl:ring"), CASE]
-    assert fingerprint.user_code(cases, tables) == ["my_code_of_own:model"]
+    assert fingerprint.user_code(cases) == ["my_code_of_own:model"]
     told = fingerprint.of_own(["my_code_of_own:model", "no_such_module_at_all:model"])
     assert told["my_code_of_own:model"] == fingerprint.of_file(tmp_path / "my_code_of_own.py")
     assert told["no_such_module_at_all:model"] == fingerprint.ABSENT

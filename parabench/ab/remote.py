@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -19,10 +18,8 @@ import psutil
 from parabench.ab.server import COMMAND, PROTOCOL
 from parabench.ab.variant import Variant
 from parabench.errors import UsageError
-from parabench.signals import STOP_SIGNALS, STOPPED
+from parabench.signals import STOP_SIGNALS, STOPPED, adopt_orphans
 from parabench.store.schema import SCHEMA_VERSION
-
-PR_SET_CHILD_SUBREAPER = 36
 
 # What a side gets to end its ranks in when it is asked to stop; they get 2 s from it.
 STOP_S = 10.0
@@ -218,8 +215,7 @@ def ended(sides: Sequence[VariantProcess]) -> Iterator[None]:
 @contextlib.contextmanager
 def running(variants: list[Variant], heard: Heard) -> Iterator[list[VariantProcess]]:
     """Both sides, from their start to their end; none of their processes is left when this is over."""
-    # What outlives a side that was killed becomes this process' child, and can be ended.
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     me = psutil.Process()
     others = {child.pid for child in me.children()}
     sides: list[VariantProcess] = []

@@ -23,6 +23,7 @@ from parabench.plan.case import Case
 from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
+from parabench.registry import import_from_here
 from parabench.session.progress import outcome
 from parabench.session.request import Planned, TrainingRequest, plan_training
 from parabench.session.resume import SessionState, begin_session, check_traces, load_state
@@ -228,7 +229,7 @@ def main() -> None:
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    find_users_own()
+    find_code()
     try:
         with stop_signals():
             serve(questions, answers)
@@ -248,10 +249,10 @@ def serve(questions: Iterable[str], answers: TextIO) -> None:
             say({"answer": side.answer(values.pop("ask"), values)})
 
 
-def find_users_own() -> None:
+def find_code() -> None:
     """A user's own model is found where this process stands; and in a source tree, which need not be installed, suites
     stand beside the package."""
-    sys.path.append(os.getcwd())
+    import_from_here()
     tree = Path(parabench.__path__[0]).parent
     if (tree / "pyproject.toml").is_file():
         parabench.__path__.append(str(tree))

@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from parabench import __version__
+from parabench.collectives import ALGORITHMS
 from parabench.machine.versions import installed
+from parabench.models import MODELS
 from parabench.registry import Entry, find
+from parabench.strategies import STRATEGIES
+
+# Where an axis' names are looked up that may also be a user's own.
+TABLES: dict[str, Mapping[str, Entry]] = {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS}
 
 SHOWN = 12
 
@@ -41,10 +47,10 @@ def of_own(names: Iterable[str]) -> dict[str, str]:
     return {name: _own(name) for name in names}
 
 
-def user_code(cases: Iterable[Any], tables: Mapping[str, Mapping[str, Entry]]) -> list[str]:
-    """What of the cases' strategies, algorithms and models is a user's own, by the axes in `tables`."""
-    named = dict.fromkeys((axis, getattr(case, axis, None)) for case in cases for axis in tables)
-    return [name for axis, name in named if name and ":" in name and name not in tables[axis] and _is_own(axis, name)]
+def user_code(cases: Iterable[Any]) -> list[str]:
+    """What of the cases' strategies, algorithms and models is a user's own."""
+    named = dict.fromkeys((axis, getattr(case, axis, None)) for case in cases for axis in TABLES)
+    return [name for axis, name in named if name and ":" in name and name not in TABLES[axis] and _is_own(axis, name)]
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

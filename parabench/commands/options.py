@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import sys
@@ -212,13 +211,6 @@ def chosen_in(store: str, session: str | None) -> tuple[Path, str | None]:
     if named is not None and session is not None:
         raise UsageError(f"{store} and --session {session} both name a session; give one of them")
     return path, session if named is None else named
-
-
-def find_users_own() -> None:
-    """A user's own strategy or model, package.module:name, is found where the user stands. Last in line, so that no
-    file there takes the place of a library's."""
-    with contextlib.suppress(FileNotFoundError):
-        sys.path.append(os.getcwd())
 
 
 def command() -> list[str]:

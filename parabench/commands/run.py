@@ -11,7 +11,6 @@ from parabench.commands.options import (
     cluster,
     command,
     dry,
-    find_users_own,
     flags_of,
     links,
     session,
@@ -20,6 +19,7 @@ from parabench.commands.options import (
     training,
 )
 from parabench.commands.output import console
+from parabench.registry import import_from_here
 
 if TYPE_CHECKING:
     from parabench.session.request import Request
@@ -53,7 +53,7 @@ def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str |
 
 def measure(kind: type[Request], options: dict[str, Any], **more: Any) -> None:
     """Run the session that a command's options ask for, or say what it would do; then exit."""
-    find_users_own()
+    import_from_here()
     flags, only_said = flags_of(options), options.pop("dry_run")
     request = kind.of(argv=command(), cluster=flags, **options, **more)
     if only_said:

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from parabench.commands.options import all_axes, command, find_users_own, session, shared, training
+from parabench.commands.options import all_axes, command, session, shared, training
 from parabench.errors import UsageError
+from parabench.registry import import_from_here
 
 AFTER_RANK_0_S = 1.0
 
@@ -32,7 +33,7 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
     from parabench.session.progress import PatientConsole
     from parabench.session.request import TrainingRequest
 
-    find_users_own()
+    import_from_here()
     try:
         request = TrainingRequest.of(suite=suite, axes=all_axes(axes, data, model), argv=command(), **options)
         # Lines, on a terminal too: a display that moves would take its time from the rank that it lives in.

@@ -6,7 +6,6 @@ The fork server imports torch once; each launch forks its ranks from it, which i
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import multiprocessing
 import multiprocessing.forkserver
@@ -27,10 +26,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from parabench.files import remove_abandoned, sockets_in_own_folder
 from parabench.launch import rendezvous
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
-from parabench.signals import HANG_REQUEST, Interrupted, signals_restored, watched
+from parabench.signals import HANG_REQUEST, Interrupted, adopt_orphans, signals_restored, watched
 
 PRELOAD = "parabench.launch.preload"
-PR_SET_CHILD_SUBREAPER = 36
 
 # How often torch elastic looks at its ranks; on average half of it is added to a launch.
 MONITOR_INTERVAL_S = 0.01
@@ -77,7 +75,7 @@ def start_server() -> None:
     for name in TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # What a rank starts and leaves behind becomes the driver's child, and is ended with the launch.
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
     # Every node of a launch has as many ranks: its agents need not ask one another how many.
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"

@@ -26,7 +26,7 @@ from parabench.launch.launcher import launch
 from parabench.launch.store_client import StoreLost
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
-from parabench.plan.plan import Skipped, TrainingPlan
+from parabench.plan.plan import Plan, Skipped, TrainingPlan
 from parabench.plan.suite import Suite, load_suite, parse_axis
 from parabench.session.conclude import conclude
 from parabench.session.participants import OneMachine
@@ -55,7 +55,8 @@ class Attached(OneMachine):
     def executor(self) -> Executor:
         return partial(launch, nodes=self._lead)
 
-    def assemble(self, own: Sequence[str]) -> None:
+    def assemble(self, plan: Plan[Any, Any]) -> None:
+        own = fingerprint.user_code(plan.cases)
         self._lead.admit(own, [used for host in self._hosts for used in monitored_devices(host)])
 
     def begun(self, store: Store, session_id: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from parabench.plan.plan import Plan
 from parabench.session.progress import outcome
 from parabench.session.runner import Executor, executor_of
 from parabench.store.record import Launch
@@ -32,8 +33,8 @@ class OneMachine:
         """However the block ends, nobody waits for this process."""
         return nullcontext()
 
-    def assemble(self, own: Sequence[str]) -> None:
-        """Wait until all are there. Raises UsageError when one has not the same of the user's `own` code."""
+    def assemble(self, plan: Plan[Any, Any]) -> None:
+        """Wait until all are there. Raises UsageError where the user's code that `plan` names is not the same."""
 
     def executor(self) -> Executor:
         """What launches on all of them."""
@@ -63,8 +64,10 @@ class SeveralNodes(OneMachine):
     def leading(self) -> AbstractContextManager[Any]:
         return self.coordinator
 
-    def assemble(self, own: Sequence[str]) -> None:
-        self.coordinator.assemble(own)
+    def assemble(self, plan: Plan[Any, Any]) -> None:
+        from parabench.cluster.fingerprint import user_code
+
+        self.coordinator.assemble(user_code(plan.cases))
         self.environments = self.coordinator.environments()
 
     def executor(self) -> Executor:

@@ -11,13 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
-from parabench.cluster.fingerprint import user_code
 from parabench.cluster.join import join_cluster
 from parabench.cluster.topology import topology_of
-from parabench.collectives import ALGORITHMS
 from parabench.errors import NodeGone, UsageError
 from parabench.machine.machine import Machine, this_machine
-from parabench.models import MODELS
 from parabench.plan.plan import Plan
 from parabench.plan.suite import load_suite
 from parabench.session.conclude import check_outputs, conclude
@@ -39,7 +36,6 @@ from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import TRACES, Launch
 from parabench.store.store import Store
-from parabench.strategies import STRATEGIES
 
 NOT_OK = 1
 
@@ -92,10 +88,10 @@ def lead_session(
             state = resume(store, plan, request.kind, attached=nodes.attached, label=request.label)
             check_nodes_of(state.plan, machine)
             check_traces(request.out, state.plan.protocol)
-            nodes.assemble(own_code(state.plan))
+            nodes.assemble(state.plan)
         if state is None:
             assert planned is not None
-            nodes.assemble(own_code(planned.plan))
+            nodes.assemble(planned.plan)
             state = begin_session(store, request, planned, machine, nodes=nodes.environments, about=nodes.about)
             for finding in planned.findings:
                 log(finding.message)
@@ -194,11 +190,6 @@ def planned_of(request: Request, machine: Machine) -> Planned[Any, Any] | None:
     elif isinstance(request, CollectivesRequest) and (request.given() or not request.resume):
         return plan_calls(request, machine)
     return None
-
-
-def own_code(plan: Plan[Any, Any]) -> list[str]:
-    """What of the plan's strategies, algorithms and models is the user's own."""
-    return user_code(plan.cases, {"strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS})
 
 
 def logger(console: Console, prefix: str = "") -> Callable[[str], None]:
