@@ -232,9 +232,9 @@ def test_plans_of_one_request_are_known_to_be() -> None:
     assert plan.asks_as(replace(without, extra=((cases[1].id,),)))
     assert not plan.asks_as(replace(plan, cases=cases[1:]))
     assert not plan.asks_as(replace(without, seed=1))
-    assert [turn.case for turn in replace(plan, extra=((cases[0].id, cases[1].id),)).without(cases[0], "").turns()] == [
-        cases[1]
-    ] * 4
+    assert [
+        each.case for each in replace(plan, extra=((cases[0].id, cases[1].id),)).without(cases[0], "").launches()
+    ] == [cases[1]] * 4
 
 
 # -- several ranks on one GPU, several communicators on one --------------------------------------------------------

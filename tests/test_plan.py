@@ -247,12 +247,12 @@ def test_a_short_text_is_refused_and_a_long_one_taken(machine, tmp_path):
 
 def test_every_block_has_every_case_once_in_a_seeded_order(machine):
     made = plan(machine, sweep(strategy="ddp", bucket_mib=tuple(range(1, 9)), world_size=2), seed=7)
-    turns = made.turns()
-    assert turns == made.turns()
-    assert turns != replace(made, seed=8).turns()
+    launches = made.launches()
+    assert launches == made.launches()
+    assert launches != replace(made, seed=8).launches()
     orders = []
     for block in range(3):
-        own = [turn for turn in turns if turn.block == block]
+        own = [each for each in launches if each.block == block]
         assert [turn.position for turn in own] == list(range(8))
         assert {turn.case for turn in own} == set(made.cases)
         orders.append([turn.case for turn in own])

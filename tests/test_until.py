@@ -115,7 +115,7 @@ def order(results: Results) -> list[tuple[str, int, int]]:
 
 
 def planned(plan: Plan) -> list[tuple[str, int, int]]:
-    return [(turn.case.id, turn.block, turn.position) for turn in plan.turns()]
+    return [(each.case.id, each.block, each.position) for each in plan.launches()]
 
 
 def test_only_what_may_be_the_fastest_is_launched_until_the_set_is_sharp(
@@ -321,8 +321,8 @@ def test_extra_blocks_are_each_in_a_seeded_order_of_their_own(suite: str, tmp_pa
     ids = tuple(case.id for case in plan.cases)
 
     def block(seed: int, *extra: tuple[str, ...]) -> list[str]:
-        turns = replace(plan, seed=seed, extra=extra).turns()
-        return [turn.case.id for turn in turns if turn.block == plan.blocks + len(extra) - 1]
+        launches = replace(plan, seed=seed, extra=extra).launches()
+        return [each.case.id for each in launches if each.block == plan.blocks + len(extra) - 1]
 
     orders = [block(0, *[ids] * count) for count in range(1, 12)]
     assert all(sorted(each) == sorted(ids) for each in orders)

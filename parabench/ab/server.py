@@ -142,7 +142,7 @@ class Side:
         store, state = self._store, self._state
         assert store is not None
         assert state is not None
-        self._turns = {(turn.case.id, turn.block): turn for turn in state.plan.turns()}
+        self._turns = {(each.case.id, each.block): each for each in state.plan.launches()}
         self._runner = runner_of(store, state, self._launch)
         self._runner.progress = Told(self._tell, self._runner.deadline_s)
 
@@ -209,7 +209,7 @@ def left_out(plan: TrainingPlan) -> dict[str, str]:
 
 def turns_of(plan: TrainingPlan) -> list[tuple[str, int]]:
     """(case id, block) of each launch to come, in order."""
-    return [(turn.case.id, turn.block) for turn in plan.turns()]
+    return [(each.case.id, each.block) for each in plan.launches()]
 
 
 def labels(cases: Sequence[Case]) -> dict[str, str]:

@@ -81,21 +81,21 @@ class Plan(Generic[C, P]):
         """How many there are, the extra ones included."""
         return self.protocol.launches + len(self.extra)
 
-    def turns(self) -> list[PlannedLaunch[C]]:
+    def launches(self) -> list[PlannedLaunch[C]]:
         """Every case once a block, each block in its own seeded random order, so that drift hits all cases alike."""
         shuffle = random.Random(self.seed)
-        turns = []
+        launches = []
         for block in range(self.protocol.launches):
             cases = list(self.cases)
             shuffle.shuffle(cases)
-            turns += [PlannedLaunch(block, position, case) for position, case in enumerate(cases)]
+            launches += [PlannedLaunch(block, position, case) for position, case in enumerate(cases)]
         known = {case.id: case for case in self.cases}
         for block, chosen in enumerate(self.extra, self.protocol.launches):
             some = [known[each] for each in chosen if each in known]
             # An order that needs no other block's: these come one at a time, perhaps from several commands.
             random.Random(f"{self.seed}, block {block}").shuffle(some)
-            turns += [PlannedLaunch(block, position, case) for position, case in enumerate(some)]
-        return turns
+            launches += [PlannedLaunch(block, position, case) for position, case in enumerate(some)]
+        return launches
 
     def without(self, case: C, reason: str) -> Plan[C, P]:
         """The plan where a launch has shown that this machine cannot run `case`."""

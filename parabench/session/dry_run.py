@@ -130,8 +130,8 @@ def plan_lines(
         ranges = dict.fromkeys(f"{size_text(case.min_bytes)} to {size_text(case.max_bytes)}" for case in plan.cases)
         yield f"buffers:   {format.listed(ranges)}"
     counts = Counter(min(block, FIRST_BLOCK) for _, block, _ in launches)
-    left, turns = counts[FIRST_BLOCK], len(plan.turns())
-    done = f" ({turns - left:,} of {turns:,} are done)" if state.done else ""
+    left, total = counts[FIRST_BLOCK], len(plan.launches())
+    done = f" ({total - left:,} of {total:,} are done)" if state.done else ""
     yield f"launches:  {left:,}{done}{_apart(counts)}"
     yield from (f"links:     {line}" for line in links)
     if of_trainings:

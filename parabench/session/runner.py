@@ -81,7 +81,7 @@ class Silent:
 
 def launches_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[PlannedLaunch[C]]:
     """What is still to be launched, references not counted; `done` holds (case id, block)."""
-    return [turn for turn in plan.turns() if (turn.case.id, turn.block) not in done]
+    return [each for each in plan.launches() if (each.case.id, each.block) not in done]
 
 
 def _nobody(*_: Any, **__: Any) -> Any:

@@ -127,7 +127,7 @@ def run_launches(
     for line in skipped_lines(state.plan.skipped):
         log(line)
     if state.done:
-        total = len(state.plan.turns())
+        total = len(state.plan.launches())
         log(f"resuming: {total - len(launches_left(state.plan, state.done))} of {total} launches are done")
     runner: Runner[Any, Any] | None = None
     ran = False
