@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -167,3 +168,19 @@ def points(page: Any, section: str) -> int:
           .flatMap((plot) => plot.data).reduce((sum, trace) => sum + trace.x.length, 0)""",
         section,
     )
+
+
+_FOUND = importlib.util.find_spec("axe_playwright_python")
+
+
+AXE = Path(_FOUND.origin).with_name("axe.min.js") if _FOUND and _FOUND.origin else None
+
+
+# Of a figure its place is looked at; within there is one image with a name of its own.
+FIND = """async (only) => {
+  const found = await axe.run({ exclude: [".plot svg"] }, {
+    resultTypes: ["violations"], ...(only ? { runOnly: { type: "rule", values: only } } : {}),
+  });
+  return found.violations.filter(({ impact }) => impact === "serious" || impact === "critical")
+    .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html.slice(0, 160)).join(" | ")}`);
+}"""

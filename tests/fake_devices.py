@@ -63,3 +63,32 @@ def read(of: Launch, devices: list[DeviceSample] | None = None, host: list[HostS
 
 def gpu_case(**fields: Any) -> Case:
     return fake.case(device="cuda", **fields)
+
+
+DEVICE = {
+    "name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "compute_capability": "9.0", "power_limit_w": 700.0,
+    "power_default_w": 700.0, "power_max_w": 700.0, "sm_clock_hz": 345 * 10**6, "sm_clock_max_hz": 1980 * 10**6,
+    "memory_clock_hz": 3201 * 10**6, "memory_clock_max_hz": 3201 * 10**6, "mig": False, "ecc": True,
+    "pcie_generation": 5, "pcie_generation_max": 5, "pcie_width": 16, "pcie_width_max": 16, "cpus": "0-47",
+    "numa_node": 0, "reasons": {},
+}  # fmt: skip
+
+
+HOT = {"clock_event_reasons": lambda t: 0x20 * (2 <= t < 2.3)}
+
+
+def gpu_launches(blocks: int = 3) -> list[Launch]:
+    """Two cases on two devices each, the second of which throttles for three readings."""
+    launches = []
+    for block in range(blocks):
+        for bucket, step_s in ((1.0, 0.04), (25.0, 0.05)):
+            own = [DeviceSample(d, t, "used_bytes", 2e9, rank=d) for t in TICKS for d in (0, 1)]
+            devices = [*device_samples(0), *device_samples(1, **HOT), *own]
+            launches.append(
+                read(
+                    fake.launch(gpu_case(bucket_mib=bucket), step_s + 0.001 * block, block=block),
+                    devices,
+                    host_samples(),
+                )
+            )
+    return launches

@@ -257,3 +257,25 @@ def family(path: Path) -> Results:
             facts = {"stages": one.case.world_size, "microbatches": one.case.microbatches or 1, "bubble": 0.2}
             tell(one, {"pipeline": facts | {"schedule": one.case.schedule}}, stage_busy_share=0.7)
     return write(path, [launch(cases[0], 0.08, block=-1), *launches], label="family", question="Which strategy?")
+
+
+def step(of, number=25, *, late=0.0, longer=0.0, name="all_reduce", **told):
+    """An instrumented step of 10 s on every rank, rank 1 `late` after rank 0: two calls that overlap each other,
+    waited for from 7 to 9, of which one is hidden up to then."""
+    at = number * 100.0
+    for rank in range(of.case.world_size):
+        calls = [
+            {"op": name, "start_s": 4.0, "duration_s": 3.0, "bytes": 2 * MIB, "made_s": 3.5} | told,
+            {"op": name, "start_s": 5.0, "duration_s": 3.5, "bytes": MIB} | told,
+        ]
+        if of.case.strategy == "ddp":
+            calls = [call | {"bucket": i, "ready_s": 3.25 + i} for i, call in enumerate(calls)]
+        group = {"group_size": of.case.world_size, "algorithm": of.case.algorithm}
+        begin, parts = at + late * rank, LONG_PARTS | {"backward": 6.0 + longer}
+        instrumented(
+            of, number, rank, begin=begin, parts=parts, waits=[(7.0, 9.0)], calls=[group | call for call in calls]
+        )
+    return of
+
+
+OOM = {"status": Status.OOM, "failure": Failure("out of memory", rank=1)}

@@ -17,7 +17,7 @@ from typing import Any
 import fake_collectives
 import fake_nodes
 import fake_results as fake
-from test_report_anatomy import step
+from fake_results import step
 
 from parabench.errors import UsageError
 from parabench.plan.case import Case

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
+from html.parser import HTMLParser
 from typing import Any
 
 
@@ -16,3 +20,56 @@ def unpacked(column: Any, n: int) -> list[Any]:
     if "times" in column:
         return [None if each is None else each * column["times"] for each in column["of"]]
     return [column["values"][at] for at in column["of"]]
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028&amp;"
+
+
+class Page(HTMLParser):
+    """What a browser would see: elements by id, and all text outside of scripts and style."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.words, self.scripts, self._open = [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._open = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._open = ""
+
+    def handle_data(self, data):
+        if self._open == "script":
+            self.scripts[-1] += data
+        elif self._open != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", "".join(self.words))
+
+
+def figures(text):
+    return json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.S)[1])
+
+
+def data(text):
+    """What the page's script draws from, its tables as columns in full (what `script/data.js` does)."""
+    found = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+    return {
+        name: columns(value) if isinstance(value, dict) and "n" in value else value for name, value in found.items()
+    }
+
+
+def columns(table):
+    return {name: unpacked(value, table["n"]) for name, value in table.items() if name != "n"}
+
+
+def section(text, name):
+    """A section's words, tags and scripts left out."""
+    found = re.search(rf'<section id="{name}">(.*?)</section>', text, re.S)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", found[1])))

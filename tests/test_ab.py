@@ -25,8 +25,8 @@ import pytest
 from click.testing import CliRunner
 from fake_launch import FakeLauncher
 from guard import GUARD_S
+from process_helpers import end, end_all, left_of, signals_as_usual
 from rich.console import Console
-from test_driver import end, end_all, left_of, signals_as_usual
 
 from parabench.ab import driver as ab
 from parabench.ab import remote

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from test_compare_outputs import EVIL, OOM, check
+from fake_results import OOM
+from schema_helpers import EVIL, check
 
 from parabench.analysis.compare.across import across
 from parabench.analysis.compare.sides import side_of

@@ -7,14 +7,15 @@ import re
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 import fake_results as fake
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from fake_results import OOM
 from markupsafe import escape
+from schema_helpers import EVIL, SCHEMA, check
 
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.outcome import Outcome, Verdict
@@ -30,17 +31,7 @@ from parabench.report.views import gate as compare_report
 from parabench.session.progress import PatientConsole
 from parabench.store.record import Failure, Status
 
-SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "compare.schema.json").read_text())
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
-OOM = {"status": Status.OOM, "failure": Failure("out of memory", rank=1)}
-EVIL = "<script>alert(1)</script> | `code` \x1b[31m\x00 @all #1 [x](http://a.b)\nnext & ]]> --> \u2028"
-
-
-def check(found):
-    """What `found` writes, read back and held against the schema."""
-    written = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    jsonschema.Draft202012Validator(SCHEMA).validate(written)
-    return written
 
 
 def side(tmp_path, name, launches, **more):

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from guard import GUARD_S
+from process_helpers import end, end_all, left_of, signals_as_usual
 
 from parabench.files import own_folder, shared_memory_folder
 
@@ -90,22 +91,6 @@ class Driver:
             return db.execute("SELECT case_id, status FROM launch ORDER BY id").fetchall()
 
 
-def signals_as_usual() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
-
-
-def end_all(family: list[psutil.Process]) -> None:
-    for each in family:
-        if each.is_running():
-            each.kill()
-
-
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Driver]:
     with ExitStack() as stack:
@@ -114,12 +99,6 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 def output_of(process: subprocess.Popen[str]) -> str:
     return process.communicate(timeout=GUARD_S)[0]
-
-
-def left_of(family: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run when all should have ended; a zombie that nobody reaps (in a container) is none."""
-    _, alive = psutil.wait_procs(family, timeout=GUARD_S, callback=None)
-    return alive
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)

@@ -9,8 +9,7 @@ import fake_links
 import fake_nodes
 import fake_results as fake
 import pytest
-from browser_helpers import assert_it_fits, browser, go_to, needs_chromium, opened
-from test_report_access import AXE, FIND
+from browser_helpers import AXE, FIND, assert_it_fits, browser, go_to, needs_chromium, opened
 
 from parabench.analysis.links import link_table
 from parabench.analysis.session import select_session

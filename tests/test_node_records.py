@@ -7,8 +7,8 @@ import fake_collectives as collectives
 import fake_nodes
 import fake_results as fake
 import pytest
-from fake_devices import gpu_case
-from test_report_machine import DEVICE, section
+from fake_devices import DEVICE, gpu_case
+from page_helpers import section
 
 from parabench.analysis.compare.across_facts import hardware_facts
 from parabench.analysis.compare.sides import differences, side_of

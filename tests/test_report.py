@@ -3,63 +3,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
-from html.parser import HTMLParser
 
 import fake_results as fake
 import pytest
-from page_helpers import unpacked
+from page_helpers import HOSTILE, Page, columns, data, figures
 
 from parabench.errors import UsageError
 from parabench.report.build import render, write_report
 from parabench.report.page import script_json
 from parabench.store.record import Failure, Finding, Status
-
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028&amp;"
-
-
-class Page(HTMLParser):
-    """What a browser would see: elements by id, and all text outside of scripts and style."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.words, self.scripts, self._open = [], [], [], ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self._open = tag
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag):
-        self._open = ""
-
-    def handle_data(self, data):
-        if self._open == "script":
-            self.scripts[-1] += data
-        elif self._open != "style":
-            self.words.append(data)
-
-    @property
-    def text(self):
-        return re.sub(r"\s+", " ", "".join(self.words))
-
-
-def figures(text):
-    return json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.S)[1])
-
-
-def data(text):
-    """What the page's script draws from, its tables as columns in full (what `script/data.js` does)."""
-    found = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
-    return {
-        name: columns(value) if isinstance(value, dict) and "n" in value else value for name, value in found.items()
-    }
-
-
-def columns(table):
-    return {name: unpacked(value, table["n"]) for name, value in table.items() if name != "n"}
 
 
 def why_empty(text):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from pathlib import Path
 
 import fake_collectives
 import fake_results as fake
 import pytest
-from browser_helpers import each_tab, needs_chromium, opened
-from test_report_anatomy import step
+from browser_helpers import AXE, FIND, each_tab, needs_chromium, opened
+from fake_results import step
 
 from parabench.analysis.compare.across import across
 from parabench.analysis.compare.gate import compare
@@ -21,9 +19,6 @@ from parabench.report.views import across as across_report
 from parabench.report.views import gate as compare_report
 from parabench.report.views import history as history_report
 
-_FOUND = importlib.util.find_spec("axe_playwright_python")
-AXE = Path(_FOUND.origin).with_name("axe.min.js") if _FOUND and _FOUND.origin else None
-
 pytestmark = [
     *needs_chromium,
     pytest.mark.skipif(
@@ -31,14 +26,6 @@ pytestmark = [
     ),
 ]
 
-# Of a figure its place is looked at; within there is one image with a name of its own.
-FIND = """async (only) => {
-  const found = await axe.run({ exclude: [".plot svg"] }, {
-    resultTypes: ["violations"], ...(only ? { runOnly: { type: "rule", values: only } } : {}),
-  });
-  return found.violations.filter(({ impact }) => impact === "serious" || impact === "critical")
-    .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html.slice(0, 160)).join(" | ")}`);
-}"""
 # What a dark page can do worse than a light one.
 OF_COLOUR = ["color-contrast", "link-in-text-block"]
 

@@ -23,7 +23,7 @@ from browser_helpers import (
     too_wide,
     unmarked,
 )
-from test_report_anatomy import step
+from fake_results import step
 
 from parabench.analysis.compare.across import across
 from parabench.analysis.compare.gate import compare

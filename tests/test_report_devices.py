@@ -7,8 +7,8 @@ import fake_results as fake
 import numpy as np
 import pandas as pd
 import pytest
-from fake_devices import BEGAN_S, device_samples, gpu_case, host_samples, read
-from test_report import Page
+from fake_devices import BEGAN_S, HOT, device_samples, gpu_case, gpu_launches, host_samples, read
+from page_helpers import Page
 
 from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.session import select_session
@@ -19,26 +19,7 @@ from parabench.report.data.case_columns import case_columns
 from parabench.report.figures import devices as figures_devices
 from parabench.report.sections import devices as sections_devices
 from parabench.report.spec import Section
-from parabench.store.record import MIB, NOT_SUPPORTED, DeviceSample, Launch, Status
-
-HOT = {"clock_event_reasons": lambda t: 0x20 * (2 <= t < 2.3)}
-
-
-def gpu_launches(blocks: int = 3) -> list[Launch]:
-    """Two cases on two devices each, the second of which throttles for three readings."""
-    launches = []
-    for block in range(blocks):
-        for bucket, step_s in ((1.0, 0.04), (25.0, 0.05)):
-            own = [DeviceSample(d, t, "used_bytes", 2e9, rank=d) for t in fake_devices.TICKS for d in (0, 1)]
-            devices = [*device_samples(0), *device_samples(1, **HOT), *own]
-            launches.append(
-                read(
-                    fake.launch(gpu_case(bucket_mib=bucket), step_s + 0.001 * block, block=block),
-                    devices,
-                    host_samples(),
-                )
-            )
-    return launches
+from parabench.store.record import MIB, NOT_SUPPORTED, DeviceSample, Status
 
 
 def seen(folder, launches) -> Evidence:

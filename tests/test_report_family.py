@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fake_results as fake
 import pytest
-from test_report import Page, data
+from page_helpers import Page, data
 
 from parabench.report.build import render
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import fake_results as fake
 import pytest
-from test_report import HOSTILE, Page
+from page_helpers import HOSTILE, Page
 
 from parabench.analysis.evidence import evidence
 from parabench.analysis.session import select_session

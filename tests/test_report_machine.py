@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import re
 
 import fake_collectives as collectives
 import fake_results as fake
 import pytest
+from fake_devices import DEVICE
+from page_helpers import section
 
 from parabench.analysis.compare.sides import differences, side_of
 from parabench.report.build import render
@@ -15,13 +16,6 @@ from parabench.store.record import DeviceSample
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 MODEL = {"parameters": 957184, "embedding_parameters": 131072, "layers": 4, "heads": 4, "head_dim": 32}
-DEVICE = {
-    "name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "compute_capability": "9.0", "power_limit_w": 700.0,
-    "power_default_w": 700.0, "power_max_w": 700.0, "sm_clock_hz": 345 * 10**6, "sm_clock_max_hz": 1980 * 10**6,
-    "memory_clock_hz": 3201 * 10**6, "memory_clock_max_hz": 3201 * 10**6, "mig": False, "ecc": True,
-    "pcie_generation": 5, "pcie_generation_max": 5, "pcie_width": 16, "pcie_width_max": 16, "cpus": "0-47",
-    "numa_node": 0, "reasons": {},
-}  # fmt: skip
 
 
 def four_gpus(**more):
@@ -76,12 +70,6 @@ def launches():
 
 def page(tmp_path, environment, runs=None):
     return render(fake.write(tmp_path / "r.db", launches() if runs is None else runs, environment=environment))
-
-
-def section(text, name):
-    """A section's words, tags and scripts left out."""
-    found = re.search(rf'<section id="{name}">(.*?)</section>', text, re.S)
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", found[1])))
 
 
 @pytest.fixture(scope="module")

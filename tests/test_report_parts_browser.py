@@ -5,8 +5,8 @@ from __future__ import annotations
 import fake_results as fake
 import pytest
 from browser_helpers import drawn, needs_chromium, opened
-from test_report_anatomy import step
-from test_report_devices import gpu_launches
+from fake_devices import gpu_launches
+from fake_results import step
 
 from parabench.report.build import write_report
 from parabench.store.record import MIB

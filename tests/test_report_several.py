@@ -25,8 +25,9 @@ from browser_helpers import (
     until,
 )
 from browser_helpers import browser as browser
+from fake_results import OOM
 from page_helpers import unpacked
-from test_compare_outputs import EVIL, OOM
+from schema_helpers import EVIL
 
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.outcome import Outcome

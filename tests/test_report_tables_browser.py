@@ -10,7 +10,7 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 from browser_helpers import choose, drawn, go_to, needs_chromium, opened, too_wide, until
-from test_report_anatomy import step
+from fake_results import step
 
 from parabench.analysis.session import select_session
 from parabench.plan.case import Case

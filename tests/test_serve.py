@@ -21,7 +21,7 @@ import pytest
 from browser_helpers import drawn, needs_chromium
 from click.testing import CliRunner
 from guard import GUARD_S
-from test_driver import end, signals_as_usual
+from process_helpers import end, signals_as_usual
 from werkzeug.test import Client
 
 from parabench.cli import main
