@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from parabench.plan.case import Case
 from parabench.plan.suite import load_suite
 from parabench.strategies import STRATEGIES
-from parabench.strategies.snippet import LINES, snippet
+from parabench.strategies.snippet import snippet
 
 
 def test_every_strategy_has_a_colour_of_its_own() -> None:
-    assert [name for name, entry in STRATEGIES.items() if entry.color is None] == []
+    lacking = [name for name, entry in STRATEGIES.items() if entry.color is None]
+    assert not lacking, f"strategies/__init__.py: give {', '.join(lacking)} color=..., one that no other has"
     assert len({entry.color for entry in STRATEGIES.values()}) == len(STRATEGIES)
 
 
 def test_every_strategy_has_its_lines_of_code() -> None:
-    assert [name for name in STRATEGIES if name not in LINES] == []
-    assert [name for name in LINES if name not in STRATEGIES] == []
+    lacking = [name for name, entry in STRATEGIES.items() if not entry.code]
+    assert not lacking, (
+        f"strategies/__init__.py: give {', '.join(lacking)} code=(...), the lines of a user's own script"
+    )
 
 
 def test_a_strategy_without_lines_says_where_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(LINES, "zero2")
+    monkeypatch.setitem(STRATEGIES, "zero2", replace(STRATEGIES["zero2"], code=()))
     assert "No line does zero2: how it is done stands in parabench/strategies/fsdp.py." in snippet(
         Case(strategy="zero2", world_size=2)
     )
@@ -29,4 +34,5 @@ def test_a_strategy_without_lines_says_where_to_read(monkeypatch: pytest.MonkeyP
 
 def test_the_suite_of_strategies_compares_all_of_them() -> None:
     compared = {name for sweep in load_suite("strategies").sweeps for name in sweep.axes["strategy"]}
-    assert {*STRATEGIES} - compared == set()
+    lacking = [name for name in STRATEGIES if name not in compared]
+    assert not lacking, f"suites/strategies.py: add sweep(strategy={lacking}, world_size=(2, 4))"

@@ -1,7 +1,5 @@
-"""The strategies: what must be known of each before anything is launched, and without torch.
-
-How a family of them is done stands in a module of its own beside this table.
-"""
+"""The strategies: what must be known of each before anything is launched, and without torch. How one is done stands in
+the module of its `target`."""
 
 from __future__ import annotations
 
@@ -52,7 +50,8 @@ class StrategyEntry(Entry):
     `local_forward`: a rank's forward communicates nothing. `ranked`: whether it may be an answer. `package`: what must
     be installed, as pip calls it. `memory`: what its ranks hold of the training state; None where that is not known.
     `calls`: {operation: whether it averages} of each group of ranks, as NCCL calls it; None where that is not known.
-    `color`: what it is drawn in on every page.
+    `color`: what it is drawn in on every page. `code`: the lines that do the same in a script of one's own, with
+    pieces that `snippet.py` fills in; where there are none it names the module to read.
     """
 
     axes: frozenset[str] = frozenset()
@@ -70,6 +69,7 @@ class StrategyEntry(Entry):
     memory: Formula | None = None
     calls: Mapping[Group, Mapping[str, bool]] | None = None
     color: str | None = None
+    code: tuple[str, ...] = ()
 
     @property
     def missing(self) -> str | None:
@@ -90,6 +90,11 @@ _PLAN = frozenset({"tensor_parallel"})
 _SUMS = {"allreduce": False}
 _SHARDS = {"allgather": False, "reducescatter": True}
 
+_NO_PARAMETER_SERVER = (
+    "# No line does {case.strategy}: PyTorch has no parameter server of this kind. How it is done stands in",
+    "# parabench/strategies/{case.strategy}.py.",
+)
+
 # DeepSpeed keeps flat copies of its own, which no formula counts.
 # Most colours are Okabe and Ito's and Tol's muted ones. Kin are near, but for those that would not be told apart.
 STRATEGIES: dict[str, StrategyEntry] = {
@@ -102,6 +107,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         one_rank_only=True,
         memory=memory.WHOLE,
         color="#999999",
+        code=("# One device: the model as it is.", "{step}"),
     ),
     "dp": StrategyEntry(
         target="parabench.strategies.data_parallel:dp",
@@ -112,6 +118,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         one_process=True,
         memory=memory.WHOLE,
         color="#777777",
+        code=("model = DataParallel(model, device_ids=list(range({case.world_size})))", "{step}"),
     ),
     "ddp": StrategyEntry(
         target="parabench.strategies.data_parallel:ddp",
@@ -123,6 +130,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.WHOLE,
         calls={Group.ALL: _SUMS},
         color="#0072B2",
+        code=("model = DistributedDataParallel(model{ddp_options})", "{step_no_sync}"),
     ),
     "zero1": StrategyEntry(
         target="parabench.strategies.data_parallel:zero1",
@@ -134,6 +142,13 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.ZERO1,
         calls={Group.ALL: {**_SUMS, "broadcast": False}},
         color="#56B4E9",
+        code=(
+            "model = DistributedDataParallel(model{ddp_options})",
+            "optimizer = ZeroRedundancyOptimizer(",
+            "    model.parameters(), AdamW, parameters_as_bucket_view=True, fused={case.fused}, lr=lr",
+            ")  # and your own settings",
+            "{backward_no_sync}",
+        ),
     ),
     "zero2": StrategyEntry(
         target="parabench.strategies.fsdp:zero2",
@@ -144,6 +159,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.ZERO2,
         calls={Group.ALL: _SHARDS},
         color="#E69F00",
+        code=("{flat_mesh}", "{sharded_once}"),
     ),
     "fsdp": StrategyEntry(
         target="parabench.strategies.fsdp:fsdp",
@@ -154,6 +170,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.FSDP,
         calls={Group.ALL: _SHARDS},
         color="#D55E00",
+        code=("{flat_mesh}", "{sharded}"),
     ),
     "hsdp": StrategyEntry(
         target="parabench.strategies.fsdp:hsdp",
@@ -164,6 +181,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.HSDP,
         calls={Group.NODE: _SHARDS, Group.ACROSS_NODES: {"allreduce": True}},
         color="#9467FF",
+        code=("{node_mesh}", "{sharded}"),
     ),
     "tp": StrategyEntry(
         target="parabench.strategies.tensor_parallel:tp",
@@ -176,6 +194,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.TENSOR,
         calls={Group.LAYERS: _SUMS},
         color="#009E73",
+        code=("{flat_mesh}", "{split_layers}", "{step}"),
     ),
     "tp_ddp": StrategyEntry(
         target="parabench.strategies.tensor_parallel:tp_ddp",
@@ -188,6 +207,13 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.TENSOR_GROUPS,
         calls={Group.LAYERS: _SUMS, Group.ACROSS_LAYERS: _SUMS},
         color="#44AA99",
+        code=(
+            "{tp_mesh}",
+            "{split_layers_inside}",
+            "# DDP takes plain tensors only: each rank's parts of the layers.",
+            'model = DistributedDataParallel(Parts(model){ddp_options}, process_group=mesh.get_group("dp"))',
+            "{step_no_sync}",
+        ),
     ),
     "tp_fsdp": StrategyEntry(
         target="parabench.strategies.tensor_parallel:tp_fsdp",
@@ -200,6 +226,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         memory=memory.TENSOR_FSDP,
         calls={Group.LAYERS: _SUMS, Group.ACROSS_LAYERS: _SHARDS},
         color="#66A61E",
+        code=("{tp_mesh}", "{split_layers_inside}", "{sharded_between}"),
     ),
     "pp": StrategyEntry(
         own_steps=True,
@@ -212,6 +239,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="activations and their gradients, from stage to stage, a micro-batch at a time",
         memory=memory.STAGE,
         color="#AA4499",
+        code=("{pipeline}",),
     ),
     "layer_split": StrategyEntry(
         own_steps=True,
@@ -223,6 +251,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         travels="activations and their gradients, from stage to stage, while all other ranks wait",
         memory=memory.STAGE,
         color="#CC79A7",
+        code=("{pipeline_of_one}",),
     ),
     "parameter_server": StrategyEntry(
         own_steps=True,
@@ -234,6 +263,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         local_forward=True,
         memory=memory.SERVING,
         color="#8C6D31",
+        code=_NO_PARAMETER_SERVER,
     ),
     "parameter_server_async": StrategyEntry(
         own_steps=True,
@@ -246,6 +276,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         local_forward=True,
         memory=memory.SERVING_ASYNC,
         color="#CC6677",
+        code=_NO_PARAMETER_SERVER,
     ),
     "local_only": StrategyEntry(
         own_steps=True,
@@ -259,6 +290,10 @@ STRATEGIES: dict[str, StrategyEntry] = {
         local_forward=True,
         memory=memory.WHOLE,
         color="#5F6CAF",
+        code=(
+            "# No line: without exchanging gradients ranks train apart. "
+            "It shows what communication could cost at most.",
+        ),
     ),
     **{
         f"deepspeed{stage}": StrategyEntry(
@@ -271,6 +306,18 @@ STRATEGIES: dict[str, StrategyEntry] = {
             local_forward=stage < 3,
             color=("#88CCEE", "#DDCC77", "#EE7733")[stage - 1],
             package="deepspeed",
+            code=(
+                "import deepspeed",
+                "config = {{",
+                '    "train_micro_batch_size_per_gpu": {rank_batch},',
+                '    "gradient_accumulation_steps": {case.grad_accumulation},',
+                f'    "zero_optimization": {{{{"stage": {stage}}}}},',
+                '    "zero_allow_untested_optimizer": True,',
+                "}}",
+                "{optimizer}",
+                "model, optimizer, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)",
+                "# In the loop: model.backward(loss) and model.step().",
+            ),
         )
         for stage, what, travels in (
             (1, "optimizer state", "gradients, all-reduced; updated parameters, gathered"),

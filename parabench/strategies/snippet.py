@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from parabench.collectives.nccl import is_nccls, nccl_environment
 from parabench.machine import accelerator
@@ -14,32 +15,30 @@ from parabench.strategies import STRATEGIES, entry_of
 BLOCKS = "blocks: your model's repeated layers"
 SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
 
-# Where a name that a line uses comes from.
+# Where a name that a line uses comes from. A strategy's lines may have imports of their own.
 IMPORTS = {
-    "AdamW": "from torch.optim import AdamW",
-    "DataLoader": "from torch.utils.data import DataLoader",
-    "DataParallel": "from torch.nn import DataParallel",
-    "DistributedDataParallel": "from torch.nn.parallel import DistributedDataParallel",
-    "DistributedSampler": "from torch.utils.data import DistributedSampler",
-    "MixedPrecisionPolicy": "from torch.distributed.fsdp import MixedPrecisionPolicy",
-    "Parts": "from parabench.strategies.tensor_parallel import Parts",
-    "PipelineStage": "from torch.distributed.pipelining import PipelineStage",
-    "RowwiseParallel": "from torch.distributed.tensor.parallel import RowwiseParallel",
-    "Schedule1F1B": "from torch.distributed.pipelining import Schedule1F1B",
-    "ScheduleGPipe": "from torch.distributed.pipelining import ScheduleGPipe",
-    "ScheduleInterleaved1F1B": "from torch.distributed.pipelining import ScheduleInterleaved1F1B",
-    "Shard": "from torch.distributed.tensor import Shard",
-    "ZeroRedundancyOptimizer": "from torch.distributed.optim import ZeroRedundancyOptimizer",
-    "checkpoint": "from torch.utils.checkpoint import checkpoint",
-    "deepspeed": "import deepspeed",
+    name: f"from {module} import {name}"
+    for module, names in {
+        "contextlib": ("nullcontext",),
+        "functools": ("partial",),
+        "parabench.strategies.fsdp": ("group_blocks",),
+        "parabench.strategies.tensor_parallel": ("Parts",),
+        "torch.distributed.device_mesh": ("init_device_mesh",),
+        "torch.distributed.fsdp": ("MixedPrecisionPolicy", "fully_shard"),
+        "torch.distributed.optim": ("ZeroRedundancyOptimizer",),
+        "torch.distributed.pipelining": ("PipelineStage", *SCHEDULES.values()),
+        "torch.distributed.tensor": ("Shard",),
+        "torch.distributed.tensor.parallel": ("RowwiseParallel", "parallelize_module"),
+        "torch.nn": ("DataParallel",),
+        "torch.nn.parallel": ("DistributedDataParallel",),
+        "torch.optim": ("AdamW",),
+        "torch.utils.checkpoint": ("checkpoint",),
+        "torch.utils.data": ("DataLoader", "DistributedSampler"),
+    }.items()
+    for name in names
+} | {
     "dist": "import torch.distributed as dist",
-    "fully_shard": "from torch.distributed.fsdp import fully_shard",
-    "group_blocks": "from parabench.strategies.fsdp import group_blocks",
-    "init_device_mesh": "from torch.distributed.device_mesh import init_device_mesh",
-    "nullcontext": "from contextlib import nullcontext",
     "os": "import os",
-    "parallelize_module": "from torch.distributed.tensor.parallel import parallelize_module",
-    "partial": "from functools import partial",
     "torch": "import torch",
     "use": "from parabench.collectives.join import leave, use",
 }
@@ -52,10 +51,11 @@ def snippet(case: Case) -> str:
     however it is made parallel (model, data, precision, learning rate) is not repeated, nor what is at its default.
     Where there is no such line a comment says why.
     """
-    code = [*_algorithm(case), *_means(case), *LINES.get(case.strategy, _no_line)(case), *_data(case)]
+    lines = [*_algorithm(case), *_means(case), *_strategy(case), *_data(case)]
+    code = [line for line in lines if not line.startswith(("import ", "from "))]
     used = set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", "\n".join(line.partition("#")[0] for line in code)))
-    lines = {IMPORTS[name] for name in used & IMPORTS.keys()}
-    imports = sorted(lines, key=lambda line: (line.startswith("from"), line))
+    needed = {IMPORTS[name] for name in used & IMPORTS.keys()} | set(lines).difference(code)
+    imports = sorted(needed, key=lambda line: (line.startswith("from"), line))
     return "\n".join([*imports, *([""] if imports else []), *code])
 
 
@@ -99,100 +99,32 @@ def _data(case: Case) -> list[str]:
     return [*before, f"loader = DataLoader(dataset, batch_size={rows}, {', '.join(options)})"] if options else []
 
 
-def _single(case: Case) -> list[str]:
-    return ["# One device: the model as it is.", *_optimizer(case), *_accumulated(case)]
+def _strategy(case: Case) -> list[str]:
+    """The lines of the strategy's entry, each `{piece}` in its place: of a case's own, `{case.world_size}`, or of
+    PIECES. One that comes to nothing is left out."""
+    if case.strategy not in STRATEGIES:
+        return [f"# {case.strategy} is your own: it wraps the model as {case.strategy}(model, context) does."]
+    entry = STRATEGIES[case.strategy]
+    if not entry.code:
+        module = entry.target.partition(":")[0].replace(".", "/")
+        return [f"# No line does {case.strategy}: how it is done stands in {module}.py."]
+    filled = "\n".join(line.format_map(_Filled(case=case)) for line in entry.code)
+    return [line for line in filled.splitlines() if line]
 
 
-def _dp(case: Case) -> list[str]:
-    line = f"model = DataParallel(model, device_ids=list(range({case.world_size})))"
-    return [line, *_optimizer(case), *_accumulated(case)]
+class _Filled(dict[str, Any]):
+    """A case and its PIECES, each made when a line asks for it."""
+
+    def __missing__(self, piece: str) -> str:
+        return PIECES[piece](self["case"])
 
 
-def _ddp(case: Case) -> list[str]:
-    return [f"model = {_replicated(case, 'model')}", *_optimizer(case), *_accumulated(case, _no_sync(case))]
-
-
-def _replicated(case: Case, module: str, *further: str) -> str:
+def _ddp_options(case: Case) -> str:
     options = ["device_ids=[device]"] if case.device == accelerator.TYPE else []
     options += [] if case.bucket_mib is None else [f"bucket_cap_mb={_number(case.bucket_mib)}"]
     flags = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
     options += [f"{flag}=True" for flag in flags if getattr(case, flag)]
-    return f"DistributedDataParallel({', '.join([module, *options, *further])})"
-
-
-def _zero1(case: Case) -> list[str]:
-    return [
-        f"model = {_replicated(case, 'model')}",
-        "optimizer = ZeroRedundancyOptimizer(",
-        f"    model.parameters(), AdamW, parameters_as_bucket_view=True, fused={case.fused}, lr=lr",
-        ")  # and your own settings",
-        *_accumulated(case, _no_sync(case)),
-    ]
-
-
-def _fsdp(case: Case) -> list[str]:
-    return [_mesh(case), *_sharded(case, "mesh")]
-
-
-def _zero2(case: Case) -> list[str]:
-    return [_mesh(case), *_sharded(case, "mesh", reshard=False)]
-
-
-def _hsdp(case: Case) -> list[str]:
-    return [_mesh(case, case.ranks_per_node or case.world_size, "replicate", "shard"), *_sharded(case, "mesh")]
-
-
-def _sharded(case: Case, mesh: str, *, reshard: bool = True) -> list[str]:
-    units = "blocks" if case.bucket_mib is None else f"group_blocks(blocks, {_number(case.bucket_mib)})"
-    policy, options = [], f"mesh={mesh}"
-    if narrow := case.arithmetic.autocast:
-        policy = [f"policy = MixedPrecisionPolicy(param_dtype=torch.{narrow}, reduce_dtype=torch.float32)"]
-        options += ", mp_policy=policy"
-    return [
-        *policy,
-        f"for unit in {units}:  # {BLOCKS}",
-        f"    fully_shard(unit, {options}, reshard_after_forward={reshard})",
-        f"fully_shard(model, {options}{'' if reshard else ', reshard_after_forward=False'})",
-        *_optimizer(case),
-        *_accumulated(case, (f"model.set_requires_gradient_sync(i == {case.grad_accumulation - 1})",)),
-    ]
-
-
-def _tp(case: Case) -> list[str]:
-    return [_mesh(case), *_split(case, "mesh"), *_optimizer(case), *_accumulated(case)]
-
-
-def _tp_ddp(case: Case) -> list[str]:
-    group = 'process_group=mesh.get_group("dp")'
-    return [
-        *_grid(case),
-        "# DDP takes plain tensors only: each rank's parts of the layers.",
-        f"model = {_replicated(case, 'Parts(model)', group)}",
-        *_optimizer(case),
-        *_accumulated(case, _no_sync(case)),
-    ]
-
-
-def _tp_fsdp(case: Case) -> list[str]:
-    return [*_grid(case), *_sharded(case, 'mesh["dp"]')]
-
-
-def _grid(case: Case) -> list[str]:
-    return [_mesh(case, case.tp_size or case.world_size, "dp", "tp"), *_split(case, 'mesh["tp"]')]
-
-
-def _split(case: Case, mesh: str) -> list[str]:
-    """Tensor parallel by a plan of the user's own: which layers there are, only its model knows."""
-    into, out = "ColwiseParallel()", "RowwiseParallel()"
-    if case.sequence_parallel:
-        into, out = "ColwiseParallel(input_layouts=Shard(1))", "RowwiseParallel(output_layouts=Shard(1))"
-    lines = [
-        "# plan: {name of a layer: its style}, of your own model: for what leads into a block's attention and MLP",
-        f"# {into}, for what leads out of them {out}{', for its norms SequenceParallel()' * case.sequence_parallel}.",
-    ]
-    if case.split == "dimension":
-        lines.append("plan[first] = RowwiseParallel(input_layouts=Shard(-1))  # the layer that takes split features")
-    return [*lines, f"parallelize_module(model, {mesh}, plan)"]
+    return "".join(f", {option}" for option in options)
 
 
 def _mesh(case: Case, inside: int | None = None, *names: str) -> str:
@@ -203,15 +135,37 @@ def _mesh(case: Case, inside: int | None = None, *names: str) -> str:
     return f"mesh = init_device_mesh({device}, ({case.world_size // inside}, {inside}), mesh_dim_names=({called}))"
 
 
-def _pp(case: Case) -> list[str]:
-    return _pipeline(case, case.schedule, str(case.microbatches or "microbatches"))
+def _sharded(case: Case, mesh: str = "mesh", *, reshard: bool = True) -> str:
+    units = "blocks" if case.bucket_mib is None else f"group_blocks(blocks, {_number(case.bucket_mib)})"
+    policy, options = [], f"mesh={mesh}"
+    if narrow := case.arithmetic.autocast:
+        policy = [f"policy = MixedPrecisionPolicy(param_dtype=torch.{narrow}, reduce_dtype=torch.float32)"]
+        options += ", mp_policy=policy"
+    lines = [
+        *policy,
+        f"for unit in {units}:  # {BLOCKS}",
+        f"    fully_shard(unit, {options}, reshard_after_forward={reshard})",
+        f"fully_shard(model, {options}{'' if reshard else ', reshard_after_forward=False'})",
+        _step(case, f"model.set_requires_gradient_sync(i == {case.grad_accumulation - 1})"),
+    ]
+    return "\n".join(lines)
 
 
-def _layer_split(case: Case) -> list[str]:
-    return _pipeline(case, "gpipe", "1")
+def _split_layers(case: Case, mesh: str = "mesh") -> str:
+    """Tensor parallel by a plan of the user's own: which layers there are, only its model knows."""
+    into, out = "ColwiseParallel()", "RowwiseParallel()"
+    if case.sequence_parallel:
+        into, out = "ColwiseParallel(input_layouts=Shard(1))", "RowwiseParallel(output_layouts=Shard(1))"
+    lines = [
+        "# plan: {name of a layer: its style}, of your own model: for what leads into a block's attention and MLP",
+        f"# {into}, for what leads out of them {out}{', for its norms SequenceParallel()' * case.sequence_parallel}.",
+    ]
+    if case.split == "dimension":
+        lines.append("plan[first] = RowwiseParallel(input_layouts=Shard(-1))  # the layer that takes split features")
+    return "\n".join([*lines, f"parallelize_module(model, {mesh}, plan)"])
 
 
-def _pipeline(case: Case, schedule: str, microbatches: str) -> list[str]:
+def _pipeline(case: Case, schedule: str, microbatches: str) -> str:
     ranks = case.world_size
     stages = ranks * (2 if schedule == "interleaved" else 1)
     run = f"PipelineStage(part, rank, {stages}, device)"
@@ -219,76 +173,48 @@ def _pipeline(case: Case, schedule: str, microbatches: str) -> list[str]:
     if schedule == "interleaved":
         run = f"[PipelineStage(parts[i], i, {stages}, device) for i in (rank, rank + {ranks})]"
         what = f"parts: your model's layers as {stages} stages, as even as can be, the first with the embedding."
-    return [
+    lines = [
         f"# {what}",
         "# A weight that two stages share (a tied embedding) needs their gradients added up after each step.",
         f"schedule = {SCHEDULES[schedule]}({run}, {microbatches}, loss_fn=loss_of)",
-        *_optimizer(case, "parts" if schedule == "interleaved" else "part"),
+        _optimizer(case, "parts" if schedule == "interleaved" else "part"),
         "fed = [inputs] if rank == 0 else []",
         f"seen = targets if rank == {ranks - 1} else None",
         "schedule.step(*fed, target=seen)  # forward and backward",
     ]
+    return "\n".join(lines)
 
 
-def _deepspeed(case: Case) -> list[str]:
-    return [
-        "config = {",
-        f'    "train_micro_batch_size_per_gpu": {case.global_batch // case.batch_parts},',
-        f'    "gradient_accumulation_steps": {case.grad_accumulation},',
-        f'    "zero_optimization": {{"stage": {case.strategy.removeprefix("deepspeed")}}},',
-        '    "zero_allow_untested_optimizer": True,',
-        "}",
-        *_optimizer(case),
-        "model, optimizer, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)",
-        "# In the loop: model.backward(loss) and model.step().",
-    ]
-
-
-def _parameter_server(case: Case) -> list[str]:
-    return [
-        f"# No line does {case.strategy}: PyTorch has no parameter server of this kind. How it is done stands in",
-        f"# parabench/strategies/{case.strategy}.py.",
-    ]
-
-
-def _local_only(case: Case) -> list[str]:
-    return [
-        "# No line: without exchanging gradients ranks train apart. It shows what communication could cost at most."
-    ]
-
-
-def _no_line(case: Case) -> list[str]:
-    if case.strategy in STRATEGIES:
-        module = STRATEGIES[case.strategy].target.partition(":")[0].replace(".", "/")
-        return [f"# No line does {case.strategy}: how it is done stands in {module}.py."]
-    return [f"# {case.strategy} is your own: it wraps the model as {case.strategy}(model, context) does."]
-
-
-def _optimizer(case: Case, parameters: str = "model") -> list[str]:
+def _optimizer(case: Case, parameters: str = "model") -> str:
     if case.fused == DEFAULTS["fused"]:
-        return []
-    return [f"optimizer = AdamW({parameters}.parameters(), lr=lr, fused={case.fused})  # and your own settings"]
+        return ""
+    return f"optimizer = AdamW({parameters}.parameters(), lr=lr, fused={case.fused})  # and your own settings"
 
 
-def _accumulated(case: Case, reducing: tuple[str, ...] = ()) -> list[str]:
-    """A rank's batch in parts, one after the other. `reducing` are lines that hold back what only the last part's
-    backward needs to reduce; the last of them may open a block."""
+def _step(case: Case, reducing: str = "") -> str:
+    return "\n".join((_optimizer(case), _backward(case, reducing)))
+
+
+def _backward(case: Case, reducing: str) -> str:
+    """A rank's batch in parts, one after the other. `reducing` is a line that holds back what only the last part's
+    backward needs to reduce; it may open a block."""
     parts = case.grad_accumulation
     if parts == 1:
-        return []
-    held = reducing if case.no_sync else ()
-    indent = "        " if held and held[-1].endswith(":") else "    "
-    return [
+        return ""
+    held = reducing if case.no_sync else ""
+    indent = "        " if held.endswith(":") else "    "
+    lines = [
         f"for i, (some, theirs) in enumerate(zip(inputs.chunk({parts}), targets.chunk({parts}))):",
-        *(f"    {line}" for line in held),
+        *([f"    {held}"] if held else []),
         f"{indent}(loss_of(model(some), theirs) / {parts}).backward()",
     ]
+    return "\n".join(lines)
 
 
-def _no_sync(case: Case) -> tuple[str, ...]:
+def _no_sync(case: Case) -> str:
     # A static graph is learnt in the very first backward, which must reduce (strategies/data_parallel.py).
     first = " or step == i == 0" if case.static_graph else ""
-    return (f"with nullcontext() if i == {case.grad_accumulation - 1}{first} else model.no_sync():",)
+    return f"with nullcontext() if i == {case.grad_accumulation - 1}{first} else model.no_sync():"
 
 
 def _number(value: float) -> str:
@@ -296,21 +222,22 @@ def _number(value: float) -> str:
     return repr(int(value)) if value.is_integer() else repr(value)
 
 
-LINES: dict[str, Callable[[Case], list[str]]] = {
-    "single": _single,
-    "dp": _dp,
-    "ddp": _ddp,
-    "zero1": _zero1,
-    "zero2": _zero2,
-    "fsdp": _fsdp,
-    "hsdp": _hsdp,
-    "tp": _tp,
-    "tp_ddp": _tp_ddp,
-    "tp_fsdp": _tp_fsdp,
-    "pp": _pp,
-    "layer_split": _layer_split,
-    "parameter_server": _parameter_server,
-    "parameter_server_async": _parameter_server,
-    "local_only": _local_only,
-    **{name: _deepspeed for name in STRATEGIES if name.startswith("deepspeed")},
+# What stands for `{name}` in the lines of a strategy's entry.
+PIECES: dict[str, Callable[[Case], str]] = {
+    "optimizer": _optimizer,
+    "step": _step,
+    "step_no_sync": lambda case: _step(case, _no_sync(case)),
+    "backward_no_sync": lambda case: _backward(case, _no_sync(case)),
+    "rank_batch": lambda case: str(case.global_batch // case.batch_parts),
+    "ddp_options": _ddp_options,
+    "flat_mesh": _mesh,
+    "node_mesh": lambda case: _mesh(case, case.ranks_per_node or case.world_size, "replicate", "shard"),
+    "tp_mesh": lambda case: _mesh(case, case.tp_size or case.world_size, "dp", "tp"),
+    "sharded": _sharded,
+    "sharded_once": lambda case: _sharded(case, reshard=False),
+    "sharded_between": lambda case: _sharded(case, 'mesh["dp"]'),
+    "split_layers": _split_layers,
+    "split_layers_inside": lambda case: _split_layers(case, 'mesh["tp"]'),
+    "pipeline": lambda case: _pipeline(case, case.schedule, str(case.microbatches or "microbatches")),
+    "pipeline_of_one": lambda case: _pipeline(case, "gpipe", "1"),
 }
