@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from parabench import Model
-from parabench.probes.backend_calls import NativeCalls
+from parabench.probes.backend_calls import native_calls
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import single
 
@@ -209,7 +209,7 @@ def works_that_are_none(rank: int, size: int) -> Iterator[str]:
 
     tensor, gathered = torch.full((4,), rank + 1.0), torch.empty(4 * size)
     observer: Any = Nobody()
-    with NativeCalls(observer, "cpu"):
+    with native_calls(observer, "cpu"):
         dist.all_reduce(tensor)
         dist.all_reduce(tensor, async_op=True)
         dist.all_gather_into_tensor(gathered, tensor)

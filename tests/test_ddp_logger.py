@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fake_results as fake
@@ -17,7 +18,8 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.ddp import USUAL_RATE, DdpLogger
+from parabench.probes import ProbeReport, ddp
+from parabench.probes.ddp import USUAL_RATE, DdpLoggerProbe
 from parabench.probes.step_clock import Moments
 from parabench.store.record import CollectiveSample, Launch, Phase, Span, Status
 
@@ -101,26 +103,40 @@ class FakeDdp:
         self._hook(self, (), None)
 
 
-def test_the_last_step_is_logged_when_it_is_over_and_then_as_seldom_as_before() -> None:
-    module: Any = FakeDdp({"iteration": 12, "forward_compute_time": 2_000_000, "backward_compute_time": 0})
+def probed(monkeypatch: pytest.MonkeyPatch, module: Any, moments: Moments) -> DdpLoggerProbe:
+    monkeypatch.setattr(ddp, "only_ddp", lambda of: of)
+    clock = SimpleNamespace(moments=moments, begins=lambda: [5.0, 6.0, 7.0])
+    rank: Any = SimpleNamespace(module=module, clock=clock)
+    return DdpLoggerProbe(rank)
+
+
+def reported(probe: DdpLoggerProbe) -> dict[str, Any]:
+    report = ProbeReport()
+    probe.report(report)
+    return report.rank_facts
+
+
+def test_the_last_step_is_logged_when_it_is_over_and_then_as_seldom_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = FakeDdp({"iteration": 12, "forward_compute_time": 2_000_000, "backward_compute_time": 0})
     moments = Moments(torch.device("cpu"))
     moments.now = iter([5.5, 6.5]).__next__
-    logger = DdpLogger(module, moments)
-    module.forward()
-    module.forward()
-    logger.stop()
+    probe, clock = probed(monkeypatch, module, moments), SimpleNamespace()
+    with probe.instrumented(clock) as marked:
+        assert marked is clock
+        module.forward()
+        module.forward()
     assert module.asked == [1, "unhooked", "logged", USUAL_RATE]
-    assert logger.last_step([5.0, 6.0, 7.0]) == {
+    assert reported(probe)["ddp_logger"] == {
         "step": 1, "iteration": 12, "forward_end_s": 6.5, "forward_s": 0.002,
         "backward_s": None, "communication_s": None, "overlap_s": None,
     }  # fmt: skip
 
 
-def test_a_logger_that_saw_no_step_tells_nothing() -> None:
-    module: Any = FakeDdp({})
-    logger = DdpLogger(module, Moments(torch.device("cpu")))
-    logger.stop()
-    assert logger.last_step([5.0, 6.0]) == {}
+def test_a_logger_that_saw_no_step_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = probed(monkeypatch, FakeDdp({}), Moments(torch.device("cpu")))
+    with probe.instrumented(SimpleNamespace()):
+        pass
+    assert reported(probe) == {}
 
 
 STEP = 7

@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup
 from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
 from parabench.probes import ProbeReport
-from parabench.probes.backend_calls import CoalescedCalls, NativeCalls, StreamWaits
+from parabench.probes.backend_calls import coalesced_calls, key_of, stream_waits
 from parabench.probes.collective_calls import Recorder, enable_nccl_timing, is_nccl
 from parabench.probes.communication import CommunicationProbe
 from parabench.probes.step_clock import Moments
@@ -129,7 +129,7 @@ def coalesced(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> 
         assert bench.call(lambda: None, "recv") is None
         return ProcessGroup._end_coalescing(group, CUDA)
 
-    return CoalescedCalls(bench.recorder), make
+    return coalesced_calls(bench.recorder), make
 
 
 def test_messages_that_nccl_sends_together_end_when_somebody_had_to_wait(
@@ -161,7 +161,7 @@ def test_messages_that_were_over_before_are_put_where_they_were_called(
 
 def test_c10ds_coalescing_is_its_own_again_afterwards(bench: Bench) -> None:
     before = ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
-    with CoalescedCalls(bench.recorder):
+    with coalesced_calls(bench.recorder):
         assert ProcessGroup._end_coalescing is not before[1]
     assert (ProcessGroup._start_coalescing, ProcessGroup._end_coalescing) == before
 
@@ -171,7 +171,7 @@ def test_the_trainings_stream_stands_still_for_events_as_fsdp2_waits(bench: Benc
     own = device.stream_type.wait_event
     side = device.stream_type()
     side.time = 7.0
-    with StreamWaits(bench.recorder):
+    with stream_waits(bench.recorder):
         device.computes(2.0)
         device.compute.wait_event(side.record_event())
         device.computes(1.0)
@@ -224,9 +224,7 @@ def test_a_group_without_a_backend_for_the_device_is_not_nccls() -> None:
 
 
 def test_an_operator_is_called_by_the_key_of_its_tensors_device() -> None:
-    observer: Any = None
-    watching = NativeCalls(observer, "cuda")
     with FakeTensorMode():
         on_device = torch.empty(1, device="cuda")
-    keys = [watching._key(arguments) for arguments in (([torch.zeros(1)], 3), ([[on_device]],), (7,))]
+    keys = [key_of(arguments, "cuda") for arguments in (([torch.zeros(1)], 3), ([[on_device]],), (7,))]
     assert keys == [torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CUDA]

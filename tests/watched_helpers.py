@@ -14,7 +14,7 @@ import torch.distributed._functional_collectives as functional
 
 from parabench import Model
 from parabench.collectives.process_group import groups
-from parabench.probes.backend_calls import NativeCalls
+from parabench.probes.backend_calls import native_calls
 from parabench.probes.collective_calls import Call, Recorder
 from parabench.probes.step_clock import Moments
 from parabench.strategies.base import ParallelModel, StrategyContext
@@ -94,7 +94,7 @@ def check_every_way(rank: int, size: int) -> Iterator[str]:
     for name, (ops, total, call) in WAYS.items():
         recorder = Recorder(Moments(CPU), CPU, "native")
         call(rank, size)
-        with NativeCalls(recorder, "cpu"):
+        with native_calls(recorder, "cpu"):
             for group in groups:
                 group.observer = recorder
             before = time.perf_counter()
@@ -129,7 +129,7 @@ def check_nothing_is_kept(rank: int, size: int) -> Iterator[str]:
     """What calls finished is freed while they are watched, not after."""
     recorder = Recorder(Moments(CPU), CPU, "native")
     process = psutil.Process()
-    with NativeCalls(recorder, "cpu"):
+    with native_calls(recorder, "cpu"):
         before = 0
         for turn in range(60):
             if turn == 20:  # what the allocator and gloo keep for good is there
@@ -148,7 +148,7 @@ def check_the_results(rank: int, size: int) -> Iterator[str]:
     """Watching changes no result; a group of one's own is known by its ranks."""
     recorder = Recorder(Moments(CPU), CPU, "native")
     alone = dist.new_group([rank], use_local_synchronization=True)
-    with NativeCalls(recorder, "cpu"):
+    with native_calls(recorder, "cpu"):
         for group in groups:
             group.observer = recorder
         total = torch.arange(5.0) + rank

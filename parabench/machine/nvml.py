@@ -51,59 +51,29 @@ class Counts:
 
 @dataclass(frozen=True)
 class Reading:
-    """One call, and the metrics that it gives. `asks` are tried in order until the device supports one.
+    """One call, and the metrics that it gives; of `Counts` the metrics are what they grew by in a second.
 
-    `rate`: the calls give `Counts`, and the metrics are what they grew by in a second. `every`: it is made at each so
-    many readings, because what it reads seldom changes, or is slow to read.
+    `asks` are tried in order until the device supports one. `every`: it is made at each so many readings, because what
+    it reads seldom changes, or is slow to read.
     """
 
     metrics: tuple[str, ...]
     asks: tuple[Callable[[Any], Numbers | Counts], ...]
-    rate: bool = False
     every: int = 1
 
 
-def _memory(handle: Any) -> Numbers:
-    return (float(pynvml.nvmlDeviceGetMemoryInfo(handle).used),)
+def _reading(metric: str, *asks: Callable[[Any], float], every: int = 1) -> Reading:
+    """A reading of one metric."""
 
+    def numbers(ask: Callable[[Any], float]) -> Callable[[Any], Numbers]:
+        return lambda handle: (float(ask(handle)),)
 
-def _energy(handle: Any) -> Numbers:
-    return (pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3,)  # mJ
-
-
-def _power_now(handle: Any) -> Numbers:
-    return (_fields(handle, pynvml.NVML_FI_DEV_POWER_INSTANT)[0] / 1e3,)  # mW
-
-
-def _power(handle: Any) -> Numbers:
-    """On most devices since Ampere the mean of the last second."""
-    return (pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,)  # mW
+    return Reading((metric,), tuple(map(numbers, asks)), every)
 
 
 def _utilization(handle: Any) -> Numbers:
     rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
     return rates.gpu / 100, rates.memory / 100
-
-
-def _temperature(handle: Any) -> Numbers:
-    return (float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),)
-
-
-def _sm_clock(handle: Any) -> Numbers:
-    return (pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6,)  # MHz
-
-
-def _memory_clock(handle: Any) -> Numbers:
-    return (pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM) * 1e6,)  # MHz
-
-
-def _clock_events(handle: Any) -> Numbers:
-    return (float(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),)
-
-
-def _clock_events_before(handle: Any) -> Numbers:
-    """The same bits, by the name that drivers before 535 know."""
-    return (float(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),)
 
 
 def _pcie(handle: Any) -> Counts:
@@ -130,12 +100,8 @@ def _ecc(handle: Any) -> Numbers:
     return tuple(float(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)) for kind in kinds)
 
 
-def _fields(handle: Any, *names: Any) -> Numbers:
-    """The values of NVML's fields, each a number or a pair with its scope."""
-    return _numbers(_values(handle, *names))
-
-
 def _values(handle: Any, *names: Any) -> list[Any]:
+    """NVML's fields, each asked for by its number or by a pair with its scope."""
     values = []
     for field in pynvml.nvmlDeviceGetFieldValues(handle, list(names)):
         if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # a field that this driver has never heard of
@@ -159,18 +125,37 @@ def _period(values: Iterable[Any]) -> float:
 # of the last second, and what moves slowly are read once a second: with all of eight devices, a reading has 100 ms.
 SELDOM = 10
 
+# NVML counts energy in mJ, power in mW, clocks in MHz and utilization in percent.
 READINGS = (
-    Reading(("used_bytes",), (_memory,)),
-    Reading(("energy_j",), (_energy,)),
-    Reading(("power_w",), (_power_now, _power)),
+    _reading("used_bytes", lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle).used),
+    _reading("energy_j", lambda handle: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3),
+    _reading(
+        "power_w",
+        lambda handle: _numbers(_values(handle, pynvml.NVML_FI_DEV_POWER_INSTANT))[0] / 1e3,
+        # On most devices since Ampere the mean of the last second.
+        lambda handle: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+    ),
     # A clock is judged by the reasons that were read just before it.
-    Reading(("clock_event_reasons",), (_clock_events, _clock_events_before)),
-    Reading(("sm_clock_hz",), (_sm_clock,)),
-    Reading(("memory_clock_hz",), (_memory_clock,), every=SELDOM),
+    _reading(
+        "clock_event_reasons",
+        lambda handle: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+        # The same bits, by the name that drivers before 535 know.
+        lambda handle: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+    ),
+    _reading("sm_clock_hz", lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6),
+    _reading(
+        "memory_clock_hz",
+        lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM) * 1e6,
+        every=SELDOM,
+    ),
     Reading(("gpu_utilization", "memory_utilization"), (_utilization,), every=SELDOM),
-    Reading(("temperature_c",), (_temperature,), every=SELDOM),
-    Reading(("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"), (_pcie,), rate=True),
-    Reading(("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), (_nvlink,), rate=True),
+    _reading(
+        "temperature_c",
+        lambda handle: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
+        every=SELDOM,
+    ),
+    Reading(("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"), (_pcie,)),
+    Reading(("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), (_nvlink,)),
     Reading(("ecc_corrected", "ecc_uncorrected"), (_ecc,), every=SELDOM),
 )
 

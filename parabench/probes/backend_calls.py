@@ -12,7 +12,8 @@ threads free tensors, for which they want that lock, while they hold the one tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,115 +48,103 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
     "barrier": ("barrier", None),
 }
 
-
 # In every call's keys, whatever mode it is made in; c10d has nothing there.
 ABOVE = "BackendSelect"
 
 
-class NativeCalls:
+@contextmanager
+def native_calls(observer: Observer, device_type: str) -> Iterator[None]:
     """While its block runs, `observer` follows every call of an operator above; a call without a tensor is one on
     `device_type`."""
-
-    def __init__(self, observer: Observer, device_type: str) -> None:
-        self._observer = observer
-        self._device_type = device_type
-
-    def __enter__(self) -> NativeCalls:
-        self._library = torch.library.Library("c10d", "IMPL")
-        for name in OPERATORS:
-            self._library.impl(name, self._watched(name), ABOVE)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._library._destroy()
-
-    def _key(self, arguments: Sequence[Any]) -> Any:
-        """Of the kernel that c10d would have called: that of the tensors' device. A group may serve several."""
-        types = (each.device.type for each in tree_leaves(arguments) if isinstance(each, torch.Tensor))
-        return getattr(torch._C.DispatchKey, next(types, self._device_type).upper())
-
-    def _watched(self, name: str) -> Callable[..., Any]:
-        op, buffer = OPERATORS[name]
-        operator = getattr(torch.ops.c10d, name).default
-        names = [argument.name for argument in operator._schema.arguments]
-        group_at = names.index("process_group")
-        async_at = names.index("async_op") if "async_op" in names else len(names)
-
-        def watched(*arguments: Any) -> Any:
-            returned: Any = None
-
-            def call() -> Any:
-                nonlocal returned
-                returned = operator._op_dk(self._key(arguments), *arguments)
-                work = returned[-1] if isinstance(returned, tuple) else returned
-                return Work.unbox(work)
-
-            group = ProcessGroup.unbox(arguments[group_at])
-            results = [] if buffer is None else tree_leaves(arguments[buffer])
-            # Arguments at their default are left out, and asynchronous is the default.
-            waits = async_at < len(arguments) and not arguments[async_at]
-            work = self._observer.follow(op, group, results, call, waits=waits)
-            if work is None:  # NCCL's, of a call that is made together with others, or that its caller waits for
-                return returned
-            return (*returned[:-1], work.boxed()) if isinstance(returned, tuple) else work.boxed()
-
-        return watched
+    library = torch.library.Library("c10d", "IMPL")
+    for name in OPERATORS:
+        library.impl(name, _watched(name, observer, device_type), ABOVE)
+    try:
+        yield
+    finally:
+        library._destroy()
 
 
-class CoalescedCalls:
+def key_of(arguments: Sequence[Any], device_type: str) -> Any:
+    """The dispatch key of the kernel that c10d would have called: that of the tensors' device, `device_type` where
+    there is no tensor. A group may serve several."""
+    types = (each.device.type for each in tree_leaves(arguments) if isinstance(each, torch.Tensor))
+    return getattr(torch._C.DispatchKey, next(types, device_type).upper())
+
+
+def _watched(name: str, observer: Observer, device_type: str) -> Callable[..., Any]:
+    op, buffer = OPERATORS[name]
+    operator = getattr(torch.ops.c10d, name).default
+    names = [argument.name for argument in operator._schema.arguments]
+    group_at = names.index("process_group")
+    async_at = names.index("async_op") if "async_op" in names else len(names)
+
+    def watched(*arguments: Any) -> Any:
+        returned: Any = None
+
+        def call() -> Any:
+            nonlocal returned
+            returned = operator._op_dk(key_of(arguments, device_type), *arguments)
+            work = returned[-1] if isinstance(returned, tuple) else returned
+            return Work.unbox(work)
+
+        group = ProcessGroup.unbox(arguments[group_at])
+        results = [] if buffer is None else tree_leaves(arguments[buffer])
+        # Arguments at their default are left out, and asynchronous is the default.
+        waits = async_at < len(arguments) and not arguments[async_at]
+        work = observer.follow(op, group, results, call, waits=waits)
+        if work is None:  # NCCL's, of a call that is made together with others, or that its caller waits for
+            return returned
+        return (*returned[:-1], work.boxed()) if isinstance(returned, tuple) else work.boxed()
+
+    return watched
+
+
+@contextmanager
+def coalesced_calls(recorder: Recorder) -> Iterator[None]:
     """While its block runs, `recorder` knows which calls NCCL makes together (`batch_isend_irecv`, and whatever else
     stands in c10d's coalescing manager), and follows their common work.
 
     Between its start and its end a call returns no work; the end returns one for all. That work has no future, so its
     end is known only where somebody waits for it.
     """
+    start, end = ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def started(group: Any, *arguments: Any) -> None:
+        recorder.together = []
+        start(group, *arguments)
 
-    def __enter__(self) -> CoalescedCalls:
-        recorder, start, end = self._recorder, ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
+    def ended(group: Any, *arguments: Any) -> Any:
+        return recorder.follow_all(end(group, *arguments))
 
-        def started(group: Any, *arguments: Any) -> None:
-            recorder.together = []
-            start(group, *arguments)
-
-        def ended(group: Any, *arguments: Any) -> Any:
-            return recorder.follow_all(end(group, *arguments))
-
-        self._own = start, end
-        ProcessGroup._start_coalescing = started  # type: ignore[method-assign,assignment]
-        ProcessGroup._end_coalescing = ended  # type: ignore[method-assign,assignment]
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        ProcessGroup._start_coalescing, ProcessGroup._end_coalescing = self._own  # type: ignore[method-assign]
+    ProcessGroup._start_coalescing = started  # type: ignore[method-assign,assignment]
+    ProcessGroup._end_coalescing = ended  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        ProcessGroup._start_coalescing, ProcessGroup._end_coalescing = start, end  # type: ignore[method-assign]
 
 
-class StreamWaits:
+@contextmanager
+def stream_waits(recorder: Recorder) -> Iterator[None]:
     """While its block runs, `recorder` has every wait of the training's stream for another stream's event.
 
     FSDP2 gathers and reduces on streams of its own and lets the training's stream wait for events there, without
     `Work.wait`. `torch.cuda.Stream.wait_stream` ends in `wait_event` too.
     """
+    streams = accelerator.api().Stream
+    wait_event = streams.wait_event
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def __enter__(self) -> StreamWaits:
-        recorder, wait_event = self._recorder, accelerator.api().Stream.wait_event
-
-        def watched(stream: Any, awaited: Any) -> None:
-            if stream != recorder.stream:
-                wait_event(stream, awaited)
-                return
-            begin = record_event(stream)
+    def watched(stream: Any, awaited: Any) -> None:
+        if stream != recorder.stream:
             wait_event(stream, awaited)
-            recorder.waits.append((begin, record_event(stream)))
+            return
+        begin = record_event(stream)
+        wait_event(stream, awaited)
+        recorder.waits.append((begin, record_event(stream)))
 
-        self._own = wait_event
-        accelerator.api().Stream.wait_event = watched
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        accelerator.api().Stream.wait_event = self._own
+    streams.wait_event = watched
+    try:
+        yield
+    finally:
+        streams.wait_event = wait_event

@@ -11,7 +11,7 @@ from parabench.collectives import is_backends
 from parabench.collectives.process_group import groups
 from parabench.machine import accelerator
 from parabench.probes import Probe, ProbedRank, ProbeReport
-from parabench.probes.backend_calls import CoalescedCalls, NativeCalls, StreamWaits
+from parabench.probes.backend_calls import coalesced_calls, native_calls, stream_waits
 from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder, enable_nccl_timing
 from parabench.probes.ddp import Buckets, last_before, only_ddp
 from parabench.probes.step_clock import MARKS, Moments, step_of
@@ -34,11 +34,11 @@ class CommunicationProbe(Probe):
     def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
         with ExitStack() as on:
             if self._device.type == accelerator.TYPE:
-                on.enter_context(StreamWaits(self.recorder))
+                on.enter_context(stream_waits(self.recorder))
             if dist.is_initialized():
                 enable_nccl_timing(self._device)
-                on.enter_context(CoalescedCalls(self.recorder))
-                on.enter_context(NativeCalls(self.recorder, self._device.type))
+                on.enter_context(coalesced_calls(self.recorder))
+                on.enter_context(native_calls(self.recorder, self._device.type))
                 for group in groups:
                     group.observer = self.recorder
                     on.callback(setattr, group, "observer", None)

@@ -10,34 +10,16 @@ forward; here it is done after the last.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench.probes import Probe, ProbeReport
+from parabench.probes import Probe, ProbedRank, ProbeReport
 from parabench.probes.step_clock import Moment, Moments, step_of
 from parabench.strategies.base import StepMarker
-
-
-class DdpLoggerProbe(Probe):
-    """DDP logs every instrumented step."""
-
-    logger: DdpLogger | None = None
-
-    @contextmanager
-    def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
-        with ExitStack() as on:
-            if (module := only_ddp(self.rank.module)) is not None:
-                self.logger = DdpLogger(module, self.rank.clock.moments)
-                on.callback(self.logger.stop)
-            yield clock
-
-    def report(self, report: ProbeReport) -> None:
-        if self.logger and (logged := self.logger.last_step(self.rank.clock.begins())):
-            report.rank_facts["ddp_logger"] = logged
 
 
 def only_ddp(module: nn.Module) -> DistributedDataParallel | None:
@@ -141,44 +123,47 @@ SPANS = {
 }
 
 
-class DdpLogger:
-    """Every step is logged until `stop`, and the end of the module's forward noted beside it."""
+class DdpLoggerProbe(Probe):
+    """DDP logs every instrumented step, and the end of the module's forward is noted beside it."""
 
-    def __init__(self, module: DistributedDataParallel, moments: Moments) -> None:
-        self._module, self._moments = module, moments
+    def __init__(self, rank: ProbedRank) -> None:
+        super().__init__(rank)
         self._forward_end: Moment | None = None
         self._logged: dict[str, Any] = {}
+
+    @contextmanager
+    def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
+        module = only_ddp(self.rank.module)
+        if module is None:
+            yield clock
+            return
         module._set_ddp_runtime_logging_sample_rate(1)
-        self._hook = module.register_forward_hook(self._forward_is_over)
+        hook = module.register_forward_hook(self._forward_is_over)
+        try:
+            yield clock
+        finally:
+            # Afterwards it logs as seldom as before; what is kept is the last step's.
+            hook.remove()
+            logger: Any = module.logger
+            logger.set_runtime_stats_and_log()
+            self._logged = module._get_ddp_logging_data()
+            module._set_ddp_runtime_logging_sample_rate(USUAL_RATE)
 
     def _forward_is_over(self, *_: object) -> None:
-        self._forward_end = self._moments.now()
+        self._forward_end = self.rank.clock.moments.now()
 
-    def stop(self) -> None:
-        """Log as seldom as before; what is kept is the last step's."""
-        self._hook.remove()
-        logger: Any = self._module.logger
-        logger.set_runtime_stats_and_log()
-        self._logged = self._module._get_ddp_logging_data()
-        self._module._set_ddp_runtime_logging_sample_rate(USUAL_RATE)
-
-    def last_step(self, begins: Sequence[float]) -> dict[str, Any]:
-        """The last logged step's spans in seconds, None where DDP did not take a moment. `begins` are the beginnings of
-        all steps, and the end of the last.
+    def report(self, report: ProbeReport) -> None:
+        """The last logged step's spans in seconds, None where DDP did not take a moment.
 
         `forward_end_s` is on the clock that all processes share: with it the spans' moments can be found in our tables.
         """
         if self._forward_end is None:
-            return {}
-        forward_end = self._moments.seconds(self._forward_end)
-        spans = {ours: _seconds(self._logged.get(theirs)) for theirs, ours in SPANS.items()}
-        return {
-            "step": step_of(forward_end, begins),
+            return
+        forward_end = self.rank.clock.moments.seconds(self._forward_end)
+        spans = {ours: self._logged.get(theirs) for theirs, ours in SPANS.items()}
+        report.rank_facts["ddp_logger"] = {
+            "step": step_of(forward_end, self.rank.clock.begins()),
             "iteration": self._logged.get("iteration"),
             "forward_end_s": forward_end,
-            **spans,
+            **{name: nanoseconds / 1e9 if nanoseconds else None for name, nanoseconds in spans.items()},
         }
-
-
-def _seconds(nanoseconds: int | None) -> float | None:
-    return nanoseconds / 1e9 if nanoseconds else None

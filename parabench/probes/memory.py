@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from parabench.machine import accelerator
 from parabench.probes import Probe, ProbedRank, ProbeReport
@@ -22,23 +22,46 @@ from parabench.strategies.base import OptimizerLike, StepMarker, local_part
 
 
 class MemoryProbe(Probe):
-    """Peaks of the measured steps, what each part of an instrumented step holds, and the training state."""
+    """Peaks of the measured steps, what each part of an instrumented step holds, and the training state.
+
+    The state's bytes are counted at the three moments of the first step at which each kind is there. Parameters are
+    counted at the end of forward, when what was gathered for it and not given back is still held, and again after
+    backward; the larger counts. A shard and what was gathered from it both count.
+    """
 
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
         self._device = rank.info.device
         forget_building(self._device)
-        self._footprint = Footprint(rank.module, rank.optimizer) if rank.parallel.counted else None
         self._numbers: dict[str, float] = {}
         self._readings: list[tuple[int, str, float]] = []
+        if rank.parallel.counted:
+            self._hook = rank.module.register_forward_hook(lambda *_: self._count_parameters())
 
     def after_first_backward(self) -> None:
-        if self._footprint:
-            self._footprint.after_backward()
+        if self.rank.parallel.counted:
+            self._hook.remove()
+            self._count_parameters()
+            gradients = (p.grad for p in self._own() if p.grad is not None)
+            self._numbers["gradient_bytes"] = held_bytes(gradients)
 
     def after_first_step(self) -> None:
-        if self._footprint:
-            self._numbers |= self._footprint.after_step()
+        if self.rank.parallel.counted:
+            # ZeroRedundancyOptimizer has the optimizer of what is this rank's inside, and calls it `optim`; importing
+            # its module would bring torch.jit's into every process.
+            inner: OptimizerLike = getattr(self.rank.optimizer, "optim", self.rank.optimizer)
+            # The count of steps is a scalar for each parameter, which no formula counts.
+            states = (v for state in inner.state.values() for v in state.values())
+            held = held_bytes(v for v in states if isinstance(v, Tensor) and v.dim() > 0)
+            self._numbers["optimizer_bytes"] = held
+
+    def _count_parameters(self) -> None:
+        self._numbers["parameter_bytes"] = max(self._numbers.get("parameter_bytes", 0), held_bytes(self._own()))
+
+    def _own(self) -> list[Tensor]:
+        """Those that this rank updates or differentiates: sharded ones as their shards."""
+        updated = [p for group in self.rank.optimizer.param_groups for p in group["params"]]
+        return [*updated, *self.rank.module.parameters()]
 
     def before_measured(self) -> None:
         # The first step also carried what is read once, and buffers that later ones have already.
@@ -56,6 +79,16 @@ class MemoryProbe(Probe):
     def report(self, report: ProbeReport) -> None:
         report.numbers |= self._numbers
         report.readings += self._readings
+
+
+def held_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of this rank's parts of `tensors`, what is stored once counted once."""
+    seen: dict[tuple[int, int], int] = {}
+    for tensor in tensors:
+        local = local_part(tensor)
+        if local.numel():
+            seen[local.data_ptr(), local.nbytes] = local.nbytes
+    return sum(seen.values())
 
 
 def forget_building(device: torch.device) -> None:
@@ -163,53 +196,3 @@ class ResidentSet:
 
     def __del__(self) -> None:
         os.close(self._statm)
-
-
-class Footprint:
-    """Bytes of the training state, counted at the three moments of one step at which each kind is there.
-
-    Parameters are counted at the end of forward, when what was gathered for it and not given back is still held,
-    and again after backward; the larger counts. A shard and what was gathered from it both count.
-    """
-
-    def __init__(self, module: nn.Module, optimizer: OptimizerLike) -> None:
-        self._module, self._optimizer = module, optimizer
-        self._bytes = {"parameter_bytes": 0, "gradient_bytes": 0, "optimizer_bytes": 0}
-        self._hook = module.register_forward_hook(lambda *_: self._parameters())
-
-    def after_backward(self) -> None:
-        """Gradients are whole now. Ends what was looked at in forward."""
-        self._hook.remove()
-        self._parameters()
-        gradients = (p.grad for p in self._own() if p.grad is not None)
-        self._bytes["gradient_bytes"] = held_bytes(gradients)
-
-    def after_step(self) -> dict[str, int]:
-        """{metric: bytes} of all three."""
-        # What is split between ranks is in the optimizer that each of them has inside.
-        optimizer = self._optimizer
-        # ZeroRedundancyOptimizer calls it `optim`; importing its module would bring torch.jit's into every process.
-        inner: OptimizerLike = getattr(optimizer, "optim", optimizer)
-        # The count of steps is a scalar for each parameter, which no formula counts.
-        states = (v for state in inner.state.values() for v in state.values())
-        self._bytes["optimizer_bytes"] = held_bytes(v for v in states if isinstance(v, Tensor) and v.dim() > 0)
-        return self._bytes
-
-    def _parameters(self) -> None:
-        count = held_bytes(self._own())
-        self._bytes["parameter_bytes"] = max(self._bytes["parameter_bytes"], count)
-
-    def _own(self) -> list[Tensor]:
-        """Those that this rank updates or differentiates: sharded ones as their shards."""
-        updated = [p for group in self._optimizer.param_groups for p in group["params"]]
-        return [*updated, *self._module.parameters()]
-
-
-def held_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of this rank's parts of `tensors`, what is stored once counted once."""
-    seen: dict[tuple[int, int], int] = {}
-    for tensor in tensors:
-        local = local_part(tensor)
-        if local.numel():
-            seen[local.data_ptr(), local.nbytes] = local.nbytes
-    return sum(seen.values())
