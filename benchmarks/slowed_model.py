@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from parabench import Model
-from parabench.models.build import build_model
+from parabench.models.base import build_model
 from parabench.plan.case import Case
 
 

@@ -13,7 +13,7 @@ import importlib.metadata
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,10 +55,32 @@ def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
     point = None if entry or ":" in name else _entry_point(kind, name)
     target = entry.target if entry else point.value if point else name
     module_name, _, attribute = target.partition(":")
-    try:
+    with users_code(f"{kind} {name!r} cannot be loaded"):
         return getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
-        raise UsageError(f"{kind} {name!r} cannot be loaded: {one_line(error)}") from error
+
+
+def load_factory(table: Mapping[str, Entry], kind: str, name: str, returns: str) -> Callable[..., Any]:
+    """A user's own function, which is to return a `returns`. Raises UsageError when it cannot be had or is none."""
+    factory = load(table, kind, name)
+    if not callable(factory):
+        raise UsageError(f"{kind} {name!r} is {type(factory).__name__}; it must be a function that returns a {returns}")
+    return factory  # type: ignore[no-any-return]
+
+
+def call_factory(factory: Callable[..., Any], case: object) -> Any:
+    """What a user's factory gives; one that takes an argument is given the case."""
+    return factory(case) if takes_argument(factory) else factory()
+
+
+@contextlib.contextmanager
+def users_code(failing: str, remedy: str = "") -> Iterator[None]:
+    """Raise UsageError for whatever somebody else's code raises inside: what fails then, why, and the remedy."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{failing}: {_one_line(error)}{remedy and '; '}{remedy}") from error
 
 
 def takes_argument(factory: Any) -> bool:
@@ -71,8 +93,7 @@ def takes_argument(factory: Any) -> bool:
     return any(each.kind in asked and each.default is each.empty for each in parameters)
 
 
-def one_line(error: BaseException) -> str:
-    """What went wrong in somebody else's code, short enough for a line."""
+def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

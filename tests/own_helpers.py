@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.utils.data import Dataset, IterableDataset
 
 from parabench import Model
-from parabench.data.loader import batches
+from parabench.data.loader import Loading
 from parabench.plan.case import Case
 
 # -- models ---------------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def holey_rows() -> Dataset[Any]:
 def read_with_workers(case: Case, folder: Path) -> None:
     """Take a batch from each worker, so that all have come so far, stop them, say who they are, and wait to be
     killed."""
-    read = batches(case, model(), 0, 1, torch.device("cpu"))
+    read = Loading(case, model()).batches(0, 1, torch.device("cpu"))
     for _ in range(case.workers):
         next(read)
     workers = [child.pid for child in psutil.Process().children()]

@@ -22,7 +22,7 @@ from parabench.collectives import join
 from parabench.launch.rank import die_with_driver, join_group
 from parabench.launch.rendezvous import LOOPBACK
 from parabench.launch.workload import RankEnv
-from parabench.models.build import build_model
+from parabench.models.base import build_model
 from parabench.models.gpt import GPT, next_token_loss
 from parabench.plan.case import Case
 from parabench.strategies import pipeline

@@ -24,12 +24,11 @@ from torch.utils.data import default_collate
 from parabench.data import mnist
 from parabench.data import text as corpus
 from parabench.data.datasets import MNIST_MEAN, MNIST_STD, Samples, Tokens, dataset_of
-from parabench.data.loader import batches
-from parabench.data.sampler import ContiguousBatches, ShuffledBatches, columns_of
+from parabench.data.loader import ContiguousBatches, Loading, ShuffledBatches, columns_of
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
-from parabench.models.build import build_model
+from parabench.models.base import build_model
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
@@ -117,8 +116,8 @@ def test_ranks_read_the_global_batch_whoever_loads_it(split: str, workers: int) 
     """Five steps go past the end of an epoch of three."""
     case = Case(model="own_helpers:model", data="own_helpers:rows", split=split, workers=workers, global_batch=12)
     model = own_helpers.model()
-    whole = batches(replace(case, workers=0), model, 0, 1, CPU)
-    halves = [batches(case, model, rank, 2, CPU) for rank in range(2)]
+    whole = Loading(replace(case, workers=0), model).batches(0, 1, CPU)
+    halves = [Loading(case, model).batches(rank, 2, CPU) for rank in range(2)]
     for _ in range(5):
         inputs, targets = next(whole)
         parts = [next(half) for half in halves]
@@ -132,9 +131,9 @@ def test_ranks_read_the_global_batch_whoever_loads_it(split: str, workers: int) 
 def test_a_rank_takes_its_columns_and_whole_targets() -> None:
     case = Case(model="mlp", data="synthetic", split="dimension")
     model = build_model(case)
-    inputs, targets = next(batches(case, model, 0, 1, CPU))
+    inputs, targets = next(Loading(case, model).batches(0, 1, CPU))
     for rank in range(2):
-        some, theirs = next(batches(case, model, 0, 1, CPU, columns=(rank, 2)))
+        some, theirs = next(Loading(case, model).batches(0, 1, CPU, columns=(rank, 2)))
         assert torch.equal(some, inputs[:, 128 * rank : 128 * (rank + 1)])
         assert torch.equal(theirs, targets)
 
@@ -142,7 +141,7 @@ def test_a_rank_takes_its_columns_and_whole_targets() -> None:
 def test_workers_draw_the_same_numbers_again() -> None:
     """A user's Dataset may augment at random; the case's seed decides how."""
     case = Case(model="own_helpers:model", data="own_helpers:random_rows", workers=2)
-    drawn = [next(batches(case, own_helpers.model(), 0, 1, CPU))[0] for _ in range(2)]
+    drawn = [next(Loading(case, own_helpers.model()).batches(0, 1, CPU))[0] for _ in range(2)]
     assert torch.equal(*drawn)
 
 
@@ -331,7 +330,7 @@ def digits(folder: Path, images: bytes | None = None, labels: bytes | None = Non
 def test_digits_are_read_and_normalised(machine: Any, tmp_path: Path, zipped: bool) -> None:
     folder = digits(tmp_path, zipped=zipped)
     (case,) = plan(machine, strategy="single", model="mnist", data=f"mnist:{folder}")
-    inputs, targets = next(batches(case, build_model(case), 0, 1, CPU))
+    inputs, targets = next(Loading(case, build_model(case)).batches(0, 1, CPU))
     assert inputs.shape == (8, 1, 28, 28)
     assert targets.tolist() == LABELS[:8].tolist()
     expected = (torch.tensor(IMAGES[:8, None]) / 255 - MNIST_MEAN) / MNIST_STD
@@ -391,7 +390,7 @@ def test_a_users_dataset_trains_for_real(machine: Any) -> None:
 
 def test_a_users_dataset_may_depend_on_the_case(machine: Any) -> None:
     (case,) = plan(machine, strategy="single", data="own_helpers:long_rows", seq_len=5)
-    first: tuple[Tensor, Tensor] = next(batches(case, build_model(case), 0, 1, CPU))
+    first: tuple[Tensor, Tensor] = next(Loading(case, build_model(case)).batches(0, 1, CPU))
     assert [each.shape for each in first] == [(8, 5), (8, 5)]
 
 
@@ -465,4 +464,4 @@ def test_less_than_a_global_batch_is_refused_also_when_it_is_read(data: str, spl
     """Epochs without a batch would follow each other for ever."""
     case = Case(model="own_helpers:few_samples", data=data, split=split)
     with pytest.raises(UsageError, match=r"holds 1 samples, one batch needs 8|batch gives 2 tensors, \(4, 12\)"):
-        batches(case, build_model(case), 0, 1, CPU)
+        Loading(case, build_model(case)).batches(0, 1, CPU)

@@ -17,7 +17,7 @@ from parabench.analysis.session import select_session
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv
 from parabench.machine.peaks import DEVICES, peak_of
-from parabench.models.build import sizes
+from parabench.models.base import sizes
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.flops import count_flops

@@ -43,10 +43,7 @@ ORDER = (
     "cli pytest_plugin",
     "launch.preload __main__",
 )
-TABLES = {
-    "collectives", "collectives.nccl", "data", "models", "models.precision", "strategies",
-    "strategies.memory",
-}  # fmt: skip
+TABLES = {"collectives", "collectives.nccl", "data", "models", "strategies", "strategies.memory"}
 # What a measurement is, which everything speaks of; the rest of `plan` makes lists of it.
 CASES = {"plan.case", "plan.collective_case", "plan.collective_protocol", "plan.fields", "plan.protocol", "workloads"}
 APART = {word for layer in ORDER for word in layer.split() if "." in word}

@@ -14,7 +14,7 @@ from torch import nn
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR
-from parabench.models.build import build_model
+from parabench.models.base import build_model
 from parabench.models.user import check_model, outside, split_widths
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol

@@ -20,13 +20,12 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Machine
 from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
-from parabench.models.build import build_model
-from parabench.models.lookup import entry_of_model
+from parabench.models.base import build_model
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
-from parabench.plan.validate import missing_requirement
+from parabench.plan.validate import entry_of_model, missing_requirement
 from parabench.store.record import Status
 from parabench.strategies import STRATEGIES, Layout
 from parabench.workloads.verify import reference_of, verify

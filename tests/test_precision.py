@@ -16,9 +16,8 @@ from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Machine
-from parabench.models import base
-from parabench.models.build import build_model
-from parabench.models.precision import PRECISIONS
+from parabench.models import PRECISIONS, base
+from parabench.models.base import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.validate import check as check_case

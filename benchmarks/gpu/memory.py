@@ -7,7 +7,7 @@ import torch
 from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import case, launched
 from parabench import Model
-from parabench.models.build import build_model
+from parabench.models.base import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import MIB, Launch

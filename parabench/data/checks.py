@@ -30,9 +30,9 @@ def check(case: Case, model: ModelEntry) -> None:
 
             check_batch(case)
     else:
-        from parabench.data import user
+        from parabench.data.datasets import check_dataset
 
-        user.check_dataset(case, model)
+        check_dataset(case, model)
 
 
 def _check_text(case: Case, model: ModelEntry) -> None:

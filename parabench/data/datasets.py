@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from parabench.data import SOURCES, source_of
+from parabench.data import SOURCES, check_count, source_of
 from parabench.data import mnist as idx
 from parabench.data import text as corpus
-from parabench.data.user import user_dataset
 from parabench.errors import UsageError
-from parabench.models.base import Model
-from parabench.models.build import make_samples
+from parabench.models import ModelEntry
+from parabench.models.base import Model, make_samples
 from parabench.plan.case import Case
-from parabench.registry import load
+from parabench.registry import call_factory, load, load_factory, users_code
 
 # Mean and standard deviation of MNIST's pixels, from 0 to 1: pytorch/examples, mnist/main.py.
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
@@ -116,12 +116,46 @@ def mnist(case: Case, model: Model) -> Dataset[Any]:
     return Digits(torch.tensor(images), torch.tensor(digits))
 
 
+def user_dataset(case: Case) -> Dataset[Any]:
+    """What the user's function gives; one that takes an argument is given the case. Raises UsageError for what is no
+    map-style Dataset."""
+    factory = load_factory(SOURCES, "data", case.data, "Dataset")
+    with users_code(f"data {case.data!r} cannot be made", "mend that function"):
+        dataset = call_factory(factory, case)
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise UsageError(
+            f"data {case.data!r} gives {type(dataset).__name__}; return a Dataset with __len__ and __getitem__"
+        )
+    made: Dataset[Any] = dataset
+    return made
+
+
+def check_dataset(case: Case, model: ModelEntry) -> None:
+    """Raise UsageError for a Dataset that is too short, or whose first and last item are nothing that the model takes.
+
+    The last one shows whether it is as long as it says, and whether items are alike.
+    """
+    dataset: Any = user_dataset(case)
+
+    def giving(failing: str, where: str) -> contextlib.AbstractContextManager[None]:
+        return users_code(f"data {case.data!r} gives {failing}", f"mend its {where}")
+
+    with giving("no length", "__len__"):
+        count = len(dataset)
+    check_count(case.data, count, case.global_batch)
+    ends = []
+    for at in (0, count - 1):
+        with giving(f"no item {at}", "__getitem__"):
+            ends.append(dataset[at])
+    with giving("items that do not stack", "__getitem__"):
+        batch = default_collate(ends)
+    if not (isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)):
+        raise UsageError(f"data {case.data!r} gives items that are no pair of numbers; each must be (input, target)")
+    if model.vocabulary is not None and batch[0].is_floating_point():
+        kind = str(batch[0].dtype).removeprefix("torch.")
+        raise UsageError(f"data {case.data!r} gives inputs of {kind}, model {case.model} takes tokens; give integers")
+
+
 def _mapped(path: Path, dtype: torch.dtype) -> Tensor:
     """The file's elements, not read but mapped: only what steps use is loaded, and once for all ranks."""
     return torch.from_file(str(path), shared=False, size=path.stat().st_size // dtype.itemsize, dtype=dtype)
-
-
-def count_of(dataset: Dataset[Any]) -> int:
-    """How many samples it has."""
-    assert isinstance(dataset, Sequence) or hasattr(dataset, "__len__")
-    return len(dataset)

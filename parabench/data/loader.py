@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler
 
 from parabench.data import check_count
-from parabench.data.datasets import BatchDataset, count_of, dataset_of
-from parabench.data.sampler import ContiguousBatches, ShuffledBatches, columns_of
+from parabench.data.datasets import BatchDataset, dataset_of
 from parabench.models.base import Model
 from parabench.plan.case import Case
 from parabench.signals import HANG_REQUEST, die_with_parent
@@ -32,8 +31,8 @@ class Loading:
 
     def __init__(self, case: Case, model: Model) -> None:
         self._case = case
-        dataset = dataset_of(case, model)
-        self._samples = count_of(dataset)
+        dataset: Any = dataset_of(case, model)
+        self._samples = len(dataset)
         check_count(case.data, self._samples, case.global_batch)
         self._rank_batches = RankBatches()
         self._loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
@@ -73,30 +72,59 @@ class Loading:
         return _endless(self._loader, sampler, columns, device, dtype)
 
 
+class ContiguousBatches(Sampler[list[int]]):
+    """Batches of rows `rank * rows` to `(rank + 1) * rows` of each global batch, in the data's own order.
+
+    The tail of an epoch that fills no global batch is left out.
+    """
+
+    def __init__(self, count: int, global_batch: int, rank: int, ranks: int) -> None:
+        self._batches, self._global_batch = count // global_batch, global_batch
+        self._rows = global_batch // ranks
+        self._first = rank * self._rows
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in range(self._batches):
+            start = batch * self._global_batch + self._first
+            yield list(range(start, start + self._rows))
+
+
+class ShuffledBatches(BatchSampler):
+    """What torch's DistributedSampler draws for this rank, another order every epoch.
+
+    It deals a shuffled epoch out like cards, so that the ranks' batches of a step are together the next global batch
+    of the same shuffle, whatever the number of ranks.
+    """
+
+    def __init__(self, count: int, global_batch: int, rank: int, ranks: int, seed: int) -> None:
+        indices: Any = range(count)
+        self._drawn: DistributedSampler[Any] = DistributedSampler(
+            indices, ranks, rank, shuffle=True, seed=seed, drop_last=True
+        )
+        super().__init__(self._drawn, global_batch // ranks, drop_last=True)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._drawn.set_epoch(epoch)
+
+
+def columns_of(inputs: Tensor, rank: int, ranks: int) -> Tensor:
+    """The `rank`th of `ranks` equal parts of the last dimension, as a rank of a row-parallel first layer takes it."""
+    return inputs if ranks == 1 else inputs.chunk(ranks, dim=-1)[rank].contiguous()
+
+
 class RankBatches:
     """The indices of each of this rank's batches, as `sampler` has them; none before there is one."""
 
-    def __init__(self) -> None:
-        self.sampler: ContiguousBatches | ShuffledBatches | None = None
+    sampler: ContiguousBatches | ShuffledBatches | tuple[()] = ()
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.sampler or ())
+        return iter(self.sampler)
 
     def __len__(self) -> int:
-        return 0 if self.sampler is None else len(self.sampler)
-
-
-def batches(
-    case: Case,
-    model: Model,
-    data_rank: int,
-    data_ranks: int,
-    device: torch.device,
-    *,
-    columns: tuple[int, int] = (0, 1),
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """`Loading.batches` of a case's data, where nothing has to happen in between."""
-    return Loading(case, model).batches(data_rank, data_ranks, device, columns=columns)
+        return len(self.sampler)
 
 
 def _endless(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from parabench.models.precision import BF16, FP16, IEEE, TF32
+from parabench.models import BF16, FP16, IEEE, TF32
 
 T = 10**12
 

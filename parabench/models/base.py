@@ -1,11 +1,12 @@
-"""A model and how to train it, and what a case changes of any model: its arithmetic, activation checkpointing and
-torch.compile, block by block."""
+"""A model and how to train it; a case's model, built, and what a case changes of any model: its arithmetic, activation
+checkpointing and torch.compile, block by block."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils.checkpoint import checkpoint
 
-from parabench.models.precision import TF32
+from parabench.errors import UsageError
+from parabench.models import MODELS, TF32, GPTEntry
 from parabench.plan.case import Case
+from parabench.registry import call_factory, find, load, load_factory, users_code
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 MakeBatch = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
@@ -24,6 +27,9 @@ OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 # Inductor's own limit for a process.
 MOST_COMPILE_THREADS = 32
+
+# Enough that no batch repeats within the steps that are verified, little enough to be made at once.
+SYNTHETIC_BATCHES = 8
 
 
 def at_least_float32(values: Tensor) -> Tensor:
@@ -59,6 +65,78 @@ class Model:
     tensor_parallel: Mapping[str, ParallelStyle] = field(default_factory=dict)
     sequence_parallel: Mapping[str, ParallelStyle] = field(default_factory=dict)
     first: str | None = None
+
+
+def build_model(case: Case) -> Model:
+    """The case's model, from torch's current seed and on its current device. Raises UsageError when it is none."""
+    entry = find(MODELS, "model", case.model)
+    if entry is not None:
+        made: Model = load(MODELS, "model", case.model)(entry, case)
+        return made
+    model = call_factory(load_factory(MODELS, "model", case.model, "Model"), case)
+    if not isinstance(model, Model):
+        raise UsageError(f"model {case.model!r} gives {type(model).__name__}; return a parabench.Model from it")
+    if not isinstance(model.module, nn.Module):
+        raise UsageError(f"model {case.model!r}: module is {what_is(model.module)}; it must be an nn.Module")
+    # What a user's factory made elsewhere, from a file perhaps, belongs on this rank's device too.
+    model.module.to(torch.get_default_device())
+    return model
+
+
+def what_is(value: Any) -> str:
+    """A wrong value in few words; a class is often meant to be called first."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return repr(value) if value is None or isinstance(value, (int, float, str)) else type(value).__name__
+
+
+def sizes(model: Model) -> dict[str, int]:
+    """Bytes of all parameters, and of those that tensor parallel would split; how many numbers they are, and how many
+    of them are only looked up: embeddings that no other layer multiplies with, as a tied head does."""
+    parameters = {id(p): p for p in model.module.parameters()}
+    split = {
+        id(p): p.nbytes
+        for name, module in model.module.named_modules()
+        if any(fnmatch(name, pattern) for pattern in model.tensor_parallel)
+        for p in module.parameters()
+    }
+    looked_up: set[int] = set()
+    multiplied: set[int] = set()
+    for module in model.module.modules():
+        kind = looked_up if isinstance(module, nn.Embedding) else multiplied
+        kind |= {id(p) for p in module.parameters(recurse=False)}
+    return {
+        "bytes": sum(p.nbytes for p in parameters.values()),
+        "tensor_parallel_bytes": sum(split.values()),
+        "parameters": sum(p.numel() for p in parameters.values()),
+        "embedding_parameters": sum(parameters[each].numel() for each in looked_up - multiplied),
+    }
+
+
+def attention_of(case: Case) -> dict[str, int]:
+    """{"layers", "heads", "head_dim"} of our decoders' attention; empty for other models, whose shape is not known."""
+    entry = find(MODELS, "model", case.model)
+    if not isinstance(entry, GPTEntry) or entry.heads is None:
+        return {}
+    return {"layers": entry.layers, "heads": entry.heads, "head_dim": entry.width // entry.heads}
+
+
+def make_samples(batch: MakeBatch, case: Case) -> tuple[Tensor, Tensor]:
+    """The case's synthetic samples. Raises UsageError where a user's `batch` fails, or gives something else than it
+    was asked for."""
+    rows = SYNTHETIC_BATCHES * case.global_batch
+    with users_code(f"model {case.model!r} cannot make {rows} samples", "mend its batch"):
+        made: Any = batch(rows, torch.Generator().manual_seed(case.seed))
+    asked = f"asked for {rows} samples; give a pair (inputs, targets) of tensors on the CPU with {rows} rows each"
+    if not isinstance(made, (tuple, list)) or not all(isinstance(each, Tensor) for each in made):
+        kind = type(made).__name__
+        inside = f" of {', '.join(type(each).__name__ for each in made[:3])}" if isinstance(made, (tuple, list)) else ""
+        raise UsageError(f"model {case.model!r}: batch gives {kind}{inside}, {asked}")
+    wrong = [each for each in made if each.device.type != "cpu" or each.shape[:1] != (rows,)]
+    if len(made) != 2 or wrong:
+        shapes = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in made[:3])
+        raise UsageError(f"model {case.model!r}: batch gives {len(made)} tensors, {shapes}, {asked}")
+    return made[0], made[1]
 
 
 def set_arithmetic(model: Model, case: Case) -> None:

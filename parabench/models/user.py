@@ -15,10 +15,9 @@ from torch.nn.parameter import UninitializedParameter
 
 from parabench.errors import UsageError
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
-from parabench.models.base import MakeBatch, Model
-from parabench.models.build import build_model, make_samples, what_is
+from parabench.models.base import MakeBatch, Model, build_model, make_samples, what_is
 from parabench.plan.case import Case
-from parabench.registry import load, one_line, takes_argument
+from parabench.registry import load_factory, takes_argument, users_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,12 @@ def check_batch(case: Case) -> None:
 def _factory_case(case: Case) -> Case:
     """What the factory is called with. One that takes the case is called once for each training, not for each way to
     do it: they must all train the same model."""
-    factory = load(MODELS, "model", case.model)
-    if not callable(factory):
-        raise UsageError(
-            f"model {case.model!r} is {type(factory).__name__}; it must be a function that returns a Model"
-        )
-    return case.reference() if takes_argument(factory) else Case(model=case.model)
+    return case.reference() if takes_case(case.model) else Case(model=case.model)
+
+
+def takes_case(name: str) -> bool:
+    """Whether the factory of a user's model is given the case. Raises UsageError when it cannot be had or is none."""
+    return takes_argument(load_factory(MODELS, "model", name, "Model"))
 
 
 @cache
@@ -73,7 +72,7 @@ def _built_once(case: Case) -> UserModel:
         context=model.context,
         images=model.vocabulary is None,
         synthetic=model.batch is not None,
-        takes_case=takes_argument(load(MODELS, "model", case.model)),
+        takes_case=takes_case(case.model),
         outside=outside_parameter,
     )
     return UserModel(entry, model.batch)
@@ -104,16 +103,9 @@ def _built(case: Case) -> Model:
 
 
 def _built_on(device: str, case: Case) -> Model:
-    try:
-        with torch.device(device):
-            return build_model(case)
-    except UsageError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever a user's factory does
-        raise UsageError(
-            f"model {case.model!r} cannot be built: {one_line(error)}; mend that function, or call it in Python to see "
-            "where"
-        ) from error
+    remedy = "mend that function, or call it in Python to see where"
+    with users_code(f"model {case.model!r} cannot be built", remedy), torch.device(device):
+        return build_model(case)
 
 
 def check_model(name: str, model: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from parabench.machine import accelerator
-from parabench.models.precision import IEEE, PRECISIONS, Precision
+from parabench.models import IEEE, PRECISIONS, Precision
 from parabench.plan.fields import Checked, Field, declared
 from parabench.strategies import STRATEGIES, data_ranks, entry_of
 

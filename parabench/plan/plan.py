@@ -14,14 +14,21 @@ from parabench.data import SYNTHETIC
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
-from parabench.models.lookup import entry_of_model
 from parabench.plan.case import DEFAULTS, DEVICES, Case
 from parabench.plan.defaults import unchosen
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import fit_to_cluster, is_count, resolve, resolve_device
 from parabench.plan.suite import BATCH_PER_RANK, Suite, Sweep
-from parabench.plan.validate import check, check_fit, check_names, exceeds_machine, missing_requirement, needs_nccl
+from parabench.plan.validate import (
+    check,
+    check_fit,
+    check_names,
+    entry_of_model,
+    exceeds_machine,
+    missing_requirement,
+    needs_nccl,
+)
 from parabench.store.record import AnyCase
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 from parabench.workloads import WORKLOADS, kind_of

@@ -13,11 +13,11 @@ from parabench.collectives import canonical, levels_of
 from parabench.data import SYNTHETIC, text
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
-from parabench.models.lookup import entry_of_model
 from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.defaults import defaults_on
 from parabench.plan.pipeline_schedule import automatic
 from parabench.plan.suite import BATCH_PER_RANK, BATCHES, Suite, Sweep
+from parabench.plan.validate import entry_of_model
 from parabench.strategies import OPTIONAL, Layout, StrategyEntry, entry_of
 
 # Two ranks share the layers where nobody says how many: the smallest grid that is one.

@@ -13,9 +13,7 @@ from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine
 from parabench.machine.versions import SHARED_GPU
-from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
-from parabench.models.lookup import entry_of_model
-from parabench.models.precision import TF32
+from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, TF32, ModelEntry
 from parabench.plan import pipeline_schedule
 from parabench.plan.case import Case
 from parabench.registry import Entry, find, load
@@ -57,6 +55,19 @@ def check_names(case: Case) -> None:
     check_name("strategy", case.strategy, STRATEGIES)
     check_algorithm(case.algorithm, case.ranks_per_node)
     check_name("model", case.model, MODELS)
+
+
+def entry_of_model(case: Case) -> ModelEntry:
+    """The entry of our own models; of a user's own what building it once shows, with the case where it takes one.
+
+    Raises UsageError for an unknown name, and where a user's own cannot be built or is not what it must be.
+    """
+    entry = find(MODELS, "model", case.model)
+    if isinstance(entry, ModelEntry):
+        return entry
+    from parabench.models.user import describe  # it needs torch, which our own models do not here
+
+    return describe(case)
 
 
 def needs_nccl(case: AnyCase) -> bool:

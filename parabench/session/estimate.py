@@ -13,12 +13,12 @@ from typing import Any
 from parabench.analysis.text import format as words
 from parabench.machine.machine import Machine
 from parabench.machine.peaks import DEVICES, peak_of
-from parabench.models.lookup import entry_of_model
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import stored_protocol, unknown_fields
 from parabench.plan.protocol import Protocol
+from parabench.plan.validate import entry_of_model
 from parabench.serve.text import duration
 from parabench.session.runner import SURE_BYTES_PER_S, SURE_FLOPS, training_operations
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Status

@@ -12,12 +12,12 @@ from typing import Protocol as Interface
 
 from parabench.collectives.nccl import is_nccls
 from parabench.launch.spec import LaunchSpec
-from parabench.models.lookup import entry_of_model
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import Protocol
+from parabench.plan.validate import entry_of_model
 from parabench.store.record import (
     EXPLAIN_BLOCK,
     PIN_REFUSED,

@@ -23,8 +23,7 @@ from parabench.launch.rank import device_of, join_group, loaded_nccl
 from parabench.launch.results import MarkLayout, NodeResult, marks_path
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv
-from parabench.models.base import Model, apply_options, arithmetic_of, set_arithmetic
-from parabench.models.build import attention_of, build_model, sizes
+from parabench.models.base import Model, apply_options, arithmetic_of, attention_of, build_model, set_arithmetic, sizes
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import ProbedRank, ProbeReport, environment, left_behind, probes_of, switched_on

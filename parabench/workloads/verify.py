@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from parabench.models.precision import PRECISIONS
+from parabench.models import PRECISIONS
 from parabench.plan.case import Case
 from parabench.store.record import Failure, Finding, Launch, Status
 from parabench.strategies import Rule, entry_of

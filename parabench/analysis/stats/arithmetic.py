@@ -8,7 +8,7 @@ from typing import Any
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.evidence import Evidence
 from parabench.analysis.text import format
-from parabench.models.precision import PRECISIONS, TF32
+from parabench.models import PRECISIONS, TF32
 from parabench.store.record import Finding
 
 
