@@ -11,10 +11,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.nodes_cost_rank import CASE, NODES, PROTOCOL, RANKS_PER_NODE, busiest_s
-from parabench.cluster.coordinator import Coordinator
 from parabench.cluster.join import join_cluster
+from parabench.cluster.participants import OneMachine
 from parabench.cluster.topology import Topology
-from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import this_machine
 from parabench.signals import stop_signals
@@ -27,26 +26,26 @@ TIMEOUT_S = 60.0
 def main() -> int:
     host, port, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     topology = Topology(nodes=NODES, ranks_per_node=RANKS_PER_NODE, host=host, port=port, timeout_s=TIMEOUT_S)
-    coordinator = join_cluster(topology, (), None, this_machine(), folder, say)
-    if not isinstance(coordinator, Coordinator):
-        return coordinator or 0
-    with coordinator:
-        lead(coordinator)
+    nodes = join_cluster(topology, (), None, this_machine(), folder, say)
+    if isinstance(nodes, int):
+        return nodes
+    with nodes:
+        lead(nodes)
     return 0
 
 
-def lead(coordinator: Coordinator) -> None:
+def lead(nodes: OneMachine) -> None:
     """Launch whenever a line comes in, until none does."""
-    coordinator.assemble(())
+    nodes.assemble(())
     with stop_signals():
         print("ready", flush=True)
         for _ in sys.stdin:
-            print(beyond_steps_s(coordinator), flush=True)
-    coordinator.end(0)
+            print(beyond_steps_s(nodes), flush=True)
+    nodes.end(0)
 
 
-def beyond_steps_s(coordinator: Coordinator) -> float:
-    done = launch(LaunchSpec.of(CASE, PROTOCOL, deadline_s=DEADLINE_S), nodes=coordinator)
+def beyond_steps_s(nodes: OneMachine) -> float:
+    done = nodes.executor()(LaunchSpec.of(CASE, PROTOCOL, deadline_s=DEADLINE_S))
     assert done.status == "ok", done.failure
     steps = defaultdict(list)
     for sample in done.samples:

@@ -110,7 +110,7 @@ def test_a_launch_gathers_what_each_node_saw_and_the_end_reaches_all(cluster: Cl
     cluster.node_0.assemble(())
     assert [result.node for result in cluster.run()] == [0, 1]
     assert [result.host for result in cluster.run()] == ["h0", "h1"]
-    assert cluster.node_0.environments() == [{"node": 0}, {"node": 1, "host": "h1"}]
+    assert cluster.node_0.environments == [{"node": 0}, {"node": 1, "host": "h1"}]
     cluster.node_0.end(3)
     assert node.end() == 3
     assert node.said[-1].startswith("node 1: the session is over; store and report are on node 0 (")
@@ -129,7 +129,7 @@ def test_code_of_the_users_own_is_compared_where_it_is(cluster: Cluster, monkeyp
     monkeypatch.setattr("parabench.cluster.fingerprint.of_own", lambda names: {names[0]: next(told)})
     node = Node(cluster.store())
     with pytest.raises(UsageError, match=r"node 1 \(.*\) has mine:model (aa|bb), and node 0 has (aa|bb)"):
-        cluster.node_0.assemble(["mine:model"])
+        cluster.node_0.assemble([replace(SPEC.case, model="mine:model")])
     assert isinstance(node.end(), UsageError)
     cluster.node_0.close(2, "over")
 

@@ -10,6 +10,7 @@ from fake_launch import FakeLauncher
 
 from parabench.analysis.text.progress import verdict
 from parabench.cli import main
+from parabench.cluster.participants import OneMachine
 from parabench.errors import UsageError
 from parabench.machine.machine import Gpu, Machine
 from parabench.plan.case import DEFAULTS
@@ -18,7 +19,7 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, shipped, sweep
 from parabench.session.request import TrainingRequest, plan_training
-from parabench.session.runner import TrainingRunner, executor_of
+from parabench.session.runner import TrainingRunner
 from parabench.store.record import Status
 from parabench.store.store import Store, load
 
@@ -224,7 +225,7 @@ def test_what_one_gpu_is_asked_is_answered(tmp_path):
     suite = load_suite("quick").on(ONE_GPU)
     plan = make_plan(suite, overrides, Protocol(warmup=2, measure_s=0.05, launches=1), with_gpus(0), 0)
     assert len(plan.cases) == 8
-    kept = walk(plan, executor_of(), tmp_path)
+    kept = walk(plan, OneMachine().executor(), tmp_path)
     assert {each.status for each in kept} == {Status.OK}, [each.failure for each in kept]
     assert {each.facts["verified_steps"] for each in kept if each.block >= 0} <= set(range(16, 50))
     said = "\n".join(verdict(load(tmp_path / "results.db"), None))

@@ -17,8 +17,8 @@ from rich.console import Console
 
 import parabench.pytest_plugin.gate
 import parabench.report.build
-import parabench.session.participants
 import parabench.session.session
+from parabench.cluster.participants import OneMachine
 from parabench.plan.case import Case
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
@@ -102,7 +102,7 @@ def lab(pytester, monkeypatch, measured):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(parabench.report.build, "write_report", lambda results, output, session: output)
     monkeypatch.setattr(parabench.session.session, "conclude", lambda request, session, console: None)
-    monkeypatch.setattr(parabench.session.participants, "executor_of", lambda nodes=None: lab.launcher)
+    monkeypatch.setattr(OneMachine, "executor", lambda self: lab.launcher)
     return lab
 
 

@@ -14,14 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from parabench.cluster.fingerprint import user_code
 from parabench.cluster.heartbeat import Heartbeat
 from parabench.cluster.membership import WRONG, Membership
+from parabench.cluster.participants import OneMachine
 from parabench.cluster.shared_store import SharedStore
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting, numbered
 from parabench.errors import NodeGone, UsageError
+from parabench.launch.launcher import launch
 from parabench.launch.node import run_on_node
 from parabench.launch.rendezvous import DEAD_AFTER_S, HUNG, LOST, STOP, LaunchContext
 from parabench.launch.results import NodeResult
@@ -29,13 +32,13 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreLost
 from parabench.launch.workload import Workload
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import Launch
+from parabench.store.record import AnyCase, Launch
 
 # How often member 0 looks for what has come.
 LOOK_S = 0.005
 
 
-class Coordinator:
+class Coordinator(OneMachine):
     """The other nodes of a session, which meet in `store`; all must have the same `facts`. `log` tells the user a line.
 
     As a context it leaves no member waiting, however its block fails.
@@ -49,6 +52,7 @@ class Coordinator:
         self, store: SharedStore, topology: Topology, facts: Mapping[str, Any], log: Callable[[str], None]
     ) -> None:
         self.topology, self._store, self._log = topology, store, log
+        self.options = topology.words
         self._client = store.client()
         self._membership = Membership(self.unit, self._size, facts, self._client, log)
         self._next = 0
@@ -70,16 +74,19 @@ class Coordinator:
 
     # ---- who is there
 
-    def assemble(self, code: Sequence[str]) -> None:
-        """Wait for all nodes, which must have the same of the user's own `code`. Raises UsageError when one differs or
+    def assemble(self, cases: Sequence[AnyCase]) -> None:
+        """Wait for all nodes, which must have the same of the user's own code. Raises UsageError when one differs or
         does not come, Interrupted when any is asked to stop."""
-        self._membership.code = code
+        self._membership.code = user_code(cases)
         try:
             with stop_signals():
                 self.wait_for(self.topology.nodes)
         except NodeGone as why:
             raise UsageError(str(why)) from why
         self._membership.begun = True
+        members = sorted(self._membership.participants.items())
+        # Of node 0 itself only where it is: the rest is the session's.
+        self.environments = [{"node": 0}] + [{"node": node, **each.about} for node, each in members]
 
     def wait_for(self, nodes: int) -> None:
         """Wait until the first `nodes` nodes are there. Raises NodeGone when one does not come in time, UsageError when
@@ -110,12 +117,10 @@ class Coordinator:
                 return left
             time.sleep(LOOK_S)
 
-    def environments(self) -> list[dict[str, Any]]:
-        """What is recorded of the nodes, in their order; of node 0 itself only where it is."""
-        members = sorted(self._membership.participants.items())
-        return [{"node": 0}] + [{"node": node, **each.about} for node, each in members]
-
     # ---- launches
+
+    def executor(self) -> Callable[[LaunchSpec], Launch]:
+        return partial(launch, nodes=self)
 
     def run(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
         """What each node of the launch saw, in their order; of one that was lost, that it is.
@@ -192,8 +197,6 @@ class Coordinator:
         return [number for number in range(1, self.members_of(spec)) if number not in results]
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
-        """`keep`, after which every node is told how the launch ended, in the words of `outcome`."""
-
         def keep_and_tell(launch: Launch) -> None:
             keep(launch)
             self._lines.append(f"{launch.case.label}: {outcome(launch)}")
@@ -218,7 +221,6 @@ class Coordinator:
             raise NodeGone(f"node 0 cannot ask its own store: {self._heartbeat.lost}")
 
     def end(self, code: int) -> None:
-        """The session is over, well or not: every member may go, with that exit code."""
         host = f"node 0 ({socket.gethostname()})"
         over = f"the session was stopped; what is done is on {host}, where it can be resumed"
         self.close(code, over if code == STOPPED else f"the session is over; store and report are on {host}")
@@ -235,9 +237,6 @@ class Coordinator:
                 time.sleep(LOOK_S)
         self._heartbeat.end()
         self._client.end()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

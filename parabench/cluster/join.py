@@ -6,16 +6,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from parabench.cluster import network
+from parabench.cluster.participants import OneMachine
 from parabench.cluster.topology import Topology
 from parabench.machine.machine import Machine, environment
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import TRACES
-
-if TYPE_CHECKING:
-    from parabench.cluster.coordinator import Coordinator
 
 
 def join_cluster(
@@ -25,14 +22,14 @@ def join_cluster(
     machine: Machine,
     out: Path,
     log: Callable[[str], None],
-) -> Coordinator | int | None:
-    """The coordinator that node 0 is; for every other node, which has followed it, the exit code; None on one node.
+) -> OneMachine | int:
+    """Who takes part, where this process leads them; the exit code of any other node, which has followed node 0.
 
     `options` decide what is measured, as they are typed, and `suite` is the file that is asked for: all nodes must have
     them alike. Raises UsageError.
     """
     if topology is None or topology.nodes == 1:
-        return None
+        return OneMachine()
     from parabench.cluster.agent import NodeAgent
     from parabench.cluster.coordinator import Coordinator
     from parabench.cluster.shared_store import open_store

@@ -176,9 +176,9 @@ class SuiteFile(pytest.File):
         from rich.console import Console
 
         from parabench.analysis.compare.sides import side_of
+        from parabench.cluster.participants import OneMachine
         from parabench.machine.machine import this_machine
         from parabench.report.build import write_report
-        from parabench.session.participants import OneMachine
         from parabench.session.resume import REPORT_NAME, resume_command
         from parabench.session.session import lead_session
         from parabench.signals import STOPPED

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from rich.console import Console
 
@@ -16,59 +14,22 @@ from parabench.cluster import fingerprint
 from parabench.cluster.attached.agent import RankAgent
 from parabench.cluster.attached.coordinator import RankCoordinator
 from parabench.cluster.attached.environment import ProcessEnvironment, group_of
-from parabench.cluster.attached.hosts import environment_of, machine_of, monitored_devices, node_records, of_this
-from parabench.cluster.attached.in_process import SHARED
+from parabench.cluster.attached.hosts import machine_of, of_this
 from parabench.cluster.attached.join import join_group
 from parabench.collectives.nccl import is_nccls
-from parabench.errors import NodeGone, UsageError
+from parabench.errors import UsageError
 from parabench.files import remove_abandoned
-from parabench.launch.launcher import launch
 from parabench.launch.store_client import StoreLost
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
-from parabench.plan.plan import Plan, Skipped, TrainingPlan
+from parabench.plan.plan import Skipped, TrainingPlan
 from parabench.plan.suite import Suite, load_suite, parse_axis
 from parabench.session.conclude import conclude
-from parabench.session.participants import OneMachine
 from parabench.session.request import TrainingRequest, plan_training
-from parabench.session.resume import shares_processes
-from parabench.session.runner import Executor
 from parabench.session.session import NOT_OK, lead_session, logger
 from parabench.signals import STOPPED, Interrupted
-from parabench.store.record import TRACES, Launch, Status
-from parabench.store.store import Store
+from parabench.store.record import TRACES
 from parabench.strategies import entry_of
-
-
-class Attached(OneMachine):
-    """The group, as rank 0 leads it: a session ends with the first launch that leaves its processes amid something."""
-
-    attached = True
-    go_on = "the same command with --resume"
-
-    def __init__(
-        self, lead: RankCoordinator, hosts: Sequence[Sequence[Mapping[str, Any]]], log: Callable[[str], None]
-    ) -> None:
-        self._lead, self._hosts, self._log = lead, hosts, log
-        self.environments, self.about = node_records(hosts), environment_of(hosts[0])
-
-    def executor(self) -> Executor:
-        return partial(launch, nodes=self._lead)
-
-    def assemble(self, plan: Plan[Any, Any]) -> None:
-        own = fingerprint.user_code(plan.cases)
-        self._lead.admit(own, [used for host in self._hosts for used in monitored_devices(host)])
-
-    def begun(self, store: Store, session_id: int) -> None:
-        if not shares_processes(store, session_id):
-            store.add_finding(session_id, SHARED)
-        self._log(f"{format.count(sum(map(len, self._hosts)), 'process')}: {SHARED.message}")
-
-    def check(self, launch: Launch) -> None:
-        if self._lead.stop is not None:
-            raise self._lead.stop
-        if not self._lead.sane:
-            raise NodeGone(f"a launch that ends {Status(launch.status)} leaves its processes where no other can begin")
 
 
 def run_worker(request: TrainingRequest, console: Console) -> tuple[int, bool]:
@@ -95,12 +56,10 @@ def run_worker(request: TrainingRequest, console: Console) -> tuple[int, bool]:
         with lead:
             said = lead.wait_for_ranks()
             check_asked(request.axes, group)
-            hosts = [said[first : first + group.local_size] for first in range(0, group.size, group.local_size)]
-            here = machine_of(hosts[0], machine, group)
+            here = machine_of(said, machine, group)
             planned = plan_training(request, suite, here)
             planned = replace(planned, plan=fitting(planned.plan, group))
-            nodes = Attached(lead, hosts, log)
-            code, session_id = lead_session(request, planned, here, nodes, console)
+            code, session_id = lead_session(request, planned, here, lead, console)
             if code != STOPPED:
                 conclude(request, session_id, console)
             lead.end(code)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 from typing import Protocol as Interface
 
 from parabench.collectives.nccl import is_nccls
@@ -30,9 +29,6 @@ from parabench.store.record import (
 )
 from parabench.workloads.verify import Reference, reference_of, verify
 
-if TYPE_CHECKING:  # it brings torch
-    from parabench.launch.workload import Nodes
-
 # A launch is hung after ten times the time that is expected of it, and never before a minute.
 DEADLINE_FACTOR = 10.0
 LEAST_DEADLINE_S = 60.0
@@ -54,15 +50,6 @@ SURE_BYTES_PER_S = 100e6
 
 # The process seam: `launcher.launch` with the nodes that it needs, or a test's stand-in.
 Executor = Callable[[LaunchSpec], Launch]
-
-
-def executor_of(nodes: Nodes | None = None) -> Executor:
-    """The launcher, with its fork server started. Imported only now: it brings torch."""
-    from parabench.launch.launcher import launch
-    from parabench.launch.processes import start_launching
-
-    start_launching()
-    return partial(launch, nodes=nodes)
 
 
 class Progress(Interface):

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from parabench.cluster.join import join_cluster
+from parabench.cluster.participants import OneMachine
 from parabench.cluster.topology import topology_of
 from parabench.errors import NodeGone, UsageError
 from parabench.machine.machine import Machine, this_machine
@@ -19,8 +20,7 @@ from parabench.plan.plan import Plan
 from parabench.plan.suite import load_suite
 from parabench.session.conclude import check_outputs, conclude
 from parabench.session.links import measure_links
-from parabench.session.participants import OneMachine, SeveralNodes
-from parabench.session.progress import make_progress, say, skipped_lines
+from parabench.session.progress import make_progress, outcome, say, skipped_lines
 from parabench.session.request import CollectivesRequest, Planned, Request, TrainingRequest, plan_calls, plan_training
 from parabench.session.resume import (
     SessionState,
@@ -52,13 +52,13 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
     if topology is not None:
         machine = replace(machine, nodes=topology.nodes, ranks_per_node=topology.ranks_per_node)
     planned = planned_of(request, machine)
-    coordinator = join_cluster(topology, request.words(), planned.file if planned else None, machine, request.out, log)
-    if isinstance(coordinator, int):
-        return coordinator
-    nodes = SeveralNodes(coordinator) if coordinator else OneMachine()
+    nodes = join_cluster(topology, request.words(), planned.file if planned else None, machine, request.out, log)
+    if isinstance(nodes, int):
+        return nodes
     try:
-        with nodes.leading():
+        with nodes:
             code, session_id = lead_session(request, planned, machine, nodes, console, launch, stopping)
+            nodes.end(code)
     except Interrupted as stop:
         log(f"stopped by {stop}; nothing was launched yet")
         return STOPPED
@@ -88,10 +88,10 @@ def lead_session(
             state = resume(store, plan, request.kind, attached=nodes.attached, label=request.label)
             check_nodes_of(state.plan, machine)
             check_traces(request.out, state.plan.protocol)
-            nodes.assemble(state.plan)
+            nodes.assemble(state.plan.cases)
         if state is None:
             assert planned is not None
-            nodes.assemble(planned.plan)
+            nodes.assemble(planned.plan.cases)
             state = begin_session(store, request, planned, machine, nodes=nodes.environments, about=nodes.about)
             for finding in planned.findings:
                 log(finding.message)
@@ -107,7 +107,6 @@ def lead_session(
             return runner
 
         code = run_launches(store, begun, prepared, stopping, console, request.prefix, go_on)
-    nodes.end(code)
     return code, begun.session_id
 
 
@@ -170,7 +169,7 @@ def runner_of(
     return RUNNERS[state.plan.kind](
         plan=state.plan,
         launch=launch or nodes.executor(),
-        keep=nodes.keeping(keep),
+        keep=nodes.keeping(keep, outcome),
         replan=lambda changed: store.replan(state.session_id, changed.to_dict()),
         done=state.done,
         references=dict(state.references),

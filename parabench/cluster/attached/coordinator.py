@@ -9,30 +9,38 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from parabench.cluster.attached.environment import ProcessEnvironment
-from parabench.cluster.attached.in_process import InProcessLaunch
+from parabench.cluster.attached.hosts import About, environment_of, monitored_devices, node_records
+from parabench.cluster.attached.in_process import SHARED, InProcessLaunch
 from parabench.cluster.attached.join import BEGIN_S, FIRST_S, topology_of_group
 from parabench.cluster.attached.monitor import HostMonitor
 from parabench.cluster.coordinator import LOOK_S, Coordinator
+from parabench.cluster.fingerprint import user_code
 from parabench.cluster.membership import Member
 from parabench.cluster.shared_store import SharedStore
 from parabench.cluster.waiting import Waiting, numbered
-from parabench.errors import UsageError
+from parabench.errors import NodeGone, UsageError
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import Workload
 from parabench.machine.nvml import Used
 from parabench.signals import Interrupted, stop_signals
+from parabench.store.record import AnyCase, Launch, Status
+from parabench.store.store import Store
 
 # What ranks get to hand over what they saw when this one is asked to stop, and may be killed a moment later.
 LAST_LOOK_S = 0.25
 
 
 class RankCoordinator(Coordinator):
-    """The whole group, as rank 0 has it. `sane` as long as all ranks came to the end of every launch; `stop` is who
-    asked for the end while a rank was found to be gone."""
+    """The whole group, as rank 0 has it: its session ends with the first launch that leaves processes amid something.
+
+    `sane` as long as all ranks came to the end of every launch; `stop` is who asked for the end while a rank was found
+    to be gone."""
 
     unit = "rank"
+    attached = True
+    go_on = "the same command with --resume"
     hand_over_s, goodbye_s = 5.0, 2.0
 
     def __init__(
@@ -47,7 +55,8 @@ class RankCoordinator(Coordinator):
         super().__init__(store, topology_of_group(group), facts, log)
         self.sane = True
         self.stop: Interrupted | None = None
-        self._about = [about]
+        self._about = about
+        self._hosts: list[list[About]] = []
         self._pids: Sequence[int] = ()
         self._used: Sequence[Used] = ()
         self._monitor = HostMonitor()
@@ -61,9 +70,9 @@ class RankCoordinator(Coordinator):
 
     # ---- who is there
 
-    def wait_for_ranks(self) -> list[Mapping[str, Any]]:
-        """What every rank says of itself, in their order. Raises UsageError when one does not come or has other
-        software or another suite, Interrupted when any is asked to stop."""
+    def wait_for_ranks(self) -> list[About]:
+        """What every rank of this host says of itself, in their order. Raises UsageError when any rank does not come or
+        has other software or another suite, Interrupted when any is asked to stop."""
         size, where = self._size, f"{self._group.address} port {self._group.port}"
         came: dict[int, Member] = {}
 
@@ -80,14 +89,17 @@ class RankCoordinator(Coordinator):
         if left:
             raise UsageError(f"{numbered('rank', left)} of {size} did not come within {BEGIN_S:g} s; start all of them")
         self._membership.are_alike(dict(sorted(came.items())))
-        self._about += [came[rank].about for rank in range(1, size)]
-        return self._about
+        said, of_each = [self._about, *(came[rank].about for rank in range(1, size))], self._group.local_size
+        self._hosts = [said[first : first + of_each] for first in range(0, size, of_each)]
+        self._pids = [about["pid"] for about in said]
+        self.environments, self.about = node_records(self._hosts), environment_of(self._hosts[0])
+        return self._hosts[0]
 
-    def admit(self, code: Sequence[str], monitored: Sequence[Sequence[Used]]) -> None:
+    def assemble(self, cases: Sequence[AnyCase]) -> None:
         """Let all ranks know of one another, and each of the devices that it is to look at. Raises UsageError when one
-        has not the same of the user's own `code`."""
-        self._used, self._membership.code = monitored[0], code
-        self._pids = [about["pid"] for about in self._about]
+        has not the same of the user's own code."""
+        monitored = [used for said in self._hosts for used in monitored_devices(said)]
+        self._used, self._membership.code = monitored[0], user_code(cases)
         ranks = {each.number: each for each in self._membership.wait_list if each.number}
         with stop_signals():
             self._membership.are_alike(dict(sorted(ranks.items())))
@@ -95,6 +107,17 @@ class RankCoordinator(Coordinator):
             devices = [astuple(used) for used in monitored[rank]]
             self._membership.admit(each, rank, 0, pids=self._pids, monitored=devices)
         self._membership.begun = True
+
+    def begun(self, store: Store, session_id: int) -> None:
+        if not store.has_finding(session_id, SHARED.code):
+            store.add_finding(session_id, SHARED)
+        self._log(f"{self._size:,} process{'es' * (self._size > 1)}: {SHARED.message}")
+
+    def check(self, launch: Launch) -> None:
+        if self.stop is not None:
+            raise self.stop
+        if not self.sane:
+            raise NodeGone(f"a launch that ends {Status(launch.status)} leaves its processes where no other can begin")
 
     def _look(self, store: Any) -> None:
         """Nothing: a launcher looks after its ranks."""
@@ -118,7 +141,7 @@ class RankCoordinator(Coordinator):
                 self.stop, results[0] = stop, here.result()
         for rank in range(self.members_of(spec)):
             if rank not in results:
-                host, node = self._about[rank]["host"], rank // spec.ranks_per_node
+                host, node = self._membership.participants[rank].host, rank // spec.ranks_per_node
                 nothing, report_type = workload.marks(spec), workload.report_type
                 results[rank] = NodeResult.silent(node, host, range(rank, rank + 1), nothing, report_type, rank=rank)
         # One rank alone that failed has left no other in the middle of anything.
