@@ -12,9 +12,8 @@ import pytest
 from scipy import stats
 
 from parabench.analysis.environment.facts import case_rows
-from parabench.analysis.evidence import evidence
 from parabench.analysis.ranking.ranking import sweet_spots
-from parabench.analysis.session import select_session
+from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module
 from parabench.analysis.stats.block_model import fit
 from parabench.analysis.stats.tukey import studentized_range
@@ -282,7 +281,7 @@ def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, no
     assert answer.to_dict()["winner"] == (answer.best.case_id if named else None)
     places = {row["place"] for row in case_rows(case_table(launch_table(results, session)), [answer])}
     assert ("fastest" in places) == named
-    table = lines(evidence(results, session), [answer])
+    table = lines(SessionData(results, session), [answer])
     assert any("  best  " in line for line in table) == named
     assert any("  nominally first  " in line for line in table) != named
     page = render(results, session.id)

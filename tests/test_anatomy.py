@@ -10,8 +10,7 @@ import fake_results as fake
 import pytest
 
 from parabench.analysis.collectives.bus import bus_factor
-from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.breakdown import COMPUTE, EXPOSED_IN, case_anatomy, step_table
 from parabench.analysis.step.breakdown import findings as doubts
 from parabench.analysis.step.calls import bucket_table, call_table
@@ -25,11 +24,11 @@ PARTS = ("data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", 
 
 @pytest.fixture
 def seen_of(tmp_path):
-    def gather(*launches: Launch) -> Evidence:
+    def gather(*launches: Launch) -> SessionData:
         for block, launch in enumerate(launches):
             launch.block = block
         results = fake.write(tmp_path / "results.db", launches)
-        return evidence(results, select_session(results))
+        return session_data(results)
 
     return gather
 

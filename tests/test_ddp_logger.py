@@ -11,8 +11,7 @@ import pytest
 import torch
 from guard import GUARD_S
 
-from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.ddp_log import SPANS, ddp_comparison, findings
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
@@ -30,9 +29,9 @@ PROTOCOL = Protocol(warmup=2, steps=9, instrumented=2)
 ROUNDING_S = 1e-6
 
 
-def seen(path: Path, *launches: Launch) -> Evidence:
+def seen(path: Path, *launches: Launch) -> SessionData:
     results = fake.write(path / "r.db", launches)
-    return evidence(results, select_session(results))
+    return session_data(results)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from guard import GUARD_S
 from trained_helpers import TRAINED_TOKENS, small_gpt
 
 from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, POWER, efficiency, flops_per_token
-from parabench.analysis.evidence import evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import session_data
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv
 from parabench.machine.peaks import DEVICES, peak_of
@@ -42,7 +41,7 @@ def gpu_case(**fields):
 def table(tmp_path, launches, environment=fake.ENVIRONMENT):
     tmp_path.mkdir(exist_ok=True)
     results = fake.write(tmp_path / "r.db", launches, environment=environment)
-    return efficiency(evidence(results, select_session(results)))
+    return efficiency(session_data(results))
 
 
 def test_the_formula_is_of_multiplied_parameters_and_whole_attention():

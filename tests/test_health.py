@@ -9,9 +9,8 @@ import fake_results as fake
 import pytest
 from fake_devices import device_samples, gpu_case, host_samples, read
 
-from parabench.analysis.evidence import evidence
 from parabench.analysis.scaling import curves
-from parabench.analysis.session import select_session
+from parabench.analysis.session import session_data
 from parabench.analysis.warnings.health import findings
 from parabench.analysis.warnings.launches import check
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Finding, HostSample, Launch
@@ -21,7 +20,7 @@ GIB = 2**30
 
 def found(folder: Path, *launches: Launch) -> list[Finding]:
     results = fake.write(folder / f"{len(list(folder.iterdir()))}.db", launches)
-    known = list(findings(evidence(results, select_session(results))))
+    known = list(findings(session_data(results)))
     assert {finding.code for finding in known} <= {finding.code for finding in check(results)}
     return known
 
@@ -221,7 +220,7 @@ def test_ranks_on_one_device_show_neither_speed_nor_scaling(tmp_path, mps, how):
         read(fake.launch(gpu_case(world_size=size, backend="gloo"), 0.02), device_samples(**mps)) for size in (1, 2, 4)
     ]
     results = fake.write(tmp_path / "shared.db", launches, environment=environment)
-    seen = evidence(results, select_session(results))
+    seen = session_data(results)
     (finding,) = [each for each in check(results) if each.code == "shared_device"]
     assert f"up to 4 ranks on 1 device, {how}. " in finding.message
     assert finding.message.startswith("ddp native, 2 ranks; ddp native, 4 ranks: ")
@@ -229,4 +228,4 @@ def test_ranks_on_one_device_show_neither_speed_nor_scaling(tmp_path, mps, how):
     environment["gpus"] *= 4
     results = fake.write(tmp_path / "own.db", launches, environment=environment)
     assert "shared_device" not in {each.code for each in check(results)}
-    assert sorted(curves(evidence(results, select_session(results)))["world_size"]) == [1, 2, 4]
+    assert sorted(curves(session_data(results))["world_size"]) == [1, 2, 4]

@@ -15,8 +15,7 @@ import pytest
 from fake_nvml import Clock
 from guard import GUARD_S
 
-from parabench.analysis.evidence import evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import session_data
 from parabench.analysis.step.memory_time import Allocation, allocations, launch_phases, memory_timeline
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
@@ -162,7 +161,7 @@ def test_an_allocation_is_seen_with_its_size_at_its_time(tmp_path):
     assert seen.status is Status.OK, seen.failure
 
     gathered = fake.write(tmp_path / "r.db", [seen])
-    known = evidence(gathered, select_session(gathered))
+    known = session_data(gathered)
     timeline, phases = memory_timeline(known, 1), launch_phases(known, 1)
     steps = [s.value for s in seen.samples if s.metric == "step_s" and s.rank == 0]
     begin_s = phases[Phase.WARMUP][0] + sum(steps[: memory_helpers.GRABS_IN])

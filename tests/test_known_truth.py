@@ -11,8 +11,7 @@ import pytest
 import truth_helpers as truth
 from guard import GUARD_S
 
-from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.breakdown import Steps, step_table
 from parabench.analysis.step.calls import bucket_table, rank_calls
 from parabench.analysis.step.stragglers import step_stragglers
@@ -30,16 +29,16 @@ RANKS = 2
 BUCKET_MIB = 0.001
 
 
-def explained(folder: Any, **fields: Any) -> Evidence:
-    """The evidence of one launch."""
+def explained(folder: Any, **fields: Any) -> SessionData:
+    """The data of a session of one launch."""
     plain = {"device": "cpu", "backend": "gloo", "world_size": RANKS, "data": "synthetic", "seq_len": 1}
     seen = launch(LaunchSpec.of(Case(**(plain | {"global_batch": truth.BATCH} | fields)), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     results = fake.write(folder / "results.db", [seen])
-    return evidence(results, select_session(results))
+    return session_data(results)
 
 
-def noted(seen: Evidence, what: str) -> pd.DataFrame:
+def noted(seen: SessionData, what: str) -> pd.DataFrame:
     """`begin` and `end` of what each rank noted in each instrumented step, by rank and step."""
     notes = json.loads(seen.good["facts"].iloc[0])["notes"]
     steps = Steps(seen.rows("span")).table
@@ -53,7 +52,7 @@ def noted(seen: Evidence, what: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["rank", "step", "begin", "end"]).set_index(["rank", "step"])
 
 
-def reported(seen: Evidence, **of: Any) -> pd.DataFrame:
+def reported(seen: SessionData, **of: Any) -> pd.DataFrame:
     """The one call of each instrumented step that is `of` that kind, by rank and step."""
     rows = rank_calls(seen, Steps(seen.rows("span")))
     for name, value in of.items():
@@ -109,7 +108,7 @@ def test_an_artificial_collective_has_its_duration_and_its_exposed_part(tmp_path
         the_other_bucket_waits_for_this_one(seen)
 
 
-def the_other_bucket_waits_for_this_one(seen: Evidence) -> None:
+def the_other_bucket_waits_for_this_one(seen: SessionData) -> None:
     """Its gradients come HIDDEN_S later, when the queue is busy for some time yet."""
     last, first = bucket_table(seen).to_dict("records")
     assert (last["parameters"], first["parameters"]) == (["last.weight"], ["first.weight"])

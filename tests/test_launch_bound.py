@@ -8,8 +8,7 @@ from typing import Any
 import fake_results as fake
 import pytest
 
-from parabench.analysis.evidence import evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import session_data
 from parabench.analysis.warnings.launch_bound import findings
 from parabench.analysis.warnings.launches import check
 from parabench.plan.case import Case
@@ -34,7 +33,7 @@ def of(**fields: Any) -> Case:
 
 def found(folder: Path, *launches: Launch) -> list[Finding]:
     results = fake.write(folder / "some.db", launches)
-    said = list(findings(evidence(results, select_session(results))))
+    said = list(findings(session_data(results)))
     assert [each for each in check(results) if each.code == "launch_bound"] == said
     return said
 

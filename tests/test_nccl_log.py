@@ -13,8 +13,7 @@ import pytest
 from fake_launch import FakeLauncher
 from guard import GUARD_S
 
-from parabench.analysis.evidence import evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import session_data
 from parabench.analysis.step.nccl import choices
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
@@ -177,7 +176,7 @@ def explaining(text: str, **more: Any) -> Launch:
 
 def test_an_explaining_launch_is_in_no_statistic_and_tells_the_choices(tmp_path: Path) -> None:
     results = fake.write(tmp_path / "r.db", [explaining(NCCL_2_27), fake.launch(NCCL, 0.04), fake.launch(NCCL, 0.04)])
-    seen = evidence(results, select_session(results))
+    seen = session_data(results)
     assert seen.cases["n_launches"].tolist() == [2]
     assert seen.cases["latency_s"].tolist() == pytest.approx([0.04])
     table = choices(seen)
@@ -189,7 +188,7 @@ def test_an_explaining_launch_is_in_no_statistic_and_tells_the_choices(tmp_path:
 
 def test_a_session_in_which_nothing_was_explained_has_no_choices(tmp_path: Path) -> None:
     results = fake.write(tmp_path / "r.db", [fake.launch(NCCL, 0.04)])
-    assert choices(evidence(results, select_session(results))).empty
+    assert choices(session_data(results)).empty
 
 
 @pytest.mark.parametrize(("block", "well"), [(EXPLAIN_BLOCK, True), (0, False)])

@@ -15,8 +15,7 @@ from parabench.analysis.compare.sides import differences, side_of
 from parabench.analysis.efficiency import efficiency, launch_joules
 from parabench.analysis.environment import nodes
 from parabench.analysis.environment.node_facts import kinds, node_rows, nodes_compared
-from parabench.analysis.evidence import evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import select_session, session_data
 from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.device_time import device_line, device_table, host_table, node_table
@@ -40,7 +39,7 @@ def stored(folder, launches, environment=None):
 
 def seen(folder, launches, environment=None):
     results = stored(folder, launches, environment)
-    return evidence(results, select_session(results))
+    return session_data(results)
 
 
 def found(folder, launches, environment=None):
@@ -192,12 +191,12 @@ def test_a_microbenchmark_on_one_node_says_nothing_of_calls_between_nodes(tmp_pa
     alone = collectives.launch(collectives.case(world_size=2), lambda size: 1e-3)
     collectives.write(path, [alone])
     spanning_nodes = fake.write(path, [fake_nodes.spread(of)], environment=fake_nodes.environment(2, 1))
-    known = evidence(spanning_nodes, select_session(spanning_nodes))
+    known = session_data(spanning_nodes)
     table = training_bandwidth(known, call_table(known), alone_table(spanning_nodes))
     assert table[["nodes", "why"]].to_numpy().tolist() == [[2, NOT_MEASURED]]
     del of.facts["nodes"]
     together = fake.write(path, [of])
-    known = evidence(together, select_session(together))
+    known = session_data(together)
     table = training_bandwidth(known, call_table(known), alone_table(together))
     assert table[["nodes", "why"]].to_numpy().tolist() == [[1, ""]]
 

@@ -10,8 +10,7 @@ import pytest
 from fake_results import step
 from page_helpers import Page, figures
 
-from parabench.analysis.evidence import evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import timelines
@@ -28,7 +27,7 @@ class Shown:
     """The sections of the newest session, without the page around them."""
 
     def __init__(self, results):
-        seen = evidence(results, select_session(results))
+        seen = session_data(results)
         sections = sections_anatomy.sections(seen)
         self.cases = list(seen.cases["case_id"])
         self.columns = case_columns(seen)
@@ -152,7 +151,7 @@ def test_timelines_are_of_the_fastest_of_each_strategy_or_of_each_algorithm(tmp_
     def chosen(name, cases):
         launches = [step(fake.launch(case, 2.0 + i)) for i, case in enumerate(cases)]
         results = fake.write(tmp_path / name, launches)
-        seen = evidence(results, select_session(results))
+        seen = session_data(results)
         labels = seen.cases.set_index("case_id")["label"]
         each, drawn = timelines(seen)
         return each, [labels[one.case_id] for one in drawn]
@@ -236,7 +235,7 @@ def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_pat
     alone = fake_collectives.case(min_bytes=MIB, max_bytes=4 * MIB, world_size=2)
     fake_collectives.write(tmp_path / "r.db", fake_collectives.sweep([alone], lambda _, n: {1: 0.5, 4: 1.0}[n // MIB]))
     results = fake.write(tmp_path / "r.db", [launch])
-    seen = evidence(results, select_session(results))
+    seen = session_data(results)
     table = training_bandwidth(seen, call_table(seen), alone_table(results)).set_index(["op", "bytes"])
     reduced = table.loc["all_reduce"]
     one = 2 * MIB / 1e9  # 1 MiB in half a second; the factor of two ranks is 1

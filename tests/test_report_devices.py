@@ -10,8 +10,7 @@ import pytest
 from fake_devices import BEGAN_S, HOT, device_samples, gpu_case, gpu_launches, host_samples, read
 from page_helpers import Page
 
-from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.device_time import device_table, too_short_said
 from parabench.analysis.step.memory_time import memory_timeline
 from parabench.report.build import render
@@ -22,9 +21,9 @@ from parabench.report.spec import Section
 from parabench.store.record import MIB, NOT_SUPPORTED, DeviceSample, Status
 
 
-def seen(folder, launches) -> Evidence:
+def seen(folder, launches) -> SessionData:
     results = fake.write(folder / f"{len(list(folder.iterdir()))}.db", launches)
-    return evidence(results, select_session(results))
+    return session_data(results)
 
 
 def sections(folder, launches) -> dict[str, Section]:

@@ -9,8 +9,7 @@ import fake_results as fake
 import pytest
 from page_helpers import HOSTILE, Page
 
-from parabench.analysis.evidence import evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import session_data
 from parabench.report.build import render
 from parabench.report.sections import libraries
 from parabench.report.spec import Section, Table
@@ -34,7 +33,7 @@ NOTHING: dict[str, Any] = {
 
 def section(folder: Path, *launches: Launch) -> Section | None:
     results = fake.write(folder / f"{len(list(folder.iterdir()))}.db", launches)
-    found = libraries.sections(evidence(results, select_session(results)))
+    found = libraries.sections(session_data(results))
     return found[0] if found else None
 
 

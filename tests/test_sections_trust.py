@@ -7,9 +7,8 @@ import json
 import fake_results as fake
 from page_helpers import unpacked
 
-from parabench.analysis.evidence import evidence
 from parabench.analysis.ranking.ranking import spots
-from parabench.analysis.session import select_session
+from parabench.analysis.session import session_data
 from parabench.report.data.cases import page_data
 from parabench.report.data.detail import detail_data
 from parabench.report.sections import trust
@@ -17,7 +16,7 @@ from parabench.store.record import MIB, Failure, Finding, Status
 
 
 def seen_of(results):
-    return evidence(results, select_session(results))
+    return session_data(results)
 
 
 def sections(results):

@@ -16,13 +16,12 @@ from page_helpers import unpacked
 
 from parabench.analysis.comparison.several import several
 from parabench.analysis.comparison.sides import read_several
-from parabench.analysis.evidence import evidence
 from parabench.analysis.history.points import numbers_of, visits_of
 from parabench.analysis.launch_number import QUANTILE, launch_number
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.ranking.ranking import answers
-from parabench.analysis.session import select_session
+from parabench.analysis.session import SessionData, select_session, session_data
 from parabench.analysis.tables import case_table, launch_table, mean_peaks
 from parabench.analysis.text.format import milliseconds
 from parabench.cli import main
@@ -76,7 +75,7 @@ def test_every_answer_has_the_same_step_time_where_a_launch_is_missing(tmp_path)
     # The case was not there in the slow block: its number is as in the average block, not the mean of its launches.
     assert expected == pytest.approx(raw * math.prod(BLOCKS) ** (1 / 3) / math.sqrt(1.1), rel=2e-3)
 
-    page = page_data(evidence(results, session), ())
+    page = page_data(SessionData(results, session), ())
     cases = table_of(page["cases"])
     assert cases["latency_s"][cases["case_id"].index(FAST.id)] == pytest.approx(expected, rel=1e-4)
     for objective in ("step_s", "tokens_per_s", "memory"):
@@ -155,7 +154,7 @@ def test_links_are_summarised_as_steps_are():
 
 def test_how_far_launches_are_from_their_case_is_told_to_the_page(tmp_path):
     results = write(tmp_path / "a.db")
-    seen = evidence(results, select_session(results, None))
+    seen = session_data(results, None)
     launches = pd.DataFrame(table_of(page_data(seen, ())["launches"]))
     counts = launches["counts"] == 1
     assert set(launches.loc[counts, "launch_id"]) == set(seen.good["launch_id"])

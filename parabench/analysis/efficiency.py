@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.environment.nodes import node_of_rank, node_records
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.windows import moves_too_few, too_short
 from parabench.analysis.text import format
 from parabench.machine.peaks import peak_of
@@ -34,7 +34,7 @@ COLUMNS = (
 _KEPT = ("case_id", "label", "strategy", "model", "global_batch", "seq_len", "tokens_per_s")
 
 
-def efficiency(seen: Evidence) -> pd.DataFrame:
+def efficiency(seen: SessionData) -> pd.DataFrame:
     """One row per case that has a latency, fastest first.
 
     `tokens_per_s` counts `unit` (samples where there are no sequences). `formula_flops` and `counted_flops` are of one
@@ -92,7 +92,7 @@ def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None
     }
 
 
-def _counts(seen: Evidence) -> dict[str, Mapping[str, Any]]:
+def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
     """What one device counted, by the id of its case; of the reference launch, where that ended well."""
     found: dict[str, Mapping[str, Any]] = {}
     rows = seen.launches.sort_values("block", key=lambda block: block != REFERENCE_BLOCK, kind="stable")
@@ -103,7 +103,7 @@ def _counts(seen: Evidence) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _gpus(seen: Evidence, launch_id: int) -> list[dict[str, Any]]:
+def _gpus(seen: SessionData, launch_id: int) -> list[dict[str, Any]]:
     """The devices that ranks of a launch may have run on: of several nodes as many of each as it had ranks."""
     records = {int(one.get("node", 0)): one for one in node_records(seen.session.environment)}
     spread = node_of_rank(seen.facts[launch_id])
@@ -157,7 +157,7 @@ def _joules(case: Case, energies: list[Energy]) -> dict[str, Any]:
     }
 
 
-def launch_joules(seen: Evidence) -> dict[int, Energy]:
+def launch_joules(seen: SessionData) -> dict[int, Energy]:
     """By id, each good launch's joules of a measured step over its devices, and where they are from; NaN with the
     reason where there are none."""
     rows = seen.rows("device_sample")

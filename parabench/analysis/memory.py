@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.tables import counted
 from parabench.analysis.text import format
 from parabench.store.metrics import STATE_PARTS
@@ -34,7 +34,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def case_states(seen: Evidence) -> pd.DataFrame:
+def case_states(seen: SessionData) -> pd.DataFrame:
     """The `state_table` of a session."""
     return state_table(seen.launches, seen.results.whole)
 

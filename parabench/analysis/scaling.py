@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.environment.nodes import sharing
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK
 from parabench.strategies import entry_of
 
@@ -30,8 +30,8 @@ _BASE = {
 }  # fmt: skip
 
 
-def curves(seen: Evidence) -> pd.DataFrame:
-    """`scaling` of what is known of a session, but of ranks that shared a device; for `Evidence.once`."""
+def curves(seen: SessionData) -> pd.DataFrame:
+    """`scaling` of what is known of a session, but of ranks that shared a device; for `SessionData.once`."""
     environment = seen.session.environment
     alone = [sharing(environment, case) is None for case in seen.cases.to_dict("records")]
     return scaling(seen.cases[np.array(alone, dtype=bool)])

@@ -1,14 +1,28 @@
-"""Which of a store's sessions is read, with its JSON columns parsed."""
+"""A session of a store: its record with the JSON columns parsed, and the tables that are made of its launches."""
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
+import pandas as pd
+
+from parabench.analysis.tables import case_table, counted, launch_table
 from parabench.errors import UsageError
+from parabench.plan.case import Case
 from parabench.plan.collective_protocol import timing_of
+from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.store import Results
+
+T = TypeVar("T")
+
+# Of a commit that many digits tell it from others.
+SHORT_COMMIT = 12
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,36 @@ class Session:
     def kind(self) -> str:
         """What was measured: 'training' or 'collectives'."""
         return str(self.plan.get("kind", "training"))
+
+    @property
+    def day(self) -> str:
+        """The day on which it began."""
+        return self.started_utc[:10]
+
+    def known(self, *names: str) -> str | None:
+        """What its environment says, such as `known("versions", "torch")`; None where it says nothing."""
+        value: Any = self.environment
+        for name in names:
+            value = value.get(name) if isinstance(value, dict) else None
+        return None if value is None else str(value)
+
+    @property
+    def commit(self) -> str | None:
+        """The commit of the project under test, shortened."""
+        commit = self.known("git", "commit")
+        return None if commit is None else commit[:SHORT_COMMIT]
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What no two sessions have in common: the millisecond in which they began, where, and what for."""
+        side = self.interleaved.get("side", "")
+        return self.started_utc, self.suite, str(self.known("host")), self.name, side, str(self.seed)
+
+    @property
+    def judged(self) -> bool:
+        """Whether a history seeks change points in it. Two that took turns have the same time, and an order of theirs
+        would make a change of their difference: side b counts, for what is on trial is what comes next."""
+        return self.interleaved.get("side", "b") == "b"
 
     @property
     def timing(self) -> str:
@@ -113,3 +157,145 @@ def _with_loaded(environment: dict[str, Any], nccl: str | None) -> dict[str, Any
     unknown = {name: why for name, why in (environment.get("unknown_versions") or {}).items() if name != "nccl"}
     changed = environment | {"versions": versions | {"nccl": nccl}, "unknown_versions": unknown}
     return changed | {"nccl_wheel": versions["nccl"]} if versions.get("nccl") else changed
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the numbers of a session lie, so that whoever reads an answer finds its rows. `at` is what
+    `parabench compare` takes, STORE@SESSION; `command` is what measured it.
+
+    `launches` are all of the session but its reference, `good` those that count; `finished_utc` is None for a session
+    that was planned to go on.
+    """
+
+    at: str
+    session: str
+    suite: str
+    command: str
+    started_utc: str
+    finished_utc: str | None
+    launches: int
+    good: int
+
+
+@dataclass(frozen=True)
+class SessionData:
+    """A session of trainings with its tables, each made when it is first asked for; nobody may change them.
+
+    `role` is what it is called beside others: base, candidate. The tables raise UsageError for a session that trained
+    nothing.
+    """
+
+    results: Results
+    session: Session
+    role: str = ""
+
+    @cached_property
+    def launches(self) -> pd.DataFrame:
+        """One row a launch, as in `tables.launch_table`."""
+        return launch_table(self.results, self.session)
+
+    @cached_property
+    def cases(self) -> pd.DataFrame:
+        """One row a case, as in `tables.case_table`."""
+        return case_table(self.launches)
+
+    @cached_property
+    def cases_by_id(self) -> pd.DataFrame:
+        """The same, by the id of the case."""
+        return self.cases.set_index("case_id")
+
+    @cached_property
+    def step_times(self) -> dict[str, float]:
+        """The step time of each case of which a launch counts, in seconds, by its id."""
+        return {str(case): float(step_s) for case, step_s in self.cases_by_id["latency_s"].dropna().items()}
+
+    @cached_property
+    def good(self) -> pd.DataFrame:
+        """The launches that count."""
+        return counted(self.launches)
+
+    @cached_property
+    def by_case(self) -> dict[str, pd.DataFrame]:
+        """The launches that count of each case that has some, by block."""
+        ordered = self.good.sort_values("block", kind="stable")
+        return {str(case): group for case, group in ordered.groupby("case_id")}
+
+    @cached_property
+    def launched(self) -> dict[str, pd.DataFrame]:
+        """All launches of each case, the reference launch apart."""
+        return {str(case): group for case, group in self._own.groupby("case_id")}
+
+    @property
+    def _own(self) -> pd.DataFrame:
+        return self.launches[self.launches["block"] >= FIRST_BLOCK]
+
+    @cached_property
+    def facts(self) -> dict[int, dict[str, Any]]:
+        """What ranks told of each launch, by its id."""
+        pairs = zip(self.launches["launch_id"], self.launches["facts"], strict=True)
+        return {int(at): json.loads(text) if isinstance(text, str) else {} for at, text in pairs}
+
+    def rows(self, table: str) -> pd.DataFrame:
+        """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""
+        frame: pd.DataFrame = getattr(self.results, table)
+        return frame[frame["launch_id"].isin(self.good["launch_id"])]
+
+    @property
+    def why_none(self) -> str:
+        """Why no launch counts, where none does, as the beginning of a sentence."""
+        if self._own.empty:
+            return "No launch was recorded"
+        ended_well = (self._own["status"] == Status.OK).any()
+        return "No launch has a step of known length" if ended_well else "No launch ended well"
+
+    def why_missing(self, case: str) -> str:
+        """Why a case has no launch here."""
+        if case in self.skipped:
+            return f"skipped in {self.session.name}: {self.skipped[case]}"
+        if case in self.planned:
+            return f"planned in {self.session.name}, but not launched"
+        return f"not measured in {self.session.name}"
+
+    @cached_property
+    def skipped(self) -> dict[str, str]:
+        """{case id: the reason} of the cases that the plan could not run here."""
+        skipped = self.session.plan.get("skipped") or []
+        return {Case.from_dict(entry["case"]).id: str(entry["reason"]) for entry in skipped}
+
+    @cached_property
+    def planned(self) -> set[str]:
+        """The ids of the cases that the plan was to launch."""
+        return {Case.from_dict(fields).id for fields in self.session.plan.get("cases") or []}
+
+    @cached_property
+    def origin(self) -> Origin:
+        """Where the numbers lie."""
+        # A path may hold bytes that are no text.
+        path = os.fsencode(self.results.path).decode(errors="replace")
+        return Origin(
+            at=f"{path}@{self.session.id}",
+            session=self.session.name,
+            suite=self.session.suite,
+            command=shlex.join(self.session.argv),
+            started_utc=self.session.started_utc,
+            finished_utc=self.session.finished_utc,
+            launches=int(self.cases["n_launches"].sum()),
+            good=len(self.good),
+        )
+
+    def once(self, derive: Callable[[SessionData], T]) -> T:
+        """What `derive` makes of this, made once however many ask."""
+        if derive not in self._derived:
+            self._derived[derive] = derive(self)
+        made: T = self._derived[derive]
+        return made
+
+    @cached_property
+    def _derived(self) -> dict[Callable[[SessionData], Any], Any]:
+        return {}
+
+
+def session_data(results: Results, session: str | int | None = None) -> SessionData:
+    """A session (default: the newest) of a store. Raises UsageError for no such session."""
+    return SessionData(results, select_session(results, session))

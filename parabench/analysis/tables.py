@@ -10,18 +10,20 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
-from parabench.analysis.session import Session
 from parabench.plan.case import Case
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import FIRST_BLOCK, UNVERIFIED, Phase, Status
 from parabench.store.store import Results
 from parabench.strategies import entry_of
+
+if TYPE_CHECKING:
+    from parabench.analysis.session import Session
 
 # Two cases do the same work, and may be ranked against each other, when these fields agree. `split` is none of them:
 # it changes which samples come in which step, not how much there is to compute. `vocabulary` changes what a token is.

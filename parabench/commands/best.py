@@ -26,8 +26,7 @@ from parabench.errors import UsageError
 def best(store: str, session: str | None, objective: str, by: tuple[str, ...], as_json: bool) -> None:
     """Say what was fastest in STORE, or STORE@SESSION by id or label, and how sure that is."""
     from parabench.analysis.collectives.crossover import bus_answers
-    from parabench.analysis.evidence import evidence
-    from parabench.analysis.session import select_session
+    from parabench.analysis.session import SessionData, select_session
     from parabench.analysis.tables import LAUNCH_NUMBERS
     from parabench.store.store import load
 
@@ -53,7 +52,7 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
     from parabench.analysis.ranking.ranking import ranked
     from parabench.analysis.text import best as best_lines
 
-    seen = evidence(results, chosen)
+    seen = SessionData(results, chosen)
     answers = ranked(seen, OBJECTIVES[objective], axes)
     _print([each.to_dict() for each in answers] if as_json else best_lines.lines(seen, answers))
 

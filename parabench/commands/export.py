@@ -22,11 +22,10 @@ def export(case: str, store: str, output: Path, session: str | None, launch: int
 
     STORE is parabench-results/results.db when not given; STORE@SESSION names a session by id or label.
     """
-    from parabench.analysis.evidence import evidence
-    from parabench.analysis.session import select_session
+    from parabench.analysis.session import session_data
     from parabench.report.trace import write_trace
     from parabench.store.store import load
 
     path, session = chosen_in(store, session)
     results = load(path)
-    say(write_trace(evidence(results, select_session(results, session)), case, output, launch, step))
+    say(write_trace(session_data(results, session), case, output, launch, step))

@@ -20,8 +20,8 @@ from parabench.analysis.compare.gate import Comparison, compare
 from parabench.analysis.compare.outcome import REGRESSIONS, Outcome, Verdict
 from parabench.analysis.compare.row import Row
 from parabench.analysis.compare.rule import ALPHA, TOLERANCE
-from parabench.analysis.compare.sides import Side, check_alike, session_differences, side_of
-from parabench.analysis.session import Session, select_session
+from parabench.analysis.compare.sides import check_alike, session_differences, side_of
+from parabench.analysis.session import Session, SessionData, select_session
 from parabench.analysis.text import format
 from parabench.commands.options import ALPHAS, Fraction
 from parabench.errors import UsageError
@@ -147,7 +147,7 @@ class Gate:
         self.judged: list[Judged] = []
         self.inconclusive: set[str] = set()
 
-    def base(self, suite: str) -> Side:
+    def base(self, suite: str) -> SessionData:
         """The baseline's session to compare `suite` with: the newest finished one of that suite.
 
         Where the user named one by id or label, the newest of that name, of the suite if there is one. Raises
@@ -169,7 +169,7 @@ class Gate:
             )
         return side_of(self.results, (same or among)[-1].id, "base")
 
-    def check(self, base: Side, plan: TrainingPlan, machine: Machine) -> None:
+    def check(self, base: SessionData, plan: TrainingPlan, machine: Machine) -> None:
         """Raise UsageError for what `compare` would refuse, as far as it is known before anything is launched."""
         planned = Session(
             id=0,  # it is in no store yet
@@ -186,13 +186,13 @@ class Gate:
         )
         devices = {str(device) for device in base.launches["device"]}
         check_alike(list(session_differences(base.session, planned, devices)), self.changed, "--parabench-changed")
-        if not {case.id for case in plan.cases} & set(base.cases.index):
+        if not {case.id for case in plan.cases} & set(base.cases_by_id.index):
             raise UsageError(
                 f"no case of this run is in {base.session.name} of {self.results.path}, so nothing can be judged; "
                 "select the cases that it has, or measure these there first"
             )
 
-    def judge(self, base: Side, candidate: Side, suites: int, unselected: Collection[Case]) -> Judged:
+    def judge(self, base: SessionData, candidate: SessionData, suites: int, unselected: Collection[Case]) -> Judged:
         """Compare a suite that ran. All `suites` of this run share the accepted rate of false alarms evenly."""
         left_out = frozenset(case.id for case in unselected)
         comparison = compare(

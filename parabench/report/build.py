@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from parabench.analysis.environment import facts
-from parabench.analysis.evidence import evidence
 from parabench.analysis.links import link_table
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
-from parabench.analysis.session import Session, select_session
+from parabench.analysis.session import Session, SessionData, select_session
 from parabench.analysis.text.progress import next_command
 from parabench.analysis.warnings.launches import check_evidence
 from parabench.files import write_whole
@@ -39,7 +38,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
         return collectives.render(results, chosen, template_folder)
-    seen = evidence(results, chosen)
+    seen = SessionData(results, chosen)
     launches, cases = seen.launches, seen.cases
     answers = seen.once(spots)
     states = seen.once(case_states)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
 from parabench.analysis.scaling import STRONG, WEAK, curves
+from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK
 from parabench.report.figures import figures
 from parabench.report.panels import headroom
@@ -23,7 +23,7 @@ _EACH_KIND = {
 }
 
 
-def training_sections(seen: Evidence, states: pd.DataFrame) -> list[Section]:
+def training_sections(seen: SessionData, states: pd.DataFrame) -> list[Section]:
     """All sections of a session; `states` is what ranks hold (`analysis.memory.state_table`)."""
     cases = seen.cases
     nothing = "" if cases["latency_s"].notna().any() else f"{seen.why_none}, so there is nothing to draw."
@@ -120,7 +120,7 @@ def _algorithms(cases: pd.DataFrame, nothing: str) -> Section:
     )
 
 
-def _scaling(seen: Evidence, nothing: str) -> Section:
+def _scaling(seen: SessionData, nothing: str) -> Section:
     table = seen.once(curves)
     kinds = " ".join(said for kind, said in _EACH_KIND.items() if (table["kind"] == kind).any())
     return Section(

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.environment import nodes
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import union
 from parabench.analysis.text import format
 from parabench.errors import UsageError
@@ -47,7 +47,9 @@ class Choice:
     facts: dict[str, Any]
 
 
-def write_trace(seen: Evidence, case: str, out: Path, launch: int | None = None, step: int | None = None) -> list[str]:
+def write_trace(
+    seen: SessionData, case: str, out: Path, launch: int | None = None, step: int | None = None
+) -> list[str]:
     """Write the trace of a case's step to `out`, whole or not at all; returns what to tell: file, step, what lacks.
 
     `case` is an id, the beginning of one, or a label. Default: of the case's launches the one whose number is the
@@ -69,7 +71,7 @@ def write_trace(seen: Evidence, case: str, out: Path, launch: int | None = None,
     return lines
 
 
-def choose(seen: Evidence, case: str, launch: int | None = None, step: int | None = None) -> Choice:
+def choose(seen: SessionData, case: str, launch: int | None = None, step: int | None = None) -> Choice:
     """The step that is meant. Raises UsageError, with what there is."""
     case_id, label = _case(seen, case)
     launches = seen.launches[(seen.launches["case_id"] == case_id) & (seen.launches["block"] >= FIRST_BLOCK)]
@@ -96,7 +98,7 @@ def choose(seen: Evidence, case: str, launch: int | None = None, step: int | Non
     return Choice(case_id, label, launch, step, json.loads(facts))
 
 
-def _case(seen: Evidence, name: str) -> tuple[str, str]:
+def _case(seen: SessionData, name: str) -> tuple[str, str]:
     labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
     named = [key for key, label in labels.items() if name in (key, label)]
     found = named or [key for key in labels if key.startswith(name)]
@@ -118,7 +120,7 @@ def _median(table: pd.DataFrame, by: str, of: str) -> int:
     return int(ordered[of].iloc[(len(ordered) - 1) // 2])
 
 
-def trace(seen: Evidence, chosen: Choice) -> dict[str, Any]:
+def trace(seen: SessionData, chosen: Choice) -> dict[str, Any]:
     """The trace as JSON holds it. Its clock begins with the first event."""
     events = list(_events(seen, chosen))
     zero = min(event["ts"] for event in events if event["ph"] != "M")
@@ -132,7 +134,7 @@ def trace(seen: Evidence, chosen: Choice) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": told | {"zero_s": zero}}
 
 
-def _events(seen: Evidence, chosen: Choice) -> Iterator[Event]:
+def _events(seen: SessionData, chosen: Choice) -> Iterator[Event]:
     """All events, their `ts` still in seconds of the shared clock."""
     spans, calls = (_of(table, chosen) for table in (seen.results.span, seen.results.collective))
     calls = calls[calls["phase"] == Phase.INSTRUMENT]
@@ -203,7 +205,7 @@ def _arrow(rank: int, thread: int, call: dict[Any, Any], begin: float) -> Iterat
         yield {**common, "ph": "f", "bp": "e", "ts": begin, **_place(rank, thread)}
 
 
-def _memory(seen: Evidence, chosen: Choice, begin: float, end: float) -> Iterator[Event]:
+def _memory(seen: SessionData, chosen: Choice, begin: float, end: float) -> Iterator[Event]:
     """What ranks and devices held during the step, from the last reading before it to the first one after it."""
     began = _began(chosen)
     if began is None:

@@ -14,9 +14,9 @@ from parabench.analysis.compare.across_facts import doubts, hardware_differences
 from parabench.analysis.compare.across_numbers import latencies, sources, tokens_per_gb, tokens_per_joule
 from parabench.analysis.compare.gate import SCHEMA, check_two
 from parabench.analysis.compare.match import Partners
-from parabench.analysis.compare.origin import Origin, origin_of
 from parabench.analysis.compare.ratios import Ratio, ratios
-from parabench.analysis.compare.sides import Difference, Side
+from parabench.analysis.compare.sides import Difference
+from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.text import across as across_words
 from parabench.errors import UsageError
@@ -80,7 +80,7 @@ class Across:
         return {"schema": SCHEMA, "kind": "across hardware", "sentence": self.sentence()} | asdict(self)
 
 
-def across(base: Side, candidate: Side) -> Across:
+def across(base: SessionData, candidate: SessionData) -> Across:
     """Compare two machines by the cases that both measured.
 
     Raises UsageError when both sides are the same session, or when no case of one is the work of one of the other.
@@ -98,11 +98,11 @@ def across(base: Side, candidate: Side) -> Across:
     )
     cases = [
         Common(
-            label=str(candidate.cases.loc[new, "label"]),
+            label=str(candidate.cases_by_id.loc[new, "label"]),
             base_case=old,
             candidate_case=new,
-            base_device=str(base.cases.loc[old, "device"]),
-            candidate_device=str(candidate.cases.loc[new, "device"]),
+            base_device=str(base.cases_by_id.loc[old, "device"]),
+            candidate_device=str(candidate.cases_by_id.loc[new, "device"]),
             latency=latency.of[old, new],
             per_joule=per_joule.of[old, new],
             per_gb=per_gb.of[old, new],
@@ -112,7 +112,7 @@ def across(base: Side, candidate: Side) -> Across:
     return Across(
         base=base.session.name,
         candidate=candidate.session.name,
-        origins=(origin_of(base), origin_of(candidate)),
+        origins=(base.origin, candidate.origin),
         base_hardware=hardware_name(base),
         candidate_hardware=hardware_name(candidate),
         latency=latency.mean,
@@ -132,5 +132,5 @@ def _alone(partners: Partners) -> Iterator[Alone]:
         for row in partners.rows:
             case = row[at]
             if case is not None and row[1 - at] is None:
-                label = str(side.cases.loc[case, "label"])
+                label = str(side.cases_by_id.loc[case, "label"])
                 yield Alone(label, case, side.role, partners.why_alone(at, case, 1 - at))

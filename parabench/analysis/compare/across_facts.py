@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from parabench.analysis.compare.sides import Difference, Side, differences, unfinished
+from parabench.analysis.compare.sides import Difference, differences, unfinished
 from parabench.analysis.environment.machine_facts import gpu_rows, machine_pairs
 from parabench.analysis.environment.node_facts import nodes_compared
 from parabench.analysis.environment.nodes import cluster_said, node_records, several
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.store.record import Finding
 
@@ -19,7 +20,7 @@ _DEVICES = ("driver", "newest CUDA it runs")
 NOT_RECORDED = "not recorded"
 
 
-def hardware_name(side: Side) -> str:
+def hardware_name(side: SessionData) -> str:
     """What a side's cases ran on: '8 x NVIDIA A100', '16 cores of Some CPU', '2 nodes, node 0 with 8 x NVIDIA A100'."""
     environment, devices = side.session.environment, set(side.launches["device"])
     said = []
@@ -33,14 +34,14 @@ def hardware_name(side: Side) -> str:
     return (f"{count} nodes, node 0 with " if count > 1 else "") + " and ".join(said)
 
 
-def hardware_differences(base: Side, candidate: Side) -> Iterator[Difference]:
+def hardware_differences(base: SessionData, candidate: SessionData) -> Iterator[Difference]:
     """What the records say of two machines and is not the same."""
     for name, values in hardware_facts((base, candidate)).items():
         if values[0] != values[1]:
             yield Difference(name, values[0], values[1], matters=name != "host")
 
 
-def hardware_facts(sides: Sequence[Side]) -> dict[str, list[str]]:
+def hardware_facts(sides: Sequence[SessionData]) -> dict[str, list[str]]:
     """{name: what each side's record says of it}."""
     environments = [side.session.environment for side in sides]
     told = [dict(machine_pairs(environment)) for environment in environments]
@@ -59,7 +60,7 @@ def _nodes(environment: Mapping[str, Any]) -> dict[str, str]:
     return {"cluster": cluster_said(environment), "nodes": nodes_compared(environment) or "one"}
 
 
-def software_differences(base: Side, candidate: Side) -> Iterator[Difference]:
+def software_differences(base: SessionData, candidate: SessionData) -> Iterator[Difference]:
     """Versions, settings and protocol that are not the same."""
     return (each for each in differences(base, candidate) if each.name not in HARDWARES)
 
@@ -79,7 +80,7 @@ def _devices(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def doubts(
-    base: Side, candidate: Side, pairs: Iterable[tuple[str, str]], energy_sources: tuple[str, str]
+    base: SessionData, candidate: SessionData, pairs: Iterable[tuple[str, str]], energy_sources: tuple[str, str]
 ) -> Iterator[Finding]:
     """What a reader must know before taking a ratio for the hardware's. `pairs` are (base, candidate) case ids."""
     yield Finding(
@@ -123,10 +124,12 @@ def doubts(
     yield from unfinished(base, candidate)
 
 
-def _two_kinds(base: Side, candidate: Side, pairs: list[tuple[str, str]], column: str) -> tuple[str, str] | None:
+def _two_kinds(
+    base: SessionData, candidate: SessionData, pairs: list[tuple[str, str]], column: str
+) -> tuple[str, str] | None:
     """What `column` says on both sides of the first pair that does not agree."""
     for old, new in pairs:
-        found = str(base.cases.loc[old, column]), str(candidate.cases.loc[new, column])
+        found = str(base.cases_by_id.loc[old, column]), str(candidate.cases_by_id.loc[new, column])
         if found[0] != found[1]:
             return found
     return None

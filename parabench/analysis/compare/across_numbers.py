@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.compare.sides import Side
 from parabench.analysis.efficiency import COUNTER, launch_joules
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.store.record import GB
 
@@ -26,15 +25,15 @@ class Known:
     cases: Mapping[str, float] = field(default_factory=dict)
 
 
-def latencies(side: Side) -> Known:
+def latencies(side: SessionData) -> Known:
     """Step latency, s."""
     good = side.good[["launch_id", "case_id", "block"]].assign(value=side.good["number_s"])
-    status = side.cases.loc[~side.cases.index.isin(good["case_id"]), "status"]
+    status = side.cases_by_id.loc[~side.cases_by_id.index.isin(good["case_id"]), "status"]
     why = {str(case): f"its launches ended {said}" for case, said in status.items()}
     return Known(good, why, side.step_times)
 
 
-def tokens_per_gb(side: Side) -> Known:
+def tokens_per_gb(side: SessionData) -> Known:
     """Tokens/s (samples/s without sequences) per GB of peak memory of the rank that holds most."""
     good = side.good
     per_gb = good["tokens_per_s"] / (good["peak_memory_bytes"] / GB)
@@ -47,7 +46,7 @@ def _none(launches: pd.DataFrame, reason: str) -> dict[str, str]:
     return {str(case): reason for case in launches["case_id"].unique() if case not in there}
 
 
-def tokens_per_joule(side: Side) -> Known:
+def tokens_per_joule(side: SessionData) -> Known:
     """Tokens (samples without sequences) per joule of all devices in the measured steps."""
     energies = _energies(side)
     good = side.good
@@ -67,11 +66,11 @@ def tokens_per_joule(side: Side) -> Known:
     return Known(found[found["value"] > 0], why)
 
 
-def _energies(side: Side) -> dict[int, tuple[float, str]]:
-    return launch_joules(Evidence(side.session, side.results, side.launches, side.cases.reset_index()))
+def _energies(side: SessionData) -> dict[int, tuple[float, str]]:
+    return side.once(launch_joules)
 
 
-def sources(base: Side, candidate: Side) -> tuple[str, str]:
+def sources(base: SessionData, candidate: SessionData) -> tuple[str, str]:
     """Where each side's joules are from; empty where it has none."""
     found = [
         Counter(source for joules, source in _energies(side).values() if format.known(joules))

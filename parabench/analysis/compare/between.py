@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.compare.sides import Side, differences, side_of
-from parabench.analysis.session import select_session
+from parabench.analysis.compare.sides import differences, side_of
+from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats.geometric import by_block
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, LEAST_SD, Between, Numbers, logs_of
 
@@ -38,7 +38,7 @@ class BetweenSessions:
 
 
 def between_sessions(
-    base: Side, candidate: Side, cases: Collection[str], allowance: float = ALLOWANCE
+    base: SessionData, candidate: SessionData, cases: Collection[str], allowance: float = ALLOWANCE
 ) -> tuple[dict[str, Between], int]:
     """({case: what its sessions differ by}, sessions of the base's environment in its store).
 
@@ -58,7 +58,11 @@ def between_sessions(
 
 
 def between_means(
-    base: Side, candidate: Side, cases: Sequence[tuple[str, str]], others: Sequence[Side], allowance: float = ALLOWANCE
+    base: SessionData,
+    candidate: SessionData,
+    cases: Sequence[tuple[str, str]],
+    others: Sequence[SessionData],
+    allowance: float = ALLOWANCE,
 ) -> Between:
     """What two sessions' means over `cases`, their ids in base and in candidate, differ by: as `between_sessions` has
     it of one case, with a block's mean for a launch. `others` are the sessions that are `alike`; of these count those
@@ -76,7 +80,7 @@ def between_means(
     return allowed([each for each in means[:2] if each is not None], allowance)
 
 
-def _launches(side: Side, case: str) -> pd.Series[float]:
+def _launches(side: SessionData, case: str) -> pd.Series[float]:
     own = side.by_case[case]
     return pd.Series(logs_of(own["number_s"]), own["block"].to_numpy())
 
@@ -113,7 +117,7 @@ def _within(logs: list[Numbers]) -> tuple[int, float]:
     return freedom, squares / freedom if freedom else 0.0
 
 
-def alike(base: Side, candidate: Side) -> Iterator[Side]:
+def alike(base: SessionData, candidate: SessionData) -> Iterator[SessionData]:
     """The other sessions of base's store that could have been the base: finished, of trainings, of an environment that
     differs in nothing that decides a latency, and not begun after both sides. The candidate is none of them, and
     neither are the sides of an `ab`, which are variants."""

@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.stats import fisher_exact
 
 from parabench.analysis.compare.outcome import Outcome
-from parabench.analysis.compare.sides import Side
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.ttest import Case, holm
 from parabench.store.record import Status
 
@@ -48,7 +48,7 @@ class End:
     fails_more: bool = False
 
 
-def ends_of(case: str, side: Side) -> Ends:
+def ends_of(case: str, side: SessionData) -> Ends:
     """How the launches of a case that both sides have ended."""
     own = side.launched[case]
     good = set(side.by_case[case].index) if case in side.by_case else set()
@@ -67,7 +67,9 @@ def _how(status: str, good: bool) -> str:
     return f"{status} without a latency" if status == Status.OK and not good else str(status)
 
 
-def judge_ends(pairs: Mapping[Case, tuple[str, str]], base: Side, candidate: Side, alpha: float) -> dict[Case, End]:
+def judge_ends(
+    pairs: Mapping[Case, tuple[str, str]], base: SessionData, candidate: SessionData, alpha: float
+) -> dict[Case, End]:
     """What became of each case that both sides have; `pairs` are its ids in base and in candidate.
 
     One that never failed in base and does in candidate broke; so did one that fails in both where its share of failed

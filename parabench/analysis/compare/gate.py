@@ -11,12 +11,12 @@ import pandas as pd
 
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions
 from parabench.analysis.compare.ends import End, judge_ends
-from parabench.analysis.compare.origin import Origin, origin_of
 from parabench.analysis.compare.outcome import REGRESSIONS, Outcome, Verdict
 from parabench.analysis.compare.row import Row
 from parabench.analysis.compare.rule import ALPHA, TOLERANCE, judge_sides, speed
-from parabench.analysis.compare.sides import Difference, Side, check_alike, differences, interleaved, unfinished
+from parabench.analysis.compare.sides import Difference, check_alike, differences, interleaved, unfinished
 from parabench.analysis.compare.warnings import unpaired_finding
+from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Case, Test, factor, logs_of
 from parabench.analysis.text import compare as compare_words
 from parabench.errors import UsageError
@@ -108,8 +108,8 @@ class Comparison:
 
 
 def compare(
-    base: Side,
-    candidate: Side,
+    base: SessionData,
+    candidate: SessionData,
     tolerance: float = TOLERANCE,
     alpha: float = ALPHA,
     changed: tuple[str, ...] = (),
@@ -131,7 +131,7 @@ def compare(
     what decides a latency and `changed` does not name it (of two that took turns, that is what is being compared).
     """
     check_two(base, candidate)
-    cases = [*base.cases.index, *candidate.cases.index]
+    cases = [*base.cases_by_id.index, *candidate.cases_by_id.index]
     if len(set(cases)) == len(cases):
         raise UsageError(
             f"no case is in both {base.session.name} of {base.results.path} and {candidate.session.name} of "
@@ -146,14 +146,14 @@ def compare(
     rows = []
     for case, sides in judged.launches.items():
         end, test = judged.ends.get(case) or _only(case, base, candidate, left_out), tests.get(case)
-        there = candidate if case in candidate.cases.index else base
+        there = candidate if case in candidate.cases_by_id.index else base
         seconds = base.step_times.get(case), candidate.step_times.get(case)
-        rows.append(_row(case, str(there.cases.loc[case, "label"]), seconds, sides, test, tolerance, end))
+        rows.append(_row(case, str(there.cases_by_id.loc[case, "label"]), seconds, sides, test, tolerance, end))
     order = list(Outcome)
     return Comparison(
         base=base.session.name,
         candidate=candidate.session.name,
-        origins=(origin_of(base), origin_of(candidate)),
+        origins=(base.origin, candidate.origin),
         paired=paired,
         tolerance=tolerance,
         alpha=alpha,
@@ -181,8 +181,8 @@ class JudgedCases(Generic[Case]):
 
 def judge_cases(
     pairs: Mapping[Case, tuple[str, str]],
-    base: Side,
-    candidate: Side,
+    base: SessionData,
+    candidate: SessionData,
     tolerance: float = TOLERANCE,
     alpha: float = ALPHA,
     allowance: float = ALLOWANCE,
@@ -199,7 +199,9 @@ def judge_cases(
         {key: pair[0] for key, pair in pairs.items()},
     )
     both = {
-        key: pair for key, pair in pairs.items() if pair[0] in base.cases.index and pair[1] in candidate.cases.index
+        key: pair
+        for key, pair in pairs.items()
+        if pair[0] in base.cases_by_id.index and pair[1] in candidate.cases_by_id.index
     }
     ends = {
         key: end
@@ -210,14 +212,14 @@ def judge_cases(
     return JudgedCases(launches, judged.tests, ends, judged.between)
 
 
-def check_two(base: Side, candidate: Side) -> None:
+def check_two(base: SessionData, candidate: SessionData) -> None:
     """Raise UsageError when both sides are one session."""
     if base.results.path.resolve() == candidate.results.path.resolve() and base.session.id == candidate.session.id:
         store = base.results.path
         raise UsageError(f"both sides are {base.session.name} of {store}; name two sessions as {store}@SESSION")
 
 
-def _launches(pair: tuple[str, str], base: Side, candidate: Side, paired: bool) -> Launches:
+def _launches(pair: tuple[str, str], base: SessionData, candidate: SessionData, paired: bool) -> Launches:
     """The launches of a case that count, of each side; only blocks that both have, where they are paired."""
     sides = [side.by_case.get(case, side.good.iloc[:0]) for case, side in zip(pair, (base, candidate), strict=True)]
     if paired and sides[0]["block"].tolist() != sides[1]["block"].tolist():
@@ -260,9 +262,9 @@ def _row(
     )
 
 
-def _only(case: str, base: Side, candidate: Side, left_out: Collection[str]) -> End:
+def _only(case: str, base: SessionData, candidate: SessionData, left_out: Collection[str]) -> End:
     """What became of a case that one side has."""
-    if case not in base.cases.index:
+    if case not in base.cases_by_id.index:
         return End(Outcome.ONLY_CANDIDATE, base.why_missing(case))
     if case in left_out and case not in candidate.skipped:
         return End(Outcome.ONLY_BASE, f"not selected in {candidate.session.name}", excused=True)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from parabench.analysis.compare.sides import Side
+from parabench.analysis.session import SessionData
 from parabench.plan.case import Case
 
 # What may differ between two cases that are the same work on two machines.
@@ -20,7 +20,7 @@ class Partners:
     did one work in several cases, on two kinds of device, each of them has only the same case for a partner.
     """
 
-    def __init__(self, sides: Sequence[Side]) -> None:
+    def __init__(self, sides: Sequence[SessionData]) -> None:
         self.sides = tuple(sides)
         self.cases = tuple(_cases(side) for side in sides)
         self._works = tuple({at: _work(case) for at, case in cases.items()} for cases in self.cases)
@@ -65,9 +65,9 @@ class Partners:
         return [{_work(Case.from_dict(entry["case"])): str(entry["reason"]) for entry in plan} for plan in plans]
 
 
-def _cases(side: Side) -> dict[str, Case]:
+def _cases(side: SessionData) -> dict[str, Case]:
     stored = side.results.launch.drop_duplicates("case_id").set_index("case_id")["case_json"].to_dict()
-    return {str(case): Case.from_dict(json.loads(stored[case])) for case in side.cases.index}
+    return {str(case): Case.from_dict(json.loads(stored[case])) for case in side.cases_by_id.index}
 
 
 def _work(case: Case) -> str:

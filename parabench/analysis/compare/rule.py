@@ -9,7 +9,8 @@ from typing import Generic
 
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions, between_sessions
 from parabench.analysis.compare.outcome import Outcome
-from parabench.analysis.compare.sides import Side, interleaved
+from parabench.analysis.compare.sides import interleaved
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.ttest import Case, Numbers, Test, judge
 
 TOLERANCE, ALPHA = 0.02, 0.01
@@ -26,8 +27,8 @@ class Judged(Generic[Case]):
 
 def judge_sides(
     logs: Mapping[Case, tuple[Numbers, Numbers]],
-    base: Side,
-    candidate: Side,
+    base: SessionData,
+    candidate: SessionData,
     allowance: float = ALLOWANCE,
     base_case: Mapping[Case, str] | None = None,
 ) -> Judged[Case]:

@@ -4,84 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
-
-import pandas as pd
 
 from parabench.analysis.environment.node_facts import nodes_compared
 from parabench.analysis.environment.nodes import cluster_said, several
-from parabench.analysis.session import Session, select_session
-from parabench.analysis.tables import LAUNCH_NUMBERS, case_table, counted, launch_table
+from parabench.analysis.session import Session, SessionData, select_session
+from parabench.analysis.tables import LAUNCH_NUMBERS
 from parabench.analysis.text import format
 from parabench.errors import UsageError
-from parabench.plan.case import Case
 from parabench.plan.protocol import BY_STEPS_OR_TIME
-from parabench.store.record import FIRST_BLOCK, Finding
+from parabench.store.record import Finding
 from parabench.store.store import Results, load, split
 
 
-@dataclass(frozen=True)
-class Side:
-    """A session of trainings with its tables. `role` is what it is called where both are spoken of: base, candidate."""
-
-    role: str
-    results: Results
-    session: Session
-
-    @cached_property
-    def launches(self) -> pd.DataFrame:
-        """One row a launch, as in `tables.launch_table`."""
-        return launch_table(self.results, self.session)
-
-    @cached_property
-    def cases(self) -> pd.DataFrame:
-        """One row a case, by its id."""
-        return case_table(self.launches).set_index("case_id")
-
-    @cached_property
-    def step_times(self) -> dict[str, float]:
-        """The step time of each case of which a launch counts, in seconds, by its id."""
-        return {str(case): float(step_s) for case, step_s in self.cases["latency_s"].dropna().items()}
-
-    @cached_property
-    def good(self) -> pd.DataFrame:
-        """The launches that count."""
-        return counted(self.launches)
-
-    @cached_property
-    def by_case(self) -> dict[str, pd.DataFrame]:
-        """The same of each case that has some, by block."""
-        ordered = self.good.sort_values("block", kind="stable")
-        return {str(case): group for case, group in ordered.groupby("case_id")}
-
-    @cached_property
-    def launched(self) -> dict[str, pd.DataFrame]:
-        """All launches of each case, the reference launch apart."""
-        own = self.launches[self.launches["block"] >= FIRST_BLOCK]
-        return {str(case): group for case, group in own.groupby("case_id")}
-
-    def why_missing(self, case: str) -> str:
-        """Why a case has no launch here."""
-        if case in self.skipped:
-            return f"skipped in {self.session.name}: {self.skipped[case]}"
-        if case in self.planned:
-            return f"planned in {self.session.name}, but not launched"
-        return f"not measured in {self.session.name}"
-
-    @cached_property
-    def skipped(self) -> dict[str, str]:
-        """{case id: the reason} of the cases that the plan could not run here."""
-        skipped = self.session.plan.get("skipped") or []
-        return {Case.from_dict(entry["case"]).id: str(entry["reason"]) for entry in skipped}
-
-    @cached_property
-    def planned(self) -> set[str]:
-        """The ids of the cases that the plan was to launch."""
-        return {Case.from_dict(fields).id for fields in self.session.plan.get("cases") or []}
-
-
-def read_side(text: str, role: str) -> Side:
+def read_side(text: str, role: str) -> SessionData:
     """The side that `text` names: a store, or `store@session`, by id or label; a folder stands for its results.db.
 
     Raises UsageError when there is no such store or session, or it trained nothing.
@@ -90,7 +26,7 @@ def read_side(text: str, role: str) -> Side:
     return side_of(load(path, LAUNCH_NUMBERS), session, role)
 
 
-def read_sides(base: str, candidate: str) -> tuple[Side, Side]:
+def read_sides(base: str, candidate: str) -> tuple[SessionData, SessionData]:
     """Both sides, base and candidate; a store that both are in is read once."""
     (old, before), (new, after) = split(base), split(candidate)
     results = load(old, LAUNCH_NUMBERS)
@@ -98,20 +34,20 @@ def read_sides(base: str, candidate: str) -> tuple[Side, Side]:
     return side_of(results, before, "base"), side_of(other, after, "candidate")
 
 
-def side_of(results: Results, session: str | int | None = None, role: str = "base") -> Side:
+def side_of(results: Results, session: str | int | None = None, role: str = "base") -> SessionData:
     """A session (default: the newest) of results that are loaded. Raises UsageError, as `read_side` does."""
     chosen = select_session(results, session)
     chosen.require("training", f"name one that did: {results.path}@SESSION")
-    return Side(role, results, chosen)
+    return SessionData(results, chosen, role)
 
 
-def interleaved(base: Side, candidate: Side) -> bool:
+def interleaved(base: SessionData, candidate: SessionData) -> bool:
     """Whether both took turns in one run, so that what drifted, drifted for both."""
     own, other = base.session.interleaved, candidate.session.interleaved
     return bool(own) and own.get("run") == other.get("run") and own.get("side") != other.get("side")
 
 
-def unfinished(base: Side, candidate: Side) -> Iterator[Finding]:
+def unfinished(base: SessionData, candidate: SessionData) -> Iterator[Finding]:
     """A finding for each side whose session was to go on."""
     for side in (base, candidate):
         if side.session.finished_utc is None:
@@ -135,7 +71,7 @@ class Difference:
         return f"{self.name} differs: {self.base} in base, {self.candidate} in candidate"
 
 
-def differences(base: Side, candidate: Side) -> Iterator[Difference]:
+def differences(base: SessionData, candidate: SessionData) -> Iterator[Difference]:
     """All that differs between two sides and could explain a difference; what an older record lacks is none.
 
     What matters: torch, CUDA; on CUDA the devices, their driver, NCCL; on the CPU its name and cores.

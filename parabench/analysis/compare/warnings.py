@@ -9,7 +9,7 @@ from statistics import median
 import pandas as pd
 from scipy import stats
 
-from parabench.analysis.compare.sides import Side
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import Effects, fit
 from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.stats.ttest import LEAST_SD, Test, logs_of
@@ -18,7 +18,7 @@ from parabench.analysis.text import format
 from parabench.store.record import Finding
 
 
-def unpaired_finding(base: Side, candidate: Side, tests: Mapping[str, Test]) -> Iterator[Finding]:
+def unpaired_finding(base: SessionData, candidate: SessionData, tests: Mapping[str, Test]) -> Iterator[Finding]:
     """The finding that no launch of one side has a partner in the other, and what partners would have ruled out.
 
     A difference of partners has the noise that is left when what a block's launches share is taken away, twice: it is
@@ -44,14 +44,14 @@ def unpaired_finding(base: Side, candidate: Side, tests: Mapping[str, Test]) -> 
     yield Finding("unpaired", message, "Measure both interleaved with `parabench ab`.")
 
 
-def _effects(side: Side, tests: Mapping[str, Test]) -> Effects | None:
+def _effects(side: SessionData, tests: Mapping[str, Test]) -> Effects | None:
     """Case + block of the cases that were judged; None where the spread within blocks is unknown."""
     good = side.good[side.good["case_id"].isin(tests)]
     effects = fit(good) if len(good) else None
     return effects if effects is not None and effects.df >= 1 else None
 
 
-def _moved(side: Side, tests: Mapping[str, Test], effects: Effects | None) -> float:
+def _moved(side: SessionData, tests: Mapping[str, Test], effects: Effects | None) -> float:
     """How far a session's blocks lie apart on the log scale, mean over the cases that were judged.
 
     0 where that is one case, which moves alone, and where the noise of launches explains it: Tukey's range of as many
@@ -69,7 +69,7 @@ def _moved(side: Side, tests: Mapping[str, Test], effects: Effects | None) -> fl
 
 
 def _interleaved(
-    base: Side, candidate: Side, tests: Mapping[str, Test], effects: Sequence[Effects | None]
+    base: SessionData, candidate: SessionData, tests: Mapping[str, Test], effects: Sequence[Effects | None]
 ) -> float | None:
     """How far above the estimate partners would put the upper bound in a typical case; None where the spread within
     blocks is unknown."""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from parabench.analysis.compare.between import alike, between_means
 from parabench.analysis.compare.ratios import Launches, Pair, launches_of, mean_ratio
-from parabench.analysis.compare.sides import Side, interleaved
+from parabench.analysis.compare.sides import interleaved
 from parabench.analysis.comparison.several import Row, Several
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.stats.ttest import Between
 from parabench.analysis.text import format
@@ -19,7 +20,7 @@ class Means:
     def __init__(self, of: Several) -> None:
         self._of = of
         self._launches: dict[tuple[str, int, int], dict[Pair, Launches]] = {}
-        self._alike: dict[tuple[int, int], list[Side]] = {}
+        self._alike: dict[tuple[int, int], list[SessionData]] = {}
 
     def of(self, rows: Sequence[Row], base: int, other: int, name: str = "latency") -> Mean:
         """The mean of a number (latency, per_joule, per_gb) of the side `other` over that of the side `base`, over

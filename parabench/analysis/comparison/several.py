@@ -12,11 +12,10 @@ import pandas as pd
 from parabench.analysis.compare.across_numbers import Known, latencies, tokens_per_gb, tokens_per_joule
 from parabench.analysis.compare.gate import judge_cases
 from parabench.analysis.compare.match import MACHINES_OWN, Partners
-from parabench.analysis.compare.origin import Origin, origin_of
 from parabench.analysis.compare.outcome import Outcome
 from parabench.analysis.compare.ratios import Pair, Ratio, Ratios, ratios
-from parabench.analysis.compare.sides import Side, differences, interleaved
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.compare.sides import differences, interleaved
+from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.tables import WORK, unique_labels
 from parabench.plan.case import Case
 
@@ -32,7 +31,7 @@ SHARED_WORK = tuple(name for name in WORK if name not in MACHINES_OWN)
 _MACHINES = ("devices", "driver", "cpu", "cores")
 
 
-def two_machines(first: Side, other: Side) -> bool:
+def two_machines(first: SessionData, other: SessionData) -> bool:
     """Whether a side ran on other hardware than the first."""
     return any(each.name in _MACHINES and each.matters for each in differences(first, other))
 
@@ -47,7 +46,7 @@ class Against:
     of the launches alone, as those of `compare --across-hardware`; `means.Means` adds what sessions differ.
     """
 
-    side: Side
+    side: SessionData
     paired: bool
     machines: bool
     outcomes: dict[Pair, Outcome]
@@ -61,14 +60,14 @@ class Several:
     """Two or more sides. `rows` are the works that any of them did: the id of its case on each side, None where it has
     none. `known` are the numbers of the launches of each side, by the names of `NUMBERS`."""
 
-    sides: tuple[Side, ...]
+    sides: tuple[SessionData, ...]
     origins: tuple[Origin, ...]
     partners: Partners
     known: dict[str, tuple[Known, ...]]
     against: tuple[Against, ...]
 
     @property
-    def first(self) -> Side:
+    def first(self) -> SessionData:
         """What the others are held against."""
         return self.sides[0]
 
@@ -78,18 +77,11 @@ class Several:
         return self.partners.rows
 
     @cached_property
-    def evidence(self) -> tuple[Evidence, ...]:
-        """What is known of each side, for whoever looks at one session."""
-        return tuple(
-            Evidence(side.session, side.results, side.launches, side.cases.reset_index()) for side in self.sides
-        )
-
-    @cached_property
     def cases(self) -> pd.DataFrame:
         """A row for each of `rows`, in their order: the fields of its case, as the first side that has it calls them,
         `case_id`, and a `label` that no other row has."""
         taken = [next((at, case) for at, case in enumerate(row) if case is not None) for row in self.rows]
-        tables = [side.cases.to_dict("index") for side in self.sides]
+        tables = [side.cases_by_id.to_dict("index") for side in self.sides]
         fields: list[dict[Any, Any]] = [tables[at][case] for at, case in taken]
         labels = unique_labels({case: self.partners.cases[at][case] for at, case in taken})
         return pd.DataFrame(fields, columns=[*Case().to_dict(), "statistic"]).assign(
@@ -117,20 +109,22 @@ class Several:
         return None if pair is None else self.against[at - 1].outcomes[pair]
 
 
-def several(sides: Sequence[Side]) -> Several:
+def several(sides: Sequence[SessionData]) -> Several:
     """Put the sides beside each other, the first as the one that the others are held against."""
     partners = Partners(sides)
     known = {name: tuple(number(side) for side in sides) for name, number in NUMBERS.items()}
     return Several(
         tuple(sides),
-        tuple(origin_of(side) for side in sides),
+        tuple(side.origin for side in sides),
         partners,
         known,
         tuple(_against(at, sides, partners, known) for at in range(1, len(sides))),
     )
 
 
-def _against(at: int, sides: Sequence[Side], partners: Partners, known: Mapping[str, Sequence[Known]]) -> Against:
+def _against(
+    at: int, sides: Sequence[SessionData], partners: Partners, known: Mapping[str, Sequence[Known]]
+) -> Against:
     both = ((row[0], row[at]) for row in partners.rows)
     pairs = [(first, other) for first, other in both if first is not None and other is not None]
     first, side = sides[0], sides[at]

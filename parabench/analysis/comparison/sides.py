@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from parabench.analysis.compare.gate import check_two
-from parabench.analysis.compare.sides import Side, side_of
-from parabench.analysis.session import select_session
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.tables import LAUNCH_NUMBERS
 from parabench.analysis.text import format
 from parabench.errors import UsageError
@@ -20,13 +20,13 @@ from parabench.store.store import STORE_NAME, Results, load
 LONGEST_LABEL = 40
 
 
-def _label(side: Side) -> str:
+def _label(side: SessionData) -> str:
     label = format.one_line(side.session.name)
     return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1].rstrip()}…"
 
 
 # From the shortest name to one that no other session has.
-_NAMES: tuple[Callable[[Side], str], ...] = (
+_NAMES: tuple[Callable[[SessionData], str], ...] = (
     _label,
     lambda side: f"{_label(side)} of {_store(side.results.path)}",
     lambda side: f"{_label(side)} of {side.results.path}",
@@ -34,7 +34,7 @@ _NAMES: tuple[Callable[[Side], str], ...] = (
 )
 
 
-def read_several(stores: Sequence[tuple[Path, str | None]]) -> tuple[Side, ...]:
+def read_several(stores: Sequence[tuple[Path, str | None]]) -> tuple[SessionData, ...]:
     """The sessions (None: a store's newest) of the stores, the `role` of each its name among them, which no other has.
 
     Raises UsageError for fewer than two, for one session twice, for no such store or session, and where one measured
@@ -56,7 +56,7 @@ def read_several(stores: Sequence[tuple[Path, str | None]]) -> tuple[Side, ...]:
     return named([side_of(results, session) for results, session in chosen])
 
 
-def named(sides: Sequence[Side]) -> tuple[Side, ...]:
+def named(sides: Sequence[SessionData]) -> tuple[SessionData, ...]:
     """The sides, each called by its session, with as much of its store as sets it apart. Raises UsageError for one
     session twice."""
     places: dict[tuple[Path, int], list[int]] = {}

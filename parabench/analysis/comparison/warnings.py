@@ -29,9 +29,9 @@ def several_findings(of: Several) -> list[FindingGroup]:
     for side in of.sides:
         for finding in unfinished(side, side):
             about[(finding.code, finding.message, finding.advice)] = []
-    for seen, side in zip(of.evidence, of.sides, strict=True):
-        labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
-        for group in finding_groups(side.results, side.session, seen.once(check_evidence), labels):
+    for side in of.sides:
+        labels = dict(zip(side.cases["case_id"], side.cases["label"], strict=True))
+        for group in finding_groups(side.results, side.session, side.once(check_evidence), labels):
             for message in group.messages:
                 about.setdefault((group.code, message, group.advice), []).append(side.role)
     groups: dict[tuple[str, str], list[str]] = {}

@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri, stdtrit
 
-from parabench.analysis.history.points import Visit, changes, numbers_of, visits_of
+from parabench.analysis.history.points import changes, numbers_of, visits_of
 from parabench.analysis.history.series import History, Point, Series, Shift
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
@@ -50,7 +51,7 @@ def history(
     return of_visits(recent, case)
 
 
-def of_visits(visits: Sequence[Visit], case: str | None = None) -> History:
+def of_visits(visits: Sequence[SessionData], case: str | None = None) -> History:
     """The same of visits that are chosen."""
     table = _chosen(numbers_of(visits), case)
     series = [_series(visits, group) for _, group in table.groupby(["suite", "case_id"], sort=False)]
@@ -73,13 +74,13 @@ def _chosen(table: pd.DataFrame, case: str | None) -> pd.DataFrame:
     return table[meant]
 
 
-def _series(visits: Sequence[Visit], table: pd.DataFrame) -> Series:
+def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
     """One case of one suite; `table` is its part of `numbers_of`."""
     good: list[tuple[Any, pd.DataFrame]] = list(counted(table).groupby("visit"))
     every: list[tuple[Any, pd.DataFrame]] = list(table.groupby("visit"))
     ids = {int(visit): tuple(int(each) for each in group["launch_id"]) for visit, group in good}
     logs = {int(visit): _around_step_time(group) for visit, group in good}
-    judged = [place for place in sorted(logs) if visits[place].judged]
+    judged = [place for place in sorted(logs) if visits[place].session.judged]
     levels, noise, why_not = _levels([logs[place] for place in judged])
     level_of = {judged[i]: math.exp(level.mean) for level in levels for i in range(level.start, level.end)}
     outliers = {judged[i] for level in levels for i in level.outliers}
@@ -132,7 +133,7 @@ def _levels(logs: list[Numbers]) -> tuple[tuple[Level, ...], Noise | None, str |
     return levels, noise, None
 
 
-def _shift(before: Level, after: Level, visits: Sequence[Visit], judged: list[int], devices: set[str]) -> Shift:
+def _shift(before: Level, after: Level, visits: Sequence[SessionData], judged: list[int], devices: set[str]) -> Shift:
     difference = after.mean - before.mean
     half = float(ndtri((1 + CONFIDENCE) / 2)) * math.hypot(before.error, after.error)
     visit, last = judged[after.start], judged[after.start - 1]

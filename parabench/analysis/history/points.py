@@ -5,54 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from parabench.analysis.compare.sides import session_differences
-from parabench.analysis.session import Session, select_session
+from parabench.analysis.session import SHORT_COMMIT, SessionData, session_data
 from parabench.analysis.tables import numbered, step_times, unique_labels
 from parabench.plan.case import Case
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.store import Results
-
-# Of a commit that many digits tell it from others.
-SHORT_COMMIT = 12
-# Of two sessions that took turns this one is followed: what is on trial is what comes next.
-FOLLOWED_SIDE = "b"
-
-
-@dataclass(frozen=True)
-class Visit:
-    """A session of trainings of a store."""
-
-    results: Results
-    session: Session
-
-    @property
-    def judged(self) -> bool:
-        """Whether change points are sought in it. Two sessions that took turns have the same time, and an order of
-        theirs would make a change of their difference: side b counts."""
-        return self.session.interleaved.get("side", FOLLOWED_SIDE) == FOLLOWED_SIDE
-
-    @property
-    def when(self) -> str:
-        """Its day."""
-        return self.session.started_utc[:10]
-
-    def known(self, *names: str) -> str | None:
-        """What its environment says, such as `known("versions", "torch")`; None where it says nothing."""
-        value: Any = self.session.environment
-        for name in names:
-            value = value.get(name) if isinstance(value, dict) else None
-        return None if value is None else str(value)
-
-    @property
-    def commit(self) -> str | None:
-        """The commit of the project under test, shortened."""
-        commit = self.known("git", "commit")
-        return None if commit is None else commit[:SHORT_COMMIT]
 
 
 @dataclass(frozen=True)
@@ -72,7 +34,7 @@ class Change:
         return f"{self.name} {self.before} → {self.after}"
 
 
-def changes(before: Visit, after: Visit, devices: Iterable[str]) -> tuple[Change, ...]:
+def changes(before: SessionData, after: SessionData, devices: Iterable[str]) -> tuple[Change, ...]:
     """What changed from one session to another that computed on `devices`; what decides a latency first, the commit of
     the project under test last, for it nearly always does."""
     found = [
@@ -84,17 +46,17 @@ def changes(before: Visit, after: Visit, devices: Iterable[str]) -> tuple[Change
     return tuple(sorted(found, key=lambda change: (not change.matters, change.name == "commit")))
 
 
-def visits_of(stores: Sequence[Results]) -> list[Visit]:
+def visits_of(stores: Sequence[Results]) -> list[SessionData]:
     """All sessions of trainings, the oldest first. One that several stores hold (a copy that was measured on) is in it
     once, as the store with most launches of it has it."""
-    once: dict[tuple[str, ...], tuple[int, Visit]] = {}
+    once: dict[tuple[str, ...], tuple[int, SessionData]] = {}
     for results in stores:
         launches = results.launch["session_id"].value_counts()
         for number in results.session["id"]:
-            visit = Visit(results, select_session(results, int(number)))
+            visit = session_data(results, int(number))
             if visit.session.kind != "training":
                 continue
-            key = _identity(visit)
+            key = visit.session.identity
             count = int(launches.get(visit.session.id, 0))
             if key not in once or once[key][0] < count:
                 once[key] = count, visit
@@ -102,14 +64,7 @@ def visits_of(stores: Sequence[Results]) -> list[Visit]:
     return sorted(visits, key=lambda visit: (visit.session.started_utc, visit.session.interleaved.get("side", "")))
 
 
-def _identity(visit: Visit) -> tuple[str, ...]:
-    """What no two sessions have in common: the millisecond in which they began, where, and what for."""
-    session = visit.session
-    side = session.interleaved.get("side", "")
-    return session.started_utc, session.suite, str(visit.known("host")), session.name, side, str(session.seed)
-
-
-def numbers_of(visits: Sequence[Visit]) -> pd.DataFrame:
+def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
     """One row a launch of the visits' blocks: `visit` (its place), `suite`, `case_id`, `case_json`, `label` (unique
     among cases), `device`, `launch_id`, `block`, `status`, and `number_s` as in `tables.launch_table`; `step_s` is the
     step time that the launch's case has in its session, NaN where it has none. The samples of each store are gone

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from parabench.analysis.history.points import Change, Visit, changes
+from parabench.analysis.history.points import Change, changes
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.plan.case import Case
 
@@ -106,7 +107,7 @@ class Series:
             return "unchanged"
         return "slower" if self.shifts[-1].change > 0 else "faster"
 
-    def line(self, visits: tuple[Visit, ...]) -> str:
+    def line(self, visits: tuple[SessionData, ...]) -> str:
         """The series as one line of text: its state, its newest number, its last change and the whole."""
         said = [f"{self.state()}: {self.label}"]
         if self.newest is not None:
@@ -123,18 +124,18 @@ class Series:
         said.append(self.note(visits))
         return "; ".join(filter(None, said))
 
-    def since(self, visits: tuple[Visit, ...]) -> str:
+    def since(self, visits: tuple[SessionData, ...]) -> str:
         """The last change: '+6.1 % since 2026-03-04 (nightly-12; 95 %: +5.5 % to +6.7 %)'."""
         last = self.shifts[-1]
         visit = visits[last.visit]
         sure = f"95 %: {format.signed(last.low)} to {format.signed(last.high)}"
-        return f"{format.signed(last.change)} since {visit.when} ({visit.session.name}; {sure})"
+        return f"{format.signed(last.change)} since {visit.session.day} ({visit.session.name}; {sure})"
 
-    def note(self, visits: tuple[Visit, ...]) -> str:
+    def note(self, visits: tuple[SessionData, ...]) -> str:
         """What else is to be known: of a short series, or of the newest session."""
         last = self.points[-1]
         if last.visit < max(i for i, visit in enumerate(visits) if visit.session.suite == self.suite):
-            ended = f"last measured {visits[last.visit].when}"
+            ended = f"last measured {visits[last.visit].session.day}"
         elif last.number_s is None:
             ended = f"the newest session: {last.status}"
         elif self.away is not None:
@@ -148,21 +149,21 @@ class Series:
 class History:
     """All cases, what changed most recently first. `visits` are the sessions, the oldest first."""
 
-    visits: tuple[Visit, ...]
+    visits: tuple[SessionData, ...]
     series: tuple[Series, ...]
 
     @cached_property
     def machine(self) -> tuple[tuple[Change, ...], ...]:
         """For each session what of its machine and software is not as in the followed one of its suite before; the
         commit apart, which nearly always changes."""
-        followed: dict[str, Visit] = {}
+        followed: dict[str, SessionData] = {}
         found = []
         for visit in self.visits:
             suite = visit.session.suite
             devices = {series.device for series in self.series if series.suite == suite}
             different = changes(followed[suite], visit, devices) if suite in followed else ()
             found.append(tuple(change for change in different if change.name != "commit"))
-            if visit.judged:
+            if visit.session.judged:
                 followed[suite] = visit
         return tuple(found)
 
@@ -178,7 +179,7 @@ class History:
     def sentence(self) -> str:
         """What there is, in a sentence or two."""
         suites = ", ".join(dict.fromkeys(visit.session.suite for visit in self.visits))
-        first, last = self.visits[0].when, self.visits[-1].when
+        first, last = self.visits[0].session.day, self.visits[-1].session.day
         days = f"on {first}" if first == last else f"from {first} to {last}"
         said = f"{format.count(len(self.visits), 'session')} of {suites}, {days}: "
         if not self.series:
@@ -217,7 +218,7 @@ class History:
         }
 
 
-def _visit(visit: Visit) -> dict[str, Any]:
+def _visit(visit: SessionData) -> dict[str, Any]:
     session = visit.session
     return {
         "store": str(visit.results.path),
@@ -226,9 +227,9 @@ def _visit(visit: Visit) -> dict[str, Any]:
         "suite": session.suite,
         "started_utc": session.started_utc,
         "finished": session.finished_utc is not None,
-        "commit": visit.known("git", "commit"),
-        "torch": visit.known("versions", "torch"),
-        "host": visit.known("host"),
+        "commit": visit.session.known("git", "commit"),
+        "torch": visit.session.known("versions", "torch"),
+        "host": visit.session.known("host"),
         "side": session.interleaved.get("side"),
-        "judged": visit.judged,
+        "judged": visit.session.judged,
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from parabench.analysis.efficiency import COUNTER, launch_joules
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK, counted
 from parabench.analysis.text import format as words
 from parabench.errors import UsageError
@@ -108,7 +108,7 @@ def with_costs(launches: pd.DataFrame) -> pd.DataFrame:
     return launches.assign(token_s=launches["number_s"] / (launches["global_batch"] * launches["seq_len"]))
 
 
-def numbered(seen: Evidence, objective: Objective) -> pd.DataFrame:
+def numbered(seen: SessionData, objective: Objective) -> pd.DataFrame:
     """The session's launch table with the objective's cost, NaN where it is unknown.
 
     Raises UsageError, with the reason, when launches ended well and none of them has one.
@@ -126,7 +126,7 @@ def numbered(seen: Evidence, objective: Objective) -> pd.DataFrame:
     return table
 
 
-def _with_joules(table: pd.DataFrame, seen: Evidence) -> tuple[pd.DataFrame, str]:
+def _with_joules(table: pd.DataFrame, seen: SessionData) -> tuple[pd.DataFrame, str]:
     """`token_j` of each launch, and why there is none. Numbers of two kinds are not mixed: where a counter was read,
     only counters count."""
     energies = seen.once(launch_joules)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence, evidence
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.baseline import headroom
 from parabench.analysis.ranking.bucket_curves import bucket_curves, members
@@ -18,7 +17,7 @@ from parabench.analysis.ranking.by_axis import check_axes, places
 from parabench.analysis.ranking.candidates import candidates_of, default_of
 from parabench.analysis.ranking.objectives import STEP, Objective, basis, numbered, with_costs
 from parabench.analysis.ranking.pareto import front
-from parabench.analysis.session import select_session
+from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
 from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.tables import case_table, counted, same_work
@@ -41,18 +40,18 @@ def sweet_spots(
 
     Raises UsageError for no such session, no launch with a number for the objective, or no such axis.
     """
-    return ranked(evidence(results, select_session(results, session)), objective, by)
+    return ranked(session_data(results, session), objective, by)
 
 
-def ranked(seen: Evidence, objective: Objective = STEP, by: Iterable[str] = ()) -> tuple[Answer, ...]:
+def ranked(seen: SessionData, objective: Objective = STEP, by: Iterable[str] = ()) -> tuple[Answer, ...]:
     """The same of what is known of a session."""
     axes = check_axes(by)
     found = answers(numbered(seen, objective), objective, axes, seen.cases)
     return with_links(found, seen.results, seen.session, seen.launches) if objective.name in TIMED else found
 
 
-def spots(seen: Evidence) -> tuple[Answer, ...]:
-    """The same by step time, from what is known of a session; for `Evidence.once`."""
+def spots(seen: SessionData) -> tuple[Answer, ...]:
+    """The same by step time, from what is known of a session; for `SessionData.once`."""
     return with_links(answers(seen.launches, cases=seen.cases), seen.results, seen.session, seen.launches)
 
 

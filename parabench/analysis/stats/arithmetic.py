@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from parabench.analysis.efficiency import efficiency
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.models import PRECISIONS, TF32
 from parabench.store.record import Finding
 
 
-def arithmetic(seen: Evidence) -> Iterator[Finding]:
+def arithmetic(seen: SessionData) -> Iterator[Finding]:
     """The findings that ranks computed in another arithmetic than their case's, and in more than there can be."""
     other: dict[str, str] = {}
     works = seen.cases.set_index("case_id")[["label", "device", "precision"]].to_dict("index")

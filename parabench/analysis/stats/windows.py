@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.store.record import Phase
 
 # What a device's power sensor and energy counter need. On A100 and H100 the sensor looks at 25 % of the time, the
@@ -32,9 +32,9 @@ def phases(facts: object) -> dict[str, tuple[float, float]]:
     return {name: (begin - began_s, end - began_s) for name, (begin, end) in (known.get("phases") or {}).items()}
 
 
-def windows(seen: Evidence) -> pd.DataFrame:
+def windows(seen: SessionData) -> pd.DataFrame:
     """When the timed steps of each launch were that counts and has readings of a sampler: columns `launch_id, case_id,
-    label, begin_s, end_s`; NaN where it was not recorded. For `Evidence.once`."""
+    label, begin_s, end_s`; NaN where it was not recorded. For `SessionData.once`."""
     read = set(seen.results.device_sample["launch_id"]) | set(seen.results.host_sample["launch_id"])
     good = seen.good[seen.good["launch_id"].isin(read)]
     rows = []
@@ -63,7 +63,7 @@ def moves_too_few(begin_s: float, end_s: float, t_s: npt.NDArray[np.float64], co
     return f"{said}, and {SENSOR_MOVES} are needed: measure longer"
 
 
-def measured(seen: Evidence, table: str) -> pd.DataFrame:
+def measured(seen: SessionData, table: str) -> pd.DataFrame:
     """The rows of a sampler's table (`device_sample`, `host_sample`) that were read during the timed steps, with
     `case_id` and `label`; values are numbers, NaN where unknown."""
     rows = seen.rows(table).merge(seen.once(windows), on="launch_id")

@@ -13,8 +13,7 @@ import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
 from parabench.analysis.environment.nodes import nodes_of_group
-from parabench.analysis.evidence import Evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import SessionData, select_session
 from parabench.plan.collective_case import OPS, size_text
 from parabench.plan.collective_protocol import GRAPH, LATENCY, THROUGHPUT
 from parabench.store.store import Results
@@ -28,7 +27,7 @@ NOT_MEASURED = "not measured"
 TIMINGS = (THROUGHPUT, GRAPH, LATENCY)
 
 
-def training_bandwidth(seen: Evidence, calls: pd.DataFrame, alone: pd.DataFrame) -> pd.DataFrame:
+def training_bandwidth(seen: SessionData, calls: pd.DataFrame, alone: pd.DataFrame) -> pd.DataFrame:
     """One row per operation, algorithm, ranks, dtype and size of `calls` (`calls.call_table`), in GB/s.
 
     `busbw` is the median over calls of a launch, then over launches, `low` and `high` the extreme launches, `calls`

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
 from parabench.analysis.launch_number import QUANTILE
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import Floats, Intervals, Keys, union
 from parabench.analysis.text import format
 from parabench.store.metrics import STEP_PARTS
@@ -96,12 +96,12 @@ class Steps:
         return slowest.set_index("launch_id")["rank"]
 
 
-def instrumented_steps(seen: Evidence) -> Steps:
+def instrumented_steps(seen: SessionData) -> Steps:
     """Those of the launches that count."""
     return Steps(seen.rows("span"))
 
 
-def collectives(seen: Evidence) -> pd.DataFrame:
+def collectives(seen: SessionData) -> pd.DataFrame:
     """The rows of the instrumented collectives among several ranks, with `end_s`, NaN where it is unknown."""
     rows = seen.rows("collective")
     rows = rows[(rows["phase"] == Phase.INSTRUMENT) & (rows["group_size"] > 1)]
@@ -109,7 +109,7 @@ def collectives(seen: Evidence) -> pd.DataFrame:
     return rows.assign(start_s=start, duration_s=duration, end_s=start + duration)
 
 
-def step_table(seen: Evidence) -> pd.DataFrame:
+def step_table(seen: SessionData) -> pd.DataFrame:
     """One row per instrumented step of each rank of the launches that count.
 
     `launch_id, case_id, rank, step`, then seconds: `step_s, data_s, compute_s, communication_s, overlapped_s,
@@ -157,7 +157,7 @@ def _joined(sets: Any) -> tuple[Keys, Floats, Floats]:
     return tuple(np.concatenate([getattr(each, name) for each in sets]) for name in ("key", "start", "end"))  # type: ignore[return-value]
 
 
-def case_anatomy(seen: Evidence) -> pd.DataFrame:
+def case_anatomy(seen: SessionData) -> pd.DataFrame:
     """One row per case with instrumented steps, in the order of `seen.cases`.
 
     `case_id`, `label`, `launches`, then the seconds of `step_table`: medians over the steps of the rank whose median
@@ -184,7 +184,7 @@ def case_anatomy(seen: Evidence) -> pd.DataFrame:
     return cases.merge(table, left_on="case_id", right_index=True)[columns].reset_index(drop=True)
 
 
-def taken_apart(seen: Evidence) -> pd.DataFrame:
+def taken_apart(seen: SessionData) -> pd.DataFrame:
     """The case table with each case's anatomy (`case_anatomy`'s columns in place of the timed parts), and
     `exposed_share` of its step; unknown where ranks that must have communicated were not seen to."""
     table = seen.once(case_anatomy).drop(columns="label")
@@ -198,7 +198,7 @@ def taken_apart(seen: Evidence) -> pd.DataFrame:
     return cases.assign(exposed_share=cases["exposed_s"] / cases["step_s"])
 
 
-def _instruments_ratio(seen: Evidence) -> pd.Series[float]:
+def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
     """Of each launch: its instrumented steps by as many timed ones before them."""
     rows = seen.rows("instrumented").loc[lambda rows: rows["metric"] == "step_s"]
     groups = pd.to_numeric(rows["value"]).groupby([rows["launch_id"], rows["step"]])
@@ -219,7 +219,7 @@ def _quantile(steps: pd.DataFrame, quantile: pd.Series[float]) -> pd.Series[floa
     return own
 
 
-def findings(seen: Evidence) -> Iterator[Finding]:
+def findings(seen: SessionData) -> Iterator[Finding]:
     """Where the explanation is doubtful: instruments that slowed the steps, and ranks that seem not to communicate."""
     table = seen.once(case_anatomy)
     for case in table[table["instruments_ratio"] > SLOW_INSTRUMENTS].to_dict("records"):

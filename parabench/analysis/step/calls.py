@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_factor
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import COMPUTE, Steps, collectives, instrumented_steps
 from parabench.store.record import GB, MESSAGES
 
@@ -35,7 +35,7 @@ BUCKET_COLUMNS = (
 SINCE = ("forward_backward", "backward")
 
 
-def rank_calls(seen: Evidence, steps: Steps) -> pd.DataFrame:
+def rank_calls(seen: SessionData, steps: Steps) -> pd.DataFrame:
     """The collectives as each rank saw them: their rows, with `n`, which call of its group in the step it is on this
     rank; `key`, its step's in `steps`; `part`, the part of the step in which it was called; `queued_s`, how long it
     waited to run; `exposed_s`, how long the training stood still within its step while it ran."""
@@ -63,7 +63,7 @@ def rank_calls(seen: Evidence, steps: Steps) -> pd.DataFrame:
     )
 
 
-def call_table(seen: Evidence) -> pd.DataFrame:
+def call_table(seen: SessionData) -> pd.DataFrame:
     """One row per call of the launches that count; a send or receive is a row of its own, by its one rank.
 
     `n` is which call of its group (`ranks`) in the step it is. `part` is the part of the step in which it was called,
@@ -76,7 +76,7 @@ def call_table(seen: Evidence) -> pd.DataFrame:
     return _calls(seen, rank_calls(seen, seen.once(instrumented_steps)))
 
 
-def _calls(seen: Evidence, rows: pd.DataFrame) -> pd.DataFrame:
+def _calls(seen: SessionData, rows: pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         return pd.DataFrame(columns=list(CALL_COLUMNS))
     own = np.where(rows["mutual"], -1, rows["rank"])
@@ -109,7 +109,7 @@ def _calls(seen: Evidence, rows: pd.DataFrame) -> pd.DataFrame:
     return calls[list(CALL_COLUMNS)]
 
 
-def bucket_table(seen: Evidence) -> pd.DataFrame:
+def bucket_table(seen: SessionData) -> pd.DataFrame:
     """One row per case and DDP bucket that was reduced in instrumented steps.
 
     `cap_bytes`, `bytes`, `n_parameters` and `parameters` (a list of names) are what DDP made; None where it does not

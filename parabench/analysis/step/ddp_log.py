@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.store.record import Finding, Phase
 
@@ -26,7 +26,7 @@ DISAGREES_S = 1e-3
 COLUMNS = ["launch_id", "case_id", "label", "rank", "step", "span", "ddp_s", "ours_s", "difference"]
 
 
-def ddp_comparison(seen: Evidence) -> pd.DataFrame:
+def ddp_comparison(seen: SessionData) -> pd.DataFrame:
     """One row per rank and span of every launch that counts and has DDP: `launch_id, case_id, label, rank, step, span`,
     `ddp_s` and `ours_s` in seconds, `difference` = ddp / ours - 1. Unknown is NaN."""
     rows: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ def ddp_spans(table: pd.DataFrame) -> pd.DataFrame:
     return spans.assign(difference=spans["ddp_s"] / spans["ours_s"] - 1)
 
 
-def findings(seen: Evidence) -> Iterator[Finding]:
+def findings(seen: SessionData) -> Iterator[Finding]:
     """Where DDP and we say different things of the same steps: in the median over a case's launches and ranks, and in
     most of them in that direction, for a rank that lost its core once pulls the median of few."""
     table = seen.once(ddp_comparison).dropna(subset=["difference"])

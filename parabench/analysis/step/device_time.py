@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.environment import nodes
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.windows import measured, moves_too_few, too_short, windows
 from parabench.analysis.text import format
 from parabench.analysis.warnings.health import THROTTLES, readings
@@ -22,7 +22,7 @@ OF_SENSORS = ("power_w", "gpu_utilization", "memory_utilization")
 MOST_LAUNCHES = 3
 
 
-def drawn_launches(seen: Evidence, table: str) -> list[int]:
+def drawn_launches(seen: SessionData, table: str) -> list[int]:
     """Of the fastest cases that were read by a sampler (`table`), the launch in the middle each, fastest case first."""
     read = seen.good[seen.good["launch_id"].isin(seen.rows(table)["launch_id"])]
     known = set(read["case_id"])
@@ -34,7 +34,7 @@ def drawn_launches(seen: Evidence, table: str) -> list[int]:
     return chosen
 
 
-def device_line(seen: Evidence, launch_id: int, metric: str) -> pd.DataFrame:
+def device_line(seen: SessionData, launch_id: int, metric: str) -> pd.DataFrame:
     """Columns `node, device, place, t_s, value` of one metric of the whole device, ordered; NaN is a gap. `place` is
     the device in words."""
     rows = seen.results.device_sample
@@ -43,13 +43,13 @@ def device_line(seen: Evidence, launch_id: int, metric: str) -> pd.DataFrame:
     return line[["node", "device", "place", "t_s", "value"]]
 
 
-def _places(seen: Evidence, rows: pd.DataFrame) -> list[str]:
+def _places(seen: SessionData, rows: pd.DataFrame) -> list[str]:
     of_several = nodes.several(seen.session.environment)
     pairs = zip(rows["device"], rows["node"], strict=True)
     return [nodes.device_said(device, node, of_several) for device, node in pairs]
 
 
-def throttled_at(seen: Evidence, launch_id: int) -> pd.DataFrame:
+def throttled_at(seen: SessionData, launch_id: int) -> pd.DataFrame:
     """Columns `node, device, t_s, why`: the readings at which something held a device's clocks down, and what."""
     line = device_line(seen, launch_id, "clock_event_reasons").dropna()
     line = line[(line["value"].astype(int) & sum(THROTTLES)) > 0]
@@ -57,7 +57,7 @@ def throttled_at(seen: Evidence, launch_id: int) -> pd.DataFrame:
     return line[["node", "device", "t_s"]].assign(why=whys)
 
 
-def device_table(seen: Evidence) -> pd.DataFrame:
+def device_table(seen: SessionData) -> pd.DataFrame:
     """One row per case and device of what was read during the timed steps, over all launches that count.
 
     `case_id, label, node, device, place`, the means of MEANS, `sm_clock_low_hz`, `sm_clock_high_hz`, `temperature_c`
@@ -77,14 +77,14 @@ def device_table(seen: Evidence) -> pd.DataFrame:
     return _fastest_first(seen, table.assign(place=_places(seen, table)))
 
 
-def _too_short(seen: Evidence) -> dict[int, str]:
+def _too_short(seen: SessionData) -> dict[int, str]:
     """Why power, energy and utilization are unknown of launches whose timed steps were too short for the sensors."""
     table = seen.once(windows)
     whys = zip(table["launch_id"], map(too_short, table["begin_s"], table["end_s"]), strict=True)
     return {int(at): why for at, why in whys if why}
 
 
-def too_short_said(seen: Evidence) -> str:
+def too_short_said(seen: SessionData) -> str:
     """What of launches is unknown because it was too short for the sensors, in words; empty where nothing is."""
     short, read = _too_short(seen), set(seen.rows("device_sample")["launch_id"])
     whys = [why for at, why in short.items() if at in read]
@@ -106,7 +106,7 @@ def node_table(devices: pd.DataFrame) -> pd.DataFrame:
     return table.assign(place=[f"node {node}, {format.count(n, 'device')}" for node, n in places])
 
 
-def _energy(seen: Evidence) -> pd.DataFrame:
+def _energy(seen: SessionData) -> pd.DataFrame:
     """What each device drew from the first timed step to the last, from its counter; NaN unless it was read around, for
     as long as it needs."""
     rows = seen.rows("device_sample")
@@ -123,7 +123,7 @@ def _energy(seen: Evidence) -> pd.DataFrame:
     return pd.DataFrame(found, columns=[*keys, "energy_j"])
 
 
-def host_table(seen: Evidence) -> pd.DataFrame:
+def host_table(seen: SessionData) -> pd.DataFrame:
     """One row per case: `case_id, label, other_share` (mean over launches of what other processes used of the host's
     CPU time during the timed steps), `node` (on which they used most, where there are several: the share is its own)
     and `sampler_share` (what reading cost of one core). Unknown is NaN."""
@@ -138,12 +138,12 @@ def host_table(seen: Evidence) -> pd.DataFrame:
     return _fastest_first(seen, means.assign(other_share=shares, node=node))
 
 
-def _fastest_first(seen: Evidence, table: pd.DataFrame) -> pd.DataFrame:
+def _fastest_first(seen: SessionData, table: pd.DataFrame) -> pd.DataFrame:
     place = {case_id: at for at, case_id in enumerate(seen.cases["case_id"])}
     return table.sort_values("case_id", key=lambda ids: ids.map(place), kind="stable").reset_index(drop=True)
 
 
-def unread(seen: Evidence) -> list[str]:
+def unread(seen: SessionData) -> list[str]:
     """Why readings are missing, in words: of the sampler as a whole, and what devices do not have."""
     said: list[str] = []
     for at in seen.good["launch_id"]:
@@ -161,7 +161,7 @@ def unread(seen: Evidence) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-def _cost(seen: Evidence, launch_id: int) -> float:
+def _cost(seen: SessionData, launch_id: int) -> float:
     """CPU seconds that reading a launch cost, on the node where it cost most; NaN where one does not tell."""
     costs = [sampler.get("cpu_s") for sampler in nodes.samplers(seen.facts[launch_id]).values()]
     known = [float(cost) for cost in costs if cost is not None]

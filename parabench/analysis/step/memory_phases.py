@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.store.metrics import MEMORY_PARTS, MEMORY_READINGS
 
 COLUMNS = ["case_id", "label", "device", "part", *MEMORY_READINGS, "launches"]
 
 
-def memory_phases(seen: Evidence) -> pd.DataFrame:
+def memory_phases(seen: SessionData) -> pd.DataFrame:
     """One row per case and part of the step, cases by latency and parts in their order: `case_id, label, device, part`,
     MEMORY_READINGS in bytes, `launches`. Unknown is NaN; empty where nothing was read.
 

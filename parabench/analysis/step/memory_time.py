@@ -8,7 +8,7 @@ from itertools import pairwise
 import pandas as pd
 
 from parabench.analysis.environment import nodes
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.windows import phases
 
 # Two periods of a sampler and a little: a process that others keep from its core for so long is still at it.
@@ -26,7 +26,7 @@ class Allocation:
     bytes: float
 
 
-def memory_timeline(seen: Evidence, launch_id: int) -> pd.DataFrame:
+def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
     """Columns `place, t_s, bytes`, ordered: what a launch held, in seconds after it began.
 
     A place is `rank 0` (the resident set of its process), `device 0` (all that is in use there) or
@@ -50,7 +50,7 @@ def memory_timeline(seen: Evidence, launch_id: int) -> pd.DataFrame:
     return table.assign(bytes=pd.to_numeric(table["bytes"])).sort_values("t_s", kind="stable").reset_index(drop=True)
 
 
-def launch_phases(seen: Evidence, launch_id: int) -> dict[str, tuple[float, float]]:
+def launch_phases(seen: SessionData, launch_id: int) -> dict[str, tuple[float, float]]:
     """{phase: (begin, end)} of a launch, in seconds after it began."""
     own = seen.launches.loc[seen.launches["launch_id"] == launch_id, "facts"]
     return phases(own.iloc[0]) if len(own) else {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.store.record import EXPLAIN_BLOCK, Status
 
 COLUMNS = [
@@ -39,7 +39,7 @@ class Wiring:
     transports: dict[str, int]
 
 
-def explained(seen: Evidence) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def explained(seen: SessionData) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """(launch, what each rank's log told) of every explaining launch that ended well: `probes.nccl.parse_log`'s
     "version", "network", "plugin", "nvls", "channels", "rings", "trees", "transports" and "choices", and "rank"."""
     launches = seen.launches[(seen.launches["block"] == EXPLAIN_BLOCK) & (seen.launches["status"] == Status.OK)]
@@ -47,7 +47,7 @@ def explained(seen: Evidence) -> list[tuple[dict[str, Any], list[dict[str, Any]]
     return [(row, seen.facts[row["launch_id"]].get("nccl", [])) for row in rows]
 
 
-def choices(seen: Evidence) -> pd.DataFrame:
+def choices(seen: SessionData) -> pd.DataFrame:
     """One row per case, operation, size and choice, smallest first: `case_id, label, world_size, version, op, bytes,
     algorithm, protocol, channels, calls`. `bytes` are NCCL's: of a reduce-scatter or an all-gather one rank's part.
 
@@ -65,7 +65,7 @@ def choices(seen: Evidence) -> pd.DataFrame:
     return summed.sort_values(["case_id", "op", "bytes"], kind="stable").reset_index(drop=True)
 
 
-def wirings(seen: Evidence) -> list[Wiring]:
+def wirings(seen: SessionData) -> list[Wiring]:
     """One for each case that was explained."""
     found = []
     for launch, ranks in explained(seen):
@@ -87,7 +87,7 @@ _FIRST: dict[str, Any] = {
 }  # fmt: skip
 
 
-def inspected(seen: Evidence) -> pd.DataFrame:
+def inspected(seen: SessionData) -> pd.DataFrame:
     """One row per case, operation, size and number of ranks that NCCL's Inspector told of: INSPECTED, `calls` on one
     rank of one launch, and MEASURED, medians over ranks and launches. Empty where it was off or left no file."""
     rows = [

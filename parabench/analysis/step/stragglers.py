@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.environment.nodes import clock_error_s, rank_said
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import union
 from parabench.analysis.step.breakdown import instrumented_steps
 from parabench.analysis.step.calls import CALL, rank_calls
@@ -35,7 +35,7 @@ CASE_COLUMNS = (
 )  # fmt: skip
 
 
-def step_stragglers(seen: Evidence) -> pd.DataFrame:
+def step_stragglers(seen: SessionData) -> pd.DataFrame:
     """One row per instrumented step with calls that all ranks of a group made.
 
     `straggler` is the rank that cost the others most and `waited_s` what it cost: of the rank that waited longest for
@@ -70,7 +70,7 @@ def step_stragglers(seen: Evidence) -> pd.DataFrame:
     return table[list(STEP_COLUMNS)]
 
 
-def straggler_table(seen: Evidence) -> pd.DataFrame:
+def straggler_table(seen: SessionData) -> pd.DataFrame:
     """One row per case whose ranks call collectives together, in the order of `seen.cases`.
 
     `straggler` is the rank that is it in most steps, in the `share` of them. `waited_s` is how long the others waited
@@ -120,7 +120,7 @@ def _most(steps: pd.DataFrame, of: str) -> pd.DataFrame:
     return most.groupby(of).agg(straggler=("straggler", "min"), shared_by=("straggler", "size"))
 
 
-def findings(seen: Evidence) -> Iterator[Finding]:
+def findings(seen: SessionData) -> Iterator[Finding]:
     """The ranks that all others wait for, step after step and launch after launch."""
     table = seen.once(straggler_table)
     table = table[~table["by_schedule"].astype(bool)]

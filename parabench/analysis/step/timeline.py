@@ -9,7 +9,7 @@ from itertools import islice
 import pandas as pd
 
 from parabench.analysis.environment.nodes import node_of_rank
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import collectives
 from parabench.strategies import entry_of
 
@@ -40,7 +40,7 @@ class Timeline:
         return sorted(int(rank) for rank in self.spans["rank"].unique())
 
 
-def timelines(seen: Evidence) -> tuple[str, list[Timeline]]:
+def timelines(seen: SessionData) -> tuple[str, list[Timeline]]:
     """What is compared, "strategy" or "algorithm", and the fastest case of each, fastest first, at most MOST_TIMELINES.
 
     Only what may be an answer and was seen to communicate. Where a single strategy was measured, its algorithms are
@@ -53,7 +53,7 @@ def timelines(seen: Evidence) -> tuple[str, list[Timeline]]:
     return each, list(islice((one for one in steps if one is not None and len(one.calls)), MOST_TIMELINES))
 
 
-def median_step(seen: Evidence, case_id: str) -> Timeline | None:
+def median_step(seen: SessionData, case_id: str) -> Timeline | None:
     """The instrumented step of median length (the lower of two) of a case's launches; a step is as long as its slowest
     rank's. None where no step was instrumented."""
     launches = seen.good.loc[seen.good["case_id"] == case_id, "launch_id"]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from parabench.analysis.evidence import Evidence
 from parabench.analysis.memory import compared, state_table
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP
 from parabench.analysis.ranking.pareto import Point
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.analysis.text.progress import settling
 from parabench.analysis.text.ranking import said_value
 
 
-def lines(seen: Evidence, answers: Sequence[Answer]) -> list[str]:
+def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     """All answers of a session of trainings, by one objective; for a step's time also what ranks hold, and the command
     that would settle what is open."""
     parts = [part for answer in answers for part in _parts(answer)]

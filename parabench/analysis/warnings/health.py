@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.environment import nodes
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats.windows import measured, windows
 from parabench.analysis.text import format
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, Finding
@@ -42,16 +42,16 @@ OPTIONAL = (
 )  # fmt: skip
 
 
-def findings(seen: Evidence) -> tuple[Finding, ...]:
+def findings(seen: SessionData) -> tuple[Finding, ...]:
     """All of them, device by device."""
     return seen.once(_findings)
 
 
-def _findings(seen: Evidence) -> tuple[Finding, ...]:
+def _findings(seen: SessionData) -> tuple[Finding, ...]:
     return tuple(_found(seen))
 
 
-def _found(seen: Evidence) -> Iterator[Finding]:
+def _found(seen: SessionData) -> Iterator[Finding]:
     yield from _unreadable(seen)
     each = [*_of_devices(seen), *_ecc(seen), *_host_busy(seen)]
     yield from (finding for _, finding in each) if not nodes.several(seen.session.environment) else _gathered(each)
@@ -61,7 +61,7 @@ def _found(seen: Evidence) -> Iterator[Finding]:
 Placed = tuple[str, Finding]
 
 
-def _of_devices(seen: Evidence) -> Iterator[Placed]:
+def _of_devices(seen: SessionData) -> Iterator[Placed]:
     devices, of_several = readings(seen), nodes.several(seen.session.environment)
     keys = ["case_id", "label", "node", "device"]
     for (case_id, label, node, device), rows in devices.groupby(keys, sort=False):
@@ -89,7 +89,7 @@ def _gathered(each: list[Placed]) -> Iterator[Finding]:
         yield replace(first, message=f"{first.message} The like was seen at {len(alike) - 1} others: {others}.")
 
 
-def readings(seen: Evidence) -> pd.DataFrame:
+def readings(seen: SessionData) -> pd.DataFrame:
     """One row per reading of a device during the timed steps: `launch_id, case_id, label, node, device, t_s` and a
     column of each metric that was read of the whole device; NaN where it is unknown."""
     rows = measured(seen, "device_sample")
@@ -169,7 +169,7 @@ def _share(masks: pd.Series, bit: int) -> float:
     return float((masks & bit).astype(bool).mean()) if len(masks) else 0.0
 
 
-def _unreadable(seen: Evidence) -> Iterator[Finding]:
+def _unreadable(seen: SessionData) -> Iterator[Finding]:
     """One finding for each reason: what was null during the timed steps, and where."""
     advice = "Numbers that rest on it are unknown. Look at the driver, at permissions, and at what a container may see."
     for reason, (launches, metrics) in _unread(seen).items():
@@ -190,7 +190,7 @@ def _unreadable(seen: Evidence) -> Iterator[Finding]:
         yield Finding("device_unreadable", f"{what} could not be read: {reason}.", advice)
 
 
-def _unread(seen: Evidence) -> dict[str, tuple[set[int], list[str]]]:
+def _unread(seen: SessionData) -> dict[str, tuple[set[int], list[str]]]:
     """{reason: (launches, what)}. A null holds until the next reading of the same."""
     found: dict[str, tuple[set[int], list[str]]] = {}
     of_several = nodes.several(seen.session.environment)
@@ -212,7 +212,7 @@ def _unread(seen: Evidence) -> dict[str, tuple[set[int], list[str]]]:
     return found
 
 
-def _ecc(seen: Evidence) -> Iterator[Placed]:
+def _ecc(seen: SessionData) -> Iterator[Placed]:
     """Errors may come at any time of a launch; what was there before is not of this launch, but of this device."""
     rows = seen.rows("device_sample")
     rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
@@ -238,7 +238,7 @@ def _ecc(seen: Evidence) -> Iterator[Placed]:
             yield place, finding
 
 
-def _host_busy(seen: Evidence) -> Iterator[Placed]:
+def _host_busy(seen: SessionData) -> Iterator[Placed]:
     rows = measured(seen, "host_sample")
     rows = rows[(rows["metric"] == "other_cpu_share") & rows["value"].notna()]
     of_several = nodes.several(seen.session.environment)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.plan.case import Case
 from parabench.store.record import Finding
@@ -25,7 +25,7 @@ SMALL_LAG = 0.1
 LOADS = 0.5
 
 
-def lag_table(seen: Evidence) -> pd.DataFrame:
+def lag_table(seen: SessionData) -> pd.DataFrame:
     """One row per launch on CUDA whose collectives do not block the host: `launch_id, case_id, label`, and of the rank
     whose device lags least `rank`, `lag_s`, `step_s`, `data_s` (medians of measured steps) and `lag`, the share that
     lag_s is of step_s."""
@@ -45,7 +45,7 @@ def lag_table(seen: Evidence) -> pd.DataFrame:
     return good.merge(least, on="launch_id")
 
 
-def findings(seen: Evidence) -> Iterator[Finding]:
+def findings(seen: SessionData) -> Iterator[Finding]:
     """The cases whose steps last as long as the host needs to enqueue them."""
     for case_id, rows in lag_table(seen).groupby("case_id", sort=False):
         if rows["lag"].median() >= SMALL_LAG:

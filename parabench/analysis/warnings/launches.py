@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pandas as pd
 
 from parabench.analysis.environment.nodes import crowded, rank_said, several, sharing
-from parabench.analysis.evidence import Evidence, evidence
-from parabench.analysis.session import select_session
+from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.stats.arithmetic import arithmetic
 from parabench.analysis.step import breakdown, ddp_log, stragglers
 from parabench.analysis.text import format
@@ -29,8 +28,8 @@ AA_SPREAD = {"cpu": 0.025}
 NOISY = {"cpu": 2 * AA_SPREAD["cpu"], "cuda": 0.03}
 # With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
 FEW_LAUNCHES = 3
-# What each instrument makes doubtful: functions of the evidence, in the order in which they are said.
-INSTRUMENTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
+# What each instrument makes doubtful: functions of the session's data, in the order in which they are said.
+INSTRUMENTS: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
     node_checks.findings,
     breakdown.findings,
     stragglers.findings,
@@ -45,10 +44,10 @@ SLOW_RANK = 1.25
 
 def check(results: Results, session: str | int | None = None) -> list[Finding]:
     """All computed findings of a session (default: the newest), the broadest first."""
-    return check_evidence(evidence(results, select_session(results, session)))
+    return check_evidence(session_data(results, session))
 
 
-def check_evidence(seen: Evidence) -> list[Finding]:
+def check_evidence(seen: SessionData) -> list[Finding]:
     """The same from what was gathered."""
     cases = seen.cases
     return [
@@ -89,7 +88,7 @@ def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _oversubscribed(seen: Evidence) -> Iterator[Finding]:
+def _oversubscribed(seen: SessionData) -> Iterator[Finding]:
     environment, of_several = seen.session.environment, several(seen.session.environment)
     over: dict[str, tuple[int, int]] = {}
     for case in seen.cases[seen.cases["device"] == "cpu"].to_dict("records"):
@@ -107,7 +106,7 @@ def _oversubscribed(seen: Evidence) -> Iterator[Finding]:
         )
 
 
-def _sharing(seen: Evidence) -> Iterator[Finding]:
+def _sharing(seen: SessionData) -> Iterator[Finding]:
     """The finding that ranks without NCCL had a device together; `shared_gpu` tells of those with it."""
     found = {
         case["label"]: (case["case_id"], shared)
@@ -166,7 +165,7 @@ def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _slow_ranks(seen: Evidence) -> Iterator[Finding]:
+def _slow_ranks(seen: SessionData) -> Iterator[Finding]:
     good, medians = seen.good, seen.results.medians
     local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
     rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(local["launch_id"])]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
 from parabench.analysis.links import ACROSS, SAID, gigabytes, link_table, microseconds
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format as words
 from parabench.store.record import Finding
 
@@ -32,7 +32,7 @@ ADVICE = {
 Way = Mapping[Any, Any]
 
 
-def findings(seen: Evidence) -> Iterator[Finding]:
+def findings(seen: SessionData) -> Iterator[Finding]:
     """Those of a session of trainings."""
     yield from check_links(link_table(seen.results, seen.session))
 

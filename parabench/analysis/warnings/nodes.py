@@ -9,8 +9,7 @@ import pandas as pd
 
 from parabench.analysis.environment.node_facts import kinds, nodes_compared
 from parabench.analysis.environment.nodes import node_of_rank
-from parabench.analysis.evidence import Evidence
-from parabench.analysis.session import Session
+from parabench.analysis.session import Session, SessionData
 from parabench.analysis.text import format
 from parabench.store.record import Finding
 from parabench.strategies import STRATEGIES, Rule
@@ -40,7 +39,7 @@ def nodes_differ(session: Session) -> Iterator[Finding]:
         )
 
 
-def node_forward(seen: Evidence) -> pd.DataFrame:
+def node_forward(seen: SessionData) -> pd.DataFrame:
     """One row per launch that spans nodes and whose forward pass communicates nothing: `launch_id, device, node` (the
     slowest in computing) and `ratio`, its ranks' median forward pass by the median of the other nodes'."""
     good = seen.good[seen.good["strategy"].isin(LOCAL_FORWARD)]
@@ -61,7 +60,7 @@ def node_forward(seen: Evidence) -> pd.DataFrame:
     return table.merge(good[["launch_id", "device"]], on="launch_id")
 
 
-def findings(seen: Evidence) -> Iterator[Finding]:
+def findings(seen: SessionData) -> Iterator[Finding]:
     """Those of a session of trainings."""
     yield from nodes_differ(seen.session)
     table = node_forward(seen)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from parabench.analysis.efficiency import efficiency
-from parabench.analysis.evidence import Evidence
 from parabench.analysis.memory import PARTS, case_states
+from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
 
@@ -25,7 +25,7 @@ USE = {name: name for name in ("flops_per_s", "mfu", "mfu_reason", "joules_per_s
 WAITS = {"straggler": "straggler", "waited_s": "waited_s", "waited_share": "waited_share"}
 
 
-def case_columns(seen: Evidence) -> dict[str, pd.Series]:
+def case_columns(seen: SessionData) -> dict[str, pd.Series]:
     """Columns beside `seen.cases`, row by row; NaN or None where something is unknown. Seconds, bytes and shares.
 
     Of the median instrumented step: `instrumented_s` = `instrumented_data_s` + `compute_s` + `exposed_s` + `idle_s`,

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.environment import facts
-from parabench.analysis.evidence import Evidence
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.scaling import curves
+from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK, from_case, mean_peaks, same_work
 from parabench.analysis.text.format import unit_of
 from parabench.plan.case import Case
@@ -40,7 +40,7 @@ _NUMBERS = (
 _LAUNCH = ("block", "position", "status", "number_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes")
 
 
-def page_data(seen: Evidence, answers: Sequence[Answer]) -> dict[str, Any]:
+def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     """The data of a training's page, as JSON holds it.
 
     `cases` are rows as `tables.case_table` has them, fastest first, each with its `place` in the answers, its `mark`

@@ -76,7 +76,7 @@ def mean_data(mean: Mean) -> dict[str, float | None]:
 
 def _cases(of: Several) -> pd.DataFrame:
     table = of.cases
-    tables = [side.cases.to_dict("index") for side in of.sides]
+    tables = [side.cases_by_id.to_dict("index") for side in of.sides]
     varying = {name for name in Case().to_dict() if table[name].nunique(dropna=False) > 1}
     columns: dict[str, Any] = {
         name: table[name] for name in ("case_id", "label", *sorted({*FILTERS, *SHARED_WORK, *varying} - {"status"}))
@@ -137,7 +137,7 @@ def _scaling(of: Several, cases: pd.DataFrame) -> dict[str, Any]:
     row_of = {case: at for at, case in enumerate(cases["case_id"])}
     first = dict(zip(of.cases["case_id"], of.rows, strict=True))
     parts = []
-    for at, seen in enumerate(of.evidence):
+    for at, seen in enumerate(of.sides):
         rows = {row[at]: row_of[case] for case, row in first.items() if row[at] is not None}
         points = seen.once(curves)
         parts.append(points.assign(side=at, case=[rows[case] for case in points["case_id"]]))

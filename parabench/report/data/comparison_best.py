@@ -18,10 +18,10 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
     """Each side's sweet spot of each work."""
     head = ("Side", "Sweet spot", "Step ms", "± ms", "Throughput", "Peak MiB", "As fast", f"× {names[0]}")
     headings = {work_key(work.work): work.heading for work in works}
-    firsts = {work_key(answer.work): answer.best for answer in of.evidence[0].once(spots)}
+    firsts = {work_key(answer.work): answer.best for answer in of.sides[0].once(spots)}
     rows: list[tuple[str, ...]] = []
     said: list[tuple[str, ...]] = []
-    for name, seen in zip(names, of.evidence, strict=True):
+    for name, seen in zip(names, of.sides, strict=True):
         peaks = dict(zip(seen.cases["case_id"], seen.cases["peak_memory_bytes"], strict=True))
         for answer in seen.once(spots):
             said.append((name, answer.sentence()))

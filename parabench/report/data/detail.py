@@ -9,15 +9,15 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.environment import facts as tables
-from parabench.analysis.evidence import Evidence
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.ranking.answer import Answer
+from parabench.analysis.session import SessionData
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, check_evidence
 from parabench.report.data.columns import packed
 from parabench.report.rerun import rerun_of
 
 
-def detail_data(seen: Evidence, rows: dict[Any, int], launch: Sequence[str]) -> dict[str, Any]:
+def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) -> dict[str, Any]:
     """`apart` are launches of no case in the tables, with their label and the columns `launch`; `findings` are as
     `_findings` has them; `rerun` is what makes the command of a case; `limits` are what the Trust tab draws beside
     launches. `rows` are the cases' rows by id."""
@@ -57,7 +57,7 @@ def plus_minus(answers: Iterable[Answer]) -> dict[str, float | None]:
     return {one.case_id: one.plus_minus_s for answer in answers for one in answer.candidates}
 
 
-def _findings(seen: Evidence, rows: dict[Any, int]) -> pd.DataFrame:
+def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
     """Stored and computed findings of one case each: its row, `case`, `code`, `message` without its label, `advice`."""
     stored = seen.results.finding[seen.results.finding["session_id"] == seen.session.id]
     told = [

@@ -7,8 +7,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from parabench.analysis.history.points import Change, Visit
+from parabench.analysis.history.points import Change
 from parabench.analysis.history.series import History, Series
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel, lay_out, plain, short
 from parabench.report.palette import ALGORITHM, SYMBOLS, colour_of
@@ -117,7 +118,9 @@ def _line(
 def _machine(figure: go.Figure, history: History, places: Sequence[int]) -> None:
     """A dotted line before each session that ran on something else than the one before, the commit apart."""
     visits = [history.visits[place] for place in places]
-    changed = [history.machine[place] if visit.judged else () for place, visit in zip(places, visits, strict=True)]
+    changed = [
+        history.machine[place] if visit.session.judged else () for place, visit in zip(places, visits, strict=True)
+    ]
     found = [(x, different) for x, different in enumerate(changed) if different]
     for x, _ in found:
         figure.add_shape(type="line", x0=x - 0.5, x1=x - 0.5, yref="paper", y0=0, y1=1, layer="below")
@@ -145,9 +148,9 @@ def _beyond(pairs: Iterable[tuple[float | None, float | None]]) -> list[float | 
     return [None if low is None or high is None else (high - low) * 1e3 for low, high in pairs]
 
 
-def _day(visit: Visit) -> str:
+def _day(visit: SessionData) -> str:
     """In two lines, so that a phone has room for several."""
-    return f"{visit.when[5:]}<br>{visit.when[:4]}"
+    return f"{visit.session.day[5:]}<br>{visit.session.day[:4]}"
 
 
 def _name(series: Series) -> str:
@@ -156,9 +159,9 @@ def _name(series: Series) -> str:
     return series.label.removeprefix(f"{series.case.strategy} ").replace(ranks, "", 1)
 
 
-def _visit(visit: Visit) -> str:
-    commit = f", commit {plain(visit.commit)}" if visit.commit else ""
-    return f"{visit.when}, {plain(short(visit.session.name, _LONGEST))}{commit}"
+def _visit(visit: SessionData) -> str:
+    commit = f", commit {plain(visit.session.commit)}" if visit.session.commit else ""
+    return f"{visit.session.day}, {plain(short(visit.session.name, _LONGEST))}{commit}"
 
 
 def _said(found: Iterable[Change]) -> str:

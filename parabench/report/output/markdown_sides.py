@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parabench.analysis.compare.origin import Origin
 from parabench.analysis.compare.sides import Difference
+from parabench.analysis.session import Origin
 from parabench.analysis.text import format
 from parabench.report.output.markdown import Rows, text
 from parabench.store.record import Finding

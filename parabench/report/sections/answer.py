@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from parabench.analysis.evidence import Evidence
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.report.panels import ms
 from parabench.report.spec import Section, Table
 from parabench.store.record import MIB
 
 
-def front_section(seen: Evidence) -> Section | None:
+def front_section(seen: SessionData) -> Section | None:
     """Only where there is a trade: one configuration that is best in both needs no section."""
     answers = [answer for answer in seen.once(spots) if len(answer.front) > 1]
     if not answers:

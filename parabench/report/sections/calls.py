@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from parabench.analysis.environment.nodes import clocks_said
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.step.calls import bucket_table
 from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
@@ -26,7 +26,7 @@ _BY_SCHEDULE = (
 _MOST_NAMES = 2
 
 
-def bucket_section(seen: Evidence) -> Section | None:
+def bucket_section(seen: SessionData) -> Section | None:
     """DDP's buckets; None where nothing could have any."""
     buckets = bucket_table(seen)
     if buckets.empty:
@@ -89,7 +89,7 @@ def _names(parameters: list[str] | None) -> str:
     return f"{len(parameters)}: {' '.join(ends)}"
 
 
-def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
+def bandwidth_section(seen: SessionData, calls: pd.DataFrame) -> Section:
     """Bus bandwidth of `calls` (`step.calls.call_table`), and what the store's microbenchmarks reached."""
     alone = alone_table(seen.results)
     table = training_bandwidth(seen, calls, alone)
@@ -143,7 +143,7 @@ def bandwidth_section(seen: Evidence, calls: pd.DataFrame) -> Section:
     )
 
 
-def straggler_section(seen: Evidence) -> Section:
+def straggler_section(seen: SessionData) -> Section:
     """Which rank the others waited for, and how long."""
     rows = seen.once(straggler_table)
     table = case_table(
@@ -171,7 +171,7 @@ def straggler_section(seen: Evidence) -> Section:
     )
 
 
-def _clocks(seen: Evidence, rows: pd.DataFrame) -> str:
+def _clocks(seen: SessionData, rows: pd.DataFrame) -> str:
     """Who comes last is told from clocks of several nodes, where there are some."""
     good = seen.good.loc[seen.good["case_id"].isin(rows["case_id"]), "launch_id"]
     said = clocks_said(seen.facts[at] for at in good)

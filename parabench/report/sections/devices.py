@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.environment.nodes import several
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import (
     MOST_LAUNCHES,
     device_line,
@@ -41,7 +41,7 @@ OVER_TIME = (
 )
 
 
-def sections(seen: Evidence) -> list[Section]:
+def sections(seen: SessionData) -> list[Section]:
     """Those of a session, in the order in which a reader asks. Of devices only where ranks ran on some."""
     on_gpu = bool((seen.cases["device"] == "cuda").any())
     every = [
@@ -54,7 +54,7 @@ def sections(seen: Evidence) -> list[Section]:
     return [section for section in every if section is not None]
 
 
-def _memory(seen: Evidence) -> Section:
+def _memory(seen: SessionData) -> Section:
     launches = drawn_launches(seen, "host_sample") or drawn_launches(seen, "device_sample")
     panels: list[Panel] = []
     crowded = False
@@ -76,13 +76,13 @@ def _memory(seen: Evidence) -> Section:
     )
 
 
-def _why_no_memory(seen: Evidence) -> str:
+def _why_no_memory(seen: SessionData) -> str:
     if seen.good.empty:
         return f"{seen.why_none}, so there is nothing to draw."
     return "Memory was not read over time: unknown, not zero. " + " ".join(f"{why}." for why in unread(seen))
 
 
-def _devices(seen: Evidence) -> Section:
+def _devices(seen: SessionData) -> Section:
     table = device_table(seen)
     panels: list[Panel] = []
     crowded = False
@@ -129,13 +129,13 @@ def _first(lines: pd.DataFrame, held_down: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([lines[held], lines[~held]])
 
 
-def _why_no_devices(seen: Evidence, missing: list[str]) -> str:
+def _why_no_devices(seen: SessionData, missing: list[str]) -> str:
     if seen.good.empty:
         return f"{seen.why_none}, so there is nothing to draw."
     return f"Devices were not read: {'; '.join(missing) or 'no reading was recorded'}."
 
 
-def _host(seen: Evidence, on_gpu: bool) -> Section | None:
+def _host(seen: SessionData, on_gpu: bool) -> Section | None:
     """Only where the host was read."""
     host = host_table(seen)
     if host["other_share"].isna().all():
@@ -176,7 +176,7 @@ def _none(row: dict[Any, Any]) -> tuple[str, ...]:
     return ()
 
 
-def _health(seen: Evidence) -> Section | None:
+def _health(seen: SessionData) -> Section | None:
     """What was found against devices and host; only where one of them was read."""
     if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
         return None
@@ -266,7 +266,7 @@ def _both(sent: float, received: float) -> str:
     return f"{format.digits(sent / 1e9)}, {format.digits(received / 1e9)}"
 
 
-def _case(seen: Evidence, launch_id: int) -> tuple[str, str]:
+def _case(seen: SessionData, launch_id: int) -> tuple[str, str]:
     """The id and the label of a launch's case."""
     own = seen.launches[seen.launches["launch_id"] == launch_id].iloc[0]
     return str(own["case_id"]), str(own["label"])

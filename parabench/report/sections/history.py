@@ -28,7 +28,7 @@ FEWEST = 2
 def sections(results: Results, session: Session) -> list[Section]:
     """The section of a report: the sessions of the suite of `session`; none where no case was measured twice."""
     visits = [visit for visit in visits_of([results]) if visit.session.suite == session.suite]
-    if sum(visit.judged for visit in visits) < FEWEST:
+    if sum(visit.session.judged for visit in visits) < FEWEST:
         return []
     history = of_visits(visits)
     if not any(_times(history, series) >= FEWEST for series in history.series):
@@ -52,7 +52,7 @@ def page_sections(history: History) -> list[Section]:
 
 
 def _times(history: History, series: Series) -> int:
-    return sum(point.number_s is not None and history.visits[point.visit].judged for point in series.points)
+    return sum(point.number_s is not None and history.visits[point.visit].session.judged for point in series.points)
 
 
 def _section(history: History, lead: str) -> Section:
@@ -121,7 +121,7 @@ def _changes(history: History) -> list[Table]:
             series.label,
             visit.session.name,
             format.listed((change.arrow() for change in shift.changed), most=MOST_CHANGES) or NOTHING,
-            visit.when,
+            visit.session.day,
             format.signed(shift.change),
             f"{format.signed(shift.low)} to {format.signed(shift.high)}",
             f"{ms(shift.before_s)} → {ms(shift.after_s)}",
@@ -159,13 +159,13 @@ def _sessions(history: History) -> Table:
     head = ["Session", "Suite", "Changed since the one before", "Began", "Host", "torch", "Commit"]
     rows = [
         [
-            visit.session.name + ("" if visit.judged else " (side a: not followed)"),
+            visit.session.name + ("" if visit.session.judged else " (side a: not followed)"),
             visit.session.suite,
             format.listed(change.arrow() for change in changed),
             facts.when(visit.session.started_utc),
-            visit.known("host") or format.UNKNOWN,
-            visit.known("versions", "torch") or format.UNKNOWN,
-            visit.commit or format.UNKNOWN,
+            visit.session.known("host") or format.UNKNOWN,
+            visit.session.known("versions", "torch") or format.UNKNOWN,
+            visit.session.commit or format.UNKNOWN,
         ]
         for visit, changed in zip(history.visits, history.machine, strict=True)
     ]
@@ -190,5 +190,5 @@ def _numbers(history: History) -> tuple[Table, ...]:
                 cells = [ms(there[i].number_s) if i in there else "–" for i in places]
                 rows.append((series.label, *cells))
         title = "Step latency in ms, the newest session first" + (f": {suite}" if len(suites) > 1 else "")
-        made.append(Table(title, ("Case", *(history.visits[i].when for i in places)), rows))
+        made.append(Table(title, ("Case", *(history.visits[i].session.day for i in places)), rows))
     return tuple(made)

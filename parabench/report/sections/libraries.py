@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.step.ddp_log import ddp_comparison, ddp_spans
 from parabench.analysis.step.memory_phases import memory_phases
 from parabench.analysis.step.nccl import Wiring, choices, inspected, wirings
@@ -24,7 +24,7 @@ _FILES = {"profile": "profiler", "memory_snapshot": "allocator"}
 _WHOSE = "Of the rank that holds most, in its largest instrumented step; medians over launches."
 
 
-def sections(seen: Evidence) -> list[Section]:
+def sections(seen: SessionData) -> list[Section]:
     """The section; none where a session was run without instruments and nothing else was asked of a library."""
     spans = ddp_spans(seen.once(ddp_comparison))
     tables = (*_ddp(spans), *_memory(memory_phases(seen)), *_nccl(seen), *_inspected(inspected(seen)), *_files(seen))
@@ -114,7 +114,7 @@ def _memory(table: pd.DataFrame) -> Iterator[Table]:
         )
 
 
-def _nccl(seen: Evidence) -> Iterator[Table]:
+def _nccl(seen: SessionData) -> Iterator[Table]:
     chosen, wired = choices(seen), wirings(seen)
     if len(chosen):
         yield case_table(
@@ -170,7 +170,7 @@ def _counts(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {name}" for name, number in numbers.items()) or format.UNKNOWN
 
 
-def _silent(seen: Evidence) -> str:
+def _silent(seen: SessionData) -> str:
     """That NCCL ran and told nothing; empty where it told, or had nothing to do."""
     over_nccl = (seen.good["backend"] == "nccl") & (seen.good["world_size"] > 1)
     return "What NCCL chose was not recorded: unknown." if over_nccl.any() and choices(seen).empty else ""
@@ -200,7 +200,7 @@ def _inspected(table: pd.DataFrame) -> Iterator[Table]:
     )
 
 
-def _files(seen: Evidence) -> Iterator[Table]:
+def _files(seen: SessionData) -> Iterator[Table]:
     """What `run --profile` and `--memory-snapshot` left, by the names that launches recorded."""
     rows = []
     told_of = seen.launches["facts"].str.contains("|".join(f'"{name}"' for name in _FILES))

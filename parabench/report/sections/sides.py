@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 
-from parabench.analysis.compare.origin import Origin
 from parabench.analysis.compare.sides import Difference
 from parabench.analysis.environment.facts import FindingGroup, when
+from parabench.analysis.session import Origin
 from parabench.analysis.text import compare, format
 from parabench.report.spec import Section, Table
 from parabench.store.record import Finding

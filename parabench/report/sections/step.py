@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from parabench.analysis.environment.nodes import clocks_said
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_step, timelines
@@ -34,7 +34,7 @@ _ON_CPU = (
 SHARES = "Compute, and communication seen and hidden"
 
 
-def sections(seen: Evidence) -> list[Section]:
+def sections(seen: SessionData) -> list[Section]:
     """Those of a session, in the order in which a reader asks."""
     nothing = _why_nothing(seen)
     if nothing:  # said once
@@ -50,7 +50,7 @@ def sections(seen: Evidence) -> list[Section]:
     return [section for section in every if section is not None]
 
 
-def _why_nothing(seen: Evidence) -> str:
+def _why_nothing(seen: SessionData) -> str:
     """Why no step was taken apart; empty where some were, of several ranks."""
     if len(seen.rows("span")):
         alone = "One rank has nobody to communicate with. Measure more ranks to see what communication costs."
@@ -143,7 +143,7 @@ def _share_table(cases: pd.DataFrame) -> Table:
     )  # fmt: skip
 
 
-def _timeline(seen: Evidence, calls: pd.DataFrame) -> Section:
+def _timeline(seen: SessionData, calls: pd.DataFrame) -> Section:
     each, shown = timelines(seen)
     there = {one.case_id for one in shown}
     steps = (median_step(seen, str(case_id)) for case_id in seen.cases["case_id"][:MOST_SPARE] if case_id not in there)
@@ -166,7 +166,7 @@ def _timeline(seen: Evidence, calls: pd.DataFrame) -> Section:
     )
 
 
-def _clocks(seen: Evidence, shown: Sequence[Timeline]) -> str:
+def _clocks(seen: SessionData, shown: Sequence[Timeline]) -> str:
     said = clocks_said(seen.facts[one.launch_id] for one in shown)
     return f"; {said}" if said else ""
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.evidence import Evidence
 from parabench.analysis.launch_number import STATISTIC
+from parabench.analysis.session import SessionData
 from parabench.analysis.tables import status_counts
 from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
@@ -23,7 +23,7 @@ _NO_COUNT = {
 }
 
 
-def sections(seen: Evidence) -> list[Section]:
+def sections(seen: SessionData) -> list[Section]:
     """The sections of the Trust tab that show launches."""
     on_cpu = (seen.good["device"] == "cpu").any()
     devices = [device for device in DRIFTS if (seen.good["device"] == device).any()] or list(DRIFTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from parabench.analysis.efficiency import COUNTED, FORMULA, POWER, efficiency
-from parabench.analysis.evidence import Evidence
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.report.data.case_tables import case_table
 from parabench.report.figures.figures import marked
@@ -13,7 +13,7 @@ from parabench.report.spec import DASH, Section, Table
 from parabench.strategies import entry_of
 
 
-def usage_section(seen: Evidence) -> Section:
+def usage_section(seen: SessionData) -> Section:
     """Arithmetic by second, and its share of what the devices could do."""
     table, title = seen.once(efficiency), "How much of the hardware is used"
     if table.empty:
@@ -28,7 +28,7 @@ def usage_section(seen: Evidence) -> Section:
     return Section("usage", title, said, [], said, tuple(found), lead=_lead(table), draw="usage" if known else "")
 
 
-def energy_section(seen: Evidence) -> Section | None:
+def energy_section(seen: SessionData) -> Section | None:
     """What a step costs in joules; only where something ran on GPUs."""
     if not (seen.cases["device"] == "cuda").any():
         return None

@@ -124,7 +124,7 @@ def _said(of: Several, row: tuple[str | None, ...], side: int) -> str:
     if case is None:
         there = next(at for at, other in enumerate(row) if other is not None)
         return of.partners.why_alone(there, row[there] or "", side)
-    found = of.sides[side].cases.loc[case].to_dict()
+    found = of.sides[side].cases_by_id.loc[case].to_dict()
     if format.known(found["latency_s"]):
         return format.milliseconds(float(found["latency_s"]))
     error = found["error"] if isinstance(found["error"], str) else ""

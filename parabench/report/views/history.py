@@ -14,8 +14,8 @@ def render(history: History) -> str:
         "history.html",
         page_sections(history),
         suites=", ".join(dict.fromkeys(visit.session.suite for visit in history.visits)),
-        first=history.visits[0].when,
-        last=history.visits[-1].when,
+        first=history.visits[0].session.day,
+        last=history.visits[-1].session.day,
         sentence=history.sentence(),
         stores=format.listed(dict.fromkeys(str(visit.results.path) for visit in history.visits)),
     )
