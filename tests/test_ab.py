@@ -375,8 +375,8 @@ def test_a_label_cannot_be_changed_by_a_resume(lab: Lab) -> None:
 
 def test_a_side_orders_its_plan_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    turns = Plan.turns
-    monkeypatch.setattr(Plan, "turns", lambda plan: made.append(plan) or turns(plan))
+    launches = Plan.launches
+    monkeypatch.setattr(Plan, "launches", lambda plan: made.append(plan) or launches(plan))
     counts = []
     for blocks in (2, 5):
         lab.run(launches=blocks)

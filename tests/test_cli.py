@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from parabench.cli import main
 from parabench.plan.suite import shipped
-from parabench.session.progress import PatientConsole, say
+from parabench.session.progress import PatientConsole, logger
 
 
 def parabench(*arguments: object):
@@ -216,7 +216,7 @@ def test_a_full_disk_behind_a_runs_standard_output_ends_no_run(capsys):
     with Path("/dev/full").open("w") as full:
         console = PatientConsole(file=full)
         for line in ("one", "two"):
-            say(console, line)
+            logger(console)(line)
     said = (
         "parabench: standard output cannot be written: [Errno 28] No space left on device; what follows is not shown\n"
     )

@@ -233,10 +233,6 @@ def test_what_one_gpu_is_asked_is_answered(tmp_path):
 
 
 def walk(plan, launch, folder):
-    class Silent:
-        def launching(self, case, block): ...
-        def launched(self, launch): ...
-
     kept = []
     with Store.open_or_create(folder / "results.db") as store:
         number = store.begin_session(
@@ -248,7 +244,7 @@ def walk(plan, launch, folder):
             kept.append(launched)
             store.append(number, launched)
 
-        TrainingRunner(plan=plan, launch=launch, keep=keep, progress=Silent()).run()
+        TrainingRunner(plan=plan, launch=launch, keep=keep).run()
         store.finish_session(number)
     return kept
 

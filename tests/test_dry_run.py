@@ -226,11 +226,7 @@ def test_launches_are_those_that_a_session_makes(gpus):
     plan = make_plan(mine, {}, Protocol(warmup=2, steps=2, launches=3), machine, 0)
     kept = []
 
-    class Silent:
-        def launching(self, case, block): ...
-        def launched(self, launch): ...
-
-    TrainingRunner(plan=plan, launch=FakeLauncher(), keep=kept.append, progress=Silent()).run()
+    TrainingRunner(plan=plan, launch=FakeLauncher(), keep=kept.append).run()
     launches = list(TrainingRunner(plan=plan).expected())
     assert Counter((case, block) for case, block, _ in launches) == Counter((each.case, each.block) for each in kept)
     for kind in (

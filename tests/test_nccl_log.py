@@ -130,12 +130,6 @@ OTHERS = (
 )
 
 
-class Silent:
-    def launching(self, case: Any, block: int) -> None: ...
-
-    def launched(self, launch: Launch) -> None: ...
-
-
 class Launches:
     """Launches nothing, and keeps what was asked for and what came of it."""
 
@@ -150,7 +144,7 @@ class Launches:
 def walked(cases: tuple[Case, ...], **more: Any) -> Launches:
     launches = Launches()
     plan: Any = Plan(cases=cases, skipped=(), protocol=Protocol(launches=2, steps=3), seed=0)
-    TrainingRunner(plan=plan, launch=launches, keep=launches.kept.append, progress=Silent(), **more).run()
+    TrainingRunner(plan=plan, launch=launches, keep=launches.kept.append, **more).run()
     return launches
 
 

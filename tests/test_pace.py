@@ -32,7 +32,6 @@ from parabench.workloads.verify import reference_of, verify
 from tests.fake_launch import FakeLauncher
 from tests.faulty_helpers import FAULTY_RANK, FAULTY_STEP
 from tests.test_rerun import session_of
-from tests.test_session import Silent
 
 BY_TIME = Protocol(warmup_s=2.0, measure_s=2.0)
 HERE = {"device": "cpu", "backend": "gloo"}
@@ -243,7 +242,7 @@ def test_sessions_that_went_by_time_and_by_steps_differ_in_it():
 def walked(protocol, fake, *cases):
     kept = []
     plan = Plan(cases=cases, skipped=(), protocol=protocol, seed=0)
-    TrainingRunner(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
+    TrainingRunner(plan=plan, launch=fake, keep=kept.append).run()
     return kept
 
 

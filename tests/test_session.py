@@ -29,14 +29,6 @@ CASES = sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2)
 '''
 
 
-class Silent:
-    def launching(self, case, block):
-        pass
-
-    def launched(self, launch):
-        pass
-
-
 @pytest.fixture(autouse=True)
 def signals_as_before():
     """Once interrupted, a driver ignores further signals until it ends; the test run goes on."""
@@ -229,7 +221,7 @@ def test_a_store_that_is_none_or_of_another_schema_is_refused(suite, tmp_path):
 
 
 def session(plan, launch):
-    return TrainingRunner(plan=plan, launch=launch, keep=lambda launch: None, progress=Silent())
+    return TrainingRunner(plan=plan, launch=launch, keep=lambda launch: None)
 
 
 def test_a_deadline_is_ten_times_what_is_expected_and_a_minute_at_least():
@@ -258,7 +250,7 @@ def test_other_trainings_are_labelled_whether_or_not_there_is_a_reference():
         fake = FakeLauncher()
         if failing:
             fake.failing["single"] = (failing, Failure("too large"))
-        TrainingRunner(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
+        TrainingRunner(plan=plan, launch=fake, keep=kept.append).run()
         launches = {each.case.strategy: each for each in kept if each.block != REFERENCE_BLOCK}
         assert [each.status for each in launches.values()] == [Status.OK] * 3
         codes = {strategy: [finding.code for finding in each.findings] for strategy, each in launches.items()}
@@ -312,7 +304,7 @@ def test_what_failed_is_not_doubted_for_its_reference_too():
     kept = []
     fake = FakeLauncher()
     fake.failing = {name: (Status.CRASHED, Failure("ended by SIGKILL")) for name in ("single", "ddp")}
-    TrainingRunner(plan=plan, launch=fake, keep=kept.append, progress=Silent()).run()
+    TrainingRunner(plan=plan, launch=fake, keep=kept.append).run()
     assert [each.case.strategy for each in kept] == ["single", "ddp"] * 2  # a reference that failed is tried again
     assert {each.status for each in kept} == {Status.CRASHED}
     assert [each.findings for each in kept] == [[]] * 4

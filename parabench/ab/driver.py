@@ -18,7 +18,7 @@ from parabench.ab.remote import VariantProcess, ended, running
 from parabench.ab.variant import Variant, read_variant
 from parabench.errors import UsageError
 from parabench.plan.suite import shipped
-from parabench.session.progress import RunProgress, make_progress, say
+from parabench.session.progress import PlainProgress, logger, make_progress
 from parabench.session.request import TrainingRequest
 from parabench.session.resume import (
     REPORT_NAME,
@@ -66,12 +66,12 @@ def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], No
         with stop_signals(), running(variants, turns.heard) as sides:
             turns.run(sides)
     except Interrupted as stop:
-        turns.say(f"stopped by {stop}{turns.kept}")
+        turns.log(f"stopped by {stop}{turns.kept}")
         return STOPPED
     except UsageError as error:
         raise UsageError(f"{error}{turns.kept}") from error
     outcome = conclude(
-        request.run.out / STORE_NAME, turns.sessions, variants, request.tolerance, request.alpha, turns.say
+        request.run.out / STORE_NAME, turns.sessions, variants, request.tolerance, request.alpha, turns.log
     )
     keep(outcome)
     return outcome.verdict.exit_code
@@ -83,7 +83,7 @@ def conclude(
     variants: Sequence[Variant],
     tolerance: float,
     alpha: float,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Comparison:
     """Write the report of side b; say what each side was, how both compare and where all is."""
     from parabench.analysis.compare.gate import compare
@@ -103,7 +103,7 @@ def conclude(
     again += chain.from_iterable(("--changed", name) for name in changed)
     told = [f"{each.name}: {each.shown() or 'as it is here'}" for each in variants]
     for line in (*told, *outcome.lines(), f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
-        say(line)
+        log(line)
     return outcome
 
 
@@ -111,19 +111,16 @@ class Turns:
     """Both sides' sessions: begun or continued, walked in turns, finished."""
 
     def __init__(self, request: AbRequest, variants: Sequence[Variant], console: Console) -> None:
-        self._request, self._variants, self._console = request, variants, console
-        self._progress: RunProgress | None = None
+        self._request, self._variants, self._console, self.log = request, variants, console, logger(console)
+        self._progress: PlainProgress | None = None
         self.sessions: list[int] = []
         # What can be said about what is recorded, once something is.
         self.kept = ""
 
-    def say(self, line: str) -> None:
-        say(self._console, line)
-
     def heard(self, side: str, told: dict[str, Any]) -> None:
         label = f"{side}: {told['label']}"
         if told["tells"] == "silent":
-            self.say(f"{label}: nothing was heard for {told['s']:g} s, more than the deadline; Ctrl-C stops both sides")
+            self.log(f"{label}: nothing was heard for {told['s']:g} s, more than the deadline; Ctrl-C stops both sides")
         elif self._progress is None:
             return
         elif told["tells"] == "starting":
@@ -159,7 +156,7 @@ class Turns:
         asked["suite"] = os.path.abspath(str(run.suite)) if mine else run.suite
         for side in sides:
             side.say("plan", **asked)
-        both = shared([side.hear() for side in sides], self.say)
+        both = shared([side.hear() for side in sides], self.log)
         check_turns(
             [side.ask("share", cases=own.cases, aside=own.aside) for side, own in zip(sides, both, strict=True)]
         )
@@ -219,9 +216,9 @@ class Turns:
         left = [pair for pair in pairs(turns, opened[0]["seed"]) if any(key(pair) not in each for each in done)]
         launches = sum(key(pair) not in each for pair in left for each in done)
         if any(done):
-            self.say(f"resuming: {2 * len(turns) - launches} of {2 * len(turns)} launches are done")
+            self.log(f"resuming: {2 * len(turns) - launches} of {2 * len(turns)} launches are done")
         if launches < 2 * len(left):
-            self.say("a pair is completed after a stop: what drifted meanwhile, counts as a difference of the sides")
+            self.log("a pair is completed after a stop: what drifted meanwhile, counts as a difference of the sides")
         if not left:
             return
         for side in sides:
@@ -235,7 +232,7 @@ class Turns:
             for side in sides:
                 side.ask("leave_out", cases=gone)
             for reason in gone.values():
-                self.say(f"left out on both sides: {reason}")
+                self.log(f"left out on both sides: {reason}")
             for pair in (each for each in left if each.case not in gone):
                 for side in sides:
                     side.ask("prepare", case=pair.case)

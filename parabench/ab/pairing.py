@@ -25,7 +25,7 @@ class Shared:
     aside: dict[str, str]
 
 
-def shared(plans: Sequence[dict[str, Any]], say: Callable[[str], None]) -> list[Shared]:
+def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> list[Shared]:
     """Of what the sides a and b answered to `plan`, what both can do; what is set aside is said.
 
     Raises UsageError when they would launch otherwise, because that would be judged as the change's doing, and when
@@ -46,7 +46,7 @@ def shared(plans: Sequence[dict[str, Any]], say: Callable[[str], None]) -> list[
         raise UsageError(f"there is no case that both sides can run: {why}")
     for own, aside, name in zip(plans, apart, "ab", strict=True):
         for case, reason in aside.items():
-            say(f"skipped {own['cases'][case]} in {name}: {reason}")
+            log(f"skipped {own['cases'][case]} in {name}: {reason}")
     return [Shared(both, aside) for aside in apart]
 
 

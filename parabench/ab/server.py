@@ -24,7 +24,7 @@ from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
 from parabench.registry import import_from_here
-from parabench.session.progress import outcome
+from parabench.session.progress import Progress, outcome
 from parabench.session.request import Planned, TrainingRequest, plan_training
 from parabench.session.resume import SessionState, begin_session, check_traces, load_state
 from parabench.session.runner import Executor, Runner
@@ -43,7 +43,7 @@ COMMAND = "from parabench.ab.server import main; main()"
 Tell = Callable[[dict[str, Any]], None]
 
 
-class Told:
+class Told(Progress):
     """Tells the other end how launches go on, as a session's progress. `deadline_s` is that of a case's launch."""
 
     def __init__(self, tell: Tell, deadline_s: Callable[[Case], float]) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from parabench.errors import UsageError
 from parabench.files import is_special, write_whole
-from parabench.session.progress import say
+from parabench.session.progress import logger
 from parabench.session.request import CollectivesRequest, Request
 from parabench.session.resume import REPORT_NAME, check_writable
 from parabench.store.store import STORE_NAME, Results, load
@@ -21,7 +21,7 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     """Write the report; say what was found, and where all is."""
     from parabench.report.build import write_report
 
-    results = load(request.out / STORE_NAME)
+    results, log = load(request.out / STORE_NAME), logger(console, request.prefix)
     if isinstance(request, CollectivesRequest):
         answers = _tables(results, session_id, console)
     else:
@@ -30,10 +30,10 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
         answers = iter(verdict(results, str(session_id)))
     report = write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
     for line in (*answers, f"store:  {results.path}", f"report: {report}"):
-        say(console, request.prefix + line)
+        log(line)
     if isinstance(request, CollectivesRequest) and request.json_file is not None:
         _write_json(request.json_file, results, session_id)
-        say(console, f"{request.prefix}json:   {request.json_file}")
+        log(f"json:   {request.json_file}")
 
 
 def _tables(results: Results, session_id: int, console: Console) -> Iterator[str]:
@@ -43,7 +43,7 @@ def _tables(results: Results, session_id: int, console: Console) -> Iterator[str
     from parabench.analysis.session import select_session
 
     for line in table_lines(results, select_session(results, session_id)):
-        say(console, line)
+        logger(console)(line)
     return (answer.sentence() for answer in bus_answers(results, session_id))
 
 

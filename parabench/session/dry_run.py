@@ -23,11 +23,11 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.suite import MACHINES, load_suite
 from parabench.session.estimate import ExpectedLaunch, expected, known_seconds
 from parabench.session.links import expected_links
-from parabench.session.progress import skipped_lines
+from parabench.session.progress import logger, skipped_lines
 from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, resume
 from parabench.session.runner import RUNNERS
-from parabench.session.session import logger, planned_of
+from parabench.session.session import planned_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase
 from parabench.store.store import STORE_NAME, Store
 from parabench.strategies import entry_of

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
-from typing import Protocol as Interface
 
 import rich.progress
 from rich.console import Console
@@ -23,7 +22,6 @@ from parabench.analysis.launch_number import launch_number
 from parabench.analysis.text import format
 from parabench.plan.collective_case import size_text
 from parabench.plan.plan import Skipped
-from parabench.session.runner import Progress
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Launch, Phase, Status
 
 
@@ -56,9 +54,13 @@ class PatientConsole(Console):
         os.close(nowhere)
 
 
-def say(console: Console, line: str) -> None:
-    """Tell the user a line, as it is."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+def logger(console: Console, prefix: str = "") -> Callable[[str], None]:
+    """What tells the user a line, as it is, that begins with `prefix`."""
+
+    def log(line: str) -> None:
+        console.print(prefix + line if line else prefix.rstrip(), highlight=False, markup=False, soft_wrap=True)
+
+    return log
 
 
 def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
@@ -72,81 +74,53 @@ def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
     ]
 
 
-class RunProgress(Progress, Interface):
-    """A progress display, open while the session runs."""
-
-    def __enter__(self) -> RunProgress: ...
-    def starting(self, label: str, block: int) -> None: ...
-    def ended(self, label: str, block: int, how: str, ok: bool) -> None: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-def make_progress(console: Console, total: int, blocks: int, prefix: str = "") -> RunProgress:
-    """The display that fits `console`, for `total` launches in `blocks` blocks; its lines begin with `prefix`."""
-    if console.is_terminal:
-        return LiveProgress(console, total, blocks, prefix)
-    return PlainProgress(console, total, blocks, prefix)
-
-
 # What launches that do not count are called.
 UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL's choices"}
 
 
-class _OfLaunches:
-    """Told of cases and launches, it tells of their labels and outcomes."""
-
-    def starting(self, label: str, block: int) -> None:
-        """A launch of what is called `label` begins."""
-        raise NotImplementedError
-
-    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
-        """It ended; `how` says how in a few words."""
-        raise NotImplementedError
+class Progress:
+    """Is told how a session goes on; this one tells nobody."""
 
     def launching(self, case: AnyCase, block: int) -> None:
         """A launch of `case` begins."""
+
+    def launched(self, launch: Launch) -> None:
+        """It ended."""
+
+
+class PlainProgress(Progress):
+    """One line a launch."""
+
+    def __init__(self, console: Console, total: int, blocks: int, prefix: str) -> None:
+        self._log, self._total, self._blocks, self._done = logger(console, prefix), total, blocks, 0
+
+    def launching(self, case: AnyCase, block: int) -> None:
         self.starting(case.label, block)
 
     def launched(self, launch: Launch) -> None:
         self.ended(launch.case.label, launch.block, outcome(launch), launch.status is Status.OK)
 
-
-class PlainProgress(_OfLaunches):
-    """One line a launch."""
-
-    def __init__(self, console: Console, total: int, blocks: int, prefix: str = "") -> None:
-        self._console, self._total, self._blocks, self._done, self._prefix = console, total, blocks, 0, prefix
-
-    def __enter__(self) -> PlainProgress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
     def starting(self, label: str, block: int) -> None:
-        """Nothing: the line comes when there is a latency to tell."""
+        """A launch of what is called `label` begins: the line comes when there is a latency to tell."""
 
     def ended(self, label: str, block: int, how: str, ok: bool) -> None:
-        """Tell which launch of how many this was, and what came out."""
-        if block < FIRST_BLOCK:
-            count = UNCOUNTED[block]
-        else:
+        """It ended; `how` says how in a few words. Tell which launch of how many this was, and what came out."""
+        count = UNCOUNTED.get(block)
+        if count is None:
             self._done += 1
             count = f"{self._done}/{self._total}"
-        line = f"{self._prefix}[{count}] {_block(block, self._blocks)}{label}: {how}"
-        say(self._console, line)
+        self._log(f"[{count}] {self._place(block)}{label}: {how}")
+
+    def _place(self, block: int) -> str:
+        return f"{UNCOUNTED[block]}, " if block < FIRST_BLOCK else f"block {block + 1} of {self._blocks}, "
 
 
-class LiveProgress(_OfLaunches):
+class LiveProgress(PlainProgress):
     """A bar with the case, block, count, time left and the last latency; launches that fail leave a line."""
 
-    def __init__(self, console: Console, total: int, blocks: int, prefix: str = "") -> None:
-        self._blocks, self._prefix = blocks, prefix
-        self._bar = rich.progress.Progress(
+    def __init__(self, console: Console, total: int, blocks: int, prefix: str) -> None:
+        super().__init__(console, total, blocks, prefix)
+        self.bar = rich.progress.Progress(
             SpinnerColumn(),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
@@ -154,28 +128,29 @@ class LiveProgress(_OfLaunches):
             TextColumn("{task.description}", markup=False),
             console=console,
         )
-        self._task = self._bar.add_task("starting", total=total)
+        self._task = self.bar.add_task("starting", total=total)
         self._last = ""
 
-    def __enter__(self) -> LiveProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
     def starting(self, label: str, block: int) -> None:
-        self._bar.update(self._task, description=f"{_block(block, self._blocks)}{label}{self._last}")
+        self.bar.update(self._task, description=f"{self._place(block)}{label}{self._last}")
 
     def ended(self, label: str, block: int, how: str, ok: bool) -> None:
-        """Advance, and keep a line of what went wrong."""
         self._last = f"  (last: {how})"
         if block >= FIRST_BLOCK:
-            self._bar.advance(self._task)
+            self.bar.advance(self._task)
         if not ok:
-            self._bar.console.print(f"{self._prefix}{label}: {how}", highlight=False, markup=False)
+            self._log(f"{label}: {how}")
+
+
+@contextmanager
+def make_progress(console: Console, total: int, blocks: int, prefix: str = "") -> Iterator[PlainProgress]:
+    """The display that fits `console`, for `total` launches in `blocks` blocks; its lines begin with `prefix`."""
+    if not console.is_terminal:
+        yield PlainProgress(console, total, blocks, prefix)
+        return
+    live = LiveProgress(console, total, blocks, prefix)
+    with live.bar:
+        yield live
 
 
 def outcome(launch: Launch) -> str:
@@ -187,7 +162,3 @@ def outcome(launch: Launch) -> str:
         took = launch_number(launch.call_durations(size), launch.case.device)
         return f"{format.milliseconds(took)} a call at {size_text(size)}"
     return f"{format.milliseconds(launch_number(launch.step_latencies(Phase.MEASURE), launch.case.device))} a step"
-
-
-def _block(block: int, blocks: int) -> str:
-    return f"{UNCOUNTED[block]}, " if block < FIRST_BLOCK else f"block {block + 1} of {blocks}, "

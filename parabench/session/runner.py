@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
-from typing import Protocol as Interface
 
 from parabench.collectives.nccl import is_nccls
 from parabench.launch.spec import LaunchSpec
@@ -17,6 +16,7 @@ from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import Protocol
 from parabench.plan.validate import entry_of_model
+from parabench.session.progress import Progress
 from parabench.store.record import (
     EXPLAIN_BLOCK,
     PIN_REFUSED,
@@ -52,20 +52,6 @@ SURE_BYTES_PER_S = 100e6
 Executor = Callable[[LaunchSpec], Launch]
 
 
-class Progress(Interface):
-    """Who is told how the session goes on."""
-
-    def launching(self, case: AnyCase, block: int) -> None: ...
-    def launched(self, launch: Launch) -> None: ...
-
-
-class Silent:
-    """Tells nobody."""
-
-    def launching(self, case: AnyCase, block: int) -> None: ...
-    def launched(self, launch: Launch) -> None: ...
-
-
 def launches_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[PlannedLaunch[C]]:
     """What is still to be launched, references not counted; `done` holds (case id, block)."""
     return [each for each in plan.launches() if (each.case.id, each.block) not in done]
@@ -84,7 +70,7 @@ class Runner(Generic[C, P]):
     plan: Plan[C, P]
     launch: Executor = _nobody
     keep: Callable[[Launch], None] = _nobody
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress = field(default_factory=Progress)
     done: Collection[tuple[str, int]] = ()
     replan: Callable[[Plan[C, P]], None] | None = None
     check: Callable[[Launch], None] = lambda launch: None

@@ -20,7 +20,7 @@ from parabench.plan.plan import Plan
 from parabench.plan.suite import load_suite
 from parabench.session.conclude import check_outputs, conclude
 from parabench.session.links import measure_links
-from parabench.session.progress import make_progress, outcome, say, skipped_lines
+from parabench.session.progress import logger, make_progress, outcome, skipped_lines
 from parabench.session.request import CollectivesRequest, Planned, Request, TrainingRequest, plan_calls, plan_training
 from parabench.session.resume import (
     SessionState,
@@ -191,11 +191,6 @@ def planned_of(request: Request, machine: Machine) -> Planned[Any, Any] | None:
     return None
 
 
-def logger(console: Console, prefix: str = "") -> Callable[[str], None]:
-    """What tells the user a line that begins with `prefix`."""
-    return lambda line: say(console, (prefix + line).rstrip())
-
-
 def concluded(code: int, request: Request, session_id: int, console: Console) -> int:
     """Conclude a session that ended with `code`, and is all stored; the exit code of the command."""
     try:
@@ -203,6 +198,6 @@ def concluded(code: int, request: Request, session_id: int, console: Console) ->
             conclude(request, session_id, console)
     except Interrupted as stop:
         folder = shlex.quote(str(request.out))
-        say(console, f"stopped by {stop}; all is stored, write the report with: parabench report {folder}")
+        logger(console)(f"stopped by {stop}; all is stored, write the report with: parabench report {folder}")
         return STOPPED
     return code
