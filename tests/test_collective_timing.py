@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from fake_cuda import Device
 
+from parabench.machine import accelerator
 from parabench.plan.collective_protocol import FIRST_RUN_IN_S, MOST_IN_A_BATCH, RUN_IN_S, CollectiveProtocol
 from parabench.workloads import timing
 from parabench.workloads.timing import MARKS, Bench
@@ -44,7 +45,8 @@ class HostTime:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
         self.now, self.calls, self._seconds = 100.0, 0, seconds
-        monkeypatch.setattr(timing, "perf_counter", lambda: self.now)
+        for module in (timing, accelerator):
+            monkeypatch.setattr(module, "perf_counter", lambda: self.now)
 
     def call(self) -> None:
         self.now += self._seconds(self.calls)

@@ -56,7 +56,7 @@ class Machine:
             def __init__(self, enable_timing: bool) -> None:
                 assert enable_timing
 
-            def record(self) -> None:
+            def record(self, stream: Any = None) -> None:
                 self.at = machine.rank.enqueue()
 
             def elapsed_time(self, other: Any) -> float:

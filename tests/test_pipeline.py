@@ -22,13 +22,14 @@ from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes
 from parabench.launch.spec import LaunchSpec
+from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.pipeline_schedule import automatic, fault
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import resolve
 from parabench.plan.validate import check, check_fit
-from parabench.probes import pipeline_busy, step_clock
+from parabench.probes import pipeline_busy
 from parabench.probes.pipeline_busy import BusyShare
 from parabench.store.record import Sample, Status
 from parabench.strategies.base import StrategyContext
@@ -297,7 +298,7 @@ class Clock:
 def test_only_the_second_step_is_timed_and_only_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     met: list[float] = []
-    monkeypatch.setattr(step_clock, "perf_counter", clock)
+    monkeypatch.setattr(accelerator, "perf_counter", clock)
     monkeypatch.setattr(pipeline_busy.dist, "all_reduce", lambda _: met.append(clock.now))
     watch = BusyShare(torch.device("cpu"))
     work = watch.counted(clock.work)

@@ -12,7 +12,8 @@ import torch
 from fake_cuda import Behind
 
 from parabench.launch import hang
-from parabench.probes.step_clock import ANCHOR_TRIES, BLOCK, MARKS, StepClock, read_marks, record_event
+from parabench.machine.accelerator import record_event
+from parabench.probes.step_clock import ANCHOR_TRIES, BLOCK, MARKS, StepClock, read_marks
 
 CUDA = torch.device("cuda", 0)
 QUICK = 5e-6

@@ -1,22 +1,30 @@
-"""The one seam to what torch computes on besides the CPU: what it is called, and torch's module of it.
+"""The one seam to what torch computes on besides the CPU: what it is called, torch's module of it, and moments there.
 
 NVIDIA's devices are `cuda` to torch, and so are AMD's in its ROCm builds. Another accelerator whose module of torch has
 the same functions (as torch.xpu has) is another TYPE and BACKEND here; what a driver tells of devices stands in
 `machine.nvml`, `machine.gpus` and `machine.gpu_checks`. Free of torch until `api` is called.
+
+A moment of work on the CPU is a reading of the host's clock, on an accelerator an event on a stream: what lies between
+two is the device's time, however far the host is ahead.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    import torch
     from torch.cuda import Event as Event
     from torch.cuda import Stream as Stream
 
 # torch's name of the device's type, and of the backend that communicates between such devices.
 TYPE = "cuda"
 BACKEND = "nccl"
+
+Moment: TypeAlias = "float | Event"
 
 
 @functools.cache
@@ -30,3 +38,31 @@ def api() -> Any:
 def backend_of(device: str) -> str:
     """The backend that communicates best between devices of a type."""
     return BACKEND if device == TYPE else "gloo"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until `device` has done all that was started on it; what was started on the CPU is done."""
+    if device.type == TYPE:
+        api().synchronize(device)
+
+
+def record_event(stream: Stream | None = None) -> Event:
+    """An event with a time, recorded on `stream`, by default the current one."""
+    event: Event = api().Event(enable_timing=True)
+    event.record(stream)
+    return event
+
+
+def clock_of(device: torch.device) -> Callable[[], Moment]:
+    """What takes the moments of work on `device`."""
+    return record_event if device.type == TYPE else perf_counter
+
+
+def elapsed_s(earlier: Moment, later: Moment) -> float:
+    """Seconds from one moment to another of the same clock; events must be over. Of events it is a float32 of
+    milliseconds (c10/cuda/CUDAEvent.h, elapsed_time): after a minute it has a grid of 4 us, after 17 minutes of 62."""
+    if isinstance(earlier, float):
+        assert isinstance(later, float), "moments of two clocks"
+        return later - earlier
+    assert not isinstance(later, float), "moments of two clocks"
+    return float(earlier.elapsed_time(later)) / 1e3

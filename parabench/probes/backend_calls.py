@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 from parabench.collectives.async_queue import Observer
 from parabench.machine import accelerator
+from parabench.machine.accelerator import record_event
 from parabench.probes.collective_calls import Recorder
-from parabench.probes.step_clock import record_event
 
 # What each operator does, and which argument says how much: what it finishes, or of a gather what it brings.
 OPERATORS: dict[str, tuple[str, int | None]] = {

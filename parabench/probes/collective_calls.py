@@ -24,7 +24,8 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from parabench.machine import accelerator
-from parabench.probes.step_clock import Moment, Moments, record_event
+from parabench.machine.accelerator import Moment, record_event
+from parabench.probes.step_clock import Moments
 from parabench.store.record import MESSAGES
 
 # Waiting for a message that is there already takes some 10 us. What took longer ended when the wait did.

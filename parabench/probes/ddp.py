@@ -17,8 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from parabench.machine.accelerator import Moment
 from parabench.probes import Probe, ProbedRank, ProbeReport
-from parabench.probes.step_clock import Moment, Moments, step_of
+from parabench.probes.step_clock import Moments, step_of
 from parabench.strategies.base import StepMarker
 
 

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 
-from parabench.probes.step_clock import Moment, clock_of, elapsed_s
+from parabench.machine.accelerator import Moment, clock_of, elapsed_s
 
 P = ParamSpec("P")
 R = TypeVar("R")

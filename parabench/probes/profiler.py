@@ -43,8 +43,7 @@ class ProfilerProbe(Probe):
         config = _ExperimentalConfig(profile_all_threads=True)
         with profile(activities=activities, record_shapes=True, experimental_config=config) as self._profile:
             self.rank.take_step()
-            if self._on_cuda:
-                accelerator.api().synchronize(self._device)
+            accelerator.synchronize(self._device)
 
     def remembered(self) -> None:
         """Take a step while torch's CUDA allocator keeps its history; elsewhere it has none: the step is as ever."""

@@ -8,24 +8,24 @@ moment is an event on the current stream, and becomes a reading of the same cloc
 recorded while it stood still are known on both clocks: one when measuring begins, one when it ends, and what lies
 between is placed linearly, because the two clocks drift apart by tens of microseconds a second.
 
-An event is read against another one near it. CUDA tells the time between two as a float32 of milliseconds
-(c10/cuda/CUDAEvent.h, elapsed_time), which after a minute has a grid of 4 us, after 17 minutes of 62 us.
+An event is read against another one near it, because of the grid that `accelerator.elapsed_s` has.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from parabench.machine import accelerator
+from parabench.machine.accelerator import Moment, clock_of, elapsed_s
 from parabench.plan.protocol import Counts
 
 # A step is five marks; between them lie data, forward, backward, optimizer.
@@ -191,8 +191,6 @@ def read_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:
     return int(warmup), int(measured)
 
 
-Moment: TypeAlias = "float | accelerator.Event"
-
 # The first pairs of a process create events and modules, and others of the device's users may hold one up.
 ANCHOR_TRIES = 10
 
@@ -220,7 +218,7 @@ class Moments:
         self._known: list[accelerator.Event] = []
         self._known_s: list[float] = []
         if device.type == accelerator.TYPE:
-            accelerator.api().synchronize(device)
+            accelerator.synchronize(device)
             self._first = anchor()
             self.begin_s = self._first.host_s
             self.know(self._first.event, 0.0)
@@ -238,7 +236,7 @@ class Moments:
             asleep = accelerator.api().Event(blocking=True)
             asleep.record()
             asleep.synchronize()
-            accelerator.api().synchronize(self._device)
+            accelerator.synchronize(self._device)
 
     def know(self, event: accelerator.Event, device_s: float) -> None:
         """`event`, later than all that are known, was at `device_s`; moments after it are read against it from now."""
@@ -302,27 +300,6 @@ def anchor() -> Anchor:
             best = Anchor(moment, before + error_s, error_s)
     assert best is not None
     return best
-
-
-def clock_of(device: torch.device) -> Callable[[], Moment]:
-    """What takes the moments of work on `device`."""
-    return record_event if device.type == accelerator.TYPE else perf_counter
-
-
-def elapsed_s(earlier: Moment, later: Moment) -> float:
-    """Seconds from one moment to another of the same clock; events must be over."""
-    if isinstance(earlier, float):
-        assert isinstance(later, float), "moments of two clocks"
-        return later - earlier
-    assert not isinstance(later, float), "moments of two clocks"
-    return float(earlier.elapsed_time(later)) / 1e3
-
-
-def record_event(stream: accelerator.Stream | None = None) -> accelerator.Event:
-    """An event with a time, recorded on `stream`, by default the current one."""
-    moment: accelerator.Event = accelerator.api().Event(enable_timing=True)
-    moment.record(stream)
-    return moment
 
 
 def step_of(second: float, begins: Sequence[float]) -> int | None:

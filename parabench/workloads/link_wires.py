@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parabench.machine import accelerator
+from parabench.machine.accelerator import elapsed_s, record_event
 from parabench.plan.protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
 
 # So many round trips are enqueued at a time, and lie between two events.
@@ -155,7 +156,7 @@ class NcclWire(Wire):
             self._trips(partner, first=False)
         while size := self._hear(partner):
             into = self._bytes(size)
-            accelerator.api().synchronize(self._device)  # the memory is there
+            accelerator.synchronize(self._device)  # the memory is there
             works = [
                 self._start(dist.isend, self._word, partner),
                 self._start(dist.irecv, into, partner),
@@ -182,13 +183,13 @@ class NcclWire(Wire):
         _hold()
         works = self._trip(partner, first=first)
         works[-1].wait()  # the stream waits, the host goes on
-        begin = _event()
+        begin = record_event()
         for _ in range(TRIPS):
             works += self._trip(partner, first=first)
         works[-1].wait()
-        end = _event()
+        end = record_event()
         self._finish(works)
-        return _seconds(begin, end) / TRIPS
+        return elapsed_s(begin, end) / TRIPS
 
     def _trip(self, partner: int, *, first: bool) -> list[Any]:
         """Enqueue this end's half of a round trip; NCCL's stream keeps the order."""
@@ -202,12 +203,12 @@ class NcclWire(Wire):
         _hold()
         ready = self._start(dist.irecv, self._word, partner)
         ready.wait()
-        begin = _event()
+        begin = record_event()
         works = [ready, self._start(dist.isend, payload, partner), self._start(dist.irecv, self._word, partner)]
         works[-1].wait()
-        end = _event()
+        end = record_event()
         self._finish(works)
-        return _seconds(begin, end)
+        return elapsed_s(begin, end)
 
     def _say(self, partner: int, number: int) -> None:
         self._word.fill_(number)
@@ -225,20 +226,9 @@ class NcclWire(Wire):
         """Wait for the device to have done all of them; a work that nobody waits for keeps its tensors."""
         for work in works:
             work.wait()
-        accelerator.api().synchronize(self._device)
+        accelerator.synchronize(self._device)
 
 
 def _hold() -> None:
     """Keep the device from what is enqueued next, until all of it surely is."""
     accelerator.api()._sleep(int(HOLD_S * MOST_CYCLES_PER_S))
-
-
-def _event() -> accelerator.Event:
-    """The moment at which the stream comes here."""
-    event: accelerator.Event = accelerator.api().Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def _seconds(begin: accelerator.Event, end: accelerator.Event) -> float:
-    return float(begin.elapsed_time(end)) / 1e3

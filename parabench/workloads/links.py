@@ -131,4 +131,6 @@ def links(case: Case, marks: Sequence[Marks], reports: Sequence[LinksReport], wh
 
 def device_name(device: torch.device) -> str:
     """`cpu`, or `cuda:3` as this node counts."""
-    return "cpu" if device.type == "cpu" else f"cuda:{int(os.environ['LOCAL_RANK']) % accelerator.api().device_count()}"
+    if device.type == "cpu":
+        return "cpu"
+    return f"{accelerator.TYPE}:{int(os.environ['LOCAL_RANK']) % accelerator.api().device_count()}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ import torch.distributed as dist
 
 from parabench.collectives import join
 from parabench.machine import accelerator
+from parabench.machine.accelerator import clock_of, elapsed_s
 from parabench.plan.collective_protocol import (
     FEWEST_CALLS,
     FIRST_RUN_IN_S,
@@ -31,61 +31,12 @@ Call = Callable[[], object]
 MARKS = 3
 
 
-class Clock(Protocol):
-    """Readings between which calls lie."""
-
-    behind: bool  # whether what was read is known only after `settle`
-
-    def read(self) -> Any: ...
-    def settle(self) -> None: ...
-    def seconds(self, begin: Any, end: Any) -> float: ...
-
-
-class HostClock:
-    """The host's clock, where a call is over when it returns."""
-
-    behind = False
-
-    def read(self) -> float:
-        return perf_counter()
-
-    def settle(self) -> None:
-        """Nothing is under way."""
-
-    def seconds(self, begin: float, end: float) -> float:
-        return end - begin
-
-
-class StreamClock:
-    """Events on the device's stream, where calls only start kernels: what lies between two events is the device's
-    time, however far the host is ahead. Neighbours are compared, so that nothing of the float32 of milliseconds is lost
-    (CUDAEvent.h, elapsed_time)."""
-
-    behind = True
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def read(self) -> accelerator.Event:
-        """An event behind everything that was started."""
-        event: accelerator.Event = accelerator.api().Event(enable_timing=True)
-        event.record()
-        return event
-
-    def settle(self) -> None:
-        accelerator.api().synchronize(self._device)
-
-    def seconds(self, begin: accelerator.Event, end: accelerator.Event) -> float:
-        """From one event to another, once both are over."""
-        return float(begin.elapsed_time(end)) / 1e3
-
-
 class Bench:
     """Times calls by `protocol` on this rank's `device`, in step with the other ranks of the default group."""
 
     def __init__(self, protocol: CollectiveProtocol, backend: str, device: torch.device, rank: int) -> None:
         self._protocol, self._backend, self._device, self._rank = protocol, backend, device, rank
-        self._clock: Clock = StreamClock(device) if device.type == accelerator.TYPE else HostClock()
+        self._now = clock_of(device)
         self._run_in_s = FIRST_RUN_IN_S
 
     def time(self, call: Call, rows: Rows) -> None:
@@ -118,31 +69,35 @@ class Bench:
             self._batches(start, [run_in, *timed], *counts, of=each)
 
     def _batches(self, call: Call, rows: Sequence[Rows], *counts: int, of: int = 1) -> None:
-        """Make as many calls a row as `counts` say, each of which stands for `of`, and read the clock in between."""
-        clock, seconds = self._clock, 0.0
-        began, readings = perf_counter(), [clock.read()]
+        """Make as many calls a row as `counts` say, each of which stands for `of`, and read the clock in between.
+
+        On a device calls only start kernels, and what was read is known when it has done them. Neighbours are compared,
+        so that nothing of an event's precision is lost.
+        """
+        behind, seconds = self._device.type == accelerator.TYPE, 0.0
+        began, readings = perf_counter(), [self._now()]
 
         def note(at: int) -> None:
             nonlocal seconds
-            took = clock.seconds(readings[at], readings[at + 1])
+            took = elapsed_s(readings[at], readings[at + 1])
             rows[at][:] = began + seconds, took, counts[at] * of
             seconds += took
 
         for at, count in enumerate(counts):
             for _ in range(count):
                 call()
-            readings.append(clock.read())
-            if not clock.behind:
+            readings.append(self._now())
+            if not behind:
                 note(at)
-        if clock.behind:
-            clock.settle()
+        if behind:
+            accelerator.synchronize(self._device)
             for at in range(len(counts)):
                 note(at)
 
     def _together(self) -> None:
         """Ranks go on from here together, each with nothing under way."""
         join.barrier(self._backend, self._device)
-        self._clock.settle()
+        accelerator.synchronize(self._device)
 
     def _agreed(self, seconds: float) -> float:
         """Rank 0's number, for all. Scattered by the backend itself: an algorithm that is measured, and may be wrong,
@@ -169,5 +124,5 @@ class Bench:
         try:
             yield graph.replay, FEWEST_CALLS
         finally:
-            accelerator.api().synchronize(self._device)
+            accelerator.synchronize(self._device)
             graph.reset()
