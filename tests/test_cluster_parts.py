@@ -19,7 +19,7 @@ from parabench.cluster import fingerprint, network
 from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
 from parabench.launch import store_client
-from parabench.launch.clocks import align, facts_of
+from parabench.launch.launcher import align, facts_of
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import FAILED, HUNG, LOST, Abort, RendezvousPoint

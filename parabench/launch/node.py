@@ -68,7 +68,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         marks = [layout.read(folder, rank) for rank in ranks]
         counts = read_counts(folder, ranks)
         # Their logs are named by their number on this node.
-        answers = [read_answer(folder, rank) for rank in ranks] if outcome.hung else []
+        answers = [] if outcome.ok else [read_answer(folder, rank) for rank in ranks]
         tails = [] if outcome.ok else [log_tail(logs, at) for at in range(len(ranks))]
         stacked = [] if outcome.ok else [r for r in ranks if STACK_HEAD in log_tail(logs, r - ranks.start, lines=1000)]
     ids = pids.look()
