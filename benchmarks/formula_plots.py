@@ -18,7 +18,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from parabench.report.build import write_report
-from parabench.store.store import load
+from parabench.store.results import load
 
 WIDTH, HEIGHT = 760, 420
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")

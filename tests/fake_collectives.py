@@ -14,7 +14,8 @@ from parabench.plan.collective_case import REDUCING, CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import Plan, Skipped
 from parabench.store.record import CollectiveSample, Finding, Launch, Status
-from parabench.store.store import Results, Store, load
+from parabench.store.results import Results, load
+from parabench.store.store import Store
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=3, warmup=1, iterations=4)
 THROUGHPUT = CollectiveProtocol(launches=3, warmup=1, iterations=8, batches=4)

@@ -11,7 +11,8 @@ import numpy as np
 
 from parabench.plan.case import Case
 from parabench.store.record import MIB, CollectiveSample, DeviceSample, Failure, Finding, Launch, Sample, Span, Status
-from parabench.store.store import Results, Store, load, utc_now
+from parabench.store.results import Results, load
+from parabench.store.store import Store, utc_now
 from parabench.strategies import STRATEGIES
 
 ENVIRONMENT: dict[str, Any] = {

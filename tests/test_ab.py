@@ -49,8 +49,8 @@ from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.signals import STOPPED, signals_restored
 from parabench.store.record import Failure, Launch, Status
+from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION
-from parabench.store.store import load
 
 pytestmark = pytest.mark.alone
 

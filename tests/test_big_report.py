@@ -7,7 +7,7 @@ from browser_helpers import CHROMIUM, needs_chromium
 
 from benchmarks import big_store, report_cost
 from parabench.report.build import write_report
-from parabench.store.store import load
+from parabench.store.results import load
 
 # A minute of making the store and of visiting all that there is.
 pytestmark = [*needs_chromium, pytest.mark.slow]

@@ -22,7 +22,8 @@ from parabench.plan.protocol import Protocol
 from parabench.probes.ddp import Buckets
 from parabench.probes.step_clock import Moments
 from parabench.store.record import WAIT, Launch, Phase, Status
-from parabench.store.store import Store, load
+from parabench.store.results import load
+from parabench.store.store import Store
 from parabench.workloads.training_samples import ranks_word
 
 pytestmark = pytest.mark.alone

@@ -26,7 +26,7 @@ from parabench.session.request import CollectivesRequest, plan_calls
 from parabench.session.session import run_session
 from parabench.signals import signals_restored
 from parabench.store.record import Failure, Status
-from parabench.store.store import load
+from parabench.store.results import load
 
 GPUS = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
 

@@ -21,7 +21,8 @@ from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, shipped,
 from parabench.session.request import TrainingRequest, plan_training
 from parabench.session.runner import TrainingRunner
 from parabench.store.record import Status
-from parabench.store.store import Store, load
+from parabench.store.results import load
+from parabench.store.store import Store
 
 BY_TIME = {"warmup": None, "steps": None, "warmup_s": 2.0, "measure_s": 2.0}
 

@@ -13,7 +13,7 @@ from parabench.analysis.session import select_session
 from parabench.analysis.tables import launch_table
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Sample
-from parabench.store.store import load
+from parabench.store.results import load
 
 KEYS = ["launch_id", "metric", "phase", "rank"]
 

@@ -29,7 +29,7 @@ from parabench.report.sections.history import _sessions, sections
 from parabench.report.spec import Section
 from parabench.report.views.history import render
 from parabench.store.record import Status
-from parabench.store.store import load
+from parabench.store.results import load
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "history.schema.json").read_text())
 A, B = fake.case(), fake.case(algorithm="ring")

@@ -41,7 +41,8 @@ from parabench.session.request import Planned, TrainingRequest
 from parabench.session.resume import begin_session, resume
 from parabench.signals import signals_restored
 from parabench.store.record import Launch, Status, utc_now
-from parabench.store.store import Store, load
+from parabench.store.results import load
+from parabench.store.store import Store
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 MEET = {"MASTER_ADDR": "host0", "MASTER_PORT": "29501"}

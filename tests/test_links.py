@@ -29,7 +29,8 @@ from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
 from parabench.store.record import MIB, LinkSample
-from parabench.store.store import Store, load
+from parabench.store.results import load
+from parabench.store.store import Store
 from parabench.workloads.link_pairs import all_pairs, neighbours, schedule
 from parabench.workloads.links import LinksReport, links
 

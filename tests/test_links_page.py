@@ -16,7 +16,8 @@ from parabench.analysis.session import select_session
 from parabench.report.build import render, write_report
 from parabench.report.sections.links import link_sections
 from parabench.report.spec import SHADES, Cell
-from parabench.store.store import Store, load
+from parabench.store.results import load
+from parabench.store.store import Store
 
 __all__ = ["browser"]
 

@@ -32,7 +32,7 @@ from parabench.session.links import case_of
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Launch, Status
-from parabench.store.store import load
+from parabench.store.results import load
 from parabench.strategies import STRATEGIES
 
 UNKNOWN = Nccl()

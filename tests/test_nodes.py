@@ -139,7 +139,7 @@ def test_with_a_fast_link_they_are_not(tmp_path: Path) -> None:
 def answer(nodes: Nodes) -> list[str]:
     """What the session ends with: the answer, then its notes."""
     from parabench.analysis.text.progress import verdict
-    from parabench.store.store import load
+    from parabench.store.results import load
 
     return verdict(load(nodes.out(0) / "results.db"), "1")
 

@@ -17,7 +17,8 @@ from parabench.analysis.tables import LAUNCH_NUMBERS, STEP_TIMES, launch_table
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.report.views import gate as compare_report
-from parabench.store.store import load, split
+from parabench.store.results import load
+from parabench.store.store import split
 
 CASES = [fake.case(bucket_mib=size) for size in (1.0, 4.0, 25.0)]
 

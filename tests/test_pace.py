@@ -26,7 +26,7 @@ from parabench.report.rerun import rerun_of
 from parabench.session.request import TrainingRequest, protocol_of
 from parabench.session.runner import TrainingRunner, reference_protocol
 from parabench.store.record import REFERENCE_BLOCK, Phase, Sample, Status
-from parabench.store.store import load
+from parabench.store.results import load
 from parabench.workloads.pace import PIECES, RUN_IN, Agreement, warm_up
 from parabench.workloads.verify import reference_of, verify
 from tests.fake_launch import FakeLauncher

@@ -25,7 +25,7 @@ from parabench.probes.profiler import ProfilerProbe
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.store.record import Phase, Status
-from parabench.store.store import load
+from parabench.store.results import load
 from parabench.strategies.base import RankInfo
 
 pytestmark = pytest.mark.alone

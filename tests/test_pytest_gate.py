@@ -23,7 +23,7 @@ from parabench.plan.case import Case
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.store.record import Failure, Status
-from parabench.store.store import load
+from parabench.store.results import load
 
 pytestmark = pytest.mark.alone
 

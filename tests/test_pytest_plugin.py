@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from parabench.store.store import load
+from parabench.store.results import load
 
 pytestmark = pytest.mark.alone
 

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from parabench.cli import main
 from parabench.report import templates
-from parabench.store.store import Store, load
+from parabench.store.results import load
+from parabench.store.store import Store
 
 
 def parabench(*arguments: object):

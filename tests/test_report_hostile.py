@@ -16,7 +16,7 @@ from parabench.report.build import write_report
 from parabench.report.views import across as across_report
 from parabench.report.views import gate as compare_report
 from parabench.report.views import history as history_report
-from parabench.store.store import load
+from parabench.store.results import load
 
 pytestmark = needs_chromium
 

@@ -33,7 +33,8 @@ from parabench.serve.rebuild import SHARE, Child, Page, Renewal
 from parabench.serve.server import Live, application, listen
 from parabench.serve.text import duration, progress_words
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Status
-from parabench.store.store import Store, load
+from parabench.store.results import load
+from parabench.store.store import Store
 
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
 

@@ -18,7 +18,7 @@ from parabench.session.runner import TrainingRunner
 from parabench.session.session import run_session
 from parabench.signals import signals_restored
 from parabench.store.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
-from parabench.store.store import load
+from parabench.store.results import load
 from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
 
 pytestmark = pytest.mark.alone

@@ -14,9 +14,9 @@ from parabench import __version__
 from parabench.errors import UsageError
 from parabench.serve.progress import standing
 from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
-from parabench.store.results import check_store
+from parabench.store.results import check_store, load
 from parabench.store.schema import SCHEMA_VERSION, create_statements
-from parabench.store.store import Store, load
+from parabench.store.store import Store
 
 
 def test_the_page_about_the_store_names_all_tables_and_columns(tmp_path):

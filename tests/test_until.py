@@ -36,7 +36,8 @@ from parabench.session.session import run_session
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, signals_restored
 from parabench.store.record import Failure, Status
-from parabench.store.store import Results, Store, load
+from parabench.store.results import Results, load
+from parabench.store.store import Store
 
 SUITE = '''"""Which is fastest?"""
 from parabench import sweep

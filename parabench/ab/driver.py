@@ -31,7 +31,8 @@ from parabench.session.resume import (
 )
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import check_label
-from parabench.store.store import STORE_NAME, Store, load
+from parabench.store.results import load
+from parabench.store.store import STORE_NAME, Store
 
 if TYPE_CHECKING:
     from parabench.analysis.compare.gate import Comparison

@@ -9,7 +9,7 @@ import pandas as pd
 
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 # The tiers, from the farthest, and how each is said of links.
 ACROSS, NODE, DEVICE = "across nodes", "same node", "same device"

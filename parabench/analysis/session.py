@@ -17,7 +17,7 @@ from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import timing_of
 from parabench.store.record import FIRST_BLOCK, Status
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 T = TypeVar("T")
 

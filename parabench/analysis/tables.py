@@ -19,7 +19,7 @@ from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
 from parabench.plan.case import Case
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import FIRST_BLOCK, UNVERIFIED, Phase, Status
-from parabench.store.store import Results
+from parabench.store.results import Results
 from parabench.strategies import entry_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 MEMORY = (*PEAKS, "used_bytes")
 STALENESS = ("staleness_mean", "staleness_max")
 
-# What of a store `store.load` has to read for less than a report, as SQL conditions: no readings and calls at all; or
+# What of a store `results.load` has to read for less than a report, as SQL conditions: no readings and calls at all; or
 # those that numbers of launches are made of.
 STEP_TIMES = dict.fromkeys(("collective", "device_sample", "host_sample", "span"), "FALSE")
 LAUNCH_NUMBERS = {

@@ -28,7 +28,7 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
     from parabench.analysis.collectives.crossover import bus_answers
     from parabench.analysis.session import SessionData, select_session
     from parabench.analysis.tables import LAUNCH_NUMBERS
-    from parabench.store.store import load
+    from parabench.store.results import load
 
     axes = _axes(by)
     path, session = chosen_in(store, session)

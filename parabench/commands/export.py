@@ -24,7 +24,7 @@ def export(case: str, store: str, output: Path, session: str | None, launch: int
     """
     from parabench.analysis.session import session_data
     from parabench.report.trace import write_trace
-    from parabench.store.store import load
+    from parabench.store.results import load
 
     path, session = chosen_in(store, session)
     results = load(path)

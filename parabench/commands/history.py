@@ -47,7 +47,8 @@ def history(
     from parabench.analysis.history.history import history as follow
     from parabench.analysis.tables import STEP_TIMES
     from parabench.report.views.history import render
-    from parabench.store.store import load, split
+    from parabench.store.results import load
+    from parabench.store.store import split
 
     files = {"--json": json_file, "--html": html_file}
     check_apart(files)

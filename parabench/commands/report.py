@@ -68,7 +68,7 @@ def report(
         click.echo(write_comparison(chosen, output, template))
     else:
         from parabench.report.build import write_report
-        from parabench.store.store import load
+        from parabench.store.results import load
 
         ((path, which),) = chosen
         click.echo(write_report(load(path), output, which, template))

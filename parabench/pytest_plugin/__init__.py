@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from parabench.plan.suite import Suite
     from parabench.pytest_plugin.gate import Gate, Judged
     from parabench.session.request import Planned, TrainingRequest
-    from parabench.store.store import Results
+    from parabench.store.results import Results
 
 _SUITE = re.compile(r"^from parabench import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
 
@@ -182,7 +182,8 @@ class SuiteFile(pytest.File):
         from parabench.session.resume import REPORT_NAME, resume_command
         from parabench.session.session import lead_session
         from parabench.signals import STOPPED
-        from parabench.store.store import STORE_NAME, load
+        from parabench.store.results import load
+        from parabench.store.store import STORE_NAME
 
         request, machine, gate = self.request(), this_machine(), self.gate
         selected = {item.case for item in self.session.items if isinstance(item, CaseItem) and item.parent is self}

@@ -28,7 +28,8 @@ from parabench.errors import UsageError
 from parabench.machine.machine import Machine, environment
 from parabench.plan.case import Case
 from parabench.plan.plan import TrainingPlan
-from parabench.store.store import Results, load, split
+from parabench.store.results import Results, load
+from parabench.store.store import split
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter

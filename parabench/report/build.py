@@ -20,7 +20,7 @@ from parabench.report.sections.machine import machine_section
 from parabench.report.spec import Section
 from parabench.report.views import collectives
 from parabench.store.record import FIRST_BLOCK, Status
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 
 def write_report(results: Results, out: Path, session: str | None = None, template_folder: Path | None = None) -> Path:

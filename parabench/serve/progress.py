@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 from collections import Counter
@@ -17,7 +16,7 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.serve.text import last_words, progress_words
 from parabench.store.record import FIRST_BLOCK
-from parabench.store.results import check_store
+from parabench.store.results import open_to_read
 from parabench.store.schema import DONE, NOT_WELL
 
 # After so many times its longest launch, and never before a minute, a run has recorded one more, were it hung: this is
@@ -58,8 +57,7 @@ def standing(path: Path, session: str | None, now: datetime | None = None) -> St
     try:
         if not path.exists() or (path.is_file() and not path.stat().st_size):
             return Standing(f"There is no store {path} yet. {soon}")
-        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            check_store(db, path)
+        with open_to_read(path) as db:
             db.row_factory = sqlite3.Row
             db.execute("BEGIN")  # one moment of the store, however it grows meanwhile
             found = _find(db, session)

@@ -14,7 +14,8 @@ from parabench.files import is_special, write_whole
 from parabench.session.progress import logger
 from parabench.session.request import CollectivesRequest, Request
 from parabench.session.resume import REPORT_NAME, check_writable
-from parabench.store.store import STORE_NAME, Results, load
+from parabench.store.results import Results, load
+from parabench.store.store import STORE_NAME
 
 
 def conclude(request: Request, session_id: int, console: Console) -> None:

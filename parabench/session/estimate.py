@@ -22,7 +22,7 @@ from parabench.plan.validate import entry_of_model
 from parabench.serve.text import duration
 from parabench.session.runner import SURE_BYTES_PER_S, SURE_FLOPS, training_operations
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Status
-from parabench.store.store import load
+from parabench.store.results import load
 from parabench.workloads import kind_of
 
 # A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.

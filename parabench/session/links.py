@@ -16,7 +16,8 @@ from parabench.plan.protocol import ROUND_S, TOO_QUICK, LinkProtocol
 from parabench.serve.text import duration
 from parabench.session.resume import SessionState
 from parabench.session.runner import Executor
-from parabench.store.store import Store, load
+from parabench.store.results import load
+from parabench.store.store import Store
 from parabench.workloads.link_pairs import most_s, schedule
 
 NONE = "none to measure, every case has one rank"

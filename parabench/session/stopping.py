@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from parabench.errors import UsageError
 from parabench.plan.plan import C, P, Plan
-from parabench.store.store import Store, load
+from parabench.store.results import load
+from parabench.store.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import statistics
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from parabench.store.metrics import STEP_PARTS
@@ -33,55 +32,34 @@ class Digest(NamedTuple):
     value: bytes
 
 
-@dataclass(slots=True)
-class _Gathered:
-    """Of one launch, in the order in which it was told."""
-
-    whole: dict[tuple[str, str], tuple[list[int], list[float]]] = field(default_factory=dict)
-    by_rank: dict[str, dict[int, list[float]]] = field(default_factory=dict)
-    steps: dict[int, float] = field(default_factory=dict)
-
-    def add(self, rank: int, step: int | None, phase: str, metric: str, told: float | None) -> None:
+def digests(samples: Iterable[Sample]) -> list[Digest]:
+    """Those of one launch, from its samples in the order in which they were told."""
+    whole: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    by_rank: dict[str, dict[int, list[float]]] = {}
+    steps: dict[int, float] = {}
+    for rank, step, phase, metric, told in samples:
         value = _UNKNOWN if told is None else float(told)
         if step is None:
-            ranks, values = self.whole.setdefault((phase, metric), ([], []))
-            ranks.append(rank)
-            values.append(value)
+            whole.setdefault((phase, metric), []).append((rank, value))
         elif phase == Phase.MEASURE and metric in _TIMED:
-            self.by_rank.setdefault(metric, {}).setdefault(rank, []).append(value)
+            by_rank.setdefault(metric, {}).setdefault(rank, []).append(value)
             if metric == "step_s":
-                before = self.steps.get(step, value)
+                before = steps.get(step, value)
                 # Unknown on one rank is unknown: nobody can say that another was the slowest.
-                self.steps[step] = value if value > before or value != value else before
-
-    def digests(self) -> Iterator[Digest]:
-        if self.steps:
-            yield _packed(SLOWEST, Phase.MEASURE, "step_s", dict(sorted(self.steps.items())))
-        for metric, ranks in self.by_rank.items():
-            medians = {rank: _median(values) for rank, values in sorted(ranks.items())}
-            yield _packed(MEDIAN, Phase.MEASURE, metric, medians)
-        for (phase, metric), (owners, values) in self.whole.items():
-            yield Digest(WHOLE, phase, metric, _integers(owners), _floats(values))
+                steps[step] = value if value > before or value != value else before
+    found = [_packed(SLOWEST, Phase.MEASURE, "step_s", sorted(steps.items()))] if steps else []
+    for metric, ranks in by_rank.items():
+        medians = [(rank, _median(values)) for rank, values in sorted(ranks.items())]
+        found.append(_packed(MEDIAN, Phase.MEASURE, metric, medians))
+    found += [_packed(WHOLE, phase, metric, numbers) for (phase, metric), numbers in whole.items()]
+    return found
 
 
-def digests(samples: Iterable[Sample]) -> list[Digest]:
-    """Those of one launch, from its samples."""
-    gathered = _Gathered()
-    for sample in samples:
-        gathered.add(*sample)
-    return list(gathered.digests())
-
-
-def _packed(kind: str, phase: str, metric: str, numbers: Mapping[int, float]) -> Digest:
-    return Digest(kind, phase, metric, _integers(list(numbers)), _floats(list(numbers.values())))
-
-
-def _integers(values: list[int]) -> bytes:
-    return struct.pack(f"<{len(values)}q", *values)
-
-
-def _floats(values: list[float]) -> bytes:
-    return struct.pack(f"<{len(values)}d", *values)
+def _packed(kind: str, phase: str, metric: str, numbers: Sequence[tuple[int, float]]) -> Digest:
+    places, values = zip(*numbers, strict=True)
+    return Digest(
+        kind, phase, metric, struct.pack(f"<{len(places)}q", *places), struct.pack(f"<{len(values)}d", *values)
+    )
 
 
 def _median(values: list[float]) -> float:

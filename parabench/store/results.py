@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.store.digest import MEDIAN, SLOWEST, WHOLE, Digest
+from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
-from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION
+from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def _table(name: str) -> cached_property[pd.DataFrame]:
+    """A table of `Results` with the columns of that name's."""
+    return cached_property(lambda results: results._read(name))
 
 
 @dataclass(frozen=True)
@@ -36,46 +41,21 @@ class Results:
     finding: pd.DataFrame
     only: Mapping[str, str] = field(default_factory=dict)
 
-    @cached_property
-    def sample(self) -> pd.DataFrame:
-        """All samples: of ten thousand cases more than fit into memory."""
-        return self._table("sample")
-
-    @cached_property
-    def collective(self) -> pd.DataFrame:
-        """Every call that was timed or seen."""
-        return self._table("collective")
-
-    @cached_property
-    def device_sample(self) -> pd.DataFrame:
-        """Readings of devices."""
-        return self._table("device_sample")
-
-    @cached_property
-    def host_sample(self) -> pd.DataFrame:
-        """Readings of the host."""
-        return self._table("host_sample")
-
-    @cached_property
-    def span(self) -> pd.DataFrame:
-        """What ranks did in instrumented steps."""
-        return self._table("span")
-
-    @cached_property
-    def links(self) -> pd.DataFrame:
-        """What lies between each two ranks of a session, with the columns of `link`; no row where nobody measured."""
-        return _read_table(self.path, "link", self.only.get("link", ""))
-
-    @cached_property
-    def link_messages(self) -> pd.DataFrame:
-        """Every message from which `links` follows, with the columns of `link_message`."""
-        return _read_table(self.path, "link_message", self.only.get("link_message", ""))
+    # All samples: of ten thousand cases more than fit into memory.
+    sample = _table("sample")
+    collective = _table("collective")
+    device_sample = _table("device_sample")
+    host_sample = _table("host_sample")
+    span = _table("span")
+    # What lies between each two ranks of a session, no row where nobody measured; and the messages that this is from.
+    links = _table("link")
+    link_messages = _table("link_message")
 
     @cached_property
     def instrumented(self) -> pd.DataFrame:
         """The samples of instrumented steps, with the columns of `sample`."""
         # In the order of their index, so that no other sample is looked at.
-        return self._table("sample", f"phase = '{Phase.INSTRUMENT}'", "launch_id, rowid")
+        return self._read("sample", f"phase = '{Phase.INSTRUMENT}'", "launch_id, rowid")
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -95,10 +75,9 @@ class Results:
         """`launch_id, rank, phase, metric, value` of the samples that belong to no step, such as peaks of memory."""
         return self._digested(WHOLE).rename(columns={"place": "rank"})
 
-    def _table(self, name: str, where: str = "", order: str = "rowid") -> pd.DataFrame:
-        return _read_table(
-            self.path, name, where, self.only.get(name, ""), f"+launch_id <= {self._newest}", order=order
-        )
+    def _read(self, name: str, where: str = "", order: str = "rowid") -> pd.DataFrame:
+        known = f"+launch_id <= {self._newest}" if "launch_id" in TABLES[name].belongs_to else ""
+        return _read_table(self.path, name, where, self.only.get(name, ""), known, order=order)
 
     @cached_property
     def _newest(self) -> int:
@@ -107,13 +86,21 @@ class Results:
         return int(self.launch["id"].max()) if len(self.launch) else 0
 
     def _digested(self, kind: str) -> pd.DataFrame:
-        with _reading(self.path) as db:
-            rows = db.execute(
-                "SELECT launch_id, kind, phase, metric, place, value FROM digest WHERE kind = ? AND +launch_id <= ?"
-                " ORDER BY rowid",
-                (kind, self._newest),
-            )
-            return _unpacked((launch_id, Digest(*rest)) for launch_id, *rest in rows)
+        """One row a number: `launch_id, place, phase, metric, value`."""
+        import numpy as np
+        import pandas as pd
+
+        packed = self._read("digest", f"kind = '{kind}'")
+        counts = np.array([len(value) // 8 for value in packed["value"]], dtype=np.int64)
+        names = {name: pd.Categorical(packed[name], packed[name].unique()) for name in ("phase", "metric")}
+        return pd.DataFrame(
+            {
+                "launch_id": packed["launch_id"].to_numpy(np.int64).repeat(counts),
+                "place": np.frombuffer(b"".join(packed["place"]), "<i8"),
+                **{name: values.repeat(counts) for name, values in names.items()},
+                "value": np.frombuffer(b"".join(packed["value"]), "<f8"),
+            }
+        )
 
 
 def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
@@ -127,53 +114,22 @@ def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """An open store. Raises UsageError for what cannot be read."""
-    import pandas as pd
-
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            check_store(db, path)
-            yield db
-    except (sqlite3.Error, pd.errors.DatabaseError) as error:
-        raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
+def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
+    """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
+    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+        check_store(db, path)
+        yield db
 
 
 def _read_table(path: Path, name: str, *conditions: str, order: str = "rowid") -> pd.DataFrame:
     import pandas as pd
 
     where = " AND ".join(f"({each})" for each in conditions if each) or "TRUE"
-    with _reading(path) as db:
-        return pd.read_sql_query(f"SELECT * FROM {name} WHERE {where} ORDER BY {order}", db)
-
-
-def _unpacked(rows: Iterable[tuple[int, Digest]]) -> pd.DataFrame:
-    """One row a number: `launch_id, place, phase, metric, value`."""
-    import numpy as np
-    import pandas as pd
-
-    ids, codes, counts, places, values = [], [], [], [], []
-    known: dict[tuple[str, str], int] = {}
-    for launch_id, digest in rows:
-        ids.append(launch_id)
-        codes.append(known.setdefault((digest.phase, digest.metric), len(known)))
-        counts.append(len(digest.value) // 8)
-        places.append(digest.place)
-        values.append(digest.value)
-    of_row = np.repeat(np.array(codes, dtype=np.int64), counts)
-    told: dict[str, Any] = {}
-    for at, name in enumerate(("phase", "metric")):
-        names = list(dict.fromkeys(each[at] for each in known))
-        lookup = np.array([names.index(each[at]) for each in known], dtype=np.int64)
-        told[name] = pd.Categorical.from_codes(lookup[of_row], pd.Index(names))
-    return pd.DataFrame(
-        {
-            "launch_id": np.repeat(np.array(ids, dtype=np.int64), counts),
-            "place": np.frombuffer(b"".join(places), "<i8"),
-            **told,
-            "value": np.frombuffer(b"".join(values), "<f8"),
-        }
-    )
+    try:
+        with open_to_read(path) as db:
+            return pd.read_sql_query(f"SELECT * FROM {name} WHERE {where} ORDER BY {order}", db)
+    except (sqlite3.Error, pd.errors.DatabaseError) as error:
+        raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
 
 
 def check_store(db: sqlite3.Connection, path: Path) -> None:

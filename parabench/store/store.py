@@ -1,4 +1,4 @@
-"""The store: one SQLite file. A launch is appended in one transaction; `results` reads it."""
+"""The store: one SQLite file. A launch is appended in one transaction; `parabench.store.results` reads it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parabench import __version__
 from parabench.errors import UsageError
 from parabench.store.digest import digests
 from parabench.store.record import REFERENCE_BLOCK, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
-from parabench.store.results import Results, check_store, load
+from parabench.store.results import check_store, open_to_read
 from parabench.store.schema import (
     APPLICATION_ID,
     DONE,
@@ -26,8 +26,6 @@ from parabench.store.schema import (
     create_statements,
     insert_statement,
 )
-
-__all__ = ["STORE_NAME", "PlannedSession", "Results", "Store", "load", "split"]
 
 # What `parabench run` calls the store of its folder.
 STORE_NAME = "results.db"
@@ -73,8 +71,7 @@ class Store:
     @contextlib.contextmanager
     def open_to_read(cls, path: Path) -> Iterator[Store]:
         """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
-        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            check_store(db, path)
+        with open_to_read(path) as db:
             yield cls(path, db)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from parabench.analysis.session import Session
 from parabench.plan.collective_case import OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY
 from parabench.store.record import GB, Phase, Status
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 

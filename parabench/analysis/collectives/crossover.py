@@ -16,7 +16,7 @@ from parabench.analysis.text import format
 from parabench.plan.collective_case import OPS, size_text
 from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.store.record import Status
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from parabench.analysis.text import format as words
 from parabench.plan.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
 from parabench.plan.collective_protocol import GRAPH, LATENCY, in_words
 from parabench.store.record import Status
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 # The version of its layout that is followed.
 JSON_VERSION = 2

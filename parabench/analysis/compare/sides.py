@@ -14,7 +14,8 @@ from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.protocol import BY_STEPS_OR_TIME
 from parabench.store.record import Finding
-from parabench.store.store import Results, load, split
+from parabench.store.results import Results, load
+from parabench.store.store import split
 
 
 def read_side(text: str, role: str) -> SessionData:

@@ -13,7 +13,8 @@ from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.tables import LAUNCH_NUMBERS
 from parabench.analysis.text import format
 from parabench.errors import UsageError
-from parabench.store.store import STORE_NAME, Results, load
+from parabench.store.results import Results, load
+from parabench.store.store import STORE_NAME
 
 # A label longer than this would push the numbers out of its sentence, card or column; the table of where they are from
 # has all of it.

@@ -18,7 +18,7 @@ from parabench.analysis.warnings.codes import CODES
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import Finding, Status
-from parabench.store.store import Results
+from parabench.store.results import Results
 from parabench.strategies import Rule, entry_of
 
 # How a strategy that may not be ranked is marked.

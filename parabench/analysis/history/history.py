@@ -24,7 +24,7 @@ from parabench.analysis.tables import counted, status_counts
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.case import Case
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 # How many launches the variance that all sessions of a series have in common is worth beside a session's own.
 SERIES_WEIGHT = 1.0

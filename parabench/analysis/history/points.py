@@ -14,7 +14,7 @@ from parabench.analysis.session import SHORT_COMMIT, SessionData, session_data
 from parabench.analysis.tables import numbered, step_times, unique_labels
 from parabench.plan.case import Case
 from parabench.store.record import FIRST_BLOCK
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 
 @dataclass(frozen=True)

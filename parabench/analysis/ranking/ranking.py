@@ -25,7 +25,7 @@ from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
 from parabench.plan.case import DEFAULTS, Case
 from parabench.store.record import FIRST_BLOCK, Status
-from parabench.store.store import Results
+from parabench.store.results import Results
 from parabench.strategies import entry_of
 from parabench.strategies.snippet import snippet
 

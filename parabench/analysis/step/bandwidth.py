@@ -16,7 +16,7 @@ from parabench.analysis.environment.nodes import nodes_of_group
 from parabench.analysis.session import SessionData, select_session
 from parabench.plan.collective_case import OPS, size_text
 from parabench.plan.collective_protocol import GRAPH, LATENCY, THROUGHPUT
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 # What makes two measurements the same question but for their size. `node`: ranks_per_node, 0 where it plays no role;
 # `nodes`: on how many of them the ranks lie.

@@ -12,7 +12,7 @@ from parabench.analysis.links import ACROSS, ALIKE, NODE, Tier, gigabytes, link_
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.session import Session
 from parabench.plan.case import Case
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 TWO_LEVEL = "two_level"
 

@@ -17,7 +17,8 @@ from parabench.analysis.stats.block_model import MOST_BLOCKS
 from parabench.analysis.tables import launch_table
 from parabench.analysis.text.links import with_links
 from parabench.store.record import FIRST_BLOCK, SHARED_PROCESSES
-from parabench.store.store import STORE_NAME, Results
+from parabench.store.results import Results
+from parabench.store.store import STORE_NAME
 
 # What is proposed where deciding looks hopeless and fewer candidates would help.
 NARROWING_MIN = 30

@@ -16,7 +16,7 @@ from parabench.analysis.warnings import nodes as node_checks
 from parabench.analysis.warnings.nodes import LOCAL_FORWARD
 from parabench.analysis.warnings.shared_gpu import shared_gpu
 from parabench.store.record import Finding
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 # Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
 # 9.7 %, and a third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated

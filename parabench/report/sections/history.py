@@ -15,7 +15,7 @@ from parabench.report.figures.figures import Panel
 from parabench.report.figures.history import MOST_LINES, over_time
 from parabench.report.panels import each_work, ms
 from parabench.report.spec import Section, Table
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 # More figures than this are a wall; what changed last comes first.
 MOST_PANELS = 12

@@ -26,7 +26,7 @@ from parabench.report.sections.links import link_sections
 from parabench.report.sections.machine import machine_section
 from parabench.report.spec import Section
 from parabench.store.record import Status
-from parabench.store.store import Results
+from parabench.store.results import Results
 
 NS_PER_S, US_PER_S = 1e9, 1e6
 
