@@ -51,7 +51,7 @@ PROBE_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that was looked at, where ("GPU0", or the host), and what it means."""
+    """One thing that was looked at, where ("GPU0", or the host), and what it means; `advice` if it is not well."""
 
     where: str
     what: str
@@ -114,7 +114,7 @@ def _probed(seen: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Itera
         return
     for at, error in enumerate(seen["devices"]):
         advice = "nothing can be launched on it; see nvidia-smi -q, and what else holds it"
-        yield Row(f"GPU{at}", "a first kernel", error or "ran", FAULT if error else OK, advice if error else "")
+        yield Row(f"GPU{at}", "a first kernel", error or "ran", FAULT if error else OK, advice)
     for at, gpu in enumerate(gpus):
         capability = gpu.get("compute_capability")
         if capability is not None and seen["archs"] and not built_for(capability, seen["archs"]):
@@ -148,9 +148,8 @@ def _asked(where: str, what: str, ask: Callable[[Any], Verdict], handle: Any) ->
 
 
 def _persistence(handle: Any) -> Verdict:
-    if pynvml.nvmlDeviceGetPersistenceMode(handle):
-        return "on", OK, ""
-    return "off", DOUBT, "nvidia-smi -pm 1: else the driver unloads with its last user, and chosen clocks are forgotten"
+    advice = "nvidia-smi -pm 1: else the driver unloads with its last user, and chosen clocks are forgotten"
+    return ("on", OK, "") if pynvml.nvmlDeviceGetPersistenceMode(handle) else ("off", DOUBT, advice)
 
 
 def _compute_mode(handle: Any) -> Verdict:
@@ -159,11 +158,7 @@ def _compute_mode(handle: Any) -> Verdict:
         return "default", OK, ""
     if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED:
         return "prohibited", FAULT, "nvidia-smi -c DEFAULT: no process may compute on it"
-    return (
-        "exclusive",
-        DOUBT,
-        "nvidia-smi -c DEFAULT: one process may compute on it, so ranks cannot share it",
-    )
+    return "exclusive", DOUBT, "nvidia-smi -c DEFAULT: one process may compute on it, so ranks cannot share it"
 
 
 def _clocks(handle: Any) -> Verdict:
@@ -182,8 +177,8 @@ IDLE, CHOSEN_CLOCKS = 0x1, 0x2
 def _ecc(handle: Any) -> Verdict:
     kind = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     count = pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)
-    said = f"{count} uncorrected since the driver was loaded"
-    return (said, FAULT, "reset the device, and do not trust its results") if count else (said, OK, "")
+    advice = "reset the device, and do not trust its results"
+    return f"{count} uncorrected since the driver was loaded", FAULT if count else OK, advice
 
 
 def _remapped(handle: Any) -> Verdict:
@@ -191,7 +186,9 @@ def _remapped(handle: Any) -> Verdict:
     said = f"{corrected + uncorrected} rows"
     if failed:
         return f"{said}, and one more could not be", FAULT, "replace the device: it has no spare rows left"
-    return (f"{said}, others wait", DOUBT, "reset the device, so that it takes effect") if pending else (said, OK, "")
+    if pending:
+        return f"{said}, others wait", DOUBT, "reset the device, so that it takes effect"
+    return said, OK, ""
 
 
 def _fabric(handle: Any) -> Verdict:
@@ -200,10 +197,9 @@ def _fabric(handle: Any) -> Verdict:
     if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         return "none", OK, ""
     if info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED:
-        failed = info.status != pynvml.NVML_SUCCESS
-        return (
-            ("registration failed", FAULT, "see the log of nvidia-fabricmanager") if failed else ("registered", OK, "")
-        )
+        if info.status != pynvml.NVML_SUCCESS:
+            return "registration failed", FAULT, "see the log of nvidia-fabricmanager"
+        return "registered", OK, ""
     return "not registered", FAULT, "start nvidia-fabricmanager: until then CUDA fails with error 802"
 
 
@@ -221,16 +217,14 @@ def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
     """What a session records of a device anyway, with what it means."""
     limit, default = gpu.get("power_limit_w"), gpu.get("power_default_w")
     if limit is not None and default is not None:
-        low = limit < default
         said, advice = f"{limit:g} W, by default {default:g}", "nvidia-smi -pl: it is slower than others of its kind"
-        yield Row(where, "power limit", said, DOUBT if low else OK, advice if low else "")
+        yield Row(where, "power limit", said, DOUBT if limit < default else OK, advice)
     if gpu.get("mig"):
         yield Row(where, "MIG", "on", DOUBT, "ranks run on parts of it, of which NVML reads little and NCCL uses one")
     width, widest = gpu.get("pcie_width"), gpu.get("pcie_width_max")
     if width is not None and widest is not None:
-        narrow = width < widest
         advice = "reseat the device, or look at the slot: its link has lost lanes"
-        yield Row(where, "PCIe lanes", f"{width} of {widest}", DOUBT if narrow else OK, advice if narrow else "")
+        yield Row(where, "PCIe lanes", f"{width} of {widest}", DOUBT if width < widest else OK, advice)
     generation, newest = gpu.get("pcie_generation"), gpu.get("pcie_generation_max")
     if generation is not None and newest is not None and generation < newest:
         advice = "an idle link goes down; look again while something runs"
@@ -255,7 +249,7 @@ def _peers(handles: Sequence[Any]) -> Iterator[Row]:
     if len(handles) > 1:
         advice = "NCCL goes through host memory between them; look at ACS and the IOMMU"
         said = f"no access between {', '.join(apart)}" if apart else "every device reads every other's memory"
-        yield Row("host", "peer access", said, DOUBT if apart else OK, advice if apart else "")
+        yield Row("host", "peer access", said, DOUBT if apart else OK, advice)
 
 
 def host_rows(root: Path = ROOT) -> Iterator[Row]:
@@ -263,18 +257,17 @@ def host_rows(root: Path = ROOT) -> Iterator[Row]:
     try:
         shm = os.statvfs(root / "dev/shm")
         free = shm.f_bavail * shm.f_frsize
-        low = free < SHM_BYTES
         advice = "docker run --shm-size=8g, or --ipc=host: NCCL between processes and loaders' workers need it"
-        yield Row("host", "free /dev/shm", f"{free / GIB:.2g} GiB", DOUBT if low else OK, advice if low else "")
+        yield Row("host", "free /dev/shm", f"{free / GIB:.2g} GiB", DOUBT if free < SHM_BYTES else OK, advice)
     except OSError as error:
         yield Row("host", "free /dev/shm", "unknown", UNKNOWN, str(error.strerror))
     if not network(root)["infiniband"]:
         return
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    free_of_it = limit == resource.RLIM_INFINITY
-    said = "unlimited" if free_of_it else f"{limit / GIB:.2g} GiB"
+    unlimited = limit == resource.RLIM_INFINITY
+    said = "unlimited" if unlimited else f"{limit / GIB:.2g} GiB"
     advice = "ulimit -l unlimited: InfiniBand registers what it sends"
-    yield Row("host", "locked memory", said, OK if free_of_it else DOUBT, "" if free_of_it else advice)
+    yield Row("host", "locked memory", said, OK if unlimited else DOUBT, advice)
     yield Row("host", "GPUDirect RDMA", *_gpudirect(root))
 
 

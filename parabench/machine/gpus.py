@@ -14,7 +14,7 @@ from typing import Any
 
 import pynvml
 
-from parabench.machine.host import ROOT
+from parabench.machine.host import ROOT, facts
 from parabench.machine.nvml import address_of, session, text
 
 # As `nvidia-smi topo -m` writes what the path between two devices has to traverse.
@@ -44,14 +44,6 @@ Handle = Any
 Ask = Callable[[Any], Any]
 
 
-def _clock(kind: int, *, most: bool = False) -> Ask:
-    def read(handle: Handle) -> int:
-        ask = pynvml.nvmlDeviceGetMaxClockInfo if most else pynvml.nvmlDeviceGetClockInfo
-        return int(ask(handle, kind)) * MEGA
-
-    return read
-
-
 QUESTIONS: dict[str, Ask] = {
     "name": lambda handle: text(pynvml.nvmlDeviceGetName(handle)),
     "memory_bytes": lambda handle: int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
@@ -59,10 +51,10 @@ QUESTIONS: dict[str, Ask] = {
     "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) * MILLI,
     "power_default_w": lambda handle: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) * MILLI,
     "power_max_w": lambda handle: pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)[1] * MILLI,
-    "sm_clock_hz": _clock(pynvml.NVML_CLOCK_SM),
-    "sm_clock_max_hz": _clock(pynvml.NVML_CLOCK_SM, most=True),
-    "memory_clock_hz": _clock(pynvml.NVML_CLOCK_MEM),
-    "memory_clock_max_hz": _clock(pynvml.NVML_CLOCK_MEM, most=True),
+    "sm_clock_hz": lambda handle: int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)) * MEGA,
+    "sm_clock_max_hz": lambda handle: int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)) * MEGA,
+    "memory_clock_hz": lambda handle: int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)) * MEGA,
+    "memory_clock_max_hz": lambda handle: int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM)) * MEGA,
     "mig": lambda handle: bool(pynvml.nvmlDeviceGetMigMode(handle)[0]),
     "ecc": lambda handle: bool(pynvml.nvmlDeviceGetEccMode(handle)[0]),
     "pcie_generation": lambda handle: int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
@@ -70,6 +62,11 @@ QUESTIONS: dict[str, Ask] = {
     "pcie_width": lambda handle: int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
     "pcie_width_max": lambda handle: int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
     "cpus": lambda handle: _cpus(pynvml.nvmlDeviceGetCpuAffinity(handle, -(-(os.cpu_count() or 1) // 64))),
+}
+DRIVER_QUESTIONS: dict[str, Ask] = {
+    "version": lambda _: text(pynvml.nvmlSystemGetDriverVersion()),
+    # The newest that it can run.
+    "cuda": lambda _: _cuda_version(pynvml.nvmlSystemGetCudaDriverVersion()),
 }
 
 
@@ -84,7 +81,7 @@ def describe(indices: Sequence[int], root: Path = ROOT) -> dict[str, Any]:
         return {
             "gpus": [{"index": index} | _device(h, root) for index, h in zip(indices, handles, strict=True)],
             "links": links(handles),
-            "driver": _driver(),
+            "driver": facts({name: _asked(ask, None) for name, ask in DRIVER_QUESTIONS.items()}),
         }
 
 
@@ -172,21 +169,13 @@ def _level(pair: tuple[Handle, Handle]) -> str:
 
 
 def _device(handle: Handle, root: Path) -> dict[str, Any]:
-    answers = {name: _asked(ask, handle) for name, ask in QUESTIONS.items()}
-    answers["numa_node"] = _asked(lambda h: _numa_node(h, root), handle)
-    known = {name: value for name, (value, _) in answers.items()}
-    return known | {"reasons": {name: reason for name, (_, reason) in answers.items() if reason}}
+    questions = QUESTIONS | {"numa_node": lambda of: _numa_node(of, root)}
+    return facts({name: _asked(ask, handle) for name, ask in questions.items()})
 
 
-def _driver() -> dict[str, Any]:
-    """The driver's version, and the newest CUDA that it can run: 12040 is 12.4."""
-    version, why = _asked(lambda _: text(pynvml.nvmlSystemGetDriverVersion()), None)
-    cuda, why_not = _asked(lambda _: pynvml.nvmlSystemGetCudaDriverVersion(), None)
-    return {
-        "version": version,
-        "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        "reasons": {name: reason for name, reason in (("version", why), ("cuda", why_not)) if reason},
-    }
+def _cuda_version(number: int) -> str:
+    """NVML's 12040 is 12.4."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _asked(ask: Ask, of: Any) -> tuple[Any, str | None]:

@@ -28,7 +28,7 @@ def processor(root: Path = ROOT) -> dict[str, Any]:
     if not known:
         reason = "the kernel does not tell in /sys/devices/system/cpu"
         unknown = (None, reason)
-        return _facts({"sockets": unknown, "physical_cores": unknown, "logical_cores": unknown})
+        return facts({"sockets": unknown, "physical_cores": unknown, "logical_cores": unknown})
     return {
         "sockets": len({package for package, _ in known}),
         "physical_cores": len(set(known)),
@@ -51,7 +51,7 @@ def numa(root: Path = ROOT) -> dict[str, Any]:
         )
     if nodes:
         return {"nodes": nodes, "reasons": {}}
-    return _facts({"nodes": (None, "the kernel does not tell in /sys/devices/system/node")})
+    return facts({"nodes": (None, "the kernel does not tell in /sys/devices/system/node")})
 
 
 def network(root: Path = ROOT) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dic
     """{"kind", "cores", "memory_bytes"}: the container that this runs in, and what its control groups allow."""
     kind = next((kind for kind, is_one in _KINDS.items() if is_one(root, environ)), None)
     no_limit = "no limit is set"
-    return _facts(
+    return facts(
         {
             "kind": (kind, "nothing here looks like one"),
             "cores": (core_limit(root), no_limit),
@@ -137,7 +137,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
             yield top
 
 
-def _facts(values: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+def facts(values: Mapping[str, tuple[Any, str | None]]) -> dict[str, Any]:
     """{name: value}, and `reasons` for what is None."""
     known: dict[str, Any] = {name: value for name, (value, _) in values.items()}
     return known | {"reasons": {name: reason for name, (value, reason) in values.items() if value is None}}
