@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,7 +36,7 @@ def device(address: str, **fields: Any) -> Device:
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[About]]:
     """What the ranks of one host say of themselves, as rank 0 reads it from the store."""
-    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "2.13.0+cu130")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cu130")
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
 
     def of(*shown: Shown) -> list[About]:

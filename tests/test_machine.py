@@ -23,7 +23,7 @@ GIB = 2**30
 
 @pytest.fixture
 def two_devices(monkeypatch):
-    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "2.11.0+cu130")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0+cu130")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     lost = SimpleNamespace(memory=False)
 
@@ -72,7 +72,7 @@ def test_a_lost_device_has_unknown_memory_and_the_others_are_still_told(two_devi
 
 
 def test_without_nvml_there_is_a_reason(monkeypatch):
-    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "2.11.0+cu130")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0+cu130")
 
     def missing():
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)

@@ -6,16 +6,20 @@ None, and `reasons` say why.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
+from parabench.machine import versions
 from parabench.machine.host import ROOT, facts
-from parabench.machine.nvml import address_of, session, text
+from parabench.machine.machine import Gpu
+from parabench.machine.nvml import address_of, asked, session, text
 
 # As `nvidia-smi topo -m` writes what the path between two devices has to traverse.
 LEVELS = {
@@ -83,6 +87,29 @@ def describe(indices: Sequence[int], root: Path = ROOT) -> dict[str, Any]:
             "links": links(handles),
             "driver": facts({name: _asked(ask, None) for name, ask in DRIVER_QUESTIONS.items()}),
         }
+
+
+def devices(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
+    """The devices whose NVML numbers `which` tells, and why there is none. Where torch is a CPU build none is asked."""
+    if importlib.metadata.version("torch").endswith("+cpu"):
+        return (), "this torch is a CPU build"
+    found, reason = asked(lambda: tuple(map(_gpu, which())))
+    return found or (), reason if found is None else None if found else "no CUDA device is visible"
+
+
+def _gpu(index: int) -> Gpu:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory, _ = _asked(QUESTIONS["memory_bytes"], handle)
+    address, _ = _asked(address_of, handle)
+    return Gpu(text(pynvml.nvmlDeviceGetName(handle)), memory, index, address)
+
+
+def fault_here(found: Sequence[Gpu]) -> str | None:
+    """`cuda_fault` of this torch, read without it, on the devices that were found."""
+    with suppress(pynvml.NVMLError):
+        seen = describe([gpu.index for gpu in found])
+        return cuda_fault(seen["driver"], seen["gpus"], versions.torch_cuda()[0])
+    return None
 
 
 def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], torch_cuda: str | None) -> str | None:

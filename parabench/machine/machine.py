@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,18 +104,11 @@ class Machine:
 
 def this_machine() -> Machine:
     """What this process may use: its cores, and the devices that NVML and CUDA_VISIBLE_DEVICES show."""
-    from parabench.machine.nvml import visible_devices
+    from parabench.machine import gpus, nvml
 
-    found, reason = _gpus(visible_devices)
-    fault = _cuda_fault(found) if found else None
+    found, reason = gpus.devices(nvml.visible_devices)
+    fault = gpus.fault_here(found) if found else None
     return Machine(cores=cores(), gpus=found, gpus_reason=reason, nccl=this_nccl(), cuda_fault=fault)
-
-
-def readable_gpus() -> tuple[Gpu, ...]:
-    """The devices that NVML shows this process, those that CUDA_VISIBLE_DEVICES hides from it too."""
-    from parabench.machine.nvml import readable_devices
-
-    return _gpus(readable_devices)[0]
 
 
 def cores() -> int:
@@ -126,41 +116,6 @@ def cores() -> int:
     allowed = len(os.sched_getaffinity(0))
     limit = host.core_limit()
     return allowed if limit is None else max(1, min(allowed, round(limit)))
-
-
-def _gpus(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
-    from parabench.machine.nvml import asked
-
-    if importlib.metadata.version("torch").endswith("+cpu"):
-        return (), "this torch is a CPU build"
-    found, reason = asked(lambda: tuple(map(_gpu, which())))
-    return found or (), reason if found is None else None if found else "no CUDA device is visible"
-
-
-def _gpu(index: int) -> Gpu:
-    import pynvml
-
-    from parabench.machine.nvml import address_of, text
-
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory, address = None, None
-    with suppress(pynvml.NVMLError):
-        memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    with suppress(pynvml.NVMLError):
-        address = address_of(handle)
-    return Gpu(text(pynvml.nvmlDeviceGetName(handle)), memory, index, address)
-
-
-def _cuda_fault(found: Sequence[Gpu]) -> str | None:
-    """Why the driver or a device is none for this torch, read without it; None where nothing is known against it."""
-    import pynvml
-
-    from parabench.machine import gpus
-
-    with suppress(pynvml.NVMLError):
-        seen = gpus.describe([gpu.index for gpu in found])
-        return gpus.cuda_fault(seen["driver"], seen["gpus"], versions.torch_cuda()[0])
-    return None
 
 
 def environment(machine: Machine) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pynvml
 
 from parabench.cluster.attached.environment import ProcessEnvironment
 from parabench.machine import gpus, host
-from parabench.machine.machine import Gpu, Machine, environment, readable_gpus
-from parabench.machine.nvml import Used
+from parabench.machine.machine import Gpu, Machine, environment
+from parabench.machine.nvml import Used, readable_devices
 
 # What one rank says of itself.
 About = Mapping[str, Any]
@@ -35,7 +35,7 @@ def of_this(group: ProcessEnvironment, machine: Machine) -> dict[str, Any]:
         "described": [],
     }
     if group.local_rank == 0:
-        shown = readable_gpus() if machine.gpus else ()
+        shown = gpus.devices(readable_devices)[0] if machine.gpus else ()
         about["environment"] = environment(replace(machine, gpus=shown))
         about["described"] = [asdict(gpu) for gpu in shown]
     elif machine.gpus:
