@@ -33,7 +33,7 @@ demo: $(STAMP)
 	$(BIN)/parabench run quick --out parabench-results/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses auto --maxprocesses 4
+	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m "not slow and alone"
 
 slow: $(STAMP)

@@ -52,8 +52,6 @@ from parabench.store.record import Failure, Launch, Status
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:

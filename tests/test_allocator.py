@@ -17,8 +17,6 @@ from parabench.probes.memory import MemoryClock, ResidentSet
 from parabench.store.metrics import METRICS
 from parabench.store.record import MIB, Phase, Status
 
-pytestmark = pytest.mark.alone
-
 CUDA = torch.device("cuda", 0)
 
 

@@ -14,8 +14,6 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
 
-pytestmark = pytest.mark.alone
-
 WARMUP, STEPS = 3, 6
 NOTHING = {"wchar": 0, "syscw": 0, "rchar": 0, "syscr": 0, "tcp": 0, "opened": []}
 

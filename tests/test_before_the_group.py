@@ -24,8 +24,6 @@ from parabench.probes.step_clock import MARKS
 from parabench.workloads import training
 from parabench.workloads.trainer import Losses
 
-pytestmark = pytest.mark.alone
-
 CPU = torch.device("cpu")
 
 

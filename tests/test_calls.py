@@ -26,8 +26,6 @@ from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.workloads.training_samples import ranks_word
 
-pytestmark = pytest.mark.alone
-
 FEW = Protocol(warmup=2, steps=2, instrumented=2)
 
 

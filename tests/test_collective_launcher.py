@@ -31,8 +31,6 @@ from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.collectives import CollectivesReport, CollectivesWorkload
 from parabench.workloads.exact import Truth
 
-pytestmark = pytest.mark.alone
-
 PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
 THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)
 

@@ -36,8 +36,6 @@ from parabench.plan.suite import Suite, parse_axis, sweep
 from parabench.store.record import Status
 from parabench.workloads.verify import reference_of, verify
 
-pytestmark = pytest.mark.alone
-
 CPU = torch.device("cpu")
 
 

@@ -22,8 +22,6 @@ from parabench.probes.ddp import USUAL_RATE, DdpLoggerProbe
 from parabench.probes.step_clock import Moments
 from parabench.store.record import CollectiveSample, Launch, Phase, Span, Status
 
-pytestmark = pytest.mark.alone
-
 PROTOCOL = Protocol(warmup=2, steps=9, instrumented=2)
 # Two clocks are read one after the other: a float's rounding, no more.
 ROUNDING_S = 1e-6

@@ -26,8 +26,6 @@ from parabench.strategies.base import RankInfo
 from parabench.workloads import training as worker
 from parabench.workloads.verify import reference_of, verify
 
-pytestmark = pytest.mark.alone
-
 INSTALLED = importlib.util.find_spec("deepspeed") is not None
 
 

@@ -19,9 +19,6 @@ from process_helpers import end, end_all, left_of, signals_as_usual
 
 from parabench.files import own_folder, shared_memory_folder
 
-pytestmark = pytest.mark.alone
-
-
 SUITE = '''\
 """Which bucket size is held up?"""
 

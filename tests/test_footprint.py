@@ -15,8 +15,6 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
 
-pytestmark = pytest.mark.alone
-
 GPT = MODELS["gpt-nano"]
 assert isinstance(GPT, GPTEntry)
 assert GPT.parameters is not None

@@ -117,7 +117,6 @@ def test_the_program_needs_neither_plotly_nor_ruptures() -> None:
     assert int(ended.stdout) == len(program.CHECKS)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("name", ["imports", "fork-server", "gloo-collectives"])
 def test_checks_that_the_cpu_can_show_pass_on_it(name: str) -> None:
     check = next(check for check in program.CHECKS if check.name == name)

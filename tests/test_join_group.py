@@ -140,7 +140,6 @@ def two_dimensions(rank: int, size: int) -> Iterator[str]:
     join.check_groups(here.device, "gloo", "ring")
 
 
-@pytest.mark.alone
 def test_meshes_are_made_of_the_default_groups_kind(tmp_path: Path) -> None:
     case = Case(algorithm="ring", world_size=4, device="cpu", backend="gloo")
     ended = run_processes(

@@ -31,8 +31,6 @@ from parabench.store.record import Launch, Phase, Status
 from parabench.strategies import STRATEGIES
 from parabench.workloads.training import TrainingWorkload
 
-pytestmark = pytest.mark.alone
-
 PROTOCOL = Protocol(warmup=2, steps=4, instrumented=0)
 
 

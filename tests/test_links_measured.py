@@ -22,8 +22,6 @@ from parabench.store.record import MIB, Phase
 from parabench.store.results import load
 from parabench.workloads.links import MARKS, LinksWorkload
 
-pytestmark = pytest.mark.alone
-
 QUICK = LinkProtocol(warmup=2, round_trips=50, most_bytes=4 * MIB, transfers=3)
 THREE = Case(world_size=3, device="cpu", backend="gloo")
 

@@ -22,7 +22,7 @@ from parabench.plan.resolve import resolve
 from parabench.store.record import Status
 from parabench.workloads.verify import reference_of, verify
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.alone]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = ("gpt-nano", "mlp", "mnist", "toy")
 SHORT = Protocol(warmup=2, steps=3, instrumented=0)

@@ -193,7 +193,6 @@ def test_an_explanation_that_fails_does_not_fail_the_session(block: int, well: b
         assert store.all_ok(1) is well
 
 
-@pytest.mark.alone
 def test_every_ranks_log_of_the_explaining_launch_is_in_its_facts() -> None:
     case = Case(strategy="fake_cuda:writes_nccls_log", world_size=2, device="cpu", backend="gloo")
     launched = launch(LaunchSpec.of(case, EXPLAINING, deadline_s=GUARD_S))

@@ -184,7 +184,6 @@ def test_the_trainings_stream_stands_still_for_events_as_fsdp2_waits(bench: Benc
     assert stood == [about(2.0, 7.0), about(8.0, 9.0)]
 
 
-@pytest.mark.alone
 def test_an_operator_that_returns_no_work_keeps_what_it_returned(tmp_path: Path) -> None:
     case = Case(world_size=2, device="cpu", backend="gloo")
     ended = run_processes(

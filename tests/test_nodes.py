@@ -14,8 +14,6 @@ from nodes_helpers import Nodes
 
 from parabench.strategies import STRATEGIES
 
-pytestmark = pytest.mark.alone
-
 HEAD = '''\
 """What runs on two nodes?"""
 

@@ -13,8 +13,6 @@ import pytest
 from cluster_helpers import cluster
 from nodes_helpers import Nodes, nothing_left
 
-pytestmark = pytest.mark.alone
-
 SUITE = '''\
 """Which bucket size is held up?"""
 

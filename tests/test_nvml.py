@@ -348,7 +348,6 @@ def test_a_value_of_an_unknown_type_is_unknown(monkeypatch):
     assert unread["pcie_tx_bytes_per_s"] == "its value is of type 99, which is unknown here"
 
 
-@pytest.mark.alone
 def test_a_launch_on_gpus_is_read_from_its_begin_and_has_the_reason_where_it_cannot_be(monkeypatch):
     """Its ranks fail, for want of a GPU; what was read around it is kept."""
     device = Device()
@@ -367,7 +366,6 @@ def test_a_launch_on_gpus_is_read_from_its_begin_and_has_the_reason_where_it_can
     assert {s.metric for s in seen.host_samples} <= {"rss_bytes", "other_cpu_share"}
 
 
-@pytest.mark.alone
 def test_a_process_that_drives_several_devices_has_all_of_them_read(monkeypatch):
     """Its one rank fails, for want of a GPU."""
     FakeNvml(Device(), Device(uuid="GPU-1"), Device(uuid="GPU-2")).install(monkeypatch)

@@ -21,8 +21,6 @@ from parabench.strategies.base import StrategyContext
 from parabench.strategies.data_parallel import dp
 from parabench.workloads.verify import reference_of, verify
 
-pytestmark = pytest.mark.alone
-
 SHORT = Protocol(warmup=2, steps=3, instrumented=1)
 
 

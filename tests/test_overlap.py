@@ -14,8 +14,6 @@ from guard import GUARD_S
 from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
 
-pytestmark = pytest.mark.alone
-
 CASE = Case(algorithm="overlap_helpers:MEETS", world_size=2, device="cpu", backend="gloo")
 
 

@@ -30,8 +30,6 @@ from parabench.store.record import Status
 from parabench.strategies import STRATEGIES, Layout
 from parabench.workloads.verify import reference_of, verify
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "own_model.py"
 MOST_LINES = 15

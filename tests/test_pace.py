@@ -340,7 +340,6 @@ REAL = [
 ]
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("axes", REAL, ids=lambda axes: axes["strategy"])
 def test_all_ranks_take_the_steps_that_they_agreed_on(axes):
     case = Case(model="toy", data="synthetic", seq_len=1, **{"global_batch": 8, **axes}, **HERE)
@@ -367,7 +366,6 @@ def sum_of_slowest(samples: list[Sample], phase: Phase) -> float:
     return math.fsum(slowest.values())
 
 
-@pytest.mark.alone
 def test_a_rank_that_fails_amid_its_warm_up_leaves_warm_up_steps():
     case = Case(strategy="tests.faulty_helpers:raising", world_size=2, **HERE)
     seen = launch(LaunchSpec.of(case, Protocol(warmup_s=600.0, measure_s=600.0), deadline_s=GUARD_S))
@@ -377,7 +375,6 @@ def test_a_rank_that_fails_amid_its_warm_up_leaves_warm_up_steps():
     assert {sample.step for sample in seen.samples if sample.rank == FAULTY_RANK} == set(range(FAULTY_STEP))
 
 
-@pytest.mark.alone
 def test_a_session_of_the_command_goes_by_time(tmp_path, monkeypatch):
     from click.testing import CliRunner
 

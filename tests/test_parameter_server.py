@@ -30,8 +30,6 @@ from parabench.strategies.parameter_server import FlatParameters
 from parabench.strategies.parameter_server_async import ParameterVersions
 from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, reference_of, verify
 
-pytestmark = pytest.mark.alone
-
 SHORT = Protocol(warmup=2, steps=3, instrumented=0)
 # Enough steps for the loss to have fallen.
 LONG = Protocol(warmup=2, steps=22, instrumented=0)

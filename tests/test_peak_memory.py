@@ -24,8 +24,6 @@ from parabench.probes import memory
 from parabench.strategies.base import PIECE, RankInfo, norm_of, squares_of
 from parabench.workloads import training as worker
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.mark.parametrize("algorithm", ["native", "ring"])
 def test_the_norm_of_what_ranks_hold_in_parts_is_that_of_the_whole(algorithm: str, tmp_path: Path) -> None:

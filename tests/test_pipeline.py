@@ -36,8 +36,6 @@ from parabench.strategies.base import StrategyContext
 from parabench.strategies.pipeline_stages import deal, drop_all_but, holders, stages_from
 from parabench.workloads.verify import reference_of, verify
 
-pytestmark = pytest.mark.alone
-
 SHORT = Protocol(warmup=2, steps=2, instrumented=1)
 EIGHT, KNOT = "pipeline_helpers:eight", "pipeline_helpers:knot"
 

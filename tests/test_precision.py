@@ -127,7 +127,6 @@ def test_the_scale_grows_after_so_many_steps_without_an_overflow() -> None:
 # -- real ranks ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("precision", ["bf16-true", "fp16-mixed"])
 def test_ranks_train_as_one_device_does_in_the_same_precision(precision: str) -> None:
     alone = launch(LaunchSpec.of(case(strategy="single", precision=precision), SHORT, deadline_s=GUARD_S))

@@ -27,8 +27,6 @@ from parabench.store.record import MIB, Status
 from parabench.strategies import STRATEGIES
 from parabench.workloads import WORKLOADS
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture(scope="module")
 def preloaded() -> set[str]:

@@ -28,8 +28,6 @@ from parabench.store.record import Phase, Status
 from parabench.store.results import load
 from parabench.strategies.base import RankInfo
 
-pytestmark = pytest.mark.alone
-
 PROTOCOL = Protocol(warmup=2, steps=2, instrumented=1, profile=True)
 
 

@@ -25,8 +25,6 @@ from parabench.session.session import run_session
 from parabench.store.record import Failure, Status
 from parabench.store.results import load
 
-pytestmark = pytest.mark.alone
-
 SUITE = '''"""Did it get slower?"""
 from parabench import Protocol, sweep
 PROTOCOL = Protocol(warmup=2, steps=2, launches=3, instrumented=0)

@@ -8,8 +8,6 @@ import pytest
 
 from parabench.store.results import load
 
-pytestmark = pytest.mark.alone
-
 SUITE = '''"""Does a suite run under pytest?"""
 from parabench import Protocol, sweep
 PROTOCOL = Protocol(warmup=2, steps=3, launches=2, instrumented=0)

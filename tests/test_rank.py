@@ -18,8 +18,6 @@ from parabench.launch.processes import run_processes
 from parabench.launch.rank import in_a_line, is_out_of_memory
 from parabench.signals import die_with_parent
 
-pytestmark = pytest.mark.alone
-
 
 def caused(message: str, cause: BaseException) -> RuntimeError:
     error = RuntimeError(message)

@@ -21,8 +21,6 @@ from parabench.store.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch,
 from parabench.store.results import load
 from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
 
-pytestmark = pytest.mark.alone
-
 SUITE = '''"""Which is fastest?"""
 from parabench import sweep
 CASES = sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2)

@@ -18,8 +18,6 @@ from parabench.plan.case import MEANS, Case, fields_of
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 from parabench.strategies.snippet import snippet
 
-pytestmark = pytest.mark.alone
-
 
 def code(**fields: object) -> str:
     return snippet(Case(**{"world_size": 4, "device": "cpu", "backend": "gloo"} | fields))  # type: ignore[arg-type]

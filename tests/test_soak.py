@@ -12,8 +12,6 @@ from benchmarks import soak
 from parabench.launch.spec import LaunchSpec
 from parabench.store.record import Failure, Launch, Phase, Sample, Status
 
-pytestmark = pytest.mark.alone
-
 # All algorithms once, and half of them again under another strategy.
 LAUNCHES = 12
 

@@ -32,8 +32,6 @@ from parabench.strategies import Layout, entry_of
 from parabench.strategies.fsdp import group_blocks
 from parabench.workloads.verify import reference_of, verify
 
-pytestmark = pytest.mark.alone
-
 SHORT = Protocol(warmup=2, steps=2, instrumented=0)
 
 

@@ -23,9 +23,6 @@ from guard import GUARD_S
 
 from parabench.cluster.attached.monitor import GONE, HostMonitor, Request
 
-pytestmark = pytest.mark.alone
-
-
 TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2"]
 MPIRUN = ["mpirun", "-np", "2", "--allow-run-as-root", "--oversubscribe", sys.executable]
 SUITE = '''\
