@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from guard import GUARD_S
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks_helpers import Check
 from torch.futures import Future
 
 from parabench.collectives import LEVELS, wire
@@ -27,8 +29,6 @@ from parabench.collectives.two_level import levels
 from parabench.collectives.wire import Wire, pieces, split
 from parabench.launch.processes import run_processes, start_server
 from parabench.plan.case import Case
-
-pytestmark = pytest.mark.alone
 
 
 def case(size: int, algorithm: str, ranks_per_node: int | None = None) -> Case:
@@ -59,66 +59,79 @@ def name(each: object) -> str | None:
     return f"{each.algorithm}{node} of {each.world_size}"
 
 
-def assert_no_complaint(check: Callable[..., Iterator[str]], each: Case, folder: Path, *args: Any) -> None:
-    ended = run_processes(
-        ranks_helpers.in_group,
-        (check, each, folder, *args),
-        size=each.world_size,
-        deadline_s=GUARD_S,
-        logs=folder / "logs",
-    )
-    complaints = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))}
-    assert complaints == {f"rank{rank}": [] for rank in range(each.world_size)}
-    assert ended.ok
-
-
 # Eight ranks on two cores take up to ten seconds; test_simulated_collectives has them, and more, in one process.
-EIGHT = [pytest.param(each, marks=pytest.mark.slow) for each in every([8])[:4]]
+EIGHT = every([8])[:4]
+RING, TREE, HALVING = (case(2, name) for name in ("ring", "tree", "halving_doubling"))
+TREE_OF_3, ONE_A_NODE, ONE_NODE = case(3, "tree"), case(2, "two_level", 1), case(2, "two_level", 2)
+
+Checked = Callable[[Case], Path]
+
+# What ranks check of which cases, in an order: calls are counted from none, and the last two cut all that follows into
+# small pieces.
+CHECKS: dict[Check, Sequence[Case]] = {
+    ranks_helpers.recorded: (RING, TREE, ONE_A_NODE),
+    ranks_helpers.unfinished: (RING, TREE, ONE_A_NODE),
+    ranks_helpers.rounding: every([3, 4]),
+    ranks_helpers.mesh: every([4]),
+    ranks_helpers.refusals: (RING, TREE_OF_3, ONE_NODE),
+    ranks_helpers.unusual_callers: (RING, TREE_OF_3, HALVING),
+    ranks_helpers.large_halves: (RING, ONE_A_NODE),
+    ranks_helpers.other_forms: every([2, 3]),
+    ranks_helpers.reductions_and_gathers: [*every([1, 2, 3, 4]), *EIGHT],
+}
 
 
-@pytest.mark.parametrize("each", [*every([1, 2, 3, 4]), *EIGHT], ids=name)
-def test_reductions_and_gathers_are_exact(each: Case, tmp_path: Path) -> None:
-    assert_no_complaint(ranks_helpers.reductions_and_gathers, each, tmp_path)
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Checked:
+    """The folder of a case's group of ranks, in which all checks of the case have run one after the other."""
+
+    @cache
+    def checked(each: Case) -> Path:
+        folder = tmp_path_factory.mktemp("group")
+        os.mkfifo(folder / "pipe")
+        args = {
+            ranks_helpers.recorded: (each.algorithm,),
+            ranks_helpers.unfinished: (folder / "pipe",),
+            ranks_helpers.rounding: (folder,),
+        }
+        checks = [(check, args.get(check, ())) for check, cases in CHECKS.items() if each in cases]
+        ended = run_processes(
+            ranks_helpers.in_group,
+            (ranks_helpers.one_by_one, each, folder, checks),
+            size=each.world_size,
+            deadline_s=GUARD_S,
+            logs=folder / "logs",
+        )
+        assert len(list(folder.glob("rank*.json"))) == each.world_size
+        assert ended.ok, [path.read_text() for path in folder.glob("rank*.json")]
+        return folder
+
+    return checked
 
 
-@pytest.mark.parametrize("each", [*every([3, 4])], ids=name)
-def test_a_large_sum_is_near_the_exact_one_and_the_same_on_all_ranks(each: Case, tmp_path: Path) -> None:
-    assert_no_complaint(ranks_helpers.rounding, each, tmp_path, tmp_path)
-    digests = [path.read_text() for path in tmp_path.glob("digest*")]
+def complaints(folder: Path, check: Check) -> list[str]:
+    """Of all ranks, each led by the rank's file."""
+    told = [(path.stem, each) for path in sorted(folder.glob("rank*.json")) for each in json.loads(path.read_text())]
+    return [f"{rank}: {each}" for rank, each in told if each.startswith(f"{check.__name__}: ")]
+
+
+def every_check() -> Iterator[Any]:
+    for check, cases in CHECKS.items():
+        for each in cases:
+            slow = pytest.mark.slow if each.world_size == 8 else ()
+            yield pytest.param(check, each, marks=slow, id=f"{check.__name__} {name(each)}")
+
+
+@pytest.mark.parametrize(("check", "each"), list(every_check()))
+def test_ranks_see_what_torch_computes_of_all_inputs(check: Check, each: Case, checked: Checked) -> None:
+    assert complaints(checked(each), check) == []
+
+
+@pytest.mark.parametrize("each", CHECKS[ranks_helpers.rounding], ids=name)
+def test_a_large_sum_is_the_same_on_all_ranks(each: Case, checked: Checked) -> None:
+    digests = [path.read_text() for path in checked(each).glob("digest*")]
     assert len(digests) == each.world_size
     assert len(set(digests)) == 1
-
-
-@pytest.mark.parametrize("each", every([2, 3]), ids=name)
-def test_other_forms_of_the_collectives(each: Case, tmp_path: Path) -> None:
-    assert_no_complaint(ranks_helpers.other_forms, each, tmp_path)
-
-
-@pytest.mark.parametrize("each", every([4]), ids=name)
-def test_dimensions_of_a_mesh_reduce_at_the_same_time(each: Case, tmp_path: Path) -> None:
-    assert_no_complaint(ranks_helpers.mesh, each, tmp_path)
-
-
-@pytest.mark.parametrize("each", [case(2, "ring"), case(3, "tree"), case(2, "two_level", 2)], ids=name)
-def test_what_an_algorithm_cannot_do_is_refused_in_words(each: Case, tmp_path: Path) -> None:
-    assert_no_complaint(ranks_helpers.refusals, each, tmp_path)
-
-
-@pytest.mark.parametrize("each", [case(2, "ring"), case(3, "tree"), case(2, "halving_doubling")], ids=name)
-def test_calls_come_from_everywhere(each: Case, tmp_path: Path) -> None:
-    assert_no_complaint(ranks_helpers.unusual_callers, each, tmp_path)
-
-
-@pytest.mark.parametrize("each", [case(2, "ring"), case(2, "tree"), case(2, "two_level", 1)], ids=name)
-def test_calls_are_recorded_with_their_algorithm(each: Case, tmp_path: Path) -> None:
-    assert_no_complaint(ranks_helpers.recorded, each, tmp_path, each.algorithm)
-
-
-@pytest.mark.parametrize("each", [case(2, "ring"), case(2, "tree"), case(2, "two_level", 1)], ids=name)
-def test_a_reduction_returns_before_it_is_finished(each: Case, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    assert_no_complaint(ranks_helpers.unfinished, each, tmp_path, pipe)
 
 
 @pytest.mark.parametrize("each", [case(2, "ring"), *every([4])], ids=name)
@@ -159,11 +172,6 @@ def test_a_peer_that_stops_is_given_up_after_the_groups_timeout(each: Case, tmp_
     told = [(tmp_path / f"told{rank}").read_text() for rank in (0, 1)]
     # Who has all it needs is not held up; the one that waits for the stopped rank names the algorithm.
     assert any(f"{each.algorithm} all_reduce on rank {rank} of 3: " in text for rank, text in enumerate(told))
-
-
-@pytest.mark.parametrize("each", [case(2, "ring"), case(2, "two_level", 1)], ids=name)
-def test_averages_of_float16_do_not_overflow(each: Case, tmp_path: Path) -> None:
-    assert_no_complaint(ranks_helpers.large_halves, each, tmp_path)
 
 
 # -- the group's own thread -----------------------------------------------------------------------------------------
