@@ -8,6 +8,10 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import plotly.graph_objects as go
+
+from parabench.report.figures.figures import Panel
+
 
 def unpacked(column: Any, n: int) -> list[Any]:
     """One packed column of `n` rows as a list; the reverse of `parabench.report.data.columns`."""
@@ -54,7 +58,17 @@ class Page(HTMLParser):
 
 
 def figures(text):
-    return json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.S)[1])
+    """What the page embeds, which plotly takes."""
+    found = json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.S)[1])
+    spare = [figure for own in found.get("of_case", {}).values() for figure in own]
+    for figure in [*(figure for name, figure in found.items() if name != "of_case"), *spare]:
+        go.Figure(data=figure["data"], layout=figure["layout"])
+    return found
+
+
+def drawn(panel: Panel) -> go.Figure:
+    """A panel's figure as plotly takes it. Raises ValueError for what plotly has no place for."""
+    return go.Figure(panel.figure)
 
 
 def data(text):

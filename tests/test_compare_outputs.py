@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from fake_results import OOM
 from markupsafe import escape
+from page_helpers import figures
 from schema_helpers import EVIL, SCHEMA, check
 
 from parabench.analysis.compare import gate
@@ -266,6 +267,7 @@ def test_the_page_stands_without_a_number_and_with_many_cases(gates, tmp_path):
     many = replace(gates[Verdict.NO_REGRESSION], rows=tuple(replace(row, label=f"case {i}") for i in range(200)))
     page = compare_report.render(many)
     assert f"The first {MOST_DOTS} of 200 are drawn" in page
+    assert len(figures(page)) == 1
     assert "case 199" in page
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import jsonschema
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from page_helpers import figures as figures_of
 
 from benchmarks.change_points import alike, false_alarms, found, none, normal, outliers
 from parabench.analysis.history.history import history
@@ -343,7 +343,7 @@ def test_pages_escape_what_sessions_say(tmp_path):
         assert "<img" not in page
         assert "<i>" not in page
         assert "&lt;img src=x" in page
-        figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S)[1])
+        figures = figures_of(page)
         texts = json.dumps([figure for name, figure in figures.items() if name.startswith("history-")])
         assert "&lt;img" in texts
         assert "<i" not in texts
@@ -352,7 +352,7 @@ def test_pages_escape_what_sessions_say(tmp_path):
 def test_the_page_draws_levels_change_points_and_the_machine(stepped, tmp_path):
     assert parabench(stepped.path, "--html", tmp_path / "history.html").exit_code == 0
     page = (tmp_path / "history.html").read_text()
-    figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S)[1])
+    figures = figures_of(page)
     (figure,) = figures.values()
     diamond = next(trace for trace in figure["data"] if trace.get("marker", {}).get("symbol") == "diamond")
     assert diamond["x"] == [8]

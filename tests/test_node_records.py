@@ -6,6 +6,7 @@ from __future__ import annotations
 import fake_collectives as collectives
 import fake_nodes
 import fake_results as fake
+import page_helpers
 import pytest
 from fake_devices import DEVICE, gpu_case
 from page_helpers import section
@@ -158,7 +159,7 @@ def test_many_devices_have_a_row_for_each_node(tmp_path):
     shown = next(one for one in sections_devices.sections(known) if one.id == "time-devices")
     assert [row[1] for row in shown.tables[0].rows] == [f"node {node}, 8 devices" for node in range(8)]
     assert "16 devices are drawn, first those that were held down." in shown.caption
-    drawn = [trace.name for trace in shown.panels[0].figure.data if trace.mode == "lines"]
+    drawn = [trace.name for trace in page_helpers.drawn(shown.panels[0]).data if trace.mode == "lines"]
     assert drawn[:2] == ["node 7, device 5", "node 0, device 0"]
     assert len(drawn) == 16
 

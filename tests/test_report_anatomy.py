@@ -8,7 +8,7 @@ import fake_collectives
 import fake_results as fake
 import pytest
 from fake_results import step
-from page_helpers import Page, figures
+from page_helpers import Page, drawn, figures
 
 from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
@@ -44,7 +44,7 @@ class Shown:
         return self.sections[name].tables[0].rows
 
     def figure(self, name, at=0):
-        return json.loads(self.sections[name].panels[at].figure.to_json())
+        return json.loads(drawn(self.sections[name].panels[at]).to_json())
 
     def traces(self, name, at=0):
         return {trace["name"]: trace for trace in self.figure(name, at)["data"] if trace.get("name")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fake_devices
 import fake_results as fake
 import numpy as np
+import page_helpers
 import pandas as pd
 import pytest
 from fake_devices import BEGAN_S, HOT, device_samples, gpu_case, gpu_launches, host_samples, read
@@ -34,7 +35,7 @@ def test_memory_over_time_of_devices_and_ranks_with_phases_behind(tmp_path):
     found = sections(tmp_path, gpu_launches())
     memory = found["time-memory"]
     assert len(memory.panels) == 2  # of each case one launch
-    figure = memory.panels[0].figure
+    figure = page_helpers.drawn(memory.panels[0])
     lines = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
     assert set(lines) == {
         "device 0", "device 1", "rank 0 on device 0", "rank 1 on device 1", "rank 0", "rank 1",
@@ -56,7 +57,7 @@ def test_the_drawn_launch_is_the_one_in_the_middle_of_the_fastest(tmp_path):
     for one in launches:
         one.host_samples = [s._replace(value=s.value + one.block * MIB) if s.rank == 0 else s for s in one.host_samples]
     memory = sections(tmp_path, launches)["time-memory"]
-    (line,) = [trace for trace in memory.panels[0].figure.data if trace.name == "rank 0"]
+    (line,) = [trace for trace in page_helpers.drawn(memory.panels[0]).data if trace.name == "rank 0"]
     assert line.y[0] == pytest.approx((3e8 + MIB) / MIB, abs=0.01)  # block 1's
     assert "1 MiB" in memory.panels[0].title
 
@@ -66,7 +67,7 @@ def test_power_clocks_and_temperature_with_marks_where_clocks_were_held_down(tmp
     assert [panel.title.partition(" · ")[0] for panel in devices.panels] == 2 * ["Power", "SM clock", "Temperature"]
     first, second = dict.fromkeys(panel.case for panel in devices.panels)
     assert [panel.case for panel in devices.panels] == [first] * 3 + [second] * 3
-    clock = devices.panels[1].figure
+    clock = page_helpers.drawn(devices.panels[1])
     (marks,) = [trace for trace in clock.data if trace.name == "held down"]
     assert list(marks.x) == [2.0, 2.1, 2.2]
     assert set(marks.y) == {1980.0}
@@ -194,6 +195,7 @@ def test_devices_keep_their_order_in_figures_that_draw_them_all(tmp_path):
         read(fake.launch(gpu_case(bucket_mib=25.0), 0.05), few),
     ]
     panels = sections(tmp_path, launches)["time-devices"].panels
-    names = [[trace.name for trace in panel.figure.data if str(trace.name).startswith("device ")] for panel in panels]
+    traces = [page_helpers.drawn(panel).data for panel in panels]
+    names = [[trace.name for trace in each if str(trace.name).startswith("device ")] for each in traces]
     assert [each[0] for each in names[:3]] == [f"device {n - 1}"] * 3
     assert names[3:] == [["device 0", "device 1"]] * 3

@@ -74,7 +74,7 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
 
 
 def _figure(panel: Panel) -> dict[str, Any]:
-    figure: dict[str, Any] = rounded(json.loads(panel.figure.to_json()))
+    figure: dict[str, Any] = rounded(panel.figure)
     return figure
 
 

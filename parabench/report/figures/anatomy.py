@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from parabench.analysis.step.bandwidth import QUESTION
 from parabench.analysis.text import format
 from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
 from parabench.report.data.bars import SHARE
-from parabench.report.figures.figures import Panel, lay_out, listed, name_bars, name_case, plain, short
+from parabench.report.figures.figures import Panel, Trace, lay_out, listed, name_bars, name_case, plain, short
 from parabench.report.figures.timeline import READY
 from parabench.report.palette import algorithm_line, algorithm_symbol
 from parabench.store.record import MIB
@@ -38,33 +37,43 @@ def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
         ("hidden", rows["start_s"], hidden, {"color": colour, "pattern": _HATCH}),
         ("exposed", rows["start_s"] + hidden, rows["exposed_s"], {"color": colour}),
     )
-    figure = go.Figure()
-    for name, start, length, marker in pieces:
-        figure.add_bar(
-            y=places,
-            x=listed(length * 1e3),
-            base=listed(start * 1e3),
-            width=0.6,
-            orientation="h",
-            name=name,
-            marker={"line": {"width": 0}} | marker,
-            customdata=_bucket_hovers(rows),
-            hovertemplate="%{customdata}<extra></extra>",
-        )
-    figure.add_scatter(
-        y=places,
-        x=listed(rows["ready_s"] * 1e3),
-        mode="markers",
-        name="ready",
-        marker=READY,
-        customdata=_bucket_hovers(rows),
-        hovertemplate="%{customdata}<extra></extra>",
+    hovers: Trace = {"customdata": _bucket_hovers(rows), "hovertemplate": "%{customdata}<extra></extra>"}
+    traces: list[Trace] = [
+        {
+            "type": "bar",
+            "y": places,
+            "x": listed(length * 1e3),
+            "base": listed(start * 1e3),
+            "width": 0.6,
+            "orientation": "h",
+            "name": name,
+            "marker": {"line": {"width": 0}} | marker,
+            **hovers,
+        }
+        for name, start, length, marker in pieces
+    ]
+    traces.append(
+        {
+            "type": "scatter",
+            "y": places,
+            "x": listed(rows["ready_s"] * 1e3),
+            "mode": "markers",
+            "name": "ready",
+            "marker": READY,
+            **hovers,
+        }
     )
-    lay_out(figure, f"since {SINCE_WORDS[str(rows['since'].iloc[0])]} began (ms)", "")
-    figure.update_layout(barmode="overlay", legend_traceorder="normal")
-    figure.update_xaxes(rangemode="tozero", zeroline=False)
-    name_case(figure, label)
-    name_bars(figure, [f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])
+    name_case(traces, label)
+    axis, _ = name_bars([f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])
+    figure = lay_out(
+        traces,
+        f"since {SINCE_WORDS[str(rows['since'].iloc[0])]} began (ms)",
+        "",
+        barmode="overlay",
+        legend={"traceorder": "normal"},
+        xaxis={"rangemode": "tozero", "zeroline": False},
+        yaxis=axis,
+    )
     return Panel(label, figure, 130 + 34 * len(rows), case=str(rows["case_id"].iloc[0]))
 
 
@@ -90,7 +99,7 @@ def bandwidth_panels(
     has in that order."""
     panels = []
     for (op, ranks, nodes), group in table.groupby(["op", "group_size", "nodes"], sort=False):
-        figure = go.Figure()
+        traces: list[Trace] = []
         for (algorithm, dtype, device, node), own in group.groupby(["algorithm", "dtype", "device", "node"]):
             said = [str(algorithm), *([str(dtype)] if group["dtype"].nunique() > 1 else [])]
             said += [f"{node} ranks a node"] if group[group["algorithm"] == algorithm]["node"].nunique() > 1 else []
@@ -100,39 +109,49 @@ def bandwidth_panels(
             rows = [sorted(places[case] for case in ids) for ids in own["case_ids"]]
             cases = {"cases": sorted({row for of_point in rows for row in of_point})}
             symbol = algorithm_symbol(str(algorithm))
-            figure.add_scatter(
-                x=listed(own["bytes"]),
-                y=listed(own["busbw"]),
-                name=name,
-                mode="markers",  # sizes of several cases: no line joins them
-                marker={"size": 8, "symbol": symbol, "color": look["color"]},
-                customdata=rows,
-                text=_bandwidth_hovers(own, rows, labels),
-                hovertemplate="%{text}<extra>%{fullData.name}</extra>",
-                meta=cases,
-                **style,
+            traces.append(
+                {
+                    "type": "scatter",
+                    "x": listed(own["bytes"]),
+                    "y": listed(own["busbw"]),
+                    "name": name,
+                    "mode": "markers",  # sizes of several cases: no line joins them
+                    "marker": {"size": 8, "symbol": symbol, "color": look["color"]},
+                    "customdata": rows,
+                    "text": _bandwidth_hovers(own, rows, labels),
+                    "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
+                    "meta": cases,
+                    **style,
+                }
             )
             theirs = alone
             for column, value in zip(QUESTION, (op, algorithm, ranks, dtype, device, node, nodes), strict=True):
                 theirs = theirs[theirs[column] == value]
             if len(theirs):
-                figure.add_scatter(
-                    x=listed(theirs["bytes"]),
-                    y=listed(theirs["busbw"]),
-                    name=f"{name}, alone",
-                    mode="lines+markers",
-                    line=look | {"dash": "dot", "width": 1.5},
-                    marker={"size": 8, "symbol": f"{symbol}-open"},
-                    customdata=[size_text(int(size)) for size in theirs["bytes"]],
-                    hovertemplate="%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>",
-                    meta=cases,
-                    **style,
+                traces.append(
+                    {
+                        "type": "scatter",
+                        "x": listed(theirs["bytes"]),
+                        "y": listed(theirs["busbw"]),
+                        "name": f"{name}, alone",
+                        "mode": "lines+markers",
+                        "line": look | {"dash": "dot", "width": 1.5},
+                        "marker": {"size": 8, "symbol": f"{symbol}-open"},
+                        "customdata": [size_text(int(size)) for size in theirs["bytes"]],
+                        "hovertemplate": "%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>",
+                        "meta": cases,
+                        **style,
+                    }
                 )
-        lay_out(figure, "size of the whole buffer", "bus bandwidth (GB/s)")
-        figure.update_yaxes(rangemode="tozero")
-        _size_axis(figure, [size for trace in figure.data for size in trace.x])
+        figure = lay_out(
+            traces,
+            "size of the whole buffer",
+            "bus bandwidth (GB/s)",
+            xaxis=_size_axis([size for trace in traces for size in trace["x"]]),
+            yaxis={"rangemode": "tozero"},
+        )
         title = f"{op}, {ranks_in_words(int(str(ranks)), int(str(nodes)))}"
-        panels.append(Panel(title, figure, 340 + 10 * len(figure.data)))
+        panels.append(Panel(title, figure, 340 + 10 * len(traces)))
     return panels
 
 
@@ -145,11 +164,13 @@ def _bandwidth_hovers(rows: pd.DataFrame, cases: list[list[int]], labels: Sequen
     ]
 
 
-def _size_axis(figure: go.Figure, sizes: list[float]) -> None:
+def _size_axis(sizes: list[float]) -> dict[str, Any]:
     """Logarithmic, from a power of two to another; a tick at six of them at most."""
     low, high = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
     powers = range(low, high + 1, max(1, math.ceil((high - low) / 5)))
-    figure.update_xaxes(
-        type="log", tickvals=[2**power for power in powers], ticktext=[size_text(2**power) for power in powers],
-        range=[math.log10(2**low) - 0.05, math.log10(2**high) + 0.05],
-    )  # fmt: skip
+    return {
+        "type": "log",
+        "tickvals": [2**power for power in powers],
+        "ticktext": [size_text(2**power) for power in powers],
+        "range": [math.log10(2**low) - 0.05, math.log10(2**high) + 0.05],
+    }

@@ -6,14 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from parabench.analysis.compare.gate import Comparison
 from parabench.analysis.compare.outcome import Outcome
 from parabench.analysis.compare.row import Row
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
-from parabench.report.figures.figures import Panel, lay_out, name_bars, plain
+from parabench.report.figures.figures import Panel, Trace, lay_out, name_bars, plain
 
 # More dots than this are scrolled past; the table has every case.
 MOST_DOTS = 40
@@ -36,38 +34,52 @@ def change_panels(of: Comparison) -> list[Panel]:
     drawn = [row for row in of.rows if row.ratio is not None and row.outcome in _OUTCOME][:MOST_DOTS]
     if not drawn:
         return []
-    figure = go.Figure()
+    traces: list[Trace] = []
     low, high = _range_of_changes(drawn, of.tolerance)
     for outcome, (colour, symbol) in _OUTCOME.items():
         rows = [(place, row) for place, row in enumerate(drawn) if row.outcome is outcome]
         if rows:
-            figure.add_scatter(**_dots(rows), name=str(outcome), mode="markers",
-                               marker={"color": colour, "symbol": symbol, "size": 9})  # fmt: skip
+            traces.append(
+                _dots(rows) | {"name": str(outcome), "marker": {"color": colour, "symbol": symbol, "size": 9}}
+            )
     seen = [(place, row) for place, row in enumerate(drawn) if row.upper is not None]
     if seen:
-        figure.add_scatter(
-            x=[100 * ((row.upper or 1) - 1) for _, row in seen],
-            y=[place for place, _ in seen],
-            mode="markers",
-            name="upper bound",
-            marker={"symbol": "line-ns-open", "size": 13, "color": _GREY, "line": {"width": 2}},
-            hovertemplate="slowdowns above %{x:.2~f} % are ruled out (95 %)<extra></extra>",
+        traces.append(
+            {
+                "type": "scatter",
+                "x": [100 * ((row.upper or 1) - 1) for _, row in seen],
+                "y": [place for place, _ in seen],
+                "mode": "markers",
+                "name": "upper bound",
+                "marker": {"symbol": "line-ns-open", "size": 13, "color": _GREY, "line": {"width": 2}},
+                "hovertemplate": "slowdowns above %{x:.2~f} % are ruled out (95 %)<extra></extra>",
+            }
         )
     share = 100 * of.tolerance
-    figure.add_shape(
-        type="rect", x0=-share, x1=share, y0=0, y1=1, yref="paper", fillcolor=_SHADE, line_width=0, layer="below"
+    over_all = {"y0": 0, "y1": 1, "yref": "paper"}
+    tolerated = {
+        "type": "rect", "x0": -share, "x1": share, **over_all, "fillcolor": _SHADE, "line": {"width": 0},
+        "layer": "below",
+    }  # fmt: skip
+    unchanged = {"type": "line", "x0": 0.0, "x1": 0.0, **over_all, "line": {"color": _GREY, "width": 1.5}}
+    axis, lines = name_bars([row.label for row in drawn])
+    figure = lay_out(
+        traces,
+        "change of the step latency (%)",
+        "",
+        shapes=[tolerated, unchanged],
+        xaxis={"range": [low, high], "zeroline": False, "ticksuffix": ""},
+        yaxis=axis,
     )
-    lay_out(figure, "change of the step latency (%)", "")
-    _cross(figure, 0.0)
-    lines = name_bars(figure, [row.label for row in drawn])
-    figure.update_xaxes(range=[low, high], zeroline=False, ticksuffix="")
     return [Panel("", figure, _height(len(drawn), lines), wide=True)]
 
 
-def _dots(rows: Sequence[tuple[int, Row]]) -> dict[str, Any]:
+def _dots(rows: Sequence[tuple[int, Row]]) -> Trace:
     """Positions in %, intervals, and what hovering says."""
     changes = [100 * ((row.ratio or 1) - 1) for _, row in rows]
     return {
+        "type": "scatter",
+        "mode": "markers",
         "x": changes,
         "y": [place for place, _ in rows],
         "error_x": _bars([(row.ratio, row.low, row.high) for _, row in rows], 100.0),
@@ -107,11 +119,6 @@ def _range_of_changes(rows: Sequence[Row], tolerance: float) -> tuple[float, flo
     low, high = min([*points, *(max(each, -far) for each in reach)]), max([*points, *(min(e, far) for e in reach)])
     margin = 0.04 * (high - low)
     return low - margin, high + margin
-
-
-def _cross(figure: go.Figure, x: float) -> None:
-    """The line on which nothing changed."""
-    figure.add_shape(type="line", x0=x, x1=x, y0=0, y1=1, yref="paper", line={"color": _GREY, "width": 1.5})
 
 
 def _height(rows: int, lines: int) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
-from parabench.report.figures.figures import Panel, lay_out, listed, plain
+from parabench.report.figures.figures import Panel, Trace, lay_out, listed, plain
 from parabench.store.record import MIB, Phase
 
 # Okabe and Ito's, for lines of devices and ranks; with more of them colours come again, with other dashes.
@@ -43,49 +43,70 @@ def device_panel(
     panel = _over_time(title, lines.rename(columns={"place": "name"}), phases, axis, f"%{{y:,.4~g}} {unit}")
     if throttled is not None and len(throttled):
         marked = throttled.merge(lines, on=["node", "device", "t_s"])
-        panel.figure.add_scatter(
-            x=listed(marked["t_s"]),
-            y=listed(marked["value"]),
-            mode="markers",
-            name="held down",
-            marker={"symbol": "triangle-down", "size": 9, "color": _THROTTLED},
-            customdata=list(marked["why"]),
-            hovertemplate="%{x:.2f} s: clocks held down by %{customdata}<extra></extra>",
+        panel.figure["data"].append(
+            {
+                "type": "scatter",
+                "x": listed(marked["t_s"]),
+                "y": listed(marked["value"]),
+                "mode": "markers",
+                "name": "held down",
+                "marker": {"symbol": "triangle-down", "size": 9, "color": _THROTTLED},
+                "customdata": list(marked["why"]),
+                "hovertemplate": "%{x:.2f} s: clocks held down by %{customdata}<extra></extra>",
+            }
         )
     return panel
 
 
 def _over_time(title: str, lines: pd.DataFrame, phases: Phases, axis: str, said: str) -> Panel:
-    figure = go.Figure()
+    traces: list[Trace] = []
     names = list(dict.fromkeys(lines["name"]))[:MOST_LINES]
     for number, name in enumerate(names):
         points = thinned(lines[lines["name"] == name])
-        figure.add_scatter(
-            x=[round(float(t_s), 3) for t_s in points["t_s"]],
-            y=listed(points["value"].round(3)),
-            mode="lines",
-            name=plain(name),
-            connectgaps=False,
-            line={
-                "color": LINES[number % len(LINES)], "width": 2,
-                "dash": DASHES[number // len(LINES) % len(DASHES)],
-            },
-            hovertemplate=f"%{{x:.2f}} s: {said}<extra>%{{fullData.name}}</extra>",
-        )  # fmt: skip
-    lay_out(figure, "seconds after the launch began", axis)
-    figure.update_layout(showlegend=True)
+        traces.append(
+            {
+                "type": "scatter",
+                "x": [round(float(t_s), 3) for t_s in points["t_s"]],
+                "y": listed(points["value"].round(3)),
+                "mode": "lines",
+                "name": plain(name),
+                "connectgaps": False,
+                "line": {
+                    "color": LINES[number % len(LINES)],
+                    "width": 2,
+                    "dash": DASHES[number // len(LINES) % len(DASHES)],
+                },
+                "hovertemplate": f"%{{x:.2f}} s: {said}<extra>%{{fullData.name}}</extra>",
+            }
+        )
+    shapes: list[dict[str, Any]] = []
     for phase, (begin_s, end_s) in phases.items():
         if phase in _SHADE:
             colour, meaning = _SHADE[Phase(phase)]
-            figure.add_vrect(x0=begin_s, x1=end_s, fillcolor=colour, line_width=0, layer="below")
-            # A legend entry instead of a text in the figure: short phases have no room for one.
-            figure.add_scatter(
-                x=[None], y=[None], mode="markers", name=meaning, hoverinfo="skip",
-                marker={"symbol": "square", "size": 13, "color": colour, "line": {"width": 1, "color": "#888888"}},
+            shapes.append(
+                {
+                    "type": "rect", "x0": begin_s, "x1": end_s, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain",
+                    "fillcolor": colour, "line": {"width": 0}, "layer": "below",
+                }
             )  # fmt: skip
-    figure.update_xaxes(zeroline=False)
-    # A change shows in its true size where zero means something; nobody counts from zero degrees Celsius.
-    figure.update_yaxes(zeroline=False, rangemode="normal" if axis.endswith("(°C)") else "tozero")
+            # A legend entry instead of a text in the figure: short phases have no room for one.
+            line = {"width": 1, "color": "#888888"}
+            traces.append(
+                {
+                    "type": "scatter", "x": [None], "y": [None], "mode": "markers", "name": meaning,
+                    "marker": {"symbol": "square", "size": 13, "color": colour, "line": line}, "hoverinfo": "skip",
+                }
+            )  # fmt: skip
+    figure = lay_out(
+        traces,
+        "seconds after the launch began",
+        axis,
+        showlegend=True,
+        shapes=shapes,
+        xaxis={"zeroline": False},
+        # A change shows in its true size where zero means something; nobody counts from zero degrees Celsius.
+        yaxis={"zeroline": False, "rangemode": "normal" if axis.endswith("(°C)") else "tozero"},
+    )
     return Panel(title, figure, 260 + 20 * (len(names) + len(phases)))
 
 

@@ -1,6 +1,8 @@
 """Plotly figures from analysed tables. Nothing is computed here but positions on the page.
 
-Colours of text, grid and background are left out: the page sets them for light, dark and print.
+A figure is plotly's own JSON, {"data": traces, "layout": ...}, as dictionaries: making and validating plotly's objects
+took half of a report's time; tests validate with them. Colours of text, grid and background are left out: the page sets
+them for light, dark and print.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from parabench.analysis.environment.facts import NO_ANSWER
 from parabench.analysis.text import format
@@ -20,6 +21,9 @@ from parabench.strategies import entry_of
 # Characters in a line of a bar's name.
 LINE = 24
 
+Trace = dict[str, Any]
+Figure = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -27,7 +31,7 @@ class Panel:
     `case` is the id of the one case that it shows, where it is one; a trace names its case as `meta`."""
 
     title: str
-    figure: go.Figure
+    figure: Figure
     height: int = 380
     wide: bool = False
     case: str = ""
@@ -38,29 +42,25 @@ def measured(cases: pd.DataFrame) -> pd.DataFrame:
     return cases[cases["latency_s"].notna()]
 
 
-def lay_out(figure: go.Figure, x: str, y: str) -> None:
-    """The look of every figure, and its axes' titles."""
-    figure.update_layout(
-        template=None,
-        margin={"l": 8, "r": 12, "t": 8, "b": 8},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        hovermode="closest",
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1.02,
-            "yanchor": "bottom",
-        },
-        font={"size": 13},
-        xaxis=_axis(x),
-        yaxis=_axis(y),
-    )
+def lay_out(traces: list[Trace], x: str, y: str, **more: Any) -> Figure:
+    """A figure with the look that all have, and its axes' titles; `more` are layout settings of its own."""
+    layout = {
+        "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
+        | more.pop("legend", {}),
+        "font": {"size": 13},
+        "xaxis": _axis(x) | more.pop("xaxis", {}),
+        "yaxis": _axis(y) | more.pop("yaxis", {}),
+    }
+    return {"data": traces, "layout": layout | more}
 
 
 def _axis(title: str) -> dict[str, Any]:
-    return {"title": {"text": title, "standoff": 10, "font": {"size": 13}} if title else None, "automargin": True}
+    named = {"title": {"text": title, "standoff": 10, "font": {"size": 13}}} if title else {}
+    return named | {"automargin": True}
 
 
 def marked(label: str, strategy: str) -> str:
@@ -68,23 +68,26 @@ def marked(label: str, strategy: str) -> str:
     return label if entry_of(strategy).ranked else f"{label} ({NO_ANSWER})"
 
 
-def name_bars(figure: go.Figure, names: Iterable[str]) -> int:
-    """Names on the y axis, the first on top, in short lines so that a phone keeps room for the bars; hovering has the
-    whole. Returns how many lines the longest takes."""
+def name_bars(names: Iterable[str]) -> tuple[dict[str, Any], int]:
+    """A y axis with the names, the first on top, in short lines so that a phone keeps room for the bars; hovering has
+    the whole. Also how many lines the longest takes."""
     shown = [_in_lines(name) for name in names]
-    ticks = list(range(len(shown)))
-    texts = ["<br>".join(plain(line) for line in lines) for lines in shown]
-    figure.update_yaxes(tickvals=ticks, ticktext=texts, showgrid=False, zeroline=False)
-    figure.update_yaxes(range=[len(shown) - 0.5, -0.5])
-    return max(map(len, shown))
+    axis = {
+        "tickvals": list(range(len(shown))),
+        "ticktext": ["<br>".join(plain(line) for line in lines) for lines in shown],
+        "showgrid": False,
+        "zeroline": False,
+        "range": [len(shown) - 0.5, -0.5],
+    }
+    return axis, max(map(len, shown))
 
 
-def name_case(figure: go.Figure, label: str) -> None:
-    """Hovering over any mark of the figure says which case it is of."""
+def name_case(traces: Iterable[Trace], label: str) -> None:
+    """Hovering over any mark of the traces says which case it is of."""
     said = plain(label).replace("%", "&#37;")  # in a template "%{" begins a name
-    for trace in figure.data:
-        if trace.hovertemplate is not None:
-            trace.hovertemplate = f"<b>{said}</b><br>{trace.hovertemplate}"
+    for trace in traces:
+        if "hovertemplate" in trace:
+            trace["hovertemplate"] = f"<b>{said}</b><br>{trace['hovertemplate']}"
 
 
 def _in_lines(label: str) -> list[str]:

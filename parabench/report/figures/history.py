@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-
-import plotly.graph_objects as go
 
 from parabench.analysis.history.points import Change
 from parabench.analysis.history.series import History, Series
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.report.figures.figures import Panel, lay_out, plain, short
+from parabench.report.figures.figures import Panel, Trace, lay_out, plain, short
 from parabench.report.palette import ALGORITHM, SYMBOLS, colour_of
 
 # More lines than symbols cannot be told apart.
@@ -34,19 +32,31 @@ def over_time(history: History, group: Sequence[Series], title: str) -> Panel:
     line for each level. A diamond is a change point, a dotted line a session before which the machine changed."""
     places = [i for i, visit in enumerate(history.visits) if visit.session.suite == group[0].suite]
     at = {visit: x for x, visit in enumerate(places)}
-    figure = go.Figure()
+    traces: list[Trace] = []
     drawn = group[:MOST_LINES]
     colours = [colour_of(ALGORITHM, series.case.algorithm) for series in drawn]
     for i, (series, colour) in enumerate(zip(drawn, colours, strict=True)):
         dash = _DASHES[colours[:i].count(colour) % len(_DASHES)]
-        _line(figure, history, series, at, {"color": colour, "dash": dash}, SYMBOLS[i])
-    lay_out(figure, "", "step latency (ms)")
-    figure.update_yaxes(range=_range(drawn))
-    _machine(figure, history, places)
+        traces += _line(history, series, at, {"color": colour, "dash": dash}, SYMBOLS[i])
+    marks, of_machine = _machine(history, places)
     step = max(1, -(-len(places) // MOST_TICKS))
     ticks = list(range(len(places) - 1, -1, -step))
-    figure.update_xaxes(tickvals=ticks, ticktext=[_day(history.visits[places[x]]) for x in ticks], tickangle=0)
-    figure.update_xaxes(ticklabeloverflow="allow", zeroline=False, range=[-0.6, len(places) - 0.4], showgrid=False)
+    figure = lay_out(
+        [*traces, *marks],
+        "",
+        "step latency (ms)",
+        xaxis={
+            "tickvals": ticks,
+            "ticktext": [_day(history.visits[places[x]]) for x in ticks],
+            "tickangle": 0,
+            "ticklabeloverflow": "allow",
+            "zeroline": False,
+            "range": [-0.6, len(places) - 0.4],
+            "showgrid": False,
+        },
+        yaxis={"range": _range(drawn)},
+        **of_machine,
+    )
     return Panel(title, figure, 340 + 20 * min(len(group), MOST_LINES), wide=len(places) > 60)
 
 
@@ -59,19 +69,17 @@ def _range(group: Sequence[Series]) -> list[float]:
     return [low - room, high + room + (high - low + 2 * room) * _HEADROOM]
 
 
-def _line(
-    figure: go.Figure, history: History, series: Series, at: dict[int, int], line: dict[str, Any], symbol: str
-) -> None:
+def _line(history: History, series: Series, at: dict[int, int], line: dict[str, Any], symbol: str) -> Iterator[Trace]:
     """The numbers, the levels and the change points of a case, under one name in the legend."""
     points = [point for point in series.points if point.number_s is not None]
     colour = line["color"]
-    style = {"name": plain(_name(series)), "legendgroup": series.case.id}
+    style = {"type": "scatter", "name": plain(_name(series)), "legendgroup": series.case.id}
     marker = {"color": colour, "symbol": symbol, "size": 7}
     numbers = [(point.number_s or 0.0) * 1e3 for point in points]
-    figure.add_scatter(
-        x=[at[point.visit] for point in points],
-        y=numbers,
-        error_y={
+    yield {
+        "x": [at[point.visit] for point in points],
+        "y": numbers,
+        "error_y": {
             "type": "data",
             "symmetric": False,
             "array": _beyond((point.number_s, point.high_s) for point in points),
@@ -80,13 +88,13 @@ def _line(
             "width": 0,
         },
         # Without levels nothing else would lead the eye.
-        mode="lines+markers" if series.why_not is not None else "markers",
-        line=line | {"width": 1},
-        marker=marker,
-        customdata=[_visit(history.visits[point.visit]) for point in points],
-        hovertemplate="%{customdata}: %{y:.3~f} ms<extra>%{fullData.name}</extra>",
+        "mode": "lines+markers" if series.why_not is not None else "markers",
+        "line": line | {"width": 1},
+        "marker": marker,
+        "customdata": [_visit(history.visits[point.visit]) for point in points],
+        "hovertemplate": "%{customdata}: %{y:.3~f} ms<extra>%{fullData.name}</extra>",
         **style,
-    )
+    }
     starts = {shift.visit for shift in series.shifts}
     x: list[float | None] = []
     y: list[float | None] = []
@@ -98,49 +106,54 @@ def _line(
             y.append(None)
         x.append(at[point.visit])
         y.append(point.level_s * 1e3)
-    figure.add_scatter(x=x, y=y, mode="lines", line=line | {"width": 2}, hoverinfo="skip", showlegend=False, **style)
+    unnamed = style | {"showlegend": False}
+    yield {"x": x, "y": y, "mode": "lines", "line": line | {"width": 2}, "hoverinfo": "skip", **unnamed}
     if series.shifts:
-        figure.add_scatter(
-            x=[at[shift.visit] for shift in series.shifts],
-            y=[shift.after_s * 1e3 for shift in series.shifts],
-            mode="markers",
-            marker={"color": colour, "symbol": "diamond", "size": 13, "line": {"width": 1.5, "color": _GREY}},
-            customdata=[
+        yield {
+            "x": [at[shift.visit] for shift in series.shifts],
+            "y": [shift.after_s * 1e3 for shift in series.shifts],
+            "mode": "markers",
+            "marker": {"color": colour, "symbol": "diamond", "size": 13, "line": {"width": 1.5, "color": _GREY}},
+            "customdata": [
                 f"{format.signed(shift.change)} since {_visit(history.visits[shift.visit])}<br>{_said(shift.changed)}"
                 for shift in series.shifts
             ],
-            hovertemplate="%{customdata}<extra>%{fullData.name}</extra>",
-            showlegend=False,
-            **style,
-        )
+            "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>",
+            **unnamed,
+        }
 
 
-def _machine(figure: go.Figure, history: History, places: Sequence[int]) -> None:
-    """A dotted line before each session that ran on something else than the one before, the commit apart."""
+def _machine(history: History, places: Sequence[int]) -> tuple[list[Trace], dict[str, Any]]:
+    """A dotted line before each session that ran on something else than the one before, the commit apart: marks and
+    what the layout has for them."""
     visits = [history.visits[place] for place in places]
     changed = [
         history.machine[place] if visit.session.judged else () for place, visit in zip(places, visits, strict=True)
     ]
     found = [(x, different) for x, different in enumerate(changed) if different]
-    for x, _ in found:
-        figure.add_shape(type="line", x0=x - 0.5, x1=x - 0.5, yref="paper", y0=0, y1=1, layer="below")
-    figure.update_shapes(line={"color": _GREY, "width": 1, "dash": "dot"})
-    if found:
+    if not found:
+        return [], {}
+    dotted = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+    dotted["line"] = {"color": _GREY, "width": 1, "dash": "dot"}
+    marks = {
+        "type": "scatter",
+        "x": [x - 0.5 for x, _ in found],
+        "y": [0.965 - 0.055 * (i % HEIGHTS) for i in range(len(found))],
+        "yaxis": "y2",
+        "mode": "markers+text" if len(found) <= MOST_NAMED else "markers",
+        "text": [plain(short(different[0].name, 16)) + (" …" if different[1:] else "") for _, different in found],
+        "textposition": ["middle left" if x > len(visits) / 2 else "middle right" for x, _ in found],
+        "textfont": {"size": 12},
+        "marker": {"color": _GREY, "symbol": "triangle-down", "size": 9},
+        "customdata": [f"{_visit(visits[x])}<br>{_said(different)}" for x, different in found],
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "showlegend": False,
+    }
+    return [marks], {
+        "shapes": [dotted | {"x0": x - 0.5, "x1": x - 0.5} for x, _ in found],
         # On an axis of its own, so that the marks stay on top however the numbers lie.
-        figure.add_scatter(
-            x=[x - 0.5 for x, _ in found],
-            y=[0.965 - 0.055 * (i % HEIGHTS) for i in range(len(found))],
-            yaxis="y2",
-            mode="markers+text" if len(found) <= MOST_NAMED else "markers",
-            text=[plain(short(different[0].name, 16)) + (" …" if different[1:] else "") for _, different in found],
-            textposition=["middle left" if x > len(visits) / 2 else "middle right" for x, _ in found],
-            textfont={"size": 12},
-            marker={"color": _GREY, "symbol": "triangle-down", "size": 9},
-            customdata=[f"{_visit(visits[x])}<br>{_said(different)}" for x, different in found],
-            hovertemplate="%{customdata}<extra></extra>",
-            showlegend=False,
-        )
-        figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
+        "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
+    }
 
 
 def _beyond(pairs: Iterable[tuple[float | None, float | None]]) -> list[float | None]:

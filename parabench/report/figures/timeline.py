@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.environment.nodes import spread_over_nodes
@@ -14,7 +13,7 @@ from parabench.analysis.step.timeline import Timeline
 from parabench.analysis.text import format
 from parabench.plan.collective_case import OPS
 from parabench.report.data.bars import PART
-from parabench.report.figures.figures import Panel, lay_out, listed, name_case, plain, short
+from parabench.report.figures.figures import Panel, Trace, lay_out, listed, name_case, plain, short
 from parabench.report.palette import colour_of
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import GB, MIB, WAIT
@@ -58,21 +57,23 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
     thick = 1.0 if rows == 1 else _THIN
     pitch = 1 + rows * thick + _GAP
     top = {rank: place * pitch for place, rank in enumerate(ranks)}
-    figure = go.Figure()
+    traces: list[Trace] = []
     spans = timeline.spans[timeline.spans["rank"].isin(ranks)]
     for name in (part.removesuffix("_s") for part in STEP_PARTS):
         colour, meaning = PART[f"{name}_s"]
-        _bars(figure, spans[spans["name"] == name], top, meaning, {"color": colour})
+        _bars(traces, spans[spans["name"] == name], top, meaning, {"color": colour})
     pattern = {"shape": "/", "size": 6, "solidity": 0.25, "fgcolor": "#333333", "bgcolor": "rgba(255,255,255,0.6)"}
-    _bars(figure, spans[spans["name"] == WAIT], top, "stands still", {"pattern": pattern})
+    _bars(traces, spans[spans["name"] == WAIT], top, "stands still", {"pattern": pattern})
     for op in dict.fromkeys(calls["op"]):
-        _calls(figure, calls[calls["op"] == op], top, thick, str(op))
-    _ready(figure, calls, top)
-    name_case(figure, label)
-    lay_out(figure, "since the first rank began the step (ms)", "")
+        _calls(traces, calls[calls["op"] == op], top, thick, str(op))
+    _ready(traces, calls, top)
+    name_case(traces, label)
     ends = [spans["end_s"].max(), (calls["start_s"] + calls["duration_s"]).max()]
     middle = 1 + (rows * thick - 1) / 2
-    figure.update_layout(
+    figure = lay_out(
+        traces,
+        "since the first rank began the step (ms)",
+        "",
         barmode="overlay",
         bargap=0,
         legend={"traceorder": "normal", "maxheight": _LEGEND_PX},
@@ -140,59 +141,71 @@ def _end(call: Mapping[Any, Any]) -> float:
 
 
 def _bars(
-    figure: go.Figure, spans: pd.DataFrame, top: Mapping[int, float], meaning: str, marker: dict[str, Any]
+    traces: list[Trace], spans: pd.DataFrame, top: Mapping[int, float], meaning: str, marker: dict[str, Any]
 ) -> None:
     if spans.empty:
         return
     lengths = spans["end_s"] - spans["start_s"]
-    figure.add_bar(
-        y=[top[rank] for rank in spans["rank"]],
-        x=listed(lengths * 1e3),
-        base=listed(spans["start_s"] * 1e3),
-        width=0.9,
-        orientation="h",
-        name=meaning,
-        marker={"line": {"width": 0}} | marker,
-        customdata=[
-            f"rank {rank}, {meaning}: {format.milliseconds(length)},<br>from {_moment(start)}"
-            for rank, length, start in zip(spans["rank"], lengths, spans["start_s"], strict=True)
-        ],
-        hovertemplate="%{customdata}<extra></extra>",
+    traces.append(
+        {
+            "type": "bar",
+            "y": [top[rank] for rank in spans["rank"]],
+            "x": listed(lengths * 1e3),
+            "base": listed(spans["start_s"] * 1e3),
+            "width": 0.9,
+            "orientation": "h",
+            "name": meaning,
+            "marker": {"line": {"width": 0}} | marker,
+            "customdata": [
+                f"rank {rank}, {meaning}: {format.milliseconds(length)},<br>from {_moment(start)}"
+                for rank, length, start in zip(spans["rank"], lengths, spans["start_s"], strict=True)
+            ],
+            "hovertemplate": "%{customdata}<extra></extra>",
+        }
     )
 
 
-def _calls(figure: go.Figure, calls: pd.DataFrame, top: Mapping[int, float], thick: float, op: str) -> None:
+def _calls(traces: list[Trace], calls: pd.DataFrame, top: Mapping[int, float], thick: float, op: str) -> None:
     """Bars of one operation's calls; a tick where it began, of those whose end nobody saw."""
     colour = colour_of(OP, op)
     timed = calls[calls["duration_s"].notna()]
     open_ended = calls[calls["duration_s"].isna()]
     if len(timed):
-        figure.add_bar(
-            y=_heights(timed, top, thick),
-            x=listed(timed["duration_s"] * 1e3),
-            base=listed(timed["start_s"] * 1e3),
-            width=0.86 * thick,
-            orientation="h",
-            name=plain(op),
-            marker={"color": colour, "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}},  # tells neighbours apart
-            text=[_said_inside(call) if call["alone"] else "" for call in timed.to_dict("records")],
-            textposition="inside",
-            insidetextanchor="start",
-            textangle=0,
-            customdata=[_hover(call) for call in timed.to_dict("records")],
-            hovertemplate="%{customdata}<extra></extra>",
+        rows = timed.to_dict("records")
+        traces.append(
+            {
+                "type": "bar",
+                "y": _heights(timed, top, thick),
+                "x": listed(timed["duration_s"] * 1e3),
+                "base": listed(timed["start_s"] * 1e3),
+                "width": 0.86 * thick,
+                "orientation": "h",
+                "name": plain(op),
+                # The line tells neighbours apart.
+                "marker": {"color": colour, "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}},
+                "text": [_said_inside(call) if call["alone"] else "" for call in rows],
+                "textposition": "inside",
+                "insidetextanchor": "start",
+                "textangle": 0,
+                "customdata": [_hover(call) for call in rows],
+                "hovertemplate": "%{customdata}<extra></extra>",
+            }
         )
     if len(open_ended):
-        figure.add_scatter(
-            y=_heights(open_ended, top, thick),
-            x=[1e3 * _begin(call) for call in open_ended.to_dict("records")],
-            mode="markers",
-            name="end unknown",
-            legendgroup="end unknown",
-            showlegend=not any(trace.name == "end unknown" for trace in figure.data),
-            marker={"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": colour}},
-            customdata=[_hover(call) for call in open_ended.to_dict("records")],
-            hovertemplate="%{customdata}<extra></extra>",
+        rows = open_ended.to_dict("records")
+        traces.append(
+            {
+                "type": "scatter",
+                "y": _heights(open_ended, top, thick),
+                "x": [1e3 * _begin(call) for call in rows],
+                "mode": "markers",
+                "name": "end unknown",
+                "legendgroup": "end unknown",
+                "showlegend": not any(trace["name"] == "end unknown" for trace in traces),
+                "marker": {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": colour}},
+                "customdata": [_hover(call) for call in rows],
+                "hovertemplate": "%{customdata}<extra></extra>",
+            }
         )
 
 
@@ -200,21 +213,24 @@ def _heights(calls: pd.DataFrame, top: Mapping[int, float], thick: float) -> lis
     return [top[rank] + 0.5 + thick * (row + 0.5) for rank, row in zip(calls["rank"], calls["row"], strict=True)]
 
 
-def _ready(figure: go.Figure, calls: pd.DataFrame, top: Mapping[int, float]) -> None:
+def _ready(traces: list[Trace], calls: pd.DataFrame, top: Mapping[int, float]) -> None:
     known = calls[calls["ready_s"].notna()]
     if known.empty:
         return
-    figure.add_scatter(
-        y=[top[rank] + 0.5 for rank in known["rank"]],
-        x=listed(known["ready_s"] * 1e3),
-        mode="markers",
-        name="bucket ready",
-        marker=READY,
-        customdata=[
-            f"rank {rank}: bucket {bucket:.0f} is ready,<br>its last gradient came at {_moment(at)}"
-            for rank, bucket, at in zip(known["rank"], known["bucket"], known["ready_s"], strict=True)
-        ],
-        hovertemplate="%{customdata}<extra></extra>",
+    traces.append(
+        {
+            "type": "scatter",
+            "y": [top[rank] + 0.5 for rank in known["rank"]],
+            "x": listed(known["ready_s"] * 1e3),
+            "mode": "markers",
+            "name": "bucket ready",
+            "marker": READY,
+            "customdata": [
+                f"rank {rank}: bucket {bucket:.0f} is ready,<br>its last gradient came at {_moment(at)}"
+                for rank, bucket, at in zip(known["rank"], known["bucket"], known["ready_s"], strict=True)
+            ],
+            "hovertemplate": "%{customdata}<extra></extra>",
+        }
     )
 
 
