@@ -238,13 +238,17 @@ def used_devices(size: int) -> list[Used]:
     first, and then every visible device is taken for used.
     """
     visible = visible_devices()
-    handles = {index: pynvml.nvmlDeviceGetHandleByIndex(index) for index in visible}
-    names = {pynvml.nvmlDeviceGetName(handle) for handle in handles.values()}
+    names = {pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in visible}
     if len(names) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         used = set(visible)
     else:
         used = {visible[rank % len(visible)] for rank in range(size)} if visible else set()
-    return [Used(index, address_of(handles[index])) for index in sorted(used)]
+    return devices_at(sorted(used))
+
+
+def devices_at(indices: Iterable[int]) -> list[Used]:
+    """The devices of those numbers, with their addresses."""
+    return [Used(index, address_of(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in indices]
 
 
 def address_of(handle: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 
 from parabench.machine import nvml
-from parabench.probes.sampler import RankPids, Reasons, Watched
+from parabench.probes.sampler import RankPids, Source, Watched
 from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")
@@ -30,7 +30,7 @@ HIDDEN = "NVML shows this process no such device"
 WRAPPED = "the counter began anew"
 
 
-class Devices:
+class Devices(Source):
     """All readings of the devices that `used` names once NVML is there. Raises nothing for a device that fails: its
     values are null, each with its reason once, until the reason changes."""
 
@@ -44,15 +44,11 @@ class Devices:
         *,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.samples: list[DeviceSample] = []
-        self._began_s = began_s
-        self._clock = clock
-        self._pids = pids
+        super().__init__(began_s, pids, clock=clock)
         self._used = used
         self._nvml = ExitStack()
         self._devices: list[_Device] = []
         self._a_rank_was_listed = False
-        self._ticks = 0
 
     @classmethod
     def of(cls, watched: Watched) -> Devices | None:
@@ -61,17 +57,15 @@ class Devices:
     def start(self) -> None:
         """Find the devices. Raises pynvml.NVMLError where there is no NVML."""
         self._nvml.enter_context(nvml.session())
-        self._devices = [_Device(one, self.samples) for one in self._used()]
+        self._devices = [_Device(one, self) for one in self._used()]
 
     def tick(self) -> None:
         ranks = {pid: rank for rank, pid in self._pids.look().items()}
         for device in self._devices:
             for reading in nvml.READINGS:
                 if self._ticks % reading.every == 0:
-                    device.at(self._clock() - self._began_s)
                     device.read(reading)
             if self._ticks % nvml.SELDOM == 0:
-                device.at(self._clock() - self._began_s)
                 self._read_processes(device, ranks)
         self._ticks += 1
 
@@ -80,7 +74,6 @@ class Devices:
         for device in self._devices:
             for reading in nvml.READINGS:
                 if reading.every > 1:
-                    device.at(self._clock() - self._began_s)
                     device.read(reading)
         self._nvml.close()
 
@@ -116,21 +109,15 @@ def _name(pid: int) -> str | None:
 
 
 class _Device:
-    """One device: what of it is worth asking, and which reasons were told."""
+    """One device, and what of it is worth asking; its rows are kept by `source`."""
 
-    def __init__(self, used: nvml.Used, samples: list[DeviceSample]) -> None:
-        self._used = used
-        self._samples = samples
+    def __init__(self, used: nvml.Used, source: Source) -> None:
+        self._used, self._source = used, source
         self._handle: Any = None
         self._mig = False
         self._t_s = 0.0
         self._asks: dict[tuple[str, ...], tuple[Callable[[Any], Any], ...]] = {}
-        self._reasons = Reasons()
         self._counted: dict[tuple[str, ...], tuple[float, nvml.Counts]] = {}
-
-    def at(self, t_s: float) -> None:
-        """What is read now is of this moment."""
-        self._t_s = t_s
 
     def read(self, reading: nvml.Reading) -> None:
         """One reading, as rows."""
@@ -161,6 +148,7 @@ class _Device:
 
         What is not supported, or not permitted, is not asked again.
         """
+        self._t_s = self._source.now_s()
         left = self._asks.setdefault(metrics, asks)
         reason = None
         while left:
@@ -184,34 +172,23 @@ class _Device:
         return None
 
     def tell(self, metric: str, value: float | None, reason: str | None = None, *, rank: int | None = None) -> None:
-        """One row; of a value that cannot be read only when the reason is new."""
-        if self._reasons.worth_a_row((metric, rank), reason):
-            self._samples.append(DeviceSample(self._used.number, self._t_s, metric, value, rank, reason))
+        """One row, of the moment of the last question."""
+        self._source.keep(DeviceSample(self._used.number, self._t_s, metric, value, rank, reason))
 
 
 def unreadable_metrics() -> tuple[list[tuple[int, dict[str, str]]], str | None]:
     """What cannot be read here now, for a doctor: [(device, {metric: why not})] of the devices that CUDA sees, and why
     there is none."""
-    devices, reason = nvml.asked(lambda: [(index, _unread(index)) for index in nvml.visible_devices()])
+    devices, reason = nvml.asked(
+        lambda: [(one.number, _unread(one)) for one in nvml.devices_at(nvml.visible_devices())]
+    )
     return devices or [], reason
 
 
-def _unread(index: int) -> dict[str, str]:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    mig = nvml.mig_is_on(handle)
-    reasons: dict[str, str] = {}
-    questions: Iterable[tuple[tuple[str, ...], tuple[Callable[[Any], object], ...]]] = (
-        *((reading.metrics, reading.asks) for reading in nvml.READINGS),
-        (FOREIGN, (nvml.processes,)),
-    )
-    for metrics, asks in questions:
-        for ask in asks:
-            try:
-                ask(handle)
-            except (pynvml.NVMLError, AttributeError, KeyError) as error:
-                why = nvml.reason_of(error, mig=mig)
-            else:
-                break
-        else:
-            reasons |= dict.fromkeys(metrics, why)
-    return reasons
+def _unread(used: nvml.Used) -> dict[str, str]:
+    source = Source(perf_counter(), RankPids(Path(), ()))
+    device = _Device(used, source)
+    for reading in nvml.READINGS:
+        device.ask(reading.metrics, reading.asks)
+    device.ask(FOREIGN, (nvml.processes,))
+    return {row.metric: row.reason for row in source.samples}

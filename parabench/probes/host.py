@@ -10,7 +10,7 @@ from time import perf_counter
 
 import psutil
 
-from parabench.probes.sampler import RankPids, Reasons, Watched
+from parabench.probes.sampler import RankPids, Source, Watched
 from parabench.store.record import HostSample
 
 # Which processes are ours is looked up once in so many readings: it costs more than a reading.
@@ -20,19 +20,14 @@ ENDED = "the process has ended"
 UNCOUNTED = "the kernel counts no CPU time of the host"
 
 
-class Host:
+class Host(Source):
     """The resident set of each rank, and the share of the host's CPU time that neither the driver nor what it started
     used since the reading before."""
 
     name = "host"
 
     def __init__(self, began_s: float, pids: RankPids, *, clock: Callable[[], float] = perf_counter) -> None:
-        self.samples: list[HostSample] = []
-        self._began_s = began_s
-        self._clock = clock
-        self._pids = pids
-        self._reasons = Reasons()
-        self._ticks = 0
+        super().__init__(began_s, pids, clock=clock)
         self._processes: dict[int, psutil.Process] = {}
         self._spent: dict[int, float] = {}  # CPU seconds of each process of ours, since `start`
         self._before: dict[int, float] = {}
@@ -55,20 +50,15 @@ class Host:
             self._read(None, "other_cpu_share", self._other_share)
         self._ticks += 1
 
-    def stop(self) -> None:
-        """Nothing is left to be done."""
-
     def _read(self, rank: int | None, metric: str, ask: Callable[[], float]) -> None:
-        """One row; of a value that cannot be read only when the reason is new."""
-        t_s, value, reason = self._clock() - self._began_s, None, None
+        t_s, value, reason = self.now_s(), None, None
         try:
             value = ask()
         except psutil.NoSuchProcess:
             reason = ENDED
         except (psutil.Error, OSError, ValueError, ArithmeticError) as error:
             reason = str(error) or type(error).__name__
-        if self._reasons.worth_a_row((rank, metric), reason):
-            self.samples.append(HostSample(rank, t_s, metric, value, reason))
+        self.keep(HostSample(rank, t_s, metric, value, reason))
 
     def _process(self, pid: int) -> psutil.Process:
         if pid not in self._processes:

@@ -9,12 +9,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from parabench.store.record import DeviceSample, HostSample
 
 if TYPE_CHECKING:
     from parabench.machine.nvml import Used
@@ -25,17 +27,6 @@ PERIOD_S = 0.1
 
 # A library that hangs (a device that fell off the bus) is left behind after this.
 PATIENCE_S = 1.0
-
-
-class Source(Protocol):
-    """Something to read. `name` is what a report calls it; what it reads it keeps, as rows of a table of the store."""
-
-    name: str
-    samples: list[Any]
-
-    def start(self) -> None: ...
-    def tick(self) -> None: ...
-    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +40,35 @@ class Watched:
     devices: Callable[[], Sequence[Used]] | None = None
 
 
-class Reasons:
-    """Why what was asked for could not be read: each reason is told once, until it changes."""
+class Source:
+    """Something to read. `name` is what a report calls it; what it reads it keeps, as rows of a table of the store."""
 
-    def __init__(self) -> None:
-        self._told: dict[Hashable, str] = {}
+    name: str
 
-    def worth_a_row(self, what: Hashable, reason: str | None) -> bool:
-        """Whether a reading is to be kept: a value always (`reason` is None), a null when its reason is new."""
-        if reason is None:
+    def __init__(self, began_s: float, pids: RankPids, *, clock: Callable[[], float] = perf_counter) -> None:
+        self.samples: list[Any] = []
+        self._began_s, self._pids, self._clock = began_s, pids, clock
+        self._ticks = 0
+        self._told: dict[tuple[Any, ...], str] = {}
+
+    def start(self) -> None: ...
+    def tick(self) -> None: ...
+    def stop(self) -> None: ...
+
+    def now_s(self) -> float:
+        """Seconds since the ranks began."""
+        return self._clock() - self._began_s
+
+    def keep(self, sample: HostSample | DeviceSample) -> None:
+        """Keep a row: a value always, a null only when its reason is new."""
+        what = sample._replace(t_s=0.0, value=None, reason=None)
+        if sample.reason is None:
             self._told.pop(what, None)
-            return True
-        known = self._told.get(what) == reason
-        self._told[what] = reason
-        return not known
+        elif self._told.get(what) == sample.reason:
+            return
+        else:
+            self._told[what] = sample.reason
+        self.samples.append(sample)
 
 
 class Stop(Protocol):
