@@ -157,6 +157,6 @@ def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
         of.sampler = {"period_s": 0.1, "ticks": 9, "missed": 0, "cpu_s": 0.25, "unread": unread}
         return of
 
-    (node,) = group_by_node({0: part(0, 10.0), 1: part(1, 10.5, nvml="gone"), 2: silent(2, 2)}, 3)
+    (node,) = group_by_node([part(0, 10.0), part(1, 10.5, nvml="gone"), silent(2, 2)], 3)
     assert [(one.device, one.t_s) for one in node.device_samples] == [(0, 1.0), (1, 1.5)]
     assert (node.sampler["cpu_s"], node.sampler["unread"]) == (0.5, {"nvml": "gone"})

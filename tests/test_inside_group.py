@@ -458,7 +458,7 @@ def part(rank: int, **result: Any) -> NodeResult:
 
 
 def test_parts_of_ranks_become_parts_of_nodes():
-    first, second = group_by_node({3: part(3), 0: part(0), 2: part(2), 1: part(1)}, 2)
+    first, second = group_by_node([part(rank) for rank in range(4)], 2)
     assert (first.node, list(first.ranks), first.began_s, first.outcome) == (0, [0, 1], 10.0, ProcessOutcome(ok=True))
     assert (second.node, list(second.ranks), second.host) == (1, [2, 3], "host1")
     assert diagnose([first, second], str, 60.0) == (Status.OK, None)
@@ -467,7 +467,7 @@ def test_parts_of_ranks_become_parts_of_nodes():
 def test_the_rank_that_said_nothing_is_the_cause():
     echo = RankError(1.0, "RuntimeError: Connection closed by peer", "", False)
     gone = silent(1, 1)
-    nodes = group_by_node({0: part(0, error=echo), 1: gone}, 2)
+    nodes = group_by_node([part(0, error=echo), gone], 2)
     assert nodes[0].tails == ["tail 0", ""]
     status, failure = diagnose(nodes, str, 60.0)
     assert status is Status.CRASHED

@@ -58,10 +58,12 @@ class Coordinator(OneMachine):
         self._next = 0
         self._lines: list[str] = []
         self._stopped: tuple[int, str] | None = None
-        # Of the launch that runs: how this node sees it, how many members take part, and who of them is lost.
+        # Of the launch that runs: how this node sees it, how many members take part, who of them is lost, and what each
+        # saw that has handed it over.
         self._context: LaunchContext | None = None
         self._members = 0
         self._missed: set[int] = set()
+        self._results: dict[int, NodeResult] = {}
         self._heartbeat = Heartbeat(store.client(), self._beat, timeout_s=DEAD_AFTER_S)
 
     @property
@@ -127,32 +129,39 @@ class Coordinator(OneMachine):
 
         Raises NodeGone when a node does not come (back), Interrupted when any is asked to stop.
         """
-        results: dict[int, NodeResult] = {}
-        with self.launching(spec, workload.ranks(spec)) as context:
+        with self._launching(spec, workload) as context:
             deadline = time.monotonic() + spec.deadline_s
-            results[0] = run_on_node(spec, workload, context)
-            self.collect(spec, workload, context, results, deadline)
-        for node in range(1, spec.nodes):
-            if node not in results:
-                ranks = range(node * spec.ranks_per_node, (node + 1) * spec.ranks_per_node)
-                ran = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-                host = self._membership.participants[node].host
-                lost = f"node {node} ({host}), which ran {ran}, was lost: no sign of life for {DEAD_AFTER_S:g} s"
-                nothing, report_type = workload.marks(spec), workload.report_type
-                results[node] = NodeResult.silent(node, host, ranks, nothing, report_type, lost=lost)
-        return [result for _, result in sorted(results.items())]
+            self._results[0] = self.run_here(spec, workload, context)
+            self._collect(spec, workload, context, deadline)
+        return self.results(spec, workload)
+
+    def run_here(self, spec: LaunchSpec, workload: Workload, context: LaunchContext) -> NodeResult:
+        """Member 0's own part in a launch."""
+        return run_on_node(spec, workload, context)
+
+    def results(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
+        """What each member saw of the launch, in their order, or that it handed over nothing."""
+        return [self._results.get(each) or self.silent(each, spec, workload) for each in range(self.members_of(spec))]
+
+    def silent(self, number: int, spec: LaunchSpec, workload: Workload) -> NodeResult:
+        """What there is of a member that handed over nothing."""
+        host = self._membership.participants[number].host
+        ranks = range(number * spec.ranks_per_node, (number + 1) * spec.ranks_per_node)
+        ran = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        lost = f"node {number} ({host}), which ran {ran}, was lost: no sign of life for {DEAD_AFTER_S:g} s"
+        return NodeResult.silent(number, host, ranks, workload.marks(spec), workload.report_type, lost=lost)
 
     @contextmanager
-    def launching(self, spec: LaunchSpec, local_world_size: int) -> Iterator[LaunchContext]:
+    def _launching(self, spec: LaunchSpec, workload: Workload) -> Iterator[LaunchContext]:
         """Give `spec` to the members that it needs, and wait for those that are not there; this one's view of it."""
         members, number = self.members_of(spec), self._next
         self.wait_for(members)
-        context = LaunchContext(local_world_size=local_world_size)
+        context = LaunchContext(local_world_size=workload.ranks(spec))
         if members > 1:
             self._next += 1
             context = self._store.context(spec, number, 0, tell=partial(self._abort, number))
         # Before the spec is out: a member may be lost as soon as it has it.
-        self._members, self._context = members, context
+        self._members, self._context, self._results = members, context, {}
         try:
             if members > 1:
                 self._publish(number, {"launch": spec.to_dict()})
@@ -165,18 +174,11 @@ class Coordinator(OneMachine):
         finally:
             self._context, self._members, self._missed = None, 0, set()
 
-    def collect(
-        self,
-        spec: LaunchSpec,
-        workload: Workload,
-        context: LaunchContext,
-        results: dict[int, NodeResult],
-        deadline: float,
-    ) -> None:
-        """Add what the other members of the launch saw to `results`, by their numbers; nothing of who is lost, or has
-        handed over nothing `hand_over_s` after the launch was aborted, as it is at its deadline."""
+    def _collect(self, spec: LaunchSpec, workload: Workload, context: LaunchContext, deadline: float) -> None:
+        """Take what the other members of the launch saw; nothing of who is lost, or has handed over nothing
+        `hand_over_s` after the launch was aborted, as it is at its deadline."""
         ended = math.inf
-        while left := self.collect_now(spec, workload, results):
+        while left := self.collect_now(spec, workload):
             self.check_stop()
             now = time.monotonic()
             if now > deadline and context.abort.reason is None:
@@ -188,13 +190,13 @@ class Coordinator(OneMachine):
                 return
             time.sleep(LOOK_S)
 
-    def collect_now(self, spec: LaunchSpec, workload: Workload, results: dict[int, NodeResult]) -> list[int]:
-        """Add what has arrived; of whom nothing has."""
+    def collect_now(self, spec: LaunchSpec, workload: Workload) -> list[int]:
+        """Take what has arrived; of whom nothing has."""
         for number in range(1, self.members_of(spec)):
             key = f"launch/{self._next - 1}/result/{number}"
-            if number not in results and self._client.has(key):
-                results[number] = NodeResult.from_dict(self._client.pop_blob(key), workload.report_type)
-        return [number for number in range(1, self.members_of(spec)) if number not in results]
+            if number not in self._results and self._client.has(key):
+                self._results[number] = NodeResult.from_dict(self._client.pop_blob(key), workload.report_type)
+        return [number for number in range(1, self.members_of(spec)) if number not in self._results]
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
         def keep_and_tell(launch: Launch) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import platform
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,13 @@ TABLES: dict[str, Mapping[str, Entry]] = {"strategy": STRATEGIES, "algorithm": A
 SHOWN = 12
 
 ABSENT = "is not here"
+
+
+def facts_of(options: Sequence[str], suite: Path | None, **more: str) -> dict[str, str | None]:
+    """{what: how it is here} of everything that must be equal on all nodes: the software, the file of the `suite`, the
+    `options` that decide what is measured, as they are typed, and `more`."""
+    file = {f"suite file {suite.name}": of_file(suite)} if suite else {}
+    return {**software(), **more, **file, "options": shlex.join(options) or None}
 
 
 def software() -> dict[str, str | None]:

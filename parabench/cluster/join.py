@@ -3,7 +3,6 @@ right, so that wrong input is said at once."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,11 +31,15 @@ def join_cluster(
         return OneMachine()
     from parabench.cluster.agent import NodeAgent
     from parabench.cluster.coordinator import Coordinator
+    from parabench.cluster.fingerprint import facts_of
     from parabench.cluster.shared_store import open_store
     from parabench.launch.processes import start_launching
 
     network.check(topology)
-    facts, has = facts_of(topology, options, suite, machine), environment(machine)
+    ranks = {"--nnodes": topology.nodes, "--nproc-per-node": topology.ranks_per_node}
+    ranks["CUDA devices for its ranks"] = min(len(machine.gpus), topology.ranks_per_node)
+    facts = facts_of(options, suite, **{name: str(count) for name, count in ranks.items()})
+    has = environment(machine)
     start_launching()
     store = open_store(topology, log)
     if store is not None:
@@ -47,17 +50,3 @@ def join_cluster(
     except Interrupted as stop:
         log(f"stopped by {stop}")
         return STOPPED
-
-
-def facts_of(topology: Topology, options: Sequence[str], suite: Path | None, machine: Machine) -> dict[str, str | None]:
-    """{what: how it is here} of everything that must be equal on all nodes."""
-    from parabench.cluster import fingerprint
-
-    return {
-        **fingerprint.software(),
-        "--nnodes": str(topology.nodes),
-        "--nproc-per-node": str(topology.ranks_per_node),
-        **({f"suite file {suite.name}": fingerprint.of_file(suite)} if suite else {}),
-        "CUDA devices for its ranks": str(min(len(machine.gpus), topology.ranks_per_node)),
-        "options": shlex.join(options) or None,
-    }

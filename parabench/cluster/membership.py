@@ -105,10 +105,13 @@ class Membership:
 
     def number_of(self, join_id: int) -> int | None:
         """The number of a member; None of a stranger, which of ranks that one launcher started is none."""
-        known = {each.join_id: number for number, each in self.participants.items()}
-        if self._unit == "rank":
-            known |= {each.join_id: each.number for each in self.wait_list if each.number}
-        return known.get(join_id)
+        claimed = self.claimed() if self._unit == "rank" else {}
+        known = [*self.participants.items(), *claimed.items()]
+        return next((number for number, each in known if each.join_id == join_id), None)
+
+    def claimed(self) -> dict[int, Member]:
+        """Who waits and claims a number, by that, in their order."""
+        return dict(sorted({each.number: each for each in self.wait_list if each.number}.items()))
 
     def answer(self, next_launch: int) -> None:
         """Admit or reject who waits. Who may be a member that was lost a moment ago waits until that is sure.

@@ -7,11 +7,14 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psutil
 
-from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
+
+if TYPE_CHECKING:  # it asks Slurm, which asks here
+    from parabench.cluster.topology import Topology
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 LOOPBACK = "lo"
@@ -58,7 +61,7 @@ def addresses_of(host: str) -> list[str]:
 def is_ours(host: str) -> bool:
     """Whether the name leads to this host."""
     own = own_addresses()
-    return any(address in own or _is_loopback(address) for address in addresses_of(host))
+    return any(address in own or is_loopback(address) for address in addresses_of(host))
 
 
 def check(topology: Topology) -> None:
@@ -80,10 +83,10 @@ def listen_route(topology: Topology) -> Route:
     for host in filter(None, (topology.local_addr, topology.host)):
         found = addresses_of(host)
         # Debian gives a host's own name 127.0.1.1, where no other node finds it.
-        far = [address for address in found if address in own and not _is_loopback(address)]
+        far = [address for address in found if address in own and not is_loopback(address)]
         if far:
             return Route(far[0], own[far[0]])
-        if found and (host == "localhost" or _is_loopback(host)):
+        if found and (host == "localhost" or is_loopback(host)):
             return Route(found[0], LOOPBACK)
     return Route("0.0.0.0", None)
 
@@ -100,10 +103,11 @@ def route_to(topology: Topology, address: str) -> Route:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((address, topology.port))  # sends nothing: the kernel only looks up the way
         mine = str(probe.getsockname()[0])
-    return Route(mine, LOOPBACK if _is_loopback(mine) else own.get(mine))
+    return Route(mine, LOOPBACK if is_loopback(mine) else own.get(mine))
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Whether nobody but this host reaches what listens there; a name is no address."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

@@ -12,12 +12,11 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from parabench.cluster.network import addresses_of, is_loopback
 from parabench.errors import UsageError
 
 # Below the ports that Linux gives to whoever connects (from 32768 on), so that none is taken by chance.
@@ -46,7 +45,19 @@ class SlurmStep:
         """A name or address of the step's first node, as the network or Slurm knows it when asked. One that leads to
         loopback is the last choice: where /etc/hosts has a host's own name as 127.0.1.1, nobody else would reach what
         that host opens there. Raises UsageError where none is known."""
-        return _endpoint_host(self.environ)
+        known = []
+        for host in _hosts(self.environ):
+            addresses = addresses_of(host)
+            if not all(is_loopback(address) for address in addresses):
+                return host
+            known += [host] if addresses else []
+        if known:
+            return known[0]
+        name = first_host(self.environ["SLURM_STEP_NODELIST"])
+        raise UsageError(
+            f"node {name!r}, the first of this Slurm step, has no address that this node knows; "
+            "give one with --rdzv-endpoint HOST:PORT on every node"
+        )
 
 
 def step_of(environ: Mapping[str, str]) -> SlurmStep | None:
@@ -81,22 +92,6 @@ def first_host(nodelist: str) -> str:
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0])
 
 
-def _endpoint_host(environ: Mapping[str, str]) -> str:
-    known = []
-    for host in _hosts(environ):
-        addresses = _addresses_of(host)
-        if any(not address.is_loopback for address in addresses):
-            return host
-        known += [host] if addresses else []
-    if known:
-        return known[0]
-    name = first_host(environ["SLURM_STEP_NODELIST"])
-    raise UsageError(
-        f"node {name!r}, the first of this Slurm step, has no address that this node knows; "
-        "give one with --rdzv-endpoint HOST:PORT on every node"
-    )
-
-
 def _hosts(environ: Mapping[str, str]) -> Iterator[str]:
     """What may lead to the step's first node, the best first."""
     name = first_host(environ["SLURM_STEP_NODELIST"])
@@ -118,11 +113,3 @@ def _slurms_address(name: str) -> str | None:
         return None
     found = re.search(r"\bNodeAddr=(\S+)", said)
     return found[1] if found else None
-
-
-def _addresses_of(host: str) -> list[IPv4Address | IPv6Address]:
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return [ip_address(str(entry[4][0])) for entry in found]

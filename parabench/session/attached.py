@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
 
 from parabench.analysis.text import format
-from parabench.cluster import fingerprint
 from parabench.cluster.attached.agent import RankAgent
 from parabench.cluster.attached.coordinator import RankCoordinator
 from parabench.cluster.attached.environment import ProcessEnvironment, group_of
 from parabench.cluster.attached.hosts import machine_of, of_this
 from parabench.cluster.attached.join import join_group
+from parabench.cluster.fingerprint import facts_of
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import UsageError
 from parabench.files import remove_abandoned
@@ -23,7 +22,7 @@ from parabench.launch.store_client import StoreLost
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Skipped, TrainingPlan
-from parabench.plan.suite import Suite, load_suite, parse_axis
+from parabench.plan.suite import load_suite, parse_axis
 from parabench.session.conclude import conclude
 from parabench.session.progress import logger
 from parabench.session.request import TrainingRequest, plan_training
@@ -47,7 +46,7 @@ def run_worker(request: TrainingRequest, console: Console) -> tuple[int, bool]:
     if group.local_rank == 0:
         remove_abandoned()  # of ranks that were killed
     shared = join_group(group, log)
-    facts, about = facts_of(suite, request.words()), of_this(group, machine)
+    facts, about = facts_of(request.words(), suite.path), of_this(group, machine)
     if group.rank:
         # Of a host's ranks only the first tells of the host.
         agent = RankAgent(group, {} if group.local_rank else facts, about, request.out / TRACES)
@@ -71,14 +70,6 @@ def run_worker(request: TrainingRequest, console: Console) -> tuple[int, bool]:
         log(f"the session ends here: {why}; every finished launch is kept")
         return NOT_OK, False
     return code, lead.sane
-
-
-def facts_of(suite: Suite, options: Sequence[str]) -> dict[str, str | None]:
-    """{what: how it is here} of everything that must be equal on all hosts."""
-    return fingerprint.software() | {
-        f"suite file {suite.path.name}": fingerprint.of_file(suite.path),
-        "options": shlex.join(options) or None,
-    }
 
 
 def fitting(plan: TrainingPlan, group: ProcessEnvironment) -> TrainingPlan:

@@ -15,11 +15,11 @@ from parabench.cluster.attached.join import BEGIN_S, FIRST_S, topology_of_group
 from parabench.cluster.attached.monitor import HostMonitor
 from parabench.cluster.coordinator import LOOK_S, Coordinator
 from parabench.cluster.fingerprint import user_code
-from parabench.cluster.membership import Member
 from parabench.cluster.shared_store import SharedStore
 from parabench.cluster.waiting import Waiting, numbered
 from parabench.errors import NodeGone, UsageError
 from parabench.launch.processes import ProcessOutcome
+from parabench.launch.rendezvous import LaunchContext
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import Workload
@@ -74,11 +74,10 @@ class RankCoordinator(Coordinator):
         """What every rank of this host says of itself, in their order. Raises UsageError when any rank does not come or
         has other software or another suite, Interrupted when any is asked to stop."""
         size, where = self._size, f"{self._group.address} port {self._group.port}"
-        came: dict[int, Member] = {}
 
         def missing() -> list[int]:
             self._membership.take_requests()
-            came.update({each.number: each for each in self._membership.wait_list if each.number})
+            came = self._membership.claimed()
             return [rank for rank in range(1, size) if rank not in came]
 
         waiting = Waiting(self._log, BEGIN_S, FIRST_S)
@@ -88,8 +87,9 @@ class RankCoordinator(Coordinator):
             )
         if left:
             raise UsageError(f"{numbered('rank', left)} of {size} did not come within {BEGIN_S:g} s; start all of them")
-        self._membership.are_alike(dict(sorted(came.items())))
-        said, of_each = [self._about, *(came[rank].about for rank in range(1, size))], self._group.local_size
+        came = self._membership.claimed()
+        self._membership.are_alike(came)
+        said, of_each = [self._about, *(each.about for each in came.values())], self._group.local_size
         self._hosts = [said[first : first + of_each] for first in range(0, size, of_each)]
         self._pids = [about["pid"] for about in said]
         self.environments, self.about = node_records(self._hosts), environment_of(self._hosts[0])
@@ -100,9 +100,9 @@ class RankCoordinator(Coordinator):
         has not the same of the user's own code."""
         monitored = [used for said in self._hosts for used in monitored_devices(said)]
         self._used, self._membership.code = monitored[0], user_code(cases)
-        ranks = {each.number: each for each in self._membership.wait_list if each.number}
+        ranks = self._membership.claimed()
         with stop_signals():
-            self._membership.are_alike(dict(sorted(ranks.items())))
+            self._membership.are_alike(ranks)
         for rank, each in ranks.items():
             devices = [astuple(used) for used in monitored[rank]]
             self._membership.admit(each, rank, 0, pids=self._pids, monitored=devices)
@@ -125,52 +125,46 @@ class RankCoordinator(Coordinator):
     # ---- launches
 
     def run(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
-        results: dict[int, NodeResult] = {}
-        with InProcessLaunch(spec, workload, self._group, self._monitor, self._used, self._pids) as here:
+        with InProcessLaunch(spec, workload, self._group, self._monitor, self._used, self._pids) as self._here:
             try:
-                with self.launching(spec, spec.ranks_per_node) as context:
-                    # Also of one rank alone: what is set stays in this process, and later launches meet other hosts.
-                    context = replace(context, environment=self._store.route.environment())
-                    deadline = time.monotonic() + spec.deadline_s
-                    results[0] = here.run(context, spec.deadline_s)
-                    self.collect(spec, workload, context, results, deadline)
+                results = super().run(spec, workload)
             except Interrupted as stop:
                 self.sane = False
-                if not self._is_echo(spec, workload, here, results):
+                if not self._is_echo(spec, workload):
                     raise
-                self.stop, results[0] = stop, here.result()
-        for rank in range(self.members_of(spec)):
-            if rank not in results:
-                host, node = self._membership.participants[rank].host, rank // spec.ranks_per_node
-                nothing, report_type = workload.marks(spec), workload.report_type
-                results[rank] = NodeResult.silent(node, host, range(rank, rank + 1), nothing, report_type, rank=rank)
+                self.stop, self._results[0] = stop, self._here.result()
+                results = self.results(spec, workload)
         # One rank alone that failed has left no other in the middle of anything.
-        alone = len(results) == 1 and here.over.is_set()
-        self.sane = self.sane and (alone or all(result.outcome.ok for result in results.values()))
+        alone = len(results) == 1 and self._here.over.is_set()
+        self.sane = self.sane and (alone or all(result.outcome.ok for result in results))
         return group_by_node(results, spec.ranks_per_node)
 
-    def _is_echo(
-        self, spec: LaunchSpec, workload: Workload, here: InProcessLaunch, results: dict[int, NodeResult]
-    ) -> bool:
+    def run_here(self, spec: LaunchSpec, workload: Workload, context: LaunchContext) -> NodeResult:
+        # Also of one rank alone: what is set stays in this process, and later launches meet other hosts.
+        return self._here.run(replace(context, environment=self._store.route.environment()), spec.deadline_s)
+
+    def silent(self, number: int, spec: LaunchSpec, workload: Workload) -> NodeResult:
+        host, node = self._membership.participants[number].host, number // spec.ranks_per_node
+        nothing, ranks = workload.marks(spec), range(number, number + 1)
+        return NodeResult.silent(node, host, ranks, nothing, workload.report_type, rank=number)
+
+    def _is_echo(self, spec: LaunchSpec, workload: Workload) -> bool:
         """Whether all are asked to stop only because one is gone, as torchrun and mpirun do: then this rank's own
         collectives fail, and that one has said nothing."""
         until = time.monotonic() + LAST_LOOK_S
-        while (left := self.collect_now(spec, workload, results)) and time.monotonic() < until:
+        while (left := self.collect_now(spec, workload)) and time.monotonic() < until:
             time.sleep(LOOK_S)
         members = [self._membership.participants[rank] for rank in left]
         gone = [each for each in members if not self._client.has(f"stop/{each.join_id}")]
-        return bool(gone) and here.over.is_set() and not here.ok
+        return bool(gone) and self._here.over.is_set() and not self._here.ok
 
 
-def group_by_node(parts: Mapping[int, NodeResult], ranks_per_node: int) -> list[NodeResult]:
-    """Parts of one rank each, {rank: part} of all ranks, brought together node by node."""
-    ranks = sorted(parts)
-    return [
-        _node([parts[rank] for rank in ranks[at : at + ranks_per_node]]) for at in range(0, len(ranks), ranks_per_node)
-    ]
+def group_by_node(parts: Sequence[NodeResult], ranks_per_node: int) -> list[NodeResult]:
+    """Parts of one rank each, in their order, brought together node by node."""
+    return [_node(parts[first : first + ranks_per_node]) for first in range(0, len(parts), ranks_per_node)]
 
 
-def _node(parts: list[NodeResult]) -> NodeResult:
+def _node(parts: Sequence[NodeResult]) -> NodeResult:
     ok = all(part.outcome.ok for part in parts)
     gone = next((part.outcome.rank for part in parts if part.outcome.rank is not None), None)
     # Moments count from when the node's first rank began; readings of another rank from when that one did.
