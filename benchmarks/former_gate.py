@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 from scipy.special import digamma, nctdtrinc
 
-from parabench.analysis.compare.outcome import Verdict
+from parabench.analysis.compare.rule import Verdict
 from parabench.analysis.stats.ttest import LEAST_SD, Numbers, holm
 
 COMMON_WEIGHT = 1.0

@@ -14,8 +14,7 @@ from scipy import stats
 from benchmarks.former_gate import former_verdict
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, allowed, measured
-from parabench.analysis.compare.outcome import Outcome, Verdict
-from parabench.analysis.compare.rule import ALPHA, TOLERANCE, speed
+from parabench.analysis.compare.rule import ALPHA, TOLERANCE, Outcome, Verdict, speed
 from parabench.analysis.stats.ttest import MOST_LAUNCHES, Test, holm, judge
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]

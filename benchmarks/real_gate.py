@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from parabench.analysis.compare.gate import Comparison, compare
-from parabench.analysis.compare.outcome import Outcome, Verdict
-from parabench.analysis.compare.rule import ALPHA, TOLERANCE, speed
+from parabench.analysis.compare.rule import ALPHA, TOLERANCE, Outcome, Verdict, speed
 from parabench.analysis.compare.sides import read_side
 from parabench.analysis.stats.ttest import judge
 

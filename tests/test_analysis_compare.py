@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from parabench.analysis.compare import gate
-from parabench.analysis.compare.outcome import Outcome, Verdict
-from parabench.analysis.compare.rule import speed
+from parabench.analysis.compare.rule import Outcome, Verdict, speed
 from parabench.analysis.compare.sides import read_side, side_of
 from parabench.analysis.stats.ttest import holm, judge
 from parabench.analysis.text import format

@@ -14,8 +14,7 @@ from benchmarks.former_gate import former_verdict
 from benchmarks.gate_truth import CASES, as_asked, false_alarms, gate, gates, pooled_alarms, wrong_passes
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise, launch_frame
 from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.outcome import Outcome, Verdict
-from parabench.analysis.compare.rule import speed
+from parabench.analysis.compare.rule import Outcome, Verdict, speed
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.stats.block_model import fit
 from parabench.analysis.stats.ttest import judge, launches_for

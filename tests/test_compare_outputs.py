@@ -19,7 +19,7 @@ from page_helpers import figures
 from schema_helpers import EVIL, SCHEMA, check
 
 from parabench.analysis.compare import gate
-from parabench.analysis.compare.outcome import Outcome, Verdict
+from parabench.analysis.compare.rule import Outcome, Verdict
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.text import format as words
 from parabench.analysis.text.compare import ids

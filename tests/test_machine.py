@@ -11,7 +11,8 @@ import fake_results as fake
 import pynvml
 import pytest
 
-from parabench.analysis.compare.sides import differences, read_side
+from parabench.analysis.compare.sides import read_side
+from parabench.analysis.environment.diff import differences
 from parabench.analysis.environment.facts import environment_rows
 from parabench.launch import rank
 from parabench.machine import machine

@@ -11,10 +11,10 @@ import pytest
 from fake_devices import DEVICE, gpu_case
 from page_helpers import section
 
-from parabench.analysis.compare.across_facts import hardware_facts
-from parabench.analysis.compare.sides import differences, side_of
+from parabench.analysis.compare.sides import side_of
 from parabench.analysis.efficiency import efficiency, launch_joules
 from parabench.analysis.environment import nodes
+from parabench.analysis.environment.diff import differences, hardware_facts
 from parabench.analysis.environment.node_facts import kinds, node_rows, nodes_compared
 from parabench.analysis.session import select_session, session_data
 from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth

@@ -12,7 +12,7 @@ from guard import GUARD_S
 from torch._C._distributed_c10d import FileStore, HashStore
 
 from parabench.ab.pairing import check_alike
-from parabench.analysis.compare.sides import session_facts
+from parabench.analysis.environment.diff import session_facts
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch

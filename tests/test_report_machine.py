@@ -10,7 +10,8 @@ import pytest
 from fake_devices import DEVICE
 from page_helpers import section
 
-from parabench.analysis.compare.sides import differences, side_of
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.environment.diff import differences
 from parabench.report.build import render
 from parabench.store.record import DeviceSample
 

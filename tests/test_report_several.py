@@ -30,12 +30,12 @@ from page_helpers import unpacked
 from schema_helpers import EVIL
 
 from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.outcome import Outcome
-from parabench.analysis.comparison.facts import apart, facts
-from parabench.analysis.comparison.overall import overall
-from parabench.analysis.comparison.several import several
-from parabench.analysis.comparison.sides import read_several
-from parabench.analysis.comparison.warnings import several_findings
+from parabench.analysis.compare.overall import overall
+from parabench.analysis.compare.rule import Outcome
+from parabench.analysis.compare.several import several
+from parabench.analysis.compare.sides import read_several
+from parabench.analysis.compare.warnings import several_findings
+from parabench.analysis.environment.diff import apart, facts
 from parabench.analysis.text.comparison import sentences
 from parabench.analysis.text.comparison_next import steps
 from parabench.errors import UsageError
@@ -343,7 +343,7 @@ def test_the_best_of_each_is_beside_the_firsts_at_the_same_work(tmp_path):
     second = write(tmp_path, "second", 3.0, cases=mlp, seed=1)
     third = write(tmp_path, "third", 2.0, cases=[fake.case(model="cnn"), *CASES[:3]], seed=2)
     of = read(first, second, third)
-    sections = {section.id: section for section in several_sections(of, overall(of), facts(of))}
+    sections = {section.id: section for section in several_sections(of, overall(of), facts(of.sides))}
     rows = [(row[0], row[1].split(":")[0], row[-1]) for row in sections["best"].tables[0].rows]
     found = {(name, work): times for name, work, times in rows}
     assert found["first", "model gpt-nano"] == found["first", "model mlp"] == "1.00"
@@ -361,7 +361,7 @@ def test_what_a_gigabyte_gives_is_told_of_each_work(stores, tmp_path):
     works = {work.work["model"]: work for work in overall(of)}
     assert works["mlp"].gives["per_gb"][0].ratio == pytest.approx(2, rel=0.02)
     assert works["gpt-nano"].gives["per_gb"][0].ratio == pytest.approx(0.5, rel=0.02)
-    sections = {section.id: section for section in several_sections(of, overall(of), facts(of))}
+    sections = {section.id: section for section in several_sections(of, overall(of), facts(of.sides))}
     said = r"Model mlp: Beside a, a GB of peak memory gives (2\.0|1\.9)\d times on b \(geometric mean of 2 cases; "
     assert re.search(said, sections["per-gb"].lead)
     data = several_data(of, overall(of))
@@ -377,7 +377,7 @@ def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, tm
     for other, role in ((alone, "alone"), (empty, "empty")):
         of = read(stores["old"], other)
         works = overall(of)
-        (section,) = (one for one in several_sections(of, works, facts(of)) if one.id == "per-gb")
+        (section,) = (one for one in several_sections(of, works, facts(of.sides)) if one.id == "per-gb")
         assert section.empty == f"What a GB of peak memory gives is unknown. {role}: no case in common with old."
         assert steps(of, works) == [
             (f"measure on {role} what was measured on old, into a store of its own", "parabench run quick")
@@ -398,13 +398,13 @@ def test_each_kind_of_work_has_its_answer(tmp_path):
 
 def test_what_differs_has_a_column_a_side(stores):
     of = read(*stores.values())
-    told = {fact.name: fact for fact in facts(of)}
+    told = {fact.name: fact for fact in facts(of.sides)}
     assert told["CPU"].values == ("Some CPU", "Some CPU", "Some CPU", "Other CPU")
     assert told["torch"].values == ("2.13.0", "2.14.0", "2.13.0", "2.13.0")
     assert told["numpy"].values == ("2.4.6", "not recorded", "2.4.6", "2.4.6")
     assert not told["OS"].differs
-    assert apart(facts(of), 3) == "CPU Other CPU, cores for ranks 16, torch 2.13.0"
-    assert apart(facts(read(stores["old"], stores["alike"])), 0) == ""
+    assert apart(facts(of.sides), 3) == "CPU Other CPU, cores for ranks 16, torch 2.13.0"
+    assert apart(facts(read(stores["old"], stores["alike"]).sides), 0) == ""
 
 
 def test_doubts_and_next_steps_fit_what_was_compared(stores):

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 from page_helpers import unpacked
 
-from parabench.analysis.comparison.several import several
-from parabench.analysis.comparison.sides import read_several
+from parabench.analysis.compare.several import several
+from parabench.analysis.compare.sides import read_several
 from parabench.analysis.history.points import numbers_of, visits_of
 from parabench.analysis.launch_number import QUANTILE, launch_number
 from parabench.analysis.pipeline import bubbles

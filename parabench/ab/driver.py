@@ -89,7 +89,8 @@ def conclude(
     """Write the report of side b; say what each side was, how both compare and where all is."""
     from parabench.analysis.compare.gate import compare
     from parabench.analysis.compare.rule import ALPHA, TOLERANCE
-    from parabench.analysis.compare.sides import differences, side_of
+    from parabench.analysis.compare.sides import side_of
+    from parabench.analysis.environment.diff import differences
     from parabench.report.build import write_report
 
     results = load(path)

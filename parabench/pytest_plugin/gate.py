@@ -16,11 +16,10 @@ import pytest
 
 from parabench import __version__
 from parabench.analysis.compare.between import ALLOWANCE
-from parabench.analysis.compare.gate import Comparison, compare
-from parabench.analysis.compare.outcome import REGRESSIONS, Outcome, Verdict
-from parabench.analysis.compare.row import Row
-from parabench.analysis.compare.rule import ALPHA, TOLERANCE
-from parabench.analysis.compare.sides import check_alike, session_differences, side_of
+from parabench.analysis.compare.gate import CaseResult, Comparison, compare
+from parabench.analysis.compare.rule import ALPHA, REGRESSIONS, TOLERANCE, Outcome, Verdict
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.environment.diff import check_alike, session_differences
 from parabench.analysis.session import Session, SessionData, select_session
 from parabench.analysis.text import format
 from parabench.commands.options import ALPHAS, Fraction
@@ -78,7 +77,7 @@ class Judged:
     unselected: frozenset[str]
 
     @property
-    def rows(self) -> dict[str, Row]:
+    def rows(self) -> dict[str, CaseResult]:
         """What became of each case, by its id."""
         return {row.case_id: row for row in self.comparison.rows}
 

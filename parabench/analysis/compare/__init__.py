@@ -1,1 +1,1 @@
-"""Did it get slower: two sides, case by case."""
+"""Two sessions or more beside each other: did it get slower, which is fastest, and what else is not the same."""

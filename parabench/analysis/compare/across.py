@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from parabench.analysis.compare.across_facts import doubts, hardware_differences, hardware_name, software_differences
-from parabench.analysis.compare.across_numbers import latencies, sources, tokens_per_gb, tokens_per_joule
-from parabench.analysis.compare.gate import SCHEMA, check_two
+from parabench.analysis.compare.gate import SCHEMA
 from parabench.analysis.compare.match import Partners
-from parabench.analysis.compare.ratios import Ratio, ratios
-from parabench.analysis.compare.sides import Difference
+from parabench.analysis.compare.ratios import Ratio, latencies, ratios, sources, tokens_per_gb, tokens_per_joule
+from parabench.analysis.compare.sides import check_two
+from parabench.analysis.compare.warnings import doubts
+from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.text import across as across_words

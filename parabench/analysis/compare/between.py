@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.compare.sides import differences, side_of
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.environment.diff import differences
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats.geometric import by_block
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, LEAST_SD, Between, Numbers, logs_of

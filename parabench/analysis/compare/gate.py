@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic
-
-import pandas as pd
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions
-from parabench.analysis.compare.ends import End, judge_ends
-from parabench.analysis.compare.outcome import REGRESSIONS, Outcome, Verdict
-from parabench.analysis.compare.row import Row
-from parabench.analysis.compare.rule import ALPHA, TOLERANCE, judge_sides, speed
-from parabench.analysis.compare.sides import Difference, check_alike, differences, interleaved, unfinished
-from parabench.analysis.compare.warnings import unpaired_finding
+from parabench.analysis.compare.rule import (
+    ALPHA,
+    REGRESSIONS,
+    TOLERANCE,
+    End,
+    Launches,
+    Outcome,
+    Verdict,
+    judge_cases,
+)
+from parabench.analysis.compare.sides import check_two, interleaved
+from parabench.analysis.compare.warnings import unfinished, unpaired_finding
+from parabench.analysis.environment.diff import Difference, check_alike, differences
 from parabench.analysis.session import Origin, SessionData
-from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Case, Test, factor, logs_of
+from parabench.analysis.stats.ttest import Test, factor, logs_of
 from parabench.analysis.text import compare as compare_words
+from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 
@@ -26,8 +32,62 @@ from parabench.store.record import Finding
 SCHEMA = 2
 
 
-# Of base, and of candidate.
-Launches = tuple[pd.DataFrame, pd.DataFrame]
+@dataclass(frozen=True)
+class CaseResult:
+    """One case.
+
+    `base_s` and `candidate_s` are the step times that the case has in its two sessions. `ratio` is candidate / base of
+    the launches that are compared, so that a launch without a partner does not move it; `low` to `high` its 95 %
+    interval and `upper` its one-sided 95 % upper bound; `p_slower` is one-sided and adjusted by Holm. `session_sd` is
+    the standard deviation of a session's log time that is in them, None where both sides took turns. `launches_needed`
+    is with how many launches a side a gate of two equal sides would pass (`Test.launches_for`; None: no number up to
+    500).
+    `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers were made of. `excused`:
+    only in base, because the candidate skipped it with a reason or this comparison left it out on purpose; or it never
+    ended well in base either. `fails_more`: more often than in base, though not beyond chance.
+    """
+
+    case_id: str
+    label: str
+    outcome: Outcome
+    base_s: float | None
+    candidate_s: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    upper: float | None
+    p_slower: float | None
+    session_sd: float | None
+    launches_needed: int | None
+    base_launches: tuple[int, ...]
+    candidate_launches: tuple[int, ...]
+    excused: bool
+    fails_more: bool
+    note: str
+
+    @property
+    def unseen(self) -> bool:
+        """Whether it may have become worse without anyone being able to tell: a gate with such a case cannot pass.
+
+        What was fixed, or is only in the candidate, has no latency before that it could be slower than.
+        """
+        unknown = self.outcome in (Outcome.ONLY_BASE, Outcome.NOT_JUDGED, Outcome.NOT_OK)
+        return self.fails_more or (unknown and not self.excused)
+
+    def line(self) -> str:
+        return f"{self.outcome}: {self.label}: {self.change()}"
+
+    def change(self) -> str:
+        """What became of it: '41.2 ms -> 45.0 ms, +9.2 % (95 %: +8.1 % to +10 %); upper bound +9.9 %'."""
+        if self.ratio is None:
+            return self.note
+        change = f"{format.milliseconds(self.base_s)} -> {format.milliseconds(self.candidate_s)}"
+        change += f", {format.signed(self.ratio - 1)}"
+        if self.low is not None and self.high is not None:
+            change += f" (95 %: {format.signed(self.low - 1)} to {format.signed(self.high - 1)})"
+        if self.upper is not None:
+            change += f"; upper bound {format.signed(self.upper - 1)}"
+        return f"{change}{'; ' + self.note if self.note else ''}"
 
 
 @dataclass(frozen=True)
@@ -46,7 +106,7 @@ class Comparison:
     tolerance: float
     alpha: float
     between_sessions: BetweenSessions | None
-    rows: tuple[Row, ...]
+    rows: tuple[CaseResult, ...]
     differences: tuple[Difference, ...]
     findings: tuple[Finding, ...]
     changed: tuple[str, ...] = ()
@@ -62,16 +122,16 @@ class Comparison:
         return Verdict.INCONCLUSIVE
 
     @property
-    def judged(self) -> list[Row]:
+    def judged(self) -> list[CaseResult]:
         return [row for row in self.rows if row.p_slower is not None]
 
     @property
-    def widest(self) -> Row | None:
+    def widest(self) -> CaseResult | None:
         """The judged case with the largest upper bound."""
         return max(self.judged, key=lambda row: row.upper or 0.0, default=None)
 
     @property
-    def not_ruled_out(self) -> list[Row]:
+    def not_ruled_out(self) -> list[CaseResult]:
         """The judged cases in which a slowdown of the tolerance is possible, those that regressed included."""
         return [row for row in self.judged if row.upper is None or row.upper >= 1 + self.tolerance]
 
@@ -168,66 +228,6 @@ def compare(
     )
 
 
-@dataclass(frozen=True)
-class JudgedCases(Generic[Case]):
-    """Cases of two sides: the launches that were compared, the tests of those with launches enough, what became of
-    those that both sides have, and what is in `rule.Judged.between`."""
-
-    launches: dict[Case, Launches]
-    tests: dict[Case, Test]
-    ends: dict[Case, End]
-    between: BetweenSessions | None
-
-
-def judge_cases(
-    pairs: Mapping[Case, tuple[str, str]],
-    base: SessionData,
-    candidate: SessionData,
-    tolerance: float = TOLERANCE,
-    alpha: float = ALPHA,
-    allowance: float = ALLOWANCE,
-) -> JudgedCases[Case]:
-    """Judge each of `pairs`, a case's ids in base and in candidate: the one rule by which two sessions are compared,
-    with a verdict (`compare`) and without one (`report` of several). The outcome of an end is never None."""
-    paired = interleaved(base, candidate)
-    launches = {key: _launches(pair, base, candidate, paired) for key, pair in pairs.items()}
-    judged = judge_sides(
-        {key: (logs_of(sides[0]["number_s"]), logs_of(sides[1]["number_s"])) for key, sides in launches.items()},
-        base,
-        candidate,
-        allowance,
-        {key: pair[0] for key, pair in pairs.items()},
-    )
-    both = {
-        key: pair
-        for key, pair in pairs.items()
-        if pair[0] in base.cases_by_id.index and pair[1] in candidate.cases_by_id.index
-    }
-    ends = {
-        key: end
-        if end.outcome is not None
-        else _by_numbers(end, launches[key], judged.tests.get(key), tolerance, alpha, paired)
-        for key, end in judge_ends(both, base, candidate, alpha).items()
-    }
-    return JudgedCases(launches, judged.tests, ends, judged.between)
-
-
-def check_two(base: SessionData, candidate: SessionData) -> None:
-    """Raise UsageError when both sides are one session."""
-    if base.results.path.resolve() == candidate.results.path.resolve() and base.session.id == candidate.session.id:
-        store = base.results.path
-        raise UsageError(f"both sides are {base.session.name} of {store}; name two sessions as {store}@SESSION")
-
-
-def _launches(pair: tuple[str, str], base: SessionData, candidate: SessionData, paired: bool) -> Launches:
-    """The launches of a case that count, of each side; only blocks that both have, where they are paired."""
-    sides = [side.by_case.get(case, side.good.iloc[:0]) for case, side in zip(pair, (base, candidate), strict=True)]
-    if paired and sides[0]["block"].tolist() != sides[1]["block"].tolist():
-        both = set(sides[0]["block"]) & set(sides[1]["block"])
-        sides = [side[side["block"].isin(both)] for side in sides]
-    return sides[0], sides[1]
-
-
 def _row(
     case: str,
     label: str,
@@ -236,12 +236,12 @@ def _row(
     test: Test | None,
     tolerance: float,
     end: End,
-) -> Row:
+) -> CaseResult:
     """`seconds` are the step times that the case has in its sessions; the ratio is of the launches that are
     compared."""
     means = [float(logs_of(side["number_s"]).mean()) if len(side) else None for side in launches]
     assert end.outcome is not None
-    return Row(
+    return CaseResult(
         case_id=case,
         label=label,
         outcome=end.outcome,
@@ -269,19 +269,3 @@ def _only(case: str, base: SessionData, candidate: SessionData, left_out: Collec
     if case in left_out and case not in candidate.skipped:
         return End(Outcome.ONLY_BASE, f"not selected in {candidate.session.name}", excused=True)
     return End(Outcome.ONLY_BASE, candidate.why_missing(case), excused=case in candidate.skipped)
-
-
-def _by_numbers(end: End, launches: Launches, test: Test | None, tolerance: float, alpha: float, paired: bool) -> End:
-    """What the numbers say of a case that ended well on both sides; what its end had to say stays in the note."""
-    if test is not None:
-        outcome, note = speed(test, tolerance, alpha)
-        if note and test.launches_for(tolerance) is not None:
-            note += "; more launches would tell"
-    else:
-        outcome = Outcome.NOT_JUDGED
-        what = "blocks with a good launch on both sides" if paired else "good launches a side"
-        counts = str(len(launches[0])) if paired else f"{len(launches[0])} and {len(launches[1])}"
-        note = f"{FEWEST_LAUNCHES} {what} are needed; there are {counts}"
-    if end.fails_more and outcome in (Outcome.SAME, Outcome.FASTER):
-        outcome = Outcome.UNCLEAR
-    return replace(end, outcome=outcome, note="; ".join(each for each in (note, end.note) if each))

@@ -1,17 +1,58 @@
-"""The rule of a gate: what the test of a case says. Every comparison of two sessions judges by it."""
+"""The rule by which a case of two sessions is judged: what its numbers say, and how its launches ended."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Generic
 
+import pandas as pd
+from scipy.stats import fisher_exact
+
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions, between_sessions
-from parabench.analysis.compare.outcome import Outcome
 from parabench.analysis.compare.sides import interleaved
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.ttest import Case, Numbers, Test, judge
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Case, Numbers, Test, holm, judge, logs_of
+from parabench.store.record import Status
+
+
+class Outcome(StrEnum):
+    """What became of one case, in the order in which a reader wants them. The first two fail a gate."""
+
+    SLOWER = "slower"
+    BROKE = "broke"
+    UNCLEAR = "unclear"
+    FASTER = "faster"
+    SAME = "same"
+    NOT_JUDGED = "cannot be judged"
+    NOT_OK = "not ok"
+    FIXED = "fixed"
+    ONLY_BASE = "only in base"
+    ONLY_CANDIDATE = "only in candidate"
+
+
+REGRESSIONS = (Outcome.SLOWER, Outcome.BROKE)
+
+
+class Verdict(StrEnum):
+    """What a gate says."""
+
+    NO_REGRESSION = "no regression"
+    REGRESSION = "regression"
+    INCONCLUSIVE = "inconclusive"
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 and 3; 2 is wrong usage."""
+        return {Verdict.NO_REGRESSION: 0, Verdict.REGRESSION: 1, Verdict.INCONCLUSIVE: 3}[self]
+
+
+# Of base, and of candidate.
+Launches = tuple[pd.DataFrame, pd.DataFrame]
+
 
 TOLERANCE, ALPHA = 0.02, 0.01
 
@@ -65,3 +106,163 @@ def speed(test: Test, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tup
     if test.difference < -beyond and test.p_faster <= alpha:
         return Outcome.FASTER, ""
     return Outcome.SAME, ""
+
+
+FAILURES = (Status.WRONG, Status.OOM, Status.CRASHED, Status.HUNG, Status.FAILED)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How one side's launches of a case ended: {how: launches}, how many failed, ended well, and count."""
+
+    counts: dict[str, int]
+    failed: int
+    ok: int
+    good: int
+    error: str
+
+    def said(self) -> str:
+        """'oom', or where they ended in several ways '8 ok, 1 oom'."""
+        return next(iter(self.counts)) if len(self.counts) == 1 else self.each()
+
+    def each(self) -> str:
+        """'8 ok, 1 oom', 'none'."""
+        return ", ".join(f"{n} {how}" for how, n in self.counts.items()) or "none"
+
+
+@dataclass(frozen=True)
+class End:
+    """What became of a case by how its launches ended. `outcome` is None where their numbers decide; `excused` where a
+    gate can do without them, because there is nothing that it could have become slower than. `fails_more`: the
+    candidate's launches failed more often than base's, though not beyond chance."""
+
+    outcome: Outcome | None
+    note: str
+    excused: bool = False
+    fails_more: bool = False
+
+
+def ends_of(case: str, side: SessionData) -> Ends:
+    """How the launches of a case that both sides have ended."""
+    own = side.launched[case]
+    good = set(side.by_case[case].index) if case in side.by_case else set()
+    how = [_how(status, at in good) for at, status in own["status"].items()]
+    errors: pd.Series[str] = own["error"].dropna()
+    return Ends(
+        counts=dict(Counter(how)),
+        failed=int(own["status"].isin(FAILURES).sum()),
+        ok=int((own["status"] == Status.OK).sum()),
+        good=len(good),
+        error=f": {errors.iloc[0]}" if len(errors) and errors.iloc[0] else "",
+    )
+
+
+def _how(status: str, good: bool) -> str:
+    return f"{status} without a latency" if status == Status.OK and not good else str(status)
+
+
+def judge_ends(
+    pairs: Mapping[Case, tuple[str, str]], base: SessionData, candidate: SessionData, alpha: float
+) -> dict[Case, End]:
+    """What became of each case that both sides have; `pairs` are its ids in base and in candidate.
+
+    One that never failed in base and does in candidate broke; so did one that fails in both where its share of failed
+    launches rose in Fisher's exact test, one-sided and adjusted over such cases by Holm, at level `alpha`. Launches
+    that were interrupted neither failed nor ended well.
+    """
+    ends = {case: (ends_of(old, base), ends_of(new, candidate)) for case, (old, new) in pairs.items()}
+    mixed = {case: sides for case, sides in ends.items() if all(side.failed for side in sides)}
+    p = dict(zip(mixed, holm([_rose(*sides) for sides in mixed.values()]), strict=True))
+    return {case: _end(*sides, p.get(case, 1.0) <= alpha) for case, sides in ends.items()}
+
+
+def _rose(base: Ends, candidate: Ends) -> float:
+    """The one-sided p that the candidate's share of failed launches is the base's."""
+    table = [[candidate.failed, candidate.ok], [base.failed, base.ok]]
+    return float(fisher_exact(table, alternative="greater").pvalue)
+
+
+def _end(base: Ends, candidate: Ends, rose: bool) -> End:
+    note = ""
+    if any(side.failed and side.ok for side in (base, candidate)):
+        note = f"base {base.each()}; candidate {candidate.each()}{candidate.error or base.error}"
+    was_is = note or f"was {base.said()}, is {candidate.said()}{candidate.error}"
+    if candidate.failed and (not base.failed or rose or (base.good and not candidate.good)):
+        return End(Outcome.BROKE, was_is)
+    if not candidate.good:
+        never = bool(base.failed) and not base.good
+        return End(Outcome.NOT_OK, note or f"base {base.said()}, candidate {candidate.said()}{candidate.error}", never)
+    if not base.good and base.failed:
+        return End(Outcome.FIXED, was_is)
+    # As shares of what ended, without division by what may be none.
+    more = candidate.failed * base.ok > base.failed * candidate.ok
+    return End(None, f"{note}; fails more often, though not beyond chance" if more else note, fails_more=more)
+
+
+@dataclass(frozen=True)
+class JudgedCases(Generic[Case]):
+    """Cases of two sides: the launches that were compared, the tests of those with launches enough, what became of
+    those that both sides have, and what is in `rule.Judged.between`."""
+
+    launches: dict[Case, Launches]
+    tests: dict[Case, Test]
+    ends: dict[Case, End]
+    between: BetweenSessions | None
+
+
+def judge_cases(
+    pairs: Mapping[Case, tuple[str, str]],
+    base: SessionData,
+    candidate: SessionData,
+    tolerance: float = TOLERANCE,
+    alpha: float = ALPHA,
+    allowance: float = ALLOWANCE,
+) -> JudgedCases[Case]:
+    """Judge each of `pairs`, a case's ids in base and in candidate: the one rule by which two sessions are compared,
+    with a verdict (`compare`) and without one (`report` of several). The outcome of an end is never None."""
+    paired = interleaved(base, candidate)
+    launches = {key: _launches(pair, base, candidate, paired) for key, pair in pairs.items()}
+    judged = judge_sides(
+        {key: (logs_of(sides[0]["number_s"]), logs_of(sides[1]["number_s"])) for key, sides in launches.items()},
+        base,
+        candidate,
+        allowance,
+        {key: pair[0] for key, pair in pairs.items()},
+    )
+    both = {
+        key: pair
+        for key, pair in pairs.items()
+        if pair[0] in base.cases_by_id.index and pair[1] in candidate.cases_by_id.index
+    }
+    ends = {
+        key: end
+        if end.outcome is not None
+        else _by_numbers(end, launches[key], judged.tests.get(key), tolerance, alpha, paired)
+        for key, end in judge_ends(both, base, candidate, alpha).items()
+    }
+    return JudgedCases(launches, judged.tests, ends, judged.between)
+
+
+def _launches(pair: tuple[str, str], base: SessionData, candidate: SessionData, paired: bool) -> Launches:
+    """The launches of a case that count, of each side; only blocks that both have, where they are paired."""
+    sides = [side.by_case.get(case, side.good.iloc[:0]) for case, side in zip(pair, (base, candidate), strict=True)]
+    if paired and sides[0]["block"].tolist() != sides[1]["block"].tolist():
+        both = set(sides[0]["block"]) & set(sides[1]["block"])
+        sides = [side[side["block"].isin(both)] for side in sides]
+    return sides[0], sides[1]
+
+
+def _by_numbers(end: End, launches: Launches, test: Test | None, tolerance: float, alpha: float, paired: bool) -> End:
+    """What the numbers say of a case that ended well on both sides; what its end had to say stays in the note."""
+    if test is not None:
+        outcome, note = speed(test, tolerance, alpha)
+        if note and test.launches_for(tolerance) is not None:
+            note += "; more launches would tell"
+    else:
+        outcome = Outcome.NOT_JUDGED
+        what = "blocks with a good launch on both sides" if paired else "good launches a side"
+        counts = str(len(launches[0])) if paired else f"{len(launches[0])} and {len(launches[1])}"
+        note = f"{FEWEST_LAUNCHES} {what} are needed; there are {counts}"
+    if end.fails_more and outcome in (Outcome.SAME, Outcome.FASTER):
+        outcome = Outcome.UNCLEAR
+    return replace(end, outcome=outcome, note="; ".join(each for each in (note, end.note) if each))

@@ -1,21 +1,22 @@
-"""The two sides of a comparison: which session of which store, and in what they differ besides the code."""
+"""The sides of a comparison: which session of which store, and how each is called."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from parabench.analysis.environment.node_facts import nodes_compared
-from parabench.analysis.environment.nodes import cluster_said, several
-from parabench.analysis.session import Session, SessionData, select_session
+from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.tables import LAUNCH_NUMBERS
 from parabench.analysis.text import format
 from parabench.errors import UsageError
-from parabench.plan.protocol import BY_STEPS_OR_TIME
-from parabench.store.record import Finding
 from parabench.store.results import Results, load
-from parabench.store.store import split
+from parabench.store.store import STORE_NAME, split
+
+# A label longer than this would push the numbers out of its sentence, card or column; the table of where they are from
+# has all of it.
+LONGEST_LABEL = 40
 
 
 def read_side(text: str, role: str) -> SessionData:
@@ -48,101 +49,74 @@ def interleaved(base: SessionData, candidate: SessionData) -> bool:
     return bool(own) and own.get("run") == other.get("run") and own.get("side") != other.get("side")
 
 
-def unfinished(base: SessionData, candidate: SessionData) -> Iterator[Finding]:
-    """A finding for each side whose session was to go on."""
-    for side in (base, candidate):
-        if side.session.finished_utc is None:
-            yield Finding(
-                "unfinished",
-                f"The session of {side.role} is not finished: more launches were planned.",
-                "Finish it with --resume, and compare again.",
-            )
+def check_two(base: SessionData, candidate: SessionData) -> None:
+    """Raise UsageError when both sides are one session."""
+    if base.results.path.resolve() == candidate.results.path.resolve() and base.session.id == candidate.session.id:
+        store = base.results.path
+        raise UsageError(f"both sides are {base.session.name} of {store}; name two sessions as {store}@SESSION")
 
 
-@dataclass(frozen=True)
-class Difference:
-    """What is not the same on both sides. `matters`: it can explain another latency by itself."""
-
-    name: str
-    base: str
-    candidate: str
-    matters: bool
-
-    def __str__(self) -> str:
-        return f"{self.name} differs: {self.base} in base, {self.candidate} in candidate"
+def _label(side: SessionData) -> str:
+    label = format.one_line(side.session.name)
+    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1].rstrip()}…"
 
 
-def differences(base: SessionData, candidate: SessionData) -> Iterator[Difference]:
-    """All that differs between two sides and could explain a difference; what an older record lacks is none.
+# From the shortest name to one that no other session has.
+_NAMES: tuple[Callable[[SessionData], str], ...] = (
+    _label,
+    lambda side: f"{_label(side)} of {_store(side.results.path)}",
+    lambda side: f"{_label(side)} of {side.results.path}",
+    lambda side: f"{_label(side)} of {side.results.path}@{side.session.id}",
+)
 
-    What matters: torch, CUDA; on CUDA the devices, their driver, NCCL; on the CPU its name and cores.
+
+def read_several(stores: Sequence[tuple[Path, str | None]]) -> tuple[SessionData, ...]:
+    """The sessions (None: a store's newest) of the stores, the `role` of each its name among them, which no other has.
+
+    Raises UsageError for fewer than two, for one session twice, for no such store or session, and where one measured
+    something else than training.
     """
-    devices = {str(device) for side in (base, candidate) for device in side.launches["device"]}
-    yield from session_differences(base.session, candidate.session, devices)
-
-
-def session_differences(base: Session, candidate: Session, devices: set[str]) -> Iterator[Difference]:
-    """The same of two sessions that computed on `devices`: cpu, cuda or both."""
-    for name, (values, matters) in session_facts((base, candidate), devices).items():
-        if values[0] != values[1] and None not in values:
-            yield Difference(name, str(values[0]), str(values[1]), matters)
-
-
-def session_facts(sessions: Sequence[Session], devices: set[str]) -> dict[str, tuple[list[Any], bool]]:
-    """{name: (its value in each session, None where it was not recorded; whether it matters)} of all that could explain
-    a difference between sessions that computed on `devices`."""
-    on_cuda, on_cpu = "cuda" in devices, "cpu" in devices
-    environments = [session.environment for session in sessions]
-    versions = [environment.get("versions") or {} for environment in environments]
-    protocols = [session.plan.get("protocol") or {} for session in sessions]
-    found: dict[str, tuple[list[Any], bool]] = {
-        "devices": ([_devices(environment) for environment in environments], on_cuda),
-        "driver": ([(environment.get("driver") or {}).get("version") for environment in environments], on_cuda),
-        "cpu": ([environment.get("cpu") for environment in environments], on_cpu),
-        "cores": ([environment.get("cores") for environment in environments], on_cpu),
-    }
-    if any(map(several, environments)):
-        found["cluster"] = [cluster_said(environment) for environment in environments], True
-        found["nodes"] = [nodes_compared(environment) or "one" for environment in environments], True
-    for name in sorted({name for each in versions for name in each}):
-        matters = name in ("torch", "cuda") or (name == "nccl" and on_cuda)
-        found[name] = [each.get(name) for each in versions], matters
-    for name in ("host", "python", "os"):
-        found[name] = [environment.get(name) for environment in environments], False
-    found["parabench"] = [session.version for session in sessions], False
-    found["commit"] = [(environment.get("git") or {}).get("commit") for environment in environments], False
-    for name in sorted({name for environment in environments for name in environment.get("env") or {}}):
-        found[name] = [(environment.get("env") or {}).get(name, "not set") for environment in environments], False
-    for name, timed in BY_STEPS_OR_TIME.items():
-        found[name] = [_amount(protocol, name, timed) for protocol in protocols], False
-    return found
-
-
-def _amount(protocol: dict[str, Any], name: str, timed: str) -> Any:
-    """A number of steps, or the time that they fill; None where neither was recorded."""
-    seconds = protocol.get(timed)
-    return protocol.get(name) if seconds is None else f"{seconds:g} s"
-
-
-def check_alike(found: list[Difference], changed: tuple[str, ...], option: str = "--changed") -> None:
-    """Raise UsageError when something that matters differs and is not what the user set out to judge with `option`."""
-    known = [difference.name for difference in found]
-    for name in changed:
-        if name not in known:
-            there = ", ".join(known) or "nothing"
-            raise UsageError(f"{option} {name}: it is the same on both sides; what differs is {there}")
-    unmeant = [difference for difference in found if difference.matters and difference.name not in changed]
-    if unmeant:
-        said = format.listed(
-            (f"{each.name} ({each.base} in base, {each.candidate} in candidate)" for each in unmeant), most=len(unmeant)
-        )
-        names = " ".join(f"{option} {each.name}" for each in unmeant)
+    if len(stores) < 2:
+        raise UsageError("one session has nothing to be compared with; name two or more stores or sessions")
+    loaded: dict[Path, Results] = {}
+    for path, _ in stores:
+        if path.resolve() not in loaded:
+            loaded[path.resolve()] = load(path, LAUNCH_NUMBERS)
+    chosen = [(loaded[path.resolve()], session) for path, session in stores]
+    kinds = {select_session(results, session).kind for results, session in chosen}
+    if len(kinds) > 1:
         raise UsageError(
-            f"the sides differ in what decides a latency: {said}; measure both on one machine, or judge that "
-            f"difference with {names}, or compare machines with `parabench compare --across-hardware`"
+            f"some of these sessions measured {' and some '.join(sorted(kinds))}, which have nothing in common; "
+            "compare those of one kind"
         )
+    return named([side_of(results, session) for results, session in chosen])
 
 
-def _devices(environment: dict[str, Any]) -> str:
-    kinds = format.kinds(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
-    return format.listed(kinds, most=len(kinds)) or "none"
+def named(sides: Sequence[SessionData]) -> tuple[SessionData, ...]:
+    """The sides, each called by its session, with as much of its store as sets it apart. Raises UsageError for one
+    session twice."""
+    places: dict[tuple[Path, int], list[int]] = {}
+    for at, side in enumerate(sides, 1):
+        places.setdefault((side.results.path.resolve(), side.session.id), []).append(at)
+    for same in places.values():
+        if len(same) > 1 and len(sides) == 2:
+            check_two(*sides)
+        elif len(same) > 1:
+            side = sides[same[0] - 1]
+            raise UsageError(
+                f"arguments {format.joined(map(str, same))} are one session, {side.session.name} of "
+                f"{side.results.path}; name each once, as STORE@SESSION"
+            )
+    roles = [""] * len(sides)
+    for name in _NAMES:
+        names = [format.one_line(name(side)) for side in sides]
+        counts = Counter(names)
+        roles = [role or (own if counts[own] == 1 else "") for role, own in zip(roles, names, strict=True)]
+    # What a terminal must not be sent is all the same character, so that even paths may read alike.
+    roles = [role or f"side {at + 1}" for at, role in enumerate(roles)]
+    return tuple(replace(side, role=role) for side, role in zip(sides, roles, strict=True))
+
+
+def _store(path: Path) -> str:
+    """What a person would call a store: the folder of a run, or its file."""
+    return path.resolve().parent.name if path.name == STORE_NAME else path.stem

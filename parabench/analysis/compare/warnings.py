@@ -1,21 +1,147 @@
-"""What it costs that two sides were measured one after the other."""
+"""What a reader must know before trusting a comparison."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 import pandas as pd
 from scipy import stats
 
+from parabench.analysis.compare.overall import lost_on
+from parabench.analysis.compare.ratios import sources
+from parabench.analysis.compare.several import Against, Several
+from parabench.analysis.environment.diff import software_differences
+from parabench.analysis.environment.facts import FindingGroup, finding_groups
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import Effects, fit
 from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.stats.ttest import LEAST_SD, Test, logs_of
 from parabench.analysis.stats.tukey import studentized_range
 from parabench.analysis.text import format
+from parabench.analysis.warnings.launches import check_evidence
 from parabench.store.record import Finding
+
+
+def several_findings(of: Several) -> list[FindingGroup]:
+    """Doubts about the comparison, then each side's own, with the sides that they are about."""
+    about: dict[tuple[str, str, str], list[str]] = {}
+    for against in of.against:
+        for finding in _of_pair(of, against):
+            about.setdefault((finding.code, finding.message, finding.advice), []).append(
+                f"{against.side.role} against {of.first.role}"
+            )
+    for finding in _lost(of):
+        about[(finding.code, finding.message, finding.advice)] = []
+    for side in of.sides:
+        for finding in unfinished(side, side):
+            about[(finding.code, finding.message, finding.advice)] = []
+    for side in of.sides:
+        labels = dict(zip(side.cases["case_id"], side.cases["label"], strict=True))
+        for group in finding_groups(side.results, side.session, side.once(check_evidence), labels):
+            for message in group.messages:
+                about.setdefault((group.code, message, group.advice), []).append(side.role)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for (code, message, advice), names in about.items():
+        said = f"{format.joined(names)}: {message}" if names else message
+        groups.setdefault((code, advice), []).append(said)
+    return [FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()]
+
+
+def _lost(of: Several) -> Iterator[Finding]:
+    """Cases that no mean is of, because a side broke them."""
+    labels = dict(zip(of.rows, of.cases["label"], strict=True))
+    for at, side in enumerate(of.sides[1:], 1):
+        lost = lost_on(of, of.rows, 0, at)
+        if lost:
+            ends, does = ("ends", "does") if len(lost) == 1 else ("end", "do")
+            yield Finding(
+                "broken",
+                f"{format.count(len(lost), 'case')} that {ends} well on {of.first.role} no longer {does} on "
+                f"{side.role}: {format.listed(str(labels[row]) for row in lost)}.",
+                "Ratios are of the others alone. How these ended stands under “Cases that not every side has”.",
+            )
+
+
+def _of_pair(of: Several, against: Against) -> Iterator[Finding]:
+    """What is not also said of one side alone."""
+    if against.paired or not against.latency.of:  # without a case in common there is nothing to doubt
+        return
+    if against.machines:
+        pairs = list(against.latency.of)
+        found = doubts(of.first, against.side, pairs, sources(of.first, against.side))
+        yield from (finding for finding in found if finding.code != "unfinished")
+        return
+    tests = {pair[0]: test for pair, test in against.latency.tests.items() if pair[0] == pair[1]}
+    yield from unpaired_finding(of.first, against.side, tests)
+
+
+def unfinished(base: SessionData, candidate: SessionData) -> Iterator[Finding]:
+    """A finding for each side whose session was to go on."""
+    for side in (base, candidate):
+        if side.session.finished_utc is None:
+            yield Finding(
+                "unfinished",
+                f"The session of {side.role} is not finished: more launches were planned.",
+                "Finish it with --resume, and compare again.",
+            )
+
+
+def doubts(
+    base: SessionData, candidate: SessionData, pairs: Iterable[tuple[str, str]], energy_sources: tuple[str, str]
+) -> Iterator[Finding]:
+    """What a reader must know before taking a ratio for the hardware's. `pairs` are (base, candidate) case ids."""
+    yield Finding(
+        "one_machine",
+        "Each side is one machine at one time: the intervals are about its launches, and say nothing of how much other "
+        "machines of the same kind, or another day, would differ.",
+        "Measure several machines of a kind before you buy or blame one.",
+    )
+    pairs = list(pairs)
+    kinds = _two_kinds(base, candidate, pairs, "statistic")
+    if kinds:
+        yield Finding(
+            "statistic",
+            f"A launch's number is the {kinds[0]} of its steps on {base.role} and the {kinds[1]} on {candidate.role}, "
+            "because CPUs are shared and devices are not: part of the ratio is the statistic's.",
+            "Read nothing into a ratio near 1.",
+        )
+    devices = _two_kinds(base, candidate, pairs, "device")
+    if devices:
+        kind = {"cpu": "resident memory of a process", "cuda": "what torch allocated on a device"}
+        yield Finding(
+            "memory",
+            f"Peak memory is {kind[devices[0]]} on {base.role} and {kind[devices[1]]} on {candidate.role}, which are "
+            "not the same.",
+            "Do not read the ratio per GB as one of efficiency.",
+        )
+    if all(energy_sources) and energy_sources[0] != energy_sources[1]:
+        yield Finding(
+            "energy",
+            f"Joules are from the {energy_sources[0]} on {base.role} and from the {energy_sources[1]} on "
+            f"{candidate.role}.",
+            "Power readings can be off by several per cent; compare devices that have the same source.",
+        )
+    software = [each.name for each in software_differences(base, candidate)]
+    if software:
+        yield Finding(
+            "software",
+            f"The sides differ in more than hardware: {format.listed(software, most=8)}. The ratios are of all of it.",
+            "Measure both with the same software to see what the hardware does.",
+        )
+    yield from unfinished(base, candidate)
+
+
+def _two_kinds(
+    base: SessionData, candidate: SessionData, pairs: list[tuple[str, str]], column: str
+) -> tuple[str, str] | None:
+    """What `column` says on both sides of the first pair that does not agree."""
+    for old, new in pairs:
+        found = str(base.cases_by_id.loc[old, column]), str(candidate.cases_by_id.loc[new, column])
+        if found[0] != found[1]:
+            return found
+    return None
 
 
 def unpaired_finding(base: SessionData, candidate: SessionData, tests: Mapping[str, Test]) -> Iterator[Finding]:

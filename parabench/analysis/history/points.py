@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.compare.sides import session_differences
+from parabench.analysis.environment.diff import session_differences
 from parabench.analysis.session import SHORT_COMMIT, SessionData, session_data
 from parabench.analysis.tables import numbered, step_times, unique_labels
 from parabench.plan.case import Case

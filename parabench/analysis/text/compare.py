@@ -9,14 +9,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from parabench.analysis.compare.between import FEWEST_SESSIONS, BetweenSessions
-from parabench.analysis.compare.outcome import REGRESSIONS, Outcome, Verdict
+from parabench.analysis.compare.rule import REGRESSIONS, Outcome, Verdict
 from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.stats.ttest import MOST_LAUNCHES, POWER
 from parabench.analysis.text import format
 
 if TYPE_CHECKING:
-    from parabench.analysis.compare.gate import Comparison
-    from parabench.analysis.compare.row import Row
+    from parabench.analysis.compare.gate import CaseResult, Comparison
 
 
 def sentence(of: Comparison) -> str:
@@ -112,7 +111,7 @@ _WHY = {
 }
 
 
-def _unseen(rows: list[Row]) -> str:
+def _unseen(rows: list[CaseResult]) -> str:
     """'2 are only in base (a; b), 1 has too few launches (c)'."""
     said = []
     for outcome, (one, several) in _WHY.items():
@@ -146,7 +145,7 @@ def _advice(of: Comparison) -> str:
     return f"More than {MOST_LAUNCHES} launches a side would be needed: too noisy for this tolerance."
 
 
-def _short(row: Row) -> str:
+def _short(row: CaseResult) -> str:
     """Which side is short of launches, where the other has more."""
     there = {"base": len(row.base_launches), "candidate": len(row.candidate_launches)}
     short, long = sorted(there, key=lambda side: there[side])
@@ -190,7 +189,7 @@ def command(of: Comparison) -> str:
     return shlex.join(["parabench", "compare", *(origin.at for origin in of.origins), *options])
 
 
-def interval(row: Row) -> str:
+def interval(row: CaseResult) -> str:
     """The 95 % interval of a row's change: '+8.1 % to +10 %'; nothing where there is none."""
     if row.low is None or row.high is None:
         return ""

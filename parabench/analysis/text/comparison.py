@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from parabench.analysis.compare.between import ALLOWANCE
-from parabench.analysis.compare.outcome import Outcome
-from parabench.analysis.comparison.overall import Overall
+from parabench.analysis.compare.overall import Overall
+from parabench.analysis.compare.rule import Outcome
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.text import across, format
 

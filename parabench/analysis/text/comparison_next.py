@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from parabench.analysis.compare.sides import differences
-from parabench.analysis.comparison.overall import Overall
-from parabench.analysis.comparison.several import Against, Several
+from parabench.analysis.compare.overall import Overall
+from parabench.analysis.compare.several import Against, Several
+from parabench.analysis.environment.diff import differences
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
 
 # So many launches a case show a few per cent on a quiet machine.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.comparison.overall import Overall
-from parabench.analysis.comparison.several import SHARED_WORK, Several
+from parabench.analysis.compare.overall import Overall
+from parabench.analysis.compare.several import SHARED_WORK, Several
 from parabench.analysis.environment.facts import NO_ANSWER
 from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.stats.geometric import Mean

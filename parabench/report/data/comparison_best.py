@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parabench.analysis.comparison.overall import Overall, work_key
-from parabench.analysis.comparison.several import Several
+from parabench.analysis.compare.overall import Overall, work_key
+from parabench.analysis.compare.several import Several
 from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.text import across, format

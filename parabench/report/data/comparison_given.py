@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parabench.analysis.comparison.overall import Overall
+from parabench.analysis.compare.overall import Overall
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.text import across, format
 from parabench.report.spec import Section

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from parabench.analysis.compare.gate import Comparison
-from parabench.analysis.compare.outcome import Outcome
-from parabench.analysis.compare.row import Row
+from parabench.analysis.compare.gate import CaseResult, Comparison
+from parabench.analysis.compare.rule import Outcome
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_bars, plain
@@ -74,7 +73,7 @@ def change_panels(of: Comparison) -> list[Panel]:
     return [Panel("", figure, _height(len(drawn), lines), wide=True)]
 
 
-def _dots(rows: Sequence[tuple[int, Row]]) -> Trace:
+def _dots(rows: Sequence[tuple[int, CaseResult]]) -> Trace:
     """Positions in %, intervals, and what hovering says."""
     changes = [100 * ((row.ratio or 1) - 1) for _, row in rows]
     return {
@@ -108,7 +107,7 @@ def _bars(ratios: Iterable[tuple[float | None, float | None, float | None]], sca
     }
 
 
-def _range_of_changes(rows: Sequence[Row], tolerance: float) -> tuple[float, float]:
+def _range_of_changes(rows: Sequence[CaseResult], tolerance: float) -> tuple[float, float]:
     """The ends of the axis, in %."""
     points = [100 * ((row.ratio or 1) - 1) for row in rows] + [100 * tolerance, -100 * tolerance]
     # The noisiest case must not press all others flat, and beyond twice as long no place says more.

@@ -11,9 +11,8 @@ import re
 from collections import Counter
 from xml.etree import ElementTree
 
-from parabench.analysis.compare.gate import Comparison
-from parabench.analysis.compare.outcome import REGRESSIONS, Outcome
-from parabench.analysis.compare.row import Row
+from parabench.analysis.compare.gate import CaseResult, Comparison
+from parabench.analysis.compare.rule import REGRESSIONS, Outcome
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
 
@@ -64,7 +63,7 @@ def _properties(of: Comparison) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _test(suite: ElementTree.Element, classname: str, label: str, row: Row, of: Comparison) -> None:
+def _test(suite: ElementTree.Element, classname: str, label: str, row: CaseResult, of: Comparison) -> None:
     test = ElementTree.SubElement(suite, "testcase", {"classname": classname, "name": _clean(label)})
     if row.candidate_s is not None:
         test.set("time", f"{row.candidate_s:.9f}")
@@ -79,7 +78,7 @@ def _test(suite: ElementTree.Element, classname: str, label: str, row: Row, of: 
     ElementTree.SubElement(test, "system-out").text = _clean("\n".join(said))
 
 
-def _launches(row: Row) -> str:
+def _launches(row: CaseResult) -> str:
     base, candidate = (compare_words.ids(each) for each in (row.base_launches, row.candidate_launches))
     return f"launches: {base} of base, {candidate} of candidate"
 

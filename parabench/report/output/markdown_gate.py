@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from parabench.analysis.compare.gate import Comparison
-from parabench.analysis.compare.outcome import Outcome, Verdict
-from parabench.analysis.compare.row import Row
+from parabench.analysis.compare.gate import CaseResult, Comparison
+from parabench.analysis.compare.rule import Outcome, Verdict
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
 from parabench.report.output.markdown import LIMIT, Rows, code, fitted, text
@@ -49,7 +48,7 @@ def _ids(launches: tuple[int, ...]) -> str:
     return text(compare_words.ids(launches))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: CaseResult) -> tuple[str, ...]:
     label = f"{text(row.label)}: {text(row.note)}" if row.note else text(row.label)
     times = (format.milliseconds(seconds) if seconds is not None else "–" for seconds in (row.base_s, row.candidate_s))
     change = format.signed(row.ratio - 1) if row.ratio is not None else "–"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parabench.analysis.compare.sides import Difference
+from parabench.analysis.environment.diff import Difference
 from parabench.analysis.session import Origin
 from parabench.analysis.text import format
 from parabench.report.output.markdown import Rows, text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 
-from parabench.analysis.compare.sides import Difference
+from parabench.analysis.environment.diff import Difference
 from parabench.analysis.environment.facts import FindingGroup, when
 from parabench.analysis.session import Origin
 from parabench.analysis.text import compare, format

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parabench.analysis.comparison.facts import apart, facts
-from parabench.analysis.comparison.overall import Overall, overall
-from parabench.analysis.comparison.several import Several, several
-from parabench.analysis.comparison.sides import read_several
-from parabench.analysis.comparison.warnings import several_findings
+from parabench.analysis.compare.overall import Overall, overall
+from parabench.analysis.compare.several import Several, several
+from parabench.analysis.compare.sides import read_several
+from parabench.analysis.compare.warnings import several_findings
+from parabench.analysis.environment.diff import apart, facts
 from parabench.analysis.text import comparison, comparison_next
 from parabench.files import write_whole
 from parabench.report.data.comparison import several_data, side_styles
@@ -46,7 +46,7 @@ def write_comparison(stores: list[tuple[Path, str | None]], out: Path, template_
 def render(of: Several, template_folder: Path | None = None) -> str:
     """The page as text."""
     works = overall(of)
-    told = facts(of)
+    told = facts(of.sides)
     sections = several_sections(of, works, told)
     names = [side.role for side in of.sides]
     return fill(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from parabench.analysis.comparison.facts import HARDWARE, SOFTWARE, Fact
-from parabench.analysis.comparison.overall import Overall
-from parabench.analysis.comparison.several import Several
+from parabench.analysis.compare.overall import Overall
+from parabench.analysis.compare.several import Several
+from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Fact
 from parabench.analysis.text import format
 from parabench.report.data.comparison_best import best_section
 from parabench.report.data.comparison_given import given_section

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from parabench.analysis.compare.gate import Comparison
-from parabench.analysis.compare.outcome import REGRESSIONS, Verdict
+from parabench.analysis.compare.rule import REGRESSIONS, Verdict
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
 from parabench.report.data.columns import packed

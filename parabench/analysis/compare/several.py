@@ -9,12 +9,20 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.compare.across_numbers import Known, latencies, tokens_per_gb, tokens_per_joule
-from parabench.analysis.compare.gate import judge_cases
 from parabench.analysis.compare.match import MACHINES_OWN, Partners
-from parabench.analysis.compare.outcome import Outcome
-from parabench.analysis.compare.ratios import Pair, Ratio, Ratios, ratios
-from parabench.analysis.compare.sides import differences, interleaved
+from parabench.analysis.compare.ratios import (
+    Known,
+    Pair,
+    Ratio,
+    Ratios,
+    latencies,
+    ratios,
+    tokens_per_gb,
+    tokens_per_joule,
+)
+from parabench.analysis.compare.rule import Outcome, judge_cases
+from parabench.analysis.compare.sides import interleaved
+from parabench.analysis.environment.diff import differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.tables import WORK, unique_labels
 from parabench.plan.case import Case
@@ -43,7 +51,7 @@ class Against:
 
     `paired`: both took turns in one run, and were compared block by block. `outcomes` are what became of each pair by
     the gate's rule, as `parabench compare` judges the same two sessions; `machines`: they ran on two, and intervals are
-    of the launches alone, as those of `compare --across-hardware`; `means.Means` adds what sessions differ.
+    of the launches alone, as those of `compare --across-hardware`; `overall.Means` adds what sessions differ.
     """
 
     side: SessionData

@@ -1,1 +1,0 @@
-"""Two or more sessions beside each other: which is fastest, by how much, and what else is not the same."""
