@@ -22,11 +22,11 @@ from parabench.session.progress import PlainProgress, logger, make_progress
 from parabench.session.request import TrainingRequest
 from parabench.session.resume import (
     REPORT_NAME,
-    SIDES,
     ab_command,
+    ab_sides,
     check_label_of,
     check_resumable,
-    half_an_ab,
+    settings_of,
     store_in,
 )
 from parabench.signals import STOPPED, Interrupted, stop_signals
@@ -140,9 +140,7 @@ class Turns:
         with store_in(self._request.run.out) as store, ended(sides):
             opened = self._resume(store, sides) if self._request.run.resume else self._begin(store, sides)
             self.sessions = [each["session"] for each in opened]
-            last = store.last_session()
-            assert last is not None
-            command = ab_command(store, last, [variant.shown() for variant in self._variants])
+            command = ab_command(store.path, [variant.shown() for variant in self._variants])
             self.kept = f"; every finished launch is kept; resume with: {command}"
             self._walk(sides, opened)
             for side in sides:
@@ -152,7 +150,7 @@ class Turns:
         """Both sides plan, and then share what both can do. Raises UsageError."""
         run = self._request.run
         # A side of before there was such an option need not know it where it is not given.
-        asked = run.fields_given() | {"out": os.path.abspath(run.out)}
+        asked = run.given() | {"out": os.path.abspath(run.out)}
         # A file that lies here is the question to both sides; what else there may be is found by each.
         mine = run.suite is not None and run.suite not in shipped() and os.path.isfile(run.suite)
         asked["suite"] = os.path.abspath(str(run.suite)) if mine else run.suite
@@ -180,32 +178,21 @@ class Turns:
     def _resume(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
         """Both sessions, as they were left. Raises UsageError when there are none, or the sides are others."""
         last = store.last_session()
-        tied = last.interleaved if last is not None else None
-        if last is None or tied is None:
+        if last is None or not last.interleaved:
             raise UsageError(f"the last session in {store.path} is no side of an ab; start one without --resume")
-        before = store.sides(tied["run"])
-        if set(before) != SIDES:
-            raise UsageError(half_an_ab(store))
-        command = ab_command(store, last)
+        before, label = ab_sides(store, last), self._request.run.label
+        command = ab_command(store.path, settings_of(before))
         for side in sides:
-            there, here = (before[side.variant.name].interleaved or {})["setting"], side.variant.recorded()
+            name, here = side.variant.name, side.variant.recorded()
+            there = before[name].interleaved["setting"]
             if there != here:
                 raise UsageError(
-                    f"side {side.variant.name} was {there!r} and is now {here!r}; resume with the same sides, as in "
-                    f"{command!r}, or start a new ab without --resume"
+                    f"side {name} was {there!r} and is now {here!r}; resume with the same sides, as in {command!r}, "
+                    "or start a new ab without --resume"
                 )
-            label = self._request.run.label
-            check_label_of(store, before[side.variant.name], None if label is None else f"{label}-{side.variant.name}")
-        opened = [
-            side.ask(
-                "resume",
-                store=os.path.abspath(store.path),
-                run=tied["run"],
-                side=side.variant.name,
-                instead=command,
-            )
-            for side in sides
-        ]
+            check_label_of(store, before[name], None if label is None else f"{label}-{name}")
+        path, run = os.path.abspath(store.path), last.interleaved["run"]
+        opened = [side.ask("resume", store=path, run=run, side=side.variant.name, instead=command) for side in sides]
         # A stop may have come after one side had left a case out, and before the other had.
         gone = opened[0]["left_out"] | opened[1]["left_out"]
         return [each | side.ask("leave_out", cases=gone) for side, each in zip(sides, opened, strict=True)]

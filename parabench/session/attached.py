@@ -23,10 +23,9 @@ from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Skipped, TrainingPlan
 from parabench.plan.suite import load_suite, parse_axis
-from parabench.session.conclude import conclude
 from parabench.session.progress import logger
 from parabench.session.request import TrainingRequest, plan_training
-from parabench.session.session import NOT_OK, lead_session
+from parabench.session.session import NOT_OK, conclude, lead_session
 from parabench.signals import STOPPED, Interrupted
 from parabench.store.record import TRACES
 from parabench.strategies import entry_of

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections import Counter
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,23 +17,36 @@ from parabench.analysis.text import format
 from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Gpu, Machine, this_machine
+from parabench.machine.peaks import DEVICES, peak_of
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, in_words
 from parabench.plan.fields import split_values
-from parabench.plan.plan import Plan
+from parabench.plan.plan import Plan, stored_protocol, unknown_fields
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import MACHINES, load_suite
-from parabench.session.estimate import ExpectedLaunch, expected, known_seconds
+from parabench.plan.validate import entry_of_model
+from parabench.serve.text import duration
 from parabench.session.links import expected_links
 from parabench.session.progress import logger, skipped_lines
 from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, resume
-from parabench.session.runner import RUNNERS
+from parabench.session.runner import RUNNERS, SURE_BYTES_PER_S, SURE_FLOPS, training_operations
 from parabench.session.session import planned_of
-from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase
+from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Status
+from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 from parabench.strategies import entry_of
+from parabench.workloads import kind_of
+
+# A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.
+LAUNCH_S = 0.1
+
+# (case, block, protocol) of a launch to come.
+ExpectedLaunch = tuple[Any, int, Any]
+
+# {(case id, whether NCCL only told what it chooses): seconds of a launch}.
+Known = Mapping[tuple[str, bool], float]
 
 # More cases than this fill a screen; what is piped on has them all.
 SCREENFUL = 20
@@ -43,31 +59,27 @@ def dry_run(request: Request, console: Console) -> int:
     stopping = request.stopping()
     machine, notes = planned_for(request.cluster, os.environ, this_machine(), wants_cuda(request))
     planned = planned_of(request, machine)
-    state = (
-        SessionState(session_id=0, plan=planned.plan)
-        if planned and not request.resume
-        else stored_state(request, planned.plan if planned else None)
-    )
+    plan = planned.plan if planned else None
+    if plan is None or request.resume:
+        with Store.open_to_read(check_resumable(request.out)) as stored:
+            state = resume(stored, plan, request.kind, label=request.label)
+    else:
+        state = SessionState(session_id=0, plan=plan)
     if planned:
         notes = [" ".join(planned.question.split()), *notes, *(finding.message for finding in planned.findings)]
     store = request.out / STORE_NAME
-    launches = list(
-        RUNNERS[request.kind](plan=state.plan, done=state.done, references=dict(state.references)).expected()
-    )
+    runner = RUNNERS[request.kind](plan=state.plan, done=state.done, references=dict(state.references))
+    launches = list(runner.expected())
     links = list(expected_links(state, machine, store)) if request.links and launches else []
-    most = SCREENFUL if console.is_terminal else None
     for line in (
         *notes,
-        *case_lines(state.plan, most),
+        *case_lines(state.plan, SCREENFUL if console.is_terminal else None),
         *plan_lines(state, launches, links, until=bool(stopping)),
     ):
         log(line)
-    first, *more = expected(launches, machine, known_seconds(store, state.plan.protocol), store) or [
-        "nothing is left to launch"
-    ]
-    log(f"expected:  {first}")
-    for line in more:
-        log(f"           {line}")
+    times = expected(launches, machine, known_seconds(store, state.plan.protocol), store)
+    for at, line in enumerate(times or ["nothing is left to launch"]):
+        log(f"{'' if at else 'expected:':<11}{line}")
     log("a dry run: nothing was launched or written")
     return 0
 
@@ -105,13 +117,6 @@ def planned_for(
     elif not here.gpus and here.ranks("cpu") < ranks:
         notes.append(f"each node is taken to have cores for {format.count(ranks, 'rank')}; here: {here.cores}")
     return replace(machine, cores=max(here.cores, -(-ranks // RANKS_PER_CORE))), notes
-
-
-def stored_state(request: Request, plan: Plan[Any, Any] | None) -> SessionState[Any, Any]:
-    """The last session of the store, as `--resume` would continue it; the store is only read. Raises UsageError."""
-    path = check_resumable(request.out)
-    with Store.open_to_read(path) as store:
-        return resume(store, plan, request.kind, label=request.label)
 
 
 def plan_lines(
@@ -214,3 +219,103 @@ def _calls(plan: Plan[CollectiveCase, CollectiveProtocol]) -> str:
         return f"{' to '.join(dict.fromkeys(f'{n:,}' for n in (counts[0], counts[-1])))} a launch"
     each = f"{protocol.iterations:,} calls" if protocol.iterations else f"calls for {protocol.measure_s:g} s in all"
     return f"of each size and form {format.count(protocol.batches, 'batch')} of {each}"
+
+
+def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known:
+    """The median seconds of a case's launches in a store, of its sessions that took as many steps or calls a launch;
+    none where there is no store. Raises UsageError for one that cannot be read."""
+    if not os.path.isfile(store):
+        return {}
+    results = load(store)
+    alike = []
+    for number, text in zip(results.session["id"], results.session["plan"], strict=True):
+        plan = json.loads(text) or {}
+        kind = plan.get("kind", "training")
+        if kind != kind_of(protocol) or "protocol" not in plan:
+            continue
+        # What a newer version did with fields that are not known here may have taken any time.
+        if unknown_fields(type(protocol), plan["protocol"]):
+            continue
+        if _amount(stored_protocol(kind, plan["protocol"])) == _amount(protocol):
+            alike.append(number)
+    launch = results.launch
+    launch = launch[launch["session_id"].isin(alike) & launch["status"].isin([Status.OK, Status.WRONG])]
+    if isinstance(protocol, Protocol) and protocol.by_time:
+        launch = launch[launch["block"] != REFERENCE_BLOCK]  # it takes other steps than the same case where it counts
+    took: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    for case_id, block, wall_s in zip(launch["case_id"], launch["block"], launch["wall_s"], strict=True):
+        took[case_id, block == EXPLAIN_BLOCK].append(wall_s)
+    return {key: statistics.median(seconds) for key, seconds in took.items()}
+
+
+def _amount(protocol: Protocol | CollectiveProtocol) -> tuple[object, ...]:
+    """What of a protocol decides how long a launch takes."""
+    if isinstance(protocol, Protocol):
+        return protocol.all_steps, protocol.warmup_s, protocol.measure_s
+    return protocol.timing, protocol.warmup, protocol.iterations, protocol.batches, protocol.measure_s
+
+
+def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known, store: Path) -> list[str]:
+    """How long it takes, in words, and how that is known; `store` is where what is `known` was found."""
+    seconds = [known.get((case.id, block == EXPLAIN_BLOCK)) for case, block, _ in launches]
+    seen = [value for value in seconds if value is not None]
+    guessed = [each for each, value in zip(launches, seconds, strict=True) if value is None]
+    lines = []
+    if seen:
+        lines.append(f"{duration(sum(seen))} for {format.count(len(seen), 'launch')}, as they took in {store}")
+    if guessed:
+        more = f"the start of {format.count(len(guessed), 'launch')}: {duration(len(guessed) * LAUNCH_S, 1)} or more"
+        guess = _guess_calls if isinstance(guessed[0][0], CollectiveCase) else _guess_steps
+        lines += [*guess(guessed, machine), more]
+        lines[-2:] = [f"on top of it {lines[-2]}, and {lines[-1]}"]
+    return lines
+
+
+def _guess_calls(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterator[str]:
+    """What calls must take; last, what comes on top of it."""
+    seconds = sum(protocol.expected_s(case, SURE_BYTES_PER_S) for case, _, protocol in launches)
+    yield f"calls: {duration(seconds)} at most, at {SURE_BYTES_PER_S / 1e6:g} MB/s (any link surely carries that)"
+    yield "what a link carries more than once"
+
+
+def _guess_steps(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterator[str]:
+    """What time and arithmetic must take; last, what comes on top of it."""
+    timed = [protocol.seconds for _, _, protocol in launches if protocol.by_time]
+    if timed:
+        said = f"warm-up and measured steps that go by time, of {format.count(len(timed), 'launch')}"
+        yield f"{said}: {duration(sum(timed))} or more"
+    least: dict[str, float] = defaultdict(float)
+    unknown: dict[str, None] = {}
+    for case, _, protocol in launches:
+        parameters = entry_of_model(case).parameters
+        if not parameters:
+            unknown[case.model] = None
+            continue
+        rate, said = _rate(case, machine)
+        steps = protocol.after if protocol.by_time else protocol.all_steps
+        least[said] += training_operations(parameters, case, steps) / (rate * case.world_size)
+    for said, value in least.items():
+        if value:
+            yield said.format(duration(value))
+    if unknown:
+        yield f"unknown for {format.joined(unknown)}: its parameters are not counted before it is built"
+    yield "torch.compile, communication" if any(case.compile for case, _, _ in launches) else "communication"
+
+
+def _rate(case: Case, machine: Machine) -> tuple[float, str]:
+    """Operations a second of one rank, which a core surely reaches and a device never exceeds; and how to say what time
+    follows."""
+    if case.device == "cpu":
+        sure = f"{SURE_FLOPS / 1e9:g} GFLOP/s"
+        return SURE_FLOPS, f"arithmetic: {{}}, where each rank computes {sure} (a core surely does) and none waits"
+    name = machine.gpus[0].name if machine.gpus else ""
+    peak, _ = peak_of(name, case.arithmetic.matmul)
+    of = name
+    if peak is None:
+        peak, of = max(
+            (device.peak.get(case.arithmetic.matmul, 0.0), "the fastest device known here") for device in DEVICES
+        )
+    return (
+        peak,
+        f"arithmetic: {{}} at least, at the {case.arithmetic.matmul} peak of {of}, {peak / 1e12:g} TFLOP/s a rank",
+    )

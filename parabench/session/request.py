@@ -73,19 +73,18 @@ class Request:
         return cls(options=given, **asked)
 
     def given(self) -> dict[str, Any]:
-        """{option: value} of what was asked for and decides what is measured."""
-        seed = {"--seed": self.seed} if self.seed is not None else {}
-        known = {name: each.field.option for kind in self.planned for name, each in option_fields(kind).items()}
-        return {known[name]: value for name, value in self.options.items()} | seed
-
-    def fields_given(self) -> dict[str, Any]:
-        """The same by field, as `of` takes it."""
+        """{field: value} of what was asked for and decides what is measured, as `of` takes it."""
         return dict(self.options) | ({"seed": self.seed} if self.seed is not None else {})
 
+    def option_of(self, name: str) -> str:
+        """How a field is typed."""
+        declared = {field: each.field.option for kind in self.planned for field, each in option_fields(kind).items()}
+        return {"axes": "--set", **declared}.get(name, f"--{name}")
+
     def words(self) -> list[str]:
-        """The same as it is typed, with whether it is resumed: on several nodes all must have it alike."""
-        typed = {"--resume": True} if self.resume else {}
-        return [word for name, value in (self.given() | typed).items() for word in _typed(name, value)]
+        """What was given as it is typed, with whether it is resumed: on several nodes all must have it alike."""
+        given = self.given() | ({"resume": True} if self.resume else {})
+        return [word for name, value in given.items() for word in _typed(self.option_of(name), value)]
 
     def fields_of(self, kind: Hashable) -> dict[str, Any]:
         """{field: value} of what was asked for and is a field of `kind`."""
@@ -117,10 +116,7 @@ class TrainingRequest(Request):
 
     def given(self) -> dict[str, Any]:
         # By the class: a slotted dataclass is made anew, and `super()` without arguments means the one before.
-        return ({"--set": self.axes} if self.axes else {}) | Request.given(self)
-
-    def fields_given(self) -> dict[str, Any]:
-        return ({"axes": self.axes} if self.axes else {}) | Request.fields_given(self)
+        return ({"axes": self.axes} if self.axes else {}) | Request.given(self)
 
     def stopping(self) -> AdaptiveStopping | None:
         return AdaptiveStopping.asked(self.until_decided, self.budget)
@@ -130,7 +126,9 @@ class TrainingRequest(Request):
         if not self.resume:
             raise UsageError("no suite is given; name one that `parabench list` shows, or a path to a suite file")
         for name in self.given():
-            raise UsageError(f"{name} cannot change a session that is resumed as it was planned; drop it")
+            raise UsageError(
+                f"{self.option_of(name)} cannot change a session that is resumed as it was planned; drop it"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

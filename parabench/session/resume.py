@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic
 
@@ -38,8 +39,12 @@ class SessionState(Generic[C, P]):
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this run: two at once would disturb one another's times and store. Raises UsageError."""
+def store_in(folder: Path, *, resumes: str | None = None) -> Iterator[Store]:
+    """The store of `folder`, held for this run, for two at once would disturb one another's times and store. Both are
+    made where they are not there, unless it `resumes` what they hold. Raises UsageError."""
+    if resumes:
+        check_resumable(folder, resumes)
+    check_writable(folder)
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -48,20 +53,10 @@ def alone_in(folder: Path) -> Iterator[None]:
             raise UsageError(
                 f"output folder {str(folder)!r} is in use by another run; wait for it, or give another --out"
             ) from None
-        yield
+        with Store.open_or_create(folder / STORE_NAME) as store:
+            yield store
     finally:
         os.close(handle)
-
-
-@contextmanager
-def store_in(folder: Path, *, resumes: str | None = None) -> Iterator[Store]:
-    """The store of `folder`, held for this run; both are made where they are not there, unless it `resumes` what they
-    hold. Raises UsageError."""
-    if resumes:
-        check_resumable(folder, resumes)
-    check_writable(folder)
-    with alone_in(folder), Store.open_or_create(folder / STORE_NAME) as store:
-        yield store
 
 
 def check_resumable(folder: Path, what: str = "session") -> Path:
@@ -151,12 +146,9 @@ def resume(
     last = store.last_session()
     if last is None:
         raise UsageError(f"{store.path} holds no session to resume; run without --resume")
-    if last.interleaved is not None:
-        if set(store.sides(last.interleaved["run"])) != SIDES:
-            raise UsageError(half_an_ab(store))
-        raise UsageError(
-            f"the last session in {store.path} is one side of an ab; continue both with {ab_command(store, last)!r}"
-        )
+    if last.interleaved:
+        go_on = ab_command(store.path, settings_of(ab_sides(store, last)))
+        raise UsageError(f"the last session in {store.path} is one side of an ab; continue both with {go_on!r}")
     there = last.plan.get("kind", "training")
     if there != kind:
         raise UsageError(
@@ -231,12 +223,8 @@ def load_state(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, i
         case_id: Reference(values.get("loss", {}), values.get("grad_norm", {}))
         for case_id, values in store.reference_values(row.id).items()
     }
-    return SessionState(
-        session_id=row.id,
-        plan=stored,
-        done=store.launches_done(row.id),
-        references=references,
-    )
+    done = store.launches_done(row.id)
+    return SessionState(session_id=row.id, plan=stored, done=done, references=references)
 
 
 def resume_command(store: Path, kind: str = "training", *options: str) -> str:
@@ -245,19 +233,24 @@ def resume_command(store: Path, kind: str = "training", *options: str) -> str:
     return shlex.join(["parabench", command, "--resume", *options, "--out", str(store.parent)])
 
 
-def half_an_ab(store: Store) -> str:
-    """Why the last ab cannot be continued when it was stopped after only one of its sides had begun."""
-    return (
-        f"the last ab in {store.path} was stopped before both its sides had begun, so there is nothing to continue; "
-        "start anew without --resume"
-    )
+def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:
+    """Both sides of the ab of which `row` is one. Raises UsageError where it was stopped before both had begun."""
+    sides = store.sides(row.interleaved["run"])
+    if set(sides) != SIDES:
+        raise UsageError(
+            f"the last ab in {store.path} was stopped before both its sides had begun, so there is nothing to "
+            "continue; start anew without --resume"
+        )
+    return sides
 
 
-def ab_command(store: Store, row: PlannedSession, sides: Sequence[str] = ()) -> str:
-    """The command that continues the ab of which `row` is a side. The store does not have all of a side's words, which
-    `sides` are in full: it has no path but its last name, and `...` for a value that may be a secret."""
-    assert row.interleaved is not None
-    there = store.sides(row.interleaved["run"])
-    words = sides or [(there[name].interleaved or {})["setting"] for name in sorted(there)]
-    both = [word for name, text in zip(("--a", "--b"), words, strict=False) for word in (name, text)]
-    return shlex.join(["parabench", "ab", "--resume", *both, "--out", str(store.path.parent)])
+def settings_of(sides: Mapping[str, PlannedSession]) -> list[str]:
+    """What the sides of an ab were, a and b. Not in all words: the store has no path but its last name, and `...` for a
+    value that may be a secret."""
+    return [sides[name].interleaved["setting"] for name in sorted(sides)]
+
+
+def ab_command(store: Path, settings: Sequence[str]) -> str:
+    """The command that continues the last ab of `store`, of sides with these settings."""
+    both = chain.from_iterable(zip(("--a", "--b"), settings, strict=True))
+    return shlex.join(["parabench", "ab", "--resume", *both, "--out", str(store.parent)])

@@ -22,7 +22,6 @@ from parabench.store.record import (
     PIN_REFUSED,
     REFERENCE_BLOCK,
     UNVERIFIED,
-    AnyCase,
     Finding,
     Launch,
     Status,
@@ -99,16 +98,10 @@ class Runner(Generic[C, P]):
         left = launches_left(self.plan, self.done)
         yield from ((each.case, each.block, self.plan.protocol) for each in left)
 
-    def leave_out(self, case: C, reason: str) -> None:
-        """Take a case out of the plan that a launch has shown cannot run here."""
-        assert self.replan is not None
-        self.plan = self.plan.without(case, reason)
-        self.replan(self.plan)
-
     def run_launch(self, planned: PlannedLaunch[C]) -> None:
         """Launch a case whose reference was run."""
         launch = self._launch(planned.case, planned.block)
-        launch.block, launch.position = planned.block, planned.position
+        launch.position = planned.position
         self._judge(launch, planned.case)
         self._finish(launch)
 
@@ -123,20 +116,35 @@ class Runner(Generic[C, P]):
 
     def _launch(self, case: C, block: int, protocol: P | None = None) -> Launch:
         self.progress.launching(case, block)
-        return self.launch(self._spec(case, protocol or self.plan.protocol))
-
-    def _spec(self, case: C, protocol: P) -> LaunchSpec:
-        return LaunchSpec.of(case, protocol, self.deadline_s(case), self.traces)
+        spec = LaunchSpec.of(case, protocol or self.plan.protocol, self.deadline_s(case), self.traces)
+        launch = self.launch(spec)
+        launch.block = block
+        return launch
 
     def _finish(self, launch: Launch) -> None:
-        if launch.status in (Status.OK, Status.WRONG):
+        if launch.status in (Status.OK, Status.WRONG) and launch.block != EXPLAIN_BLOCK:
             self._wall_s[launch.case.id, launch.block == REFERENCE_BLOCK] = launch.wall_s
-        self._hand_on(launch)
-
-    def _hand_on(self, launch: Launch) -> None:
         self.keep(launch)
         self.progress.launched(launch)
         self.check(launch)
+        for finding in launch.findings:
+            if finding.code == PIN_REFUSED and self.replan is not None:
+                case: Any = launch.case
+                self.plan = self.plan.without(case, finding.message)
+                self.replan(self.plan)
+
+    def _blame_pin(self, launch: Launch) -> None:
+        """Where NCCL has refused the algorithm that a failed launch was pinned to, it would refuse it in every launch:
+        the case is to be taken out of the plan."""
+        case = launch.case
+        if self.replan is None or not is_nccls(case.algorithm) or launch.status is not Status.FAILED:
+            return
+        why = launch.failure.message if launch.failure else "it failed"
+        said = f"{case.label}: NCCL could not be pinned to {case.algorithm} ({why}), so the case was launched no more."
+        advice = (
+            "See the launch's error for what NCCL lacks (a switch that reduces, CollNet); native is its own choice."
+        )
+        launch.findings.append(Finding(PIN_REFUSED, said, advice, case.id))
 
     def deadline_s(self, case: C) -> float:
         """What was asked for, or ten times the time that is expected of the case."""
@@ -186,21 +194,12 @@ class TrainingRunner(Runner[Case, Protocol]):
             )
 
     def run_nccl_probe(self, case: Case) -> None:
-        """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes.
-
-        A pin that NCCL refuses there (it has no such switch, no CollNet) it would refuse in every launch: the case is
-        taken out of the plan."""
-        if not self._is_probed(case):
-            return
-        self.progress.launching(case, EXPLAIN_BLOCK)
-        launch = self.launch(self._spec(case, EXPLAINING))
-        launch.block = EXPLAIN_BLOCK
-        refused = self.replan is not None and is_nccls(case.algorithm) and launch.status is Status.FAILED
-        if refused:
-            launch.findings.append(_refused(case, launch))
-        self._hand_on(launch)
-        if refused:
-            self.leave_out(case, launch.findings[-1].message)
+        """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes, and whether
+        it can do what it is pinned to."""
+        if self._is_probed(case):
+            launch = self._launch(case, EXPLAIN_BLOCK, EXPLAINING)
+            self._blame_pin(launch)
+            self._finish(launch)
 
     def _is_probed(self, case: Case) -> bool:
         on_nccl = case.backend == "nccl" and case.world_size > 1
@@ -222,7 +221,6 @@ class TrainingRunner(Runner[Case, Protocol]):
         tries = self._failed_references.get(single.id, 0)
         if self.references.get(single.id) is None and tries < REFERENCE_TRIES:
             launch = self._launch(single, REFERENCE_BLOCK, reference_protocol(self.plan.protocol))
-            launch.block = REFERENCE_BLOCK
             self._finish(launch)
             if launch.status is Status.OK:
                 self.references[single.id] = reference_of(launch)
@@ -246,34 +244,14 @@ class TrainingRunner(Runner[Case, Protocol]):
 _INVALID_USAGE = re.compile("invalid usage|ncclInvalidUsage|no algorithm/protocol available", re.IGNORECASE)
 
 
-def _refused(case: AnyCase, launch: Launch) -> Finding:
-    """Why a case is not launched again in whose first launch NCCL refused its algorithm."""
-    why = launch.failure.message if launch.failure else "it failed"
-    return Finding(
-        PIN_REFUSED,
-        f"{case.label}: NCCL could not be pinned to {case.algorithm} ({why}), so the case was launched no more.",
-        "See the launch's error for what NCCL lacks (a switch that reduces, CollNet); native is its own choice.",
-        case.id,
-    )
-
-
 @dataclass(kw_only=True)
 class CollectivesRunner(Runner[CollectiveCase, CollectiveProtocol]):
     """Of collective operations each launch checks its own results against exact values."""
 
     def _judge(self, launch: Launch, case: CollectiveCase) -> None:
-        """What NCCL refuses once it refuses in every launch. There is none that only explains: the first one tells."""
-        said = launch.failure.message if launch.failure else ""
-        pinned = self.replan is not None and is_nccls(case.algorithm) and launch.status is Status.FAILED
-        if pinned and _INVALID_USAGE.search(said):
-            launch.findings.append(_refused(case, launch))
-
-    def _finish(self, launch: Launch) -> None:
-        super()._finish(launch)
-        for finding in launch.findings:
-            if finding.code == PIN_REFUSED:
-                case = next(each for each in self.plan.cases if each.id == launch.case.id)
-                self.leave_out(case, finding.message)
+        """There is no launch that only explains: the first one tells what NCCL refuses."""
+        if launch.failure and _INVALID_USAGE.search(launch.failure.message):
+            self._blame_pin(launch)
 
     def _expected_s(self, case: CollectiveCase) -> float:
         """What its bytes must take when one rank's link carries those of all."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,18 +17,20 @@ from parabench.cluster.join import join_cluster
 from parabench.cluster.participants import OneMachine
 from parabench.cluster.topology import topology_of
 from parabench.errors import NodeGone, UsageError
+from parabench.files import is_special, write_whole
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.plan import Plan
 from parabench.plan.suite import load_suite
-from parabench.session.conclude import check_outputs, conclude
 from parabench.session.links import measure_links
 from parabench.session.progress import logger, make_progress, outcome, skipped_lines
 from parabench.session.request import CollectivesRequest, Planned, Request, TrainingRequest, plan_calls, plan_training
 from parabench.session.resume import (
+    REPORT_NAME,
     SessionState,
     begin_session,
     check_nodes_of,
     check_traces,
+    check_writable,
     resume,
     resume_command,
     store_in,
@@ -35,7 +39,8 @@ from parabench.session.runner import RUNNERS, Executor, Runner, launches_left
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import TRACES, Launch
-from parabench.store.store import Store
+from parabench.store.results import Results, load
+from parabench.store.store import STORE_NAME, Store
 
 NOT_OK = 1
 
@@ -64,7 +69,14 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
         return STOPPED
     if code == STOPPED:
         return code
-    return concluded(code, request, session_id, console)
+    try:
+        with stop_signals():
+            conclude(request, session_id, console)
+    except Interrupted as stop:
+        folder = shlex.quote(str(request.out))
+        log(f"stopped by {stop}; all is stored, write the report with: parabench report {folder}")
+        return STOPPED
+    return code
 
 
 def lead_session(
@@ -82,14 +94,14 @@ def lead_session(
     if planned is not None:
         check_traces(request.out, planned.plan.protocol)
     with store_in(request.out, resumes="session" if request.resume else None) as store:
-        state: SessionState[Any, Any] | None = None
+        state: SessionState[Any, Any]
         if request.resume:
             plan = planned.plan if planned else None
             state = resume(store, plan, request.kind, attached=nodes.attached, label=request.label)
             check_nodes_of(state.plan, machine)
             check_traces(request.out, state.plan.protocol)
             nodes.assemble(state.plan.cases)
-        if state is None:
+        else:
             assert planned is not None
             nodes.assemble(planned.plan.cases)
             state = begin_session(store, request, planned, machine, nodes=nodes.environments, about=nodes.about)
@@ -98,16 +110,15 @@ def lead_session(
         nodes.begun(store, state.session_id)
         options = [*(stopping.options if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
         go_on = nodes.go_on or resume_command(store.path, request.kind, *options)
-        begun = state
 
         def prepared() -> Runner[Any, Any]:
-            runner = runner_of(store, begun, launch, nodes)
+            runner = runner_of(store, state, launch, nodes)
             if request.links:
-                measure_links(store, begun, machine, log, runner.launch)
+                measure_links(store, state, machine, log, runner.launch)
             return runner
 
-        code = run_launches(store, begun, prepared, stopping, console, request.prefix, go_on)
-    return code, begun.session_id
+        code = run_launches(store, state, prepared, stopping, console, request.prefix, go_on)
+    return code, state.session_id
 
 
 def run_launches(
@@ -191,13 +202,58 @@ def planned_of(request: Request, machine: Machine) -> Planned[Any, Any] | None:
     return None
 
 
-def concluded(code: int, request: Request, session_id: int, console: Console) -> int:
-    """Conclude a session that ended with `code`, and is all stored; the exit code of the command."""
-    try:
-        with stop_signals():
-            conclude(request, session_id, console)
-    except Interrupted as stop:
-        folder = shlex.quote(str(request.out))
-        logger(console)(f"stopped by {stop}; all is stored, write the report with: parabench report {folder}")
-        return STOPPED
-    return code
+def conclude(request: Request, session_id: int, console: Console) -> None:
+    """Write the report; say what was found, and where all is."""
+    from parabench.report.build import write_report
+
+    results, log = load(request.out / STORE_NAME), logger(console, request.prefix)
+    if isinstance(request, CollectivesRequest):
+        answers = _tables(results, session_id, console)
+    else:
+        from parabench.analysis.text.progress import verdict
+
+        answers = iter(verdict(results, str(session_id)))
+    report = write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
+    for line in (*answers, f"store:  {results.path}", f"report: {report}"):
+        log(line)
+    if isinstance(request, CollectivesRequest) and request.json_file is not None:
+        _write_json(request.json_file, results, session_id)
+        log(f"json:   {request.json_file}")
+
+
+def _tables(results: Results, session_id: int, console: Console) -> Iterator[str]:
+    """Print tables as nccl-tests does; what is fastest, in words."""
+    from parabench.analysis.collectives.crossover import bus_answers
+    from parabench.analysis.collectives.nccl_tests import table_lines
+    from parabench.analysis.session import select_session
+
+    for line in table_lines(results, select_session(results, session_id)):
+        logger(console)(line)
+    return (answer.sentence() for answer in bus_answers(results, session_id))
+
+
+def _write_json(path: Path, results: Results, session_id: int) -> None:
+    from parabench.analysis.collectives.nccl_tests import results_json
+    from parabench.analysis.session import select_session
+
+    told = results_json(results, select_session(results, session_id))
+    text = json.dumps(told, indent=2, allow_nan=False) + "\n"
+    write_whole(path, text, "results file", "give another file for --json")
+
+
+def check_outputs(request: Request) -> None:
+    """Raise UsageError when a file that is asked for could not be written at the end of a long run, or is one of the
+    run's own."""
+    path = request.json_file if isinstance(request, CollectivesRequest) else None
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give a file for --json")
+    own = [request.out / REPORT_NAME, *(request.out / f"{STORE_NAME}{end}" for end in ("", "-wal", "-shm", "-journal"))]
+    same = (path.exists() and each.exists() and path.samefile(each) for each in own)
+    if path.resolve() in [each.resolve() for each in own] or any(same):
+        raise UsageError(f"{path} is this run's own store or report; give another file for --json")
+    if not is_special(path):
+        check_writable(path.resolve().parent, "folder", "--json")
+    elif not os.access(path, os.W_OK):
+        raise UsageError(f"{path} cannot be written; give another file for --json")

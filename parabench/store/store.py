@@ -33,13 +33,13 @@ STORE_NAME = "results.db"
 
 @dataclass(frozen=True)
 class PlannedSession:
-    """A session as it was planned: enough to continue it."""
+    """A session as it was planned: enough to continue it. `interleaved` is empty where it is no side of an ab."""
 
     id: int
     plan: dict[str, Any]
     argv: list[str]
-    interleaved: dict[str, str] | None = None
-    label: str | None = None
+    interleaved: dict[str, str]
+    label: str | None
 
 
 class Store:
@@ -151,8 +151,7 @@ class Store:
 
     def sides(self, run: str) -> dict[str, PlannedSession]:
         """The sessions that took turns in one `parabench ab`, by their side."""
-        rows = [row for row in self._sessions() if row.interleaved and row.interleaved["run"] == run]
-        return {row.interleaved["side"]: row for row in rows if row.interleaved}
+        return {row.interleaved["side"]: row for row in self._sessions() if row.interleaved.get("run") == run}
 
     def labels(self) -> set[str]:
         """How the store's sessions are called."""
@@ -162,9 +161,7 @@ class Store:
         """All sessions, the newest first."""
         rows = self._db.execute("SELECT id, plan, argv, interleaved, label FROM session ORDER BY id DESC")
         for number, plan, argv, tied, label in rows:
-            yield PlannedSession(
-                number, json.loads(plan), json.loads(argv), None if tied is None else json.loads(tied), label
-            )
+            yield PlannedSession(number, json.loads(plan), json.loads(argv), json.loads(tied or "{}"), label)
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
