@@ -21,8 +21,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.step_clock import MARKS
 from parabench.strategies.base import RankInfo
-from parabench.workloads.trainer import train
-from parabench.workloads.training import build
+from parabench.workloads.trainer import build, train
 
 NODES, RANKS_PER_NODE = 2, 2
 CASE = Case(strategy="ddp", world_size=NODES * RANKS_PER_NODE, nodes=NODES, device="cpu", backend="gloo", seq_len=32)

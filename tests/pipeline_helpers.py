@@ -27,7 +27,7 @@ from parabench.models.gpt import GPT, next_token_loss
 from parabench.plan.case import Case
 from parabench.strategies import pipeline
 from parabench.strategies.base import ParallelModel, RankInfo, StrategyContext
-from parabench.workloads import training as worker
+from parabench.workloads import trainer as worker
 
 STEPS = 5
 VOCABULARY = 64

@@ -51,7 +51,7 @@ def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypat
     monkeypatch.setattr(training, "join_group", join)
     spec = LaunchSpec.of(case(workers=2), Protocol(), GUARD_S)
     with pytest.raises(Joined):
-        training.measure(spec, RankEnv(folder=tmp_path, timeout_s=GUARD_S), 0)
+        training.TrainingWorkload().measure(spec, RankEnv(folder=tmp_path, timeout_s=GUARD_S), 0)
     assert seen == [2]
 
 

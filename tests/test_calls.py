@@ -24,7 +24,7 @@ from parabench.probes.step_clock import Moments
 from parabench.store.record import WAIT, Launch, Phase, Status
 from parabench.store.results import load
 from parabench.store.store import Store
-from parabench.workloads.training_samples import ranks_word
+from parabench.workloads.training import ranks_word
 
 FEW = Protocol(warmup=2, steps=2, instrumented=2)
 

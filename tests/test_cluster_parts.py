@@ -31,7 +31,7 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.protocol import Protocol
 from parabench.store.record import DeviceSample, Failure, HostSample, SeenCall, Status
-from parabench.workloads.training_samples import Reading, Stall, TrainingReport
+from parabench.workloads.training import TrainingReport
 
 CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
 SITE = Topology(nodes=2, ranks_per_node=2, host="localhost")
@@ -177,15 +177,13 @@ def layout(moments: int = 5) -> MarkLayout:
 
 def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
     call = SeenCall(0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, 101.5, 0.25, 1, None)
-    told = TrainingReport(
-        rank=2, clock={"offset_s": -99.0, "error_s": 0.001}, stalls=[Stall(0, 101.0, 102.0)], calls=[call]
-    )
+    told = TrainingReport(rank=2, clock={"offset_s": -99.0, "error_s": 0.001}, stalls=[(0, 101.0, 102.0)], calls=[call])
     first, second = align([part(0), part(1, reports=[told, silent(3)])], layout())
     assert first.marks[0][0, 0] == 0.0
     assert second.marks[1].tolist() == [[1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
     report = second.reports[0]
     assert isinstance(report, TrainingReport)
-    assert report.stalls == [Stall(0, 2.0, 3.0)]
+    assert report.stalls == [(0, 2.0, 3.0)]
     assert report.calls == [call._replace(made_s=2.0, start_s=2.5)]
     # It began at 100 on its own clock, 1 on node 0's, which began at 0: its readings were 1 s later than they say.
     assert [second.device_samples[0].t_s, second.host_samples[0].t_s] == [2.0, 2.0]
@@ -202,7 +200,7 @@ def test_a_duration_is_no_moment_and_an_unknown_clock_shifts_nothing() -> None:
 def test_what_a_node_saw_travels_as_json() -> None:
     call = SeenCall(0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, None, None, 1, None)
     error = RankError(1.0, "ValueError: no", "Traceback", False)
-    reports = [TrainingReport(rank=2, losses=[1.0], calls=[call], readings=[Reading(0, "loss", 1.0)], error=error)]
+    reports = [TrainingReport(rank=2, losses=[1.0], calls=[call], readings=[(0, "loss", 1.0)], error=error)]
     nan = part(1, ProcessOutcome(ok=False, rank=3, signal="SIGKILL", killed=(7,)), reports=[*reports, silent(3)])
     nan.marks[0][0, 0] = float("nan")
     back = NodeResult.from_dict(json.loads(json.dumps(nan.to_dict())), TrainingReport)

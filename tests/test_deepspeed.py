@@ -23,7 +23,7 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from parabench.store.record import Status
 from parabench.strategies.base import RankInfo
-from parabench.workloads import training as worker
+from parabench.workloads import trainer as worker
 from parabench.workloads.verify import reference_of, verify
 
 INSTALLED = importlib.util.find_spec("deepspeed") is not None

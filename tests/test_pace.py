@@ -59,7 +59,7 @@ class Training:
 
 def paced(protocol, step_s, agree=lambda value: value):
     training = Training(step_s)
-    counts = warm_up(protocol, training, agree, training.now)
+    counts = warm_up(protocol, training.take, training.wait, agree, training.now)
     assert training.taken == counts.warmup
     return counts, training
 

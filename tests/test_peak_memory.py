@@ -22,6 +22,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import memory
 from parabench.strategies.base import PIECE, RankInfo, norm_of, squares_of
+from parabench.workloads import trainer
 from parabench.workloads import training as worker
 
 
@@ -70,7 +71,7 @@ def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_meas
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[Any] = []
-    norm = worker.norm_of
+    norm = trainer.norm_of
 
     def watched(gradients: Any) -> float:
         happened.append("norm")
@@ -81,7 +82,7 @@ def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_meas
         own(training, clock, steps)
 
     own = worker.train
-    monkeypatch.setattr(worker, "norm_of", watched)
+    monkeypatch.setattr(trainer, "norm_of", watched)
     monkeypatch.setattr(worker, "train", train)
     for name in ("forget_building", "forget_peak", "peak_memory"):
         function = getattr(memory, name)

@@ -82,7 +82,7 @@ def test_a_probe_of_the_table_is_asked_at_every_place(tmp_path: Path, monkeypatc
     ]  # fmt: skip
     assert report.numbers["watched"] == 9  # the beginnings of eight steps, and the end of the last
     assert report.facts["watching"]
-    assert {*report.numbers, *(reading.metric for reading in report.readings)} - {"watched"} <= METRICS.keys()
+    assert {*report.numbers, *(metric for _, metric, _ in report.readings)} - {"watched"} <= METRICS.keys()
     assert environment(protocol, tmp_path)["WATCHING"] == tmp_path.name
     assert left_behind(protocol, tmp_path)["watching"] == {"file": tmp_path.name}
 

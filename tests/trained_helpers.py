@@ -23,7 +23,7 @@ from parabench.models import gpt_entry
 from parabench.models.gpt import gpt
 from parabench.plan.case import Case
 from parabench.strategies.base import RankInfo
-from parabench.workloads import training as worker
+from parabench.workloads import trainer as worker
 
 TRAINED_STEPS = 5
 

@@ -11,7 +11,7 @@ from parabench.models.base import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import MIB, Launch
-from parabench.workloads import training
+from parabench.workloads import trainer
 
 SEQUENCE = 256
 PROTOCOL = Protocol(warmup=3, steps=5, instrumented=0)
@@ -38,7 +38,7 @@ def peak(seen: Launch) -> float:
 
 def without_norm() -> Model:
     """gpt2, in a process in which no gradient's norm is read."""
-    training.norm_of = lambda gradients: 1.0  # type: ignore[assignment]
+    trainer.norm_of = lambda gradients: 1.0  # type: ignore[assignment]
     return build_model(Case(model="gpt2", seq_len=SEQUENCE))
 
 

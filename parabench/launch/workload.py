@@ -5,17 +5,20 @@ As in nccl-tests (`struct testColl`) a kind is one object, and there is one laun
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol as Interface
+from typing import TypeVar
 
 from parabench.launch.rendezvous import RendezvousPoint
-from parabench.launch.results import MarkLayout, NodeResult, RankReport
+from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.registry import load
 from parabench.store.record import Launch, utc_now
 from parabench.workloads import WORKLOADS
+
+R = TypeVar("R", bound=RankReport)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +42,11 @@ class Workload(Interface):
 
     def ranks(self, spec: LaunchSpec) -> int:
         """How many processes take part."""
+        return spec.world_size
 
     def prepare(self, spec: LaunchSpec, folder: Path) -> Mapping[str, str]:
         """Make ready on a node before its ranks start; what is to be set in their environment."""
+        return {}
 
     def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
         """Measure, in a rank: join the group, leave it. An error leaves the group as it is."""
@@ -62,6 +67,14 @@ class Nodes(Interface):
 
         Raises NodeGone when a node does not come (back), Interrupted when any is asked to stop.
         """
+
+
+def handed_over(nodes: Sequence[NodeResult], report_type: type[R]) -> Iterator[tuple[R, Marks]]:
+    """What each rank handed over, and what it marked, in their order."""
+    for node in nodes:
+        for report, marks in zip(node.reports, node.marks, strict=True):
+            assert isinstance(report, report_type)
+            yield report, marks
 
 
 def workload_of(kind: str) -> Workload:

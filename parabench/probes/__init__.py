@@ -67,7 +67,7 @@ class ProbedRank:
         return self.parallel.module
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class ProbeReport:
     """What the probes of a rank saw. Moments are seconds on the clock that all processes of a host share.
 

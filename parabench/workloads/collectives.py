@@ -6,7 +6,6 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +18,7 @@ from parabench.collectives.wire import PIECE_BYTES
 from parabench.launch.rank import device_of, join_group, loaded_nccl
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv
+from parabench.launch.workload import RankEnv, Workload, handed_over
 from parabench.plan.collective_case import ROOT, CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol
 from parabench.store.record import CollectiveSample, Failure, Launch, Status
@@ -52,17 +51,11 @@ class CollectivesReport(RankReport):
         self.wrong = [WrongCount(*each) for each in self.wrong]
 
 
-class CollectivesWorkload:
+class CollectivesWorkload(Workload):
     """One operation at every size; its ranks mark of each row of the schedule when it began, how many seconds it
     took, and of how many calls."""
 
     report_type = CollectivesReport
-
-    def ranks(self, spec: LaunchSpec) -> int:
-        return spec.world_size
-
-    def prepare(self, spec: LaunchSpec, folder: Path) -> dict[str, str]:
-        return {}
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
         schedule = spec.protocol.schedule(spec.case)
@@ -87,14 +80,8 @@ class CollectivesWorkload:
         report.clock = clock
         return report
 
-    def record(
-        self,
-        launch: Launch,
-        spec: LaunchSpec,
-        nodes: Sequence[NodeResult],
-    ) -> None:
-        reports = [each for node in nodes for each in node.reports if isinstance(each, CollectivesReport)]
-        marks = [each for node in nodes for each in node.marks]
+    def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
+        reports, marks = zip(*handed_over(nodes, CollectivesReport), strict=True)
         ran = launch.facts.get("algorithm", spec.case.algorithm)
         for report, own in zip(reports, marks, strict=True):
             launch.collectives += _samples(spec, own, report, ran)

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -15,7 +14,7 @@ from parabench.collectives import join
 from parabench.launch.rank import device_of, join_group
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv
+from parabench.launch.workload import RankEnv, Workload, handed_over
 from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.protocol import TOO_QUICK
@@ -39,16 +38,10 @@ class LinksReport(RankReport):
         self.messages = [TimedMessage(*each) for each in self.messages]
 
 
-class LinksWorkload:
+class LinksWorkload(Workload):
     """Both directions of every pair of `link_pairs.schedule`, in its order."""
 
     report_type = LinksReport
-
-    def ranks(self, spec: LaunchSpec) -> int:
-        return spec.world_size
-
-    def prepare(self, spec: LaunchSpec, folder: Path) -> dict[str, str]:
-        return {}
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
         rounds = schedule(spec.nodes, spec.ranks_per_node)
@@ -95,8 +88,7 @@ class LinksWorkload:
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
         """A row for each direction of a pair, and every message that was timed by a rank that came to its end. What
         could not be measured is None with the reason."""
-        reports = [each for node in nodes for each in node.reports if isinstance(each, LinksReport)]
-        marks = [each for node in nodes for each in node.marks]
+        reports, marks = zip(*handed_over(nodes, LinksReport), strict=True)
         why = None if launch.status is Status.OK else f"{launch.status}: {launch.failure}"
         launch.links += links(spec.case, marks, reports, why)
         launch.messages += [

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
-from typing import Protocol as Interface
 
 from parabench.plan.protocol import LEAST_MEASURED, MOST_STEPS, Counts, Protocol
 
@@ -22,64 +21,53 @@ PIECES = 4
 # Warm-up steps after the last wait for the device.
 RUN_IN = 2
 
-Agree = Callable[[float], float]
 
-
-class Steps(Interface):
-    """What takes steps: a rank of a launch, or a test's stand-in."""
-
-    def take(self, steps: int) -> None: ...
-
-    def wait(self) -> None: ...
-
-
-def warm_up(protocol: Protocol, steps: Steps, agree: Agree, now: Callable[[], float] = perf_counter) -> Counts:
+def warm_up(
+    protocol: Protocol,
+    take: Callable[[int], None],
+    wait: Callable[[], None],
+    agree: Callable[[float], float],
+    now: Callable[[], float] = perf_counter,
+) -> Counts:
     """Take the warm-up steps of `protocol`, which goes by time; returns what all ranks agreed to take in all.
 
-    `agree` gives the largest of what all ranks told. Warm-up by time counts from the first steps' end on, for those
-    compile and connect.
+    `take` takes so many steps, `wait` waits for the device, and `agree` gives the largest of what all ranks told.
+    Warm-up by time counts from the first steps' end on, for those compile and connect.
     """
-    pieces = _Pieces(steps, agree, now)
+
+    def timed(steps: int) -> float:
+        """Take so many steps, from an idle device to an idle device; how long one took, on the slowest rank."""
+        wait()
+        began = now()
+        take(steps)
+        wait()
+        # A clock may not have moved; what follows divides by it.
+        return max(agree(now() - began) / steps, 1e-9)
+
     least = protocol.least
     if protocol.warmup_s is None:
         last = least.warmup // 2
         run_in = min(RUN_IN, (least.warmup - last) // 2)
-        steps.take(least.warmup - last - run_in)
-        step_s = pieces.time(last)
+        take(least.warmup - last - run_in)
+        step_s = timed(last)
         warmup = least.warmup
     else:
         run_in, piece = RUN_IN, least.warmup // 2
         warmup, spent = least.warmup, 0.0
-        steps.take(least.warmup - piece)
-        step_s = pieces.time(piece)
+        take(least.warmup - piece)
+        step_s = timed(piece)
         while spent < protocol.warmup_s and warmup < MOST_STEPS - run_in:
             # The first steps say little about a step, so a piece grows slowly.
             piece = max(1, min(2 * piece, math.ceil(protocol.warmup_s / PIECES / step_s), MOST_STEPS - run_in - warmup))
-            step_s = pieces.time(piece)
+            step_s = timed(piece)
             spent += step_s * piece
             warmup += piece
         warmup += run_in
-    steps.take(run_in)
+    take(run_in)
     if protocol.measure_s is None:
         return Counts(warmup=warmup, measured=least.measured)
     measured = math.ceil(protocol.measure_s / step_s)
     return Counts(warmup=warmup, measured=min(max(measured, LEAST_MEASURED), MOST_STEPS))
-
-
-class _Pieces:
-    """Times some steps, from an idle device to an idle device."""
-
-    def __init__(self, steps: Steps, agree: Agree, now: Callable[[], float]) -> None:
-        self._steps, self._agree, self._now = steps, agree, now
-
-    def time(self, steps: int) -> float:
-        """Take so many steps; returns how long one took, on the slowest rank."""
-        self._steps.wait()
-        began = self._now()
-        self._steps.take(steps)
-        self._steps.wait()
-        # A clock may not have moved; what follows divides by it.
-        return max(self._agree(self._now() - began) / steps, 1e-9)
 
 
 class Agreement:

@@ -1,15 +1,34 @@
-"""The step loop, in sight."""
+"""A case's training: built, and its step loop, in sight."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from parabench.data.loader import Loading
+from parabench.errors import UsageError
+from parabench.models.base import Model, apply_options, attention_of, build_model, set_arithmetic, sizes
+from parabench.plan.case import Case
 from parabench.probes import Probe
-from parabench.strategies.base import Compute, OptimizerLike, StepMarker
+from parabench.registry import load
+from parabench.strategies import STRATEGIES, base
+from parabench.strategies.base import (
+    Compute,
+    ForwardBackward,
+    OptimizerLike,
+    ParallelModel,
+    RankInfo,
+    StepMarker,
+    StrategyContext,
+    adamw,
+    norm_of,
+)
+from parabench.strategies.loss_scale import LossScale
 
 
 class Losses:
@@ -75,3 +94,90 @@ def train(training: Training, clock: StepMarker, steps: range) -> None:
         clock.mark()
         if loss is not None:
             training.losses.append(loss)
+
+
+class Material:
+    """What needs no other rank: the model, and what its batches are loaded from."""
+
+    def __init__(self, model: Model, loading: Loading) -> None:
+        self._held = [(model, loading)]
+
+    def take(self) -> tuple[Model, Loading]:
+        """Both, which it holds no longer: what a strategy gives back of a model must be held by nobody."""
+        return self._held.pop()
+
+
+def prepare(case: Case, rank_info: RankInfo) -> Material:
+    """The case's model, and its data with workers that run already. The same seed on every rank: one same model."""
+    torch.manual_seed(case.seed)
+    with rank_info.device:
+        model = build_model(case)
+    set_arithmetic(model, case)
+    return Material(model, Loading(case, model))
+
+
+def build(
+    case: Case, rank_info: RankInfo, material: Material | None = None
+) -> tuple[Training, ParallelModel, dict[str, Any]]:
+    """The case's model made parallel, with its optimizer and data; and what is known of the model before it is split.
+
+    `material` is the case's, where it was prepared before the group was joined.
+    """
+    model, loading = (material or prepare(case, rank_info)).take()
+    known = {"model": sizes(model) | attention_of(case)}
+    apply_options(model, case)
+    context = StrategyContext(rank_info.rank, rank_info.world_size, rank_info.device, case)
+    parallel: ParallelModel = load(STRATEGIES, "strategy", case.strategy)(model, context)
+    parameters = dict(model.module.named_parameters()) if parallel.parameters is None else parallel.parameters
+    parallel = replace(parallel, parameters=parameters)
+    optimizer = parallel.optimizer or adamw(parameters.values(), fused=case.fused)
+    scale = None
+    if case.arithmetic.scaled:
+        if parallel.compute is not None:
+            raise UsageError(
+                f"strategy {case.strategy!r} takes its steps by itself and scales no loss, which precision "
+                f"{case.precision} needs; use another precision"
+            )
+        optimizer = LossScale(optimizer, rank_info.device)
+        scale = partial(getattr, optimizer, "scale")
+    training = Training(
+        module=parallel.module,
+        compute=parallel.compute
+        or ForwardBackward(
+            module=parallel.module,
+            loss=model.loss,
+            context=context,
+            gradient_sync=parallel.gradient_sync,
+            scale=scale,
+        ),
+        optimizer=optimizer,
+        batches=loading.batches(
+            parallel.data_rank,
+            parallel.data_ranks,
+            rank_info.device,
+            # Only tensor parallel over all ranks takes them so; every rank then sees the whole batch.
+            columns=(rank_info.rank, rank_info.world_size) if case.split == "dimension" else (0, 1),
+        ),
+        gradient_norm=unscaled(parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))), scale),
+    )
+    return training, parallel, known
+
+
+def unscaled(norm: Callable[[], float | None], scale: Callable[[], float] | None) -> Callable[[], float | None]:
+    """`norm` of the gradients of a loss that was multiplied by `scale`, as it is without."""
+    if scale is None:
+        return norm
+
+    def of_the_loss() -> float | None:
+        found = norm()
+        return None if found is None else found / scale()
+
+    return of_the_loss
+
+
+def gradients_of(parallel: ParallelModel) -> Iterator[Tensor]:
+    """The gradients that are there as `norm_of` reads them; gathered where only the strategy knows what is a part."""
+    for parameter in (parallel.parameters or {}).values():
+        if parameter.grad is not None:
+            own = parallel.full_tensor is not base.full_tensor
+            yield parallel.full_tensor(parameter, parameter.grad) if own else parameter.grad

@@ -1,45 +1,64 @@
-"""One rank of a launch that trains: join the group, build, train, say what was seen."""
+"""A launch that trains: what a rank does and hands over, and the rows of the record that follow."""
 
 from __future__ import annotations
 
 import gc
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from parabench.collectives import join
-from parabench.data.loader import Loading
 from parabench.errors import UsageError
 from parabench.launch import hang
 from parabench.launch.rank import device_of, join_group, loaded_nccl
-from parabench.launch.results import MarkLayout, NodeResult, marks_path
+from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, marks_path
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv
-from parabench.models.base import Model, apply_options, arithmetic_of, attention_of, build_model, set_arithmetic, sizes
+from parabench.launch.workload import RankEnv, Workload, handed_over
+from parabench.models.base import arithmetic_of
 from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
+from parabench.plan.protocol import Counts, Protocol
 from parabench.probes import ProbedRank, ProbeReport, environment, left_behind, probes_of, switched_on
+from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS, StepClock, write_counts
-from parabench.registry import load
 from parabench.store.metrics import METRICS
-from parabench.store.record import Launch
-from parabench.strategies import STRATEGIES, base, entry_of
-from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, StrategyContext, adamw, norm_of
-from parabench.strategies.loss_scale import LossScale
+from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, SeenCall, Span
+from parabench.strategies import entry_of
+from parabench.strategies.base import RankInfo
 from parabench.workloads.pace import Agreement, warm_up
-from parabench.workloads.trainer import Training, train
-from parabench.workloads.training_samples import Reading, Stall, TrainingReport, record
+from parabench.workloads.trainer import Material, build, prepare, train
 
 
-class TrainingWorkload:
+@dataclass(slots=True, kw_only=True)
+class TrainingReport(RankReport, ProbeReport):
+    """`losses` of every step and the first gradient's norm, where the rank sees them, beside what its probes saw."""
+
+    losses: list[float] = field(default_factory=list)
+    grad_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        # JSON has lists of them.
+        self.readings = [(step, metric, value) for step, metric, value in self.readings]
+        self.calls = [SeenCall(*each) for each in self.calls]
+        self.stalls = [(step, start_s, end_s) for step, start_s, end_s in self.stalls]
+
+    def later(self, by_s: float) -> Self:
+        return replace(
+            self,
+            calls=[call.later(by_s) for call in self.calls],
+            stalls=[(step, start_s + by_s, end_s + by_s) for step, start_s, end_s in self.stalls],
+        )
+
+
+class TrainingWorkload(Workload):
     """Steps of a training; its ranks mark each with five moments."""
 
     report_type = TrainingReport
@@ -61,34 +80,41 @@ class TrainingWorkload:
         return MarkLayout(columns=MARKS, moments=MARKS, rows=steps, position=position)
 
     def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> TrainingReport:
-        return measure(spec, env, rank)
+        """Join the group, train, leave the group.
+
+        An error leaves the group as it is: its traceback keeps alive what uses the group, and the process ends anyway.
+        """
+        case: Case = spec.case
+        torch.set_num_threads(case.threads)
+        rank_info = RankInfo(rank, case.world_size, device_of(case))
+        entry = entry_of(case.strategy)
+        grouped = not entry.one_rank_only and not entry.one_process
+        # Workers are forked before NCCL has memory registered that a fork could take away from it.
+        material = prepare(case, rank_info)
+        clock = join_group(case, env, rank) if grouped else None
+        report = train_case(spec, env, rank_info, material)
+        # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
+        # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
+        gc.collect()
+        if grouped:
+            join.leave()
+        report.clock = clock
+        report.rank_facts |= left_behind(spec.protocol, env.folder)
+        return report
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        record(launch, spec, nodes)
-
-
-def measure(spec: LaunchSpec, env: RankEnv, rank: int) -> TrainingReport:
-    """Join the group, train, leave the group.
-
-    An error leaves the group as it is: its traceback keeps alive what uses the group, and the process ends anyway.
-    """
-    case: Case = spec.case
-    torch.set_num_threads(case.threads)
-    rank_info = RankInfo(rank, case.world_size, device_of(case))
-    entry = entry_of(case.strategy)
-    grouped = not entry.one_rank_only and not entry.one_process
-    # Workers are forked before NCCL has memory registered that a fork could take away from it.
-    material = prepare(case, rank_info)
-    clock = join_group(case, env, rank) if grouped else None
-    report = train_case(spec, env, rank_info, material)
-    # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
-    # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
-    gc.collect()
-    if grouped:
-        join.leave()
-    report.clock = clock
-    report.rank_facts |= left_behind(spec.protocol, env.folder)
-    return report
+        reports, marks = zip(*handed_over(nodes, TrainingReport), strict=True)
+        launch.facts |= replicas_apart([report.checksums for report in reports]) | rank_facts(reports)
+        counts = spec.protocol.least
+        if spec.protocol.by_time:
+            counts = agreed(nodes)
+            launch.facts["counts"] = asdict(counts)
+        phases = phases_of(spec.protocol, counts)
+        launch.facts["phases"] = phase_windows(marks, phases)
+        for report, steps in zip(reports, marks, strict=True):
+            launch.samples += samples(steps, report, phases)
+            launch.spans += spans(steps, report, phases)
+            launch.collectives += collectives(report, phases)
 
 
 def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Material | None = None) -> TrainingReport:
@@ -114,18 +140,24 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
             traces=spec.traces and spec.traces / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
         )
     )
-    steps = StepsOf(training, clock, rank_info.device)
+
+    def take(steps: int) -> None:
+        begin = clock.steps
+        clock.make_room(begin + steps)
+        train(training, clock, range(begin, begin + steps))
+
     counts = protocol.least
     if protocol.by_time:
         store = c10d._get_default_store() if dist.is_initialized() else None
-        counts = warm_up(protocol, steps, Agreement(store, rank_info.rank, rank_info.world_size if store else 1))
+        agree = Agreement(store, rank_info.rank, rank_info.world_size if store else 1)
+        counts = warm_up(protocol, take, clock.moments.synchronize, agree)
         write_counts(env.folder, rank_info.rank, counts)
         clock.make_room(counts.timed + protocol.after)
     else:
-        steps.take(counts.warmup)
+        take(counts.warmup)
     for probe in probes:
         probe.before_measured()
-    steps.take(counts.measured)
+    take(counts.measured)
     for probe in probes:
         probe.after_measured()
     if protocol.instrumented:
@@ -137,44 +169,23 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
     facts = parallel.facts()
     numbers = parallel.numbers()
     check_numbers(case, numbers)
-    calls = join.calls()
-    seen = ProbeReport()
-    for probe in probes:
-        probe.report(seen)
-    return TrainingReport(
+    report = TrainingReport(
         rank=rank_info.rank,
         losses=training.losses.read(),
         grad_norm=training.grad_norm,
-        numbers={**seen.numbers, **numbers, **clock.moments.numbers()},
-        readings=[Reading(*each) for each in (*seen.readings, *clock.lags())],
-        calls=seen.calls,
-        stalls=[Stall(*each) for each in seen.stalls],
         facts={
             **known,
             **facts,
             **arithmetic_of(getattr(training.optimizer, "left_out", None)),
             **loaded_nccl(case),
-            "collectives": calls,
-            **seen.facts,
+            "collectives": join.calls(),
         },
-        rank_facts=seen.rank_facts,
-        checksums=seen.checksums,
     )
-
-
-class StepsOf:
-    """The steps of a training, one after the other, as `clock` marks them on `device`."""
-
-    def __init__(self, training: Training, clock: StepClock, device: torch.device) -> None:
-        self._training, self._clock, self._device = training, clock, device
-
-    def take(self, steps: int) -> None:
-        begin = self._clock.steps
-        self._clock.make_room(begin + steps)
-        train(self._training, self._clock, range(begin, begin + steps))
-
-    def wait(self) -> None:
-        self._clock.moments.synchronize()
+    for probe in probes:
+        probe.report(report)
+    report.numbers |= {**numbers, **clock.moments.numbers()}
+    report.readings += clock.lags()
+    return report
 
 
 def check_numbers(case: Case, numbers: Mapping[str, Any]) -> None:
@@ -186,88 +197,100 @@ def check_numbers(case: Case, numbers: Mapping[str, Any]) -> None:
             )
 
 
-class Material:
-    """What needs no other rank: the model, and what its batches are loaded from."""
-
-    def __init__(self, model: Model, loading: Loading) -> None:
-        self._held = [(model, loading)]
-
-    def take(self) -> tuple[Model, Loading]:
-        """Both, which it holds no longer: what a strategy gives back of a model must be held by nobody."""
-        return self._held.pop()
+def agreed(nodes: Sequence[NodeResult]) -> Counts:
+    """How many steps the ranks of a launch that goes by time agreed to take; before they did all were warm-up."""
+    counts = next((node.counts for node in nodes if node.counts), None)
+    if counts is None:
+        return Counts(warmup=max(len(each) for node in nodes for each in node.marks), measured=0)
+    warmup, measured = counts
+    return Counts(warmup=warmup, measured=measured)
 
 
-def prepare(case: Case, rank_info: RankInfo) -> Material:
-    """The case's model, and its data with workers that run already. The same seed on every rank: one same model."""
-    torch.manual_seed(case.seed)
-    with rank_info.device:
-        model = build_model(case)
-    set_arithmetic(model, case)
-    return Material(model, Loading(case, model))
+def phases_of(protocol: Protocol, counts: Counts) -> list[Phase]:
+    """The phase of each step of a launch that takes so many warm-up and measured ones."""
+    each = {
+        Phase.WARMUP: counts.warmup, Phase.MEASURE: counts.measured, Phase.INSTRUMENT: protocol.instrumented,
+        Phase.PROFILE: protocol.traced,
+    }  # fmt: skip
+    return [phase for phase, count in each.items() for _ in range(count)]
 
 
-def build(
-    case: Case, rank_info: RankInfo, material: Material | None = None
-) -> tuple[Training, ParallelModel, dict[str, Any]]:
-    """The case's model made parallel, with its optimizer and data; and what is known of the model before it is split.
-
-    `material` is the case's, where it was prepared before the group was joined.
-    """
-    model, loading = (material or prepare(case, rank_info)).take()
-    known = {"model": sizes(model) | attention_of(case)}
-    apply_options(model, case)
-    context = StrategyContext(rank_info.rank, rank_info.world_size, rank_info.device, case)
-    parallel: ParallelModel = load(STRATEGIES, "strategy", case.strategy)(model, context)
-    parameters = dict(model.module.named_parameters()) if parallel.parameters is None else parallel.parameters
-    parallel = replace(parallel, parameters=parameters)
-    optimizer = parallel.optimizer or adamw(parameters.values(), fused=case.fused)
-    scale = None
-    if case.arithmetic.scaled:
-        if parallel.compute is not None:
-            raise UsageError(
-                f"strategy {case.strategy!r} takes its steps by itself and scales no loss, which precision "
-                f"{case.precision} needs; use another precision"
-            )
-        optimizer = LossScale(optimizer, rank_info.device)
-        scale = partial(getattr, optimizer, "scale")
-    training = Training(
-        module=parallel.module,
-        compute=parallel.compute
-        or ForwardBackward(
-            module=parallel.module,
-            loss=model.loss,
-            context=context,
-            gradient_sync=parallel.gradient_sync,
-            scale=scale,
-        ),
-        optimizer=optimizer,
-        batches=loading.batches(
-            parallel.data_rank,
-            parallel.data_ranks,
-            rank_info.device,
-            # Only tensor parallel over all ranks takes them so; every rank then sees the whole batch.
-            columns=(rank_info.rank, rank_info.world_size) if case.split == "dimension" else (0, 1),
-        ),
-        gradient_norm=unscaled(parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))), scale),
-    )
-    return training, parallel, known
+def samples(marks: Marks, report: TrainingReport, phases: Sequence[Phase]) -> Iterator[Sample]:
+    """One rank's samples: the parts of every step it finished, its losses, and its memory."""
+    rank = report.rank
+    for step, row in enumerate(marks):
+        if math.isnan(row[-1]):
+            break
+        yield Sample(rank, step, phases[step], "step_s", float(row[-1] - row[0]))
+        for part, begin, end in parts_of(row):
+            yield Sample(rank, step, phases[step], part, float(end - begin))
+    for step, loss in enumerate(report.losses):
+        yield Sample(rank, step, phases[step], "loss", loss if math.isfinite(loss) else None)
+    if report.grad_norm is not None:
+        norm = report.grad_norm
+        yield Sample(rank, 0, Phase.WARMUP, "grad_norm", norm if math.isfinite(norm) else None)
+    for step, metric, value in report.readings:
+        yield Sample(rank, step, phases[step], metric, value)
+    for metric, value in report.numbers.items():
+        yield Sample(rank, None, Phase.MEASURE, metric, value)
 
 
-def unscaled(norm: Callable[[], float | None], scale: Callable[[], float] | None) -> Callable[[], float | None]:
-    """`norm` of the gradients of a loss that was multiplied by `scale`, as it is without."""
-    if scale is None:
-        return norm
-
-    def of_the_loss() -> float | None:
-        found = norm()
-        return None if found is None else found / scale()
-
-    return of_the_loss
+def spans(marks: Marks, report: TrainingReport, phases: Sequence[Phase]) -> Iterator[Span]:
+    """One rank's instrumented steps on the clock: their parts, and when training stood still for communication."""
+    for step, row in enumerate(marks):
+        if phases[step] is Phase.INSTRUMENT and not math.isnan(row[-1]):
+            for part, begin, end in parts_of(row):
+                yield Span(report.rank, step, part.removesuffix("_s"), float(begin), float(end))
+    for step, start_s, end_s in report.stalls:
+        yield Span(report.rank, step, WAIT, start_s, end_s)
 
 
-def gradients_of(parallel: ParallelModel) -> Iterator[Tensor]:
-    """The gradients that are there as `norm_of` reads them; gathered where only the strategy knows what is a part."""
-    for parameter in (parallel.parameters or {}).values():
-        if parameter.grad is not None:
-            own = parallel.full_tensor is not base.full_tensor
-            yield parallel.full_tensor(parameter, parameter.grad) if own else parameter.grad
+def collectives(report: TrainingReport, phases: Sequence[Phase]) -> Iterator[CollectiveSample]:
+    """One rank's calls of collectives in the instrumented steps."""
+    for call in report.calls:
+        yield CollectiveSample(
+            report.rank, call.step, call.seq, call.op, call.algorithm, len(call.ranks), call.bytes, call.start_s,
+            call.duration_s, phases[call.step], None, None, ranks_word(call.ranks), call.dtype, call.made_s,
+            call.bucket, call.ready_s,
+        )  # fmt: skip
+
+
+def rank_facts(reports: Sequence[RankReport]) -> dict[str, list[dict[str, Any]]]:
+    """What instruments told of single ranks, as facts: {name: [{"rank", what it told}]}."""
+    facts: dict[str, list[dict[str, Any]]] = {}
+    for report in reports:
+        for name, value in report.rank_facts.items():
+            facts.setdefault(name, []).append({"rank": report.rank, **value})
+    return facts
+
+
+def phase_windows(marks: Sequence[Any], phases: Sequence[Phase]) -> dict[str, tuple[float, float]]:
+    """{phase: (begin, end)} of a launch, from its first rank's first step to its last rank's last, on the clock that
+    all processes of a host share. A phase that no rank finished a step of is left out."""
+    windows: dict[str, tuple[float, float]] = {}
+    for steps in marks:
+        # A rank that ended amid a warm-up by time had not yet made room for the steps after it.
+        for row, phase in zip(steps, phases, strict=False):
+            if not math.isnan(row[-1]):
+                begin, end = windows.get(phase, (math.inf, -math.inf))
+                windows[phase.value] = min(begin, float(row[0])), max(end, float(row[-1]))
+    return windows
+
+
+def ranks_word(ranks: Sequence[int]) -> str:
+    """The ranks of a group in a word: `0-3` where they follow one another, else `0,2`."""
+    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
+
+
+def parts_of(row: npt.NDArray[np.float64]) -> Iterator[tuple[str, float, float]]:
+    """(part, begin, end) of a step's marks. Where forward and backward took turns there is no mark between them."""
+    begin, loaded, forward, backward, end = row
+    yield "data_s", begin, loaded
+    if math.isnan(forward):
+        yield "forward_backward_s", loaded, backward
+    else:
+        yield "forward_s", loaded, forward
+        yield "backward_s", forward, backward
+    yield "optimizer_s", backward, end

@@ -38,7 +38,7 @@ from parabench.machine import accelerator
 from parabench.machine.nvml import Used
 from parabench.probes.step_clock import read_counts
 from parabench.store.record import SHARED_PROCESSES, Finding
-from parabench.workloads.training_samples import TrainingReport
+from parabench.workloads.training import TrainingReport
 
 SHARED = Finding(
     SHARED_PROCESSES,
