@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from parabench.commands.compare import OUTPUTS, gate_renders
-from parabench.commands.options import all_axes, command, gate, session, shared, training
-from parabench.commands.output import STANDARD_OUTPUT, check_apart, console, give
+from parabench.commands.compare import OF_GATE, OUTPUTS
+from parabench.commands.options import axes_in, command, gate, session, shared, training
+from parabench.commands.output import STANDARD_OUTPUT, console, files_in, give, renders_of
 
 if TYPE_CHECKING:
     from parabench.analysis.compare.gate import Comparison
@@ -23,21 +22,7 @@ if TYPE_CHECKING:
 @shared(*gate)
 @shared(*OUTPUTS)
 @shared(*session)
-def ab(
-    suite: str | None,
-    a: str,
-    b: str,
-    axes: tuple[str, ...],
-    data: str | None,
-    model: str | None,
-    tolerance: float,
-    alpha: float,
-    json_file: Path | None,
-    junit_file: Path | None,
-    markdown_file: Path | None,
-    html_file: Path | None,
-    **options: Any,
-) -> None:
+def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
     """Is side B of SUITE slower than side A? Both run in turns, launch by launch.
 
     A side is told in words: NAME=VALUE sets an environment variable, a folder that holds bin/python is a virtual
@@ -50,12 +35,11 @@ def ab(
     from parabench.ab.driver import AbRequest, run_ab
     from parabench.session.request import TrainingRequest
 
-    files = {"--json": json_file, "--junit": junit_file, "--markdown": markdown_file, "--html": html_file}
-    check_apart(files)
+    files, axes = files_in(options), axes_in(options)
 
     def keep(outcome: Comparison) -> None:
-        give(files, gate_renders(outcome), (), "comparison")
+        give(files, renders_of(outcome, OF_GATE), (), "comparison")
 
-    run = TrainingRequest.of(suite=suite, axes=all_axes(axes, data, model), argv=command(), **options)
+    run = TrainingRequest.of(axes=axes, argv=command(), **options)
     request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha)
     raise SystemExit(run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()), keep))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from parabench.commands.options import chosen_in
@@ -40,21 +38,23 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
                 f"{chosen.name} measured collectives, which have no --objective and no --by; "
                 "give neither, or use --session to name one that trained"
             )
-        spots = bus_answers(results, chosen.id)
+        answers = bus_answers(results, chosen.id)
         why = "ended well" if len(results.launch[results.launch["session_id"] == chosen.id]) else "was recorded"
-        lines = [each.sentence() for each in spots] or [
-            f"No launch {why}, so nothing can be said about what is fastest."
-        ]
-        _print([each.to_dict() for each in spots] if as_json else lines)
-        return
+        nothing = f"No launch {why}, so nothing can be said about what is fastest."
+        told = [each.to_dict() for each in answers]
+        lines = [each.sentence() for each in answers] or [nothing]
+    else:
+        from parabench.analysis.ranking.objectives import OBJECTIVES
+        from parabench.analysis.ranking.ranking import ranked
+        from parabench.analysis.text import best as best_lines
 
-    from parabench.analysis.ranking.objectives import OBJECTIVES
-    from parabench.analysis.ranking.ranking import ranked
-    from parabench.analysis.text import best as best_lines
-
-    seen = SessionData(results, chosen)
-    answers = ranked(seen, OBJECTIVES[objective], axes)
-    _print([each.to_dict() for each in answers] if as_json else best_lines.lines(seen, answers))
+        seen = SessionData(results, chosen)
+        spots = ranked(seen, OBJECTIVES[objective], axes)
+        told, lines = [each.to_dict() for each in spots], best_lines.lines(seen, spots)
+    if as_json:
+        click.echo(json_text(told), nl=False)
+    else:
+        say(lines)
 
 
 def _axes(by: tuple[str, ...]) -> tuple[str, ...]:
@@ -69,11 +69,3 @@ def _axes(by: tuple[str, ...]) -> tuple[str, ...]:
             )
         found += names
     return tuple(found)
-
-
-def _print(said: list[str] | list[dict[str, Any]]) -> None:
-    """Lines, and dictionaries as JSON."""
-    if said and isinstance(said[0], str):
-        say(line for line in said if isinstance(line, str))
-    else:
-        click.echo(json_text(said), nl=False)

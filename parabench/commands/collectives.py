@@ -7,17 +7,7 @@ from typing import Any
 
 import click
 
-from parabench.commands.options import (
-    cluster,
-    dry,
-    label,
-    links,
-    options_of,
-    out,
-    resume,
-    seed,
-    shared,
-)
+from parabench.commands.options import cluster, dry, label, links, options_of, out, resume, seed, shared
 from parabench.commands.run import measure
 from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
 
@@ -37,4 +27,4 @@ def collectives(**options: Any) -> None:
     """Time single collective operations, as nccl-tests does, by every algorithm; check results exactly."""
     from parabench.session.request import CollectivesRequest
 
-    measure(CollectivesRequest, options)
+    measure(CollectivesRequest, **options)

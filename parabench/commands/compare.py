@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from parabench.commands.options import between_sessions, gate, shared
-from parabench.commands.output import FILE, Renders, check_apart, give, json_text
+from parabench.commands.output import file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,21 +15,21 @@ if TYPE_CHECKING:
     from parabench.analysis.compare.gate import Comparison
 
 # What only a gate has.
-_GATES = {
-    "tolerance": "--tolerance",
-    "alpha": "--alpha",
-    "between_sessions": "--between-sessions",
-    "changed": "--changed",
-    "junit_file": "--junit",
-}
+_GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
 
-# The files that a comparison can be written to.
+# The files that a comparison can be written to, and what renders those of a gate and those of machines.
 OUTPUTS = (
-    click.option("--json", "json_file", type=FILE, help="Write JSON (docs/compare.schema.json)."),
-    click.option("--junit", "junit_file", type=FILE, help="Write JUnit XML: a test for each case."),
-    click.option("--markdown", "markdown_file", type=FILE, help="Write Markdown, for a job summary or a comment."),
-    click.option("--html", "html_file", type=FILE, help="Write a page with figures."),
+    file_option("json", "Write JSON (docs/compare.schema.json)."),
+    file_option("junit", "Write JUnit XML: a test for each case."),
+    file_option("markdown", "Write Markdown, for a job summary or a comment."),
+    file_option("html", "Write a page with figures."),
 )
+OF_GATE = {
+    "--junit": "parabench.report.output.junit",
+    "--markdown": "parabench.report.output.markdown_gate",
+    "--html": "parabench.report.views.gate",
+}
+OF_MACHINES = {"--markdown": "parabench.report.output.markdown_across", "--html": "parabench.report.views.across"}
 
 
 @click.command()
@@ -40,9 +39,7 @@ OUTPUTS = (
 @click.option("--changed", multiple=True, metavar="NAME", help="What else differs, and is what you want to judge.")
 @click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no pass and no fail.")
 @shared(*OUTPUTS)
-@click.pass_context
 def compare(
-    ctx: click.Context,
     base: str,
     candidate: str,
     tolerance: float,
@@ -50,10 +47,7 @@ def compare(
     between_sessions: float,
     changed: tuple[str, ...],
     across_hardware: bool,
-    json_file: Path | None,
-    junit_file: Path | None,
-    markdown_file: Path | None,
-    html_file: Path | None,
+    **options: Any,
 ) -> None:
     """Did CANDIDATE get slower than BASE? Each is a store, or STORE@SESSION by id or label.
 
@@ -65,58 +59,23 @@ def compare(
     from parabench.analysis.compare.sides import read_sides
     from parabench.analysis.text import format
 
-    if across_hardware:
-        for name, option in _GATES.items():
-            if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-                raise UsageError(f"{option} is a gate's, and two machines have no pass or fail; leave it out")
-    files = {"--json": json_file, "--junit": junit_file, "--markdown": markdown_file, "--html": html_file}
-    check_apart(files)
+    ctx = click.get_current_context()
+    for each in ctx.command.params if across_hardware else ():
+        given = ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
+        if given and each.name in _GATES:
+            raise UsageError(f"{each.opts[0]} is a gate's, and two machines have no pass or fail; leave it out")
+    files = files_in(options)
     sides = read_sides(base, candidate)
+    outcome: Across | Comparison
     if across_hardware:
         from parabench.analysis.compare.across import across
 
-        outcome: Across | Comparison
-        outcome = ratios = across(*sides)
-        code, renders = 0, _across_renders(ratios)
+        outcome = across(*sides)
+        code, modules = 0, OF_MACHINES
     else:
         from parabench.analysis.compare.gate import compare as compare_sides
 
         outcome = judged = compare_sides(*sides, tolerance, alpha, changed, allowance=between_sessions)
-        code, renders = judged.verdict.exit_code, gate_renders(judged)
-    give(files, renders, (format.one_line(line) for line in outcome.lines()), "comparison")
+        code, modules = judged.verdict.exit_code, OF_GATE
+    give(files, renders_of(outcome, modules), (format.one_line(line) for line in outcome.lines()), "comparison")
     raise SystemExit(code)
-
-
-def gate_renders(outcome: Comparison) -> Renders:
-    """What makes the text of each file of a gate; imported when it is asked for."""
-
-    def junit() -> str:
-        from parabench.report.output.junit import render
-
-        return render(outcome)
-
-    def markdown() -> str:
-        from parabench.report.output.markdown_gate import render
-
-        return render(outcome)
-
-    def html() -> str:
-        from parabench.report.views.gate import render
-
-        return render(outcome)
-
-    return {"--json": lambda: json_text(outcome.to_dict()), "--junit": junit, "--markdown": markdown, "--html": html}
-
-
-def _across_renders(outcome: Across) -> Renders:
-    def markdown() -> str:
-        from parabench.report.output.markdown_across import render
-
-        return render(outcome)
-
-    def html() -> str:
-        from parabench.report.views.across import render
-
-        return render(outcome)
-
-    return {"--json": lambda: json_text(outcome.to_dict()), "--markdown": markdown, "--html": html}

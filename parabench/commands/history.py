@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from parabench.commands.output import FILE, check_apart, give, json_text
+from parabench.commands.output import file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 
 
@@ -32,26 +31,18 @@ class Day(click.ParamType[str]):
 @click.option("--suite", metavar="NAME", help="Only sessions of this suite.")
 @click.option("--since", type=Day(), help="Only sessions that started then or later, such as 2026-01-31 (UTC).")
 @click.option("--all", "every", is_flag=True, help="List the cases that did not change, too.")
-@click.option("--json", "json_file", type=FILE, help="Write JSON (docs/history.schema.json).")
-@click.option("--html", "html_file", type=FILE, help="Write a page with figures.")
+@file_option("json", "Write JSON (docs/history.schema.json).")
+@file_option("html", "Write a page with figures.")
 def history(
-    stores: tuple[str, ...],
-    case: str | None,
-    suite: str | None,
-    since: str | None,
-    every: bool,
-    json_file: Path | None,
-    html_file: Path | None,
+    stores: tuple[str, ...], case: str | None, suite: str | None, since: str | None, every: bool, **options: Any
 ) -> None:
     """Show how fast each case was over the sessions of one STORE or several, and since when it is as it is now."""
     from parabench.analysis.history.history import history as follow
     from parabench.analysis.tables import STEP_TIMES
-    from parabench.report.views.history import render
     from parabench.store.results import load
     from parabench.store.store import split
 
-    files = {"--json": json_file, "--html": html_file}
-    check_apart(files)
+    files = files_in(options)
     paths = []
     for store in stores:
         path, session = split(store)
@@ -60,5 +51,5 @@ def history(
         paths.append(path)
     read = [load(path, STEP_TIMES) for path in dict.fromkeys(paths)]
     outcome = follow(read, case=case, suite=suite, since=since)
-    renders = {"--json": lambda: json_text(outcome.to_dict()), "--html": lambda: render(outcome)}
+    renders = renders_of(outcome, {"--html": "parabench.report.views.history"})
     give(files, renders, outcome.lines(every), "history")

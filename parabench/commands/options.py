@@ -120,9 +120,10 @@ def flags_of(options: dict[str, Any]) -> LauncherFlags:
     return flags
 
 
-def all_axes(axes: tuple[str, ...], data: str | None, model: str | None) -> tuple[str, ...]:
-    """--set, with the two axes that are options of their own."""
-    return (*axes, *(f"{name}={value}" for name, value in (("data", data), ("model", model)) if value is not None))
+def axes_in(options: dict[str, Any]) -> tuple[str, ...]:
+    """--set of a command's options, with the two axes that are options of their own, taken out of them."""
+    own = {name: options.pop(name) for name in ("data", "model")}
+    return (*options.pop("axes"), *(f"{name}={value}" for name, value in own.items() if value is not None))
 
 
 def options_of(kind: Hashable, role: str = "") -> tuple[Callable[[F], F], ...]:

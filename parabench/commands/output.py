@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 STANDARD_OUTPUT = Path("-")
 
+# What files hold, in the order in which they are written.
+KINDS = ("json", "junit", "markdown", "html")
+
 # By option: the file, where one is asked for; and what makes its text.
 Files = Mapping[str, Path | None]
 Renders = Mapping[str, Callable[[], str]]
@@ -29,8 +34,15 @@ def json_text(data: Any) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-def check_apart(files: Files) -> None:
-    """Raise UsageError when two outputs are one file, or both standard output."""
+def file_option(name: str, help: str) -> Callable[[Any], Any]:
+    """The option `--name` of a file, which `files_in` takes out of a command's options."""
+    return click.option(f"--{name}", f"{name}_file", type=FILE, help=help)
+
+
+def files_in(options: dict[str, Any]) -> Files:
+    """The files that a command is to write, taken out of its options. Raises UsageError when two are one file, or both
+    standard output."""
+    files = {f"--{name}": options.pop(f"{name}_file") for name in KINDS if f"{name}_file" in options}
     seen: dict[Path, str] = {}
     for option, path in files.items():
         if path is None:
@@ -40,6 +52,20 @@ def check_apart(files: Files) -> None:
         if other != option:
             where = "standard output, -" if dash else f"the same file, {path}"
             raise UsageError(f"{other} and {option} name {where}; give each its own")
+    return files
+
+
+def renders_of(outcome: Any, modules: Mapping[str, str]) -> Renders:
+    """What makes the text of each file: JSON, and by its option what a module renders, which is imported when it is
+    asked for."""
+
+    def render(module: str) -> str:
+        text: str = importlib.import_module(module).render(outcome)
+        return text
+
+    return {"--json": lambda: json_text(outcome.to_dict())} | {
+        option: partial(render, module) for option, module in modules.items()
+    }
 
 
 def give(files: Files, renders: Renders, lines: Iterable[str], what: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parabench.commands.options import (
-    all_axes,
+    axes_in,
     cluster,
     command,
     dry,
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 @shared(*session)
 @shared(*cluster)
 @dry
-def run(suite: str | None, axes: tuple[str, ...], data: str | None, model: str | None, **options: Any) -> None:
+def run(**options: Any) -> None:
     """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
     from parabench.session.request import TrainingRequest
 
-    measure(TrainingRequest, options, suite=suite, axes=all_axes(axes, data, model))
+    measure(TrainingRequest, axes=axes_in(options), **options)
 
 
-def measure(kind: type[Request], options: dict[str, Any], **more: Any) -> None:
+def measure(kind: type[Request], **options: Any) -> None:
     """Run the session that a command's options ask for, or say what it would do; then exit."""
     import_from_here()
     flags, only_said = flags_of(options), options.pop("dry_run")
-    request = kind.of(argv=command(), cluster=flags, **options, **more)
+    request = kind.of(argv=command(), cluster=flags, **options)
     if only_said:
         from parabench.session.dry_run import dry_run
 

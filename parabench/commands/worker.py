@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from parabench.commands.options import all_axes, command, session, shared, training
+from parabench.commands.options import axes_in, command, session, shared, training
 from parabench.errors import UsageError
 from parabench.registry import import_from_here
 
@@ -20,7 +20,7 @@ AFTER_RANK_0_S = 1.0
 @click.argument("suite")
 @shared(*training)
 @shared(*session)
-def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | None, **options: Any) -> None:
+def worker(**options: Any) -> None:
     """Run SUITE as one rank of a group of processes that torchrun, mpirun, srun or Ray has started.
 
     As in: torchrun --nproc-per-node 2 -m parabench worker quick. Rank 0 writes the store and the report.
@@ -35,7 +35,7 @@ def worker(suite: str, axes: tuple[str, ...], data: str | None, model: str | Non
 
     import_from_here()
     try:
-        request = TrainingRequest.of(suite=suite, axes=all_axes(axes, data, model), argv=command(), **options)
+        request = TrainingRequest.of(axes=axes_in(options), argv=command(), **options)
         # Lines, on a terminal too: a display that moves would take its time from the rank that it lives in.
         code, sane = run_worker(request, PatientConsole(force_terminal=False))
     except UsageError as error:
