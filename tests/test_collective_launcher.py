@@ -207,15 +207,14 @@ def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(los
     why = f"node {lost} (h), which ran ranks {2 * lost} to {2 * lost + 1}, was lost"
     spec = LaunchSpec.of(of, PROTOCOL, GUARD_S)
 
-    class OneLost:
-        def run(self, spec: LaunchSpec, workload: Any) -> list[NodeResult]:
-            results = [silent(spec, node) for node in range(3)]
-            for node in there:
-                results[node].marks = [np.array([[node, 0.5 + rank, 1]] * calls) for rank in (2 * node, 2 * node + 1)]
-            results[lost].lost = why
-            return results
+    def one_lost(spec: LaunchSpec, workload: Any) -> list[NodeResult]:
+        results = [silent(spec, node) for node in range(3)]
+        for node in there:
+            results[node].marks = [np.array([[node, 0.5 + rank, 1]] * calls) for rank in (2 * node, 2 * node + 1)]
+        results[lost].lost = why
+        return results
 
-    seen = launch(spec, nodes=OneLost())
+    seen = launch(spec, run=one_lost)
     assert (seen.status, str(seen.failure)) == (Status.CRASHED, why)
     took = {call.rank: call.duration_s for call in seen.collectives}
     assert took == {rank: 0.5 + rank for node in there for rank in (2 * node, 2 * node + 1)}

@@ -122,7 +122,7 @@ class Coordinator(OneMachine):
     # ---- launches
 
     def executor(self) -> Callable[[LaunchSpec], Launch]:
-        return partial(launch, nodes=self)
+        return partial(launch, run=self.run)
 
     def run(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
         """What each node of the launch saw, in their order; of one that was lost, that it is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,21 +11,28 @@ from parabench.launch.node import run_on_node
 from parabench.launch.outcome import diagnose
 from parabench.launch.results import MarkLayout, NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import Nodes, Workload, workload_of
+from parabench.launch.workload import Workload, workload_of
 from parabench.store.record import Launch, utc_now
 
+# Runs the ranks of a launch: what each node saw, node 0 first; of one that was lost, that it is.
+Run = Callable[[LaunchSpec, Workload], list[NodeResult]]
 
-def launch(spec: LaunchSpec, *, workload: Workload | None = None, nodes: Nodes | None = None) -> Launch:
-    """Run `spec` once: one process a rank, here and on the other `nodes` where it says so. Never raises for what
-    happens inside the ranks.
+
+def run_here(spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
+    """In fresh processes of this node alone."""
+    assert spec.nodes == 1, "who runs a launch on several nodes?"
+    return [run_on_node(spec, workload)]
+
+
+def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run_here) -> Launch:
+    """Run `spec` once: one process a rank, wherever `run` has them. Never raises for what happens inside the ranks.
 
     The facts tell at which reading of the clock that all processes share the `t_s` of readings is 0, and name the files
     of traces. Raises Interrupted when the driver is asked to stop, NodeGone when a node does not come.
     """
     workload = workload or workload_of(spec.kind)
-    assert nodes or spec.nodes == 1, "who runs a launch on several nodes?"
     started = utc_now()
-    results = nodes.run(spec, workload) if nodes else [run_on_node(spec, workload)]
+    results = run(spec, workload)
     # A wait for a node that was gone is no part of the launch; and readings count from here.
     begin = results[0].began_s
     layout = workload.marks(spec)

@@ -129,21 +129,19 @@ def run_processes(
         try:
             elastic_launch(config, entry)(*args)
         except ChildFailedError as error:
-            if context.abort.reason is not None:
-                return ProcessOutcome(ok=False, aborted_by=context.abort.reason, killed=deadline.killed)
-            context.tell(HUNG if deadline.passed else FAILED)
-            rank, failure = next(iter(error.failures.items()))
-            name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
-            if name == "SIGINT":  # the terminal's Ctrl-C reached the rank before the driver
-                raise Interrupted(signal.SIGINT) from None
-            return ProcessOutcome(ok=False, hung=deadline.passed, rank=rank, signal=name)
+            if context.abort.reason is None:
+                context.tell(HUNG if deadline.passed else FAILED)
+                rank, failure = next(iter(error.failures.items()))
+                name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
+                if name == "SIGINT":  # the terminal's Ctrl-C reached the rank before the driver
+                    raise Interrupted(signal.SIGINT) from None
+                return ProcessOutcome(ok=False, hung=deadline.passed, rank=rank, signal=name)
         except SignalException as stop:
-            if context.abort.reason is not None:
-                return ProcessOutcome(ok=False, aborted_by=context.abort.reason, killed=deadline.killed)
-            if deadline.forced:
+            if context.abort.reason is None:
+                if not deadline.forced:
+                    raise Interrupted(int(stop.sigval)) from None
                 context.tell(HUNG)
                 return ProcessOutcome(ok=False, hung=True)
-            raise Interrupted(int(stop.sigval)) from None
         finally:
             left = _ranks(others)
             for process in left:

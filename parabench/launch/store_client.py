@@ -67,9 +67,9 @@ class StoreClient:
         """Leave `content`, which JSON can hold, under the key."""
         self.call("set", key, json.dumps(content), timeout_s=timeout_s)
 
-    def get(self, key: str, *, timeout_s: float | None = None) -> Any:
+    def get(self, key: str) -> Any:
         """What was put there, as soon as it is."""
-        return json.loads(self.call("get", key, timeout_s=timeout_s))
+        return json.loads(self.call("get", key))
 
     def has(self, *keys: str) -> bool:
         """Whether all the keys are there."""

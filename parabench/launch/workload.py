@@ -58,17 +58,6 @@ class Workload(Interface):
         """Add to a launch that is over the rows and facts of what ranks saw, and whether their results are wrong."""
 
 
-class Nodes(Interface):
-    """Who runs the ranks of launches where this process alone does not: node 0 with the nodes that it leads, or rank 0
-    of processes that are there."""
-
-    def run(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
-        """What each node of the launch saw, node 0 first; of one that was lost, that it is.
-
-        Raises NodeGone when a node does not come (back), Interrupted when any is asked to stop.
-        """
-
-
 def handed_over(nodes: Sequence[NodeResult], report_type: type[R]) -> Iterator[tuple[R, Marks]]:
     """What each rank handed over, and what it marked, in their order."""
     for node in nodes:

@@ -9,11 +9,10 @@ from dataclasses import replace
 from rich.console import Console
 
 from parabench.analysis.text import format
-from parabench.cluster.attached.agent import RankAgent
 from parabench.cluster.attached.coordinator import RankCoordinator
 from parabench.cluster.attached.environment import ProcessEnvironment, group_of
 from parabench.cluster.attached.hosts import machine_of, of_this
-from parabench.cluster.attached.join import join_group
+from parabench.cluster.attached.join import RankAgent, join_group
 from parabench.cluster.fingerprint import facts_of
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import UsageError
