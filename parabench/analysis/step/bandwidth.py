@@ -93,7 +93,7 @@ def _node(rows: pd.DataFrame) -> pd.Series[int]:
 def _at(alone: pd.DataFrame, row: dict[Any, Any]) -> tuple[float, str]:
     """The microbenchmark's bandwidth at the row's size; NaN, and why, where it has none."""
     same = alone
-    for name in QUESTION:
+    for name in QUESTION if len(alone) else ():
         same = same[same[name] == row[name]]
     if same.empty:
         return float("nan"), NOT_MEASURED

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,10 +14,13 @@ from parabench.analysis.step.timeline import Timeline
 from parabench.analysis.text import format
 from parabench.plan.collective_case import OPS
 from parabench.report.data.bars import PART
-from parabench.report.figures.figures import Panel, Trace, lay_out, listed, name_case, plain, short
+from parabench.report.figures.figures import Panel, Trace, lay_out, name_case, plain, short
 from parabench.report.palette import colour_of
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import GB, MIB, WAIT
+
+# A call or a span, by the names of their columns.
+Row = dict[Any, Any]
 
 # Told apart from one another and from the parts of a step, with any colour vision; Tol's muted ones and two greys.
 OP = {
@@ -50,25 +54,24 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
     """Two rows or more a rank: parts of the step, with hatching where training stood still for communication, and below
     them its calls, with a mark where a bucket's last gradient was there."""
     ranks = spread_over_nodes(timeline.ranks, timeline.node_of, MOST_RANKS)
-    calls = timeline.calls[timeline.calls["rank"].isin(ranks)]
-    calls = calls.assign(row=_rows(calls)).astype({"row": int})
-    calls = calls.assign(alone=_alone(calls))
-    rows = int(calls["row"].max()) + 1 if len(calls) else 1
+    calls, spans = (_of_ranks(table, ranks) for table in (timeline.calls, timeline.spans))
+    _place(calls)
+    rows = max((call["row"] for call in calls), default=0) + 1
     thick = 1.0 if rows == 1 else _THIN
     pitch = 1 + rows * thick + _GAP
     top = {rank: place * pitch for place, rank in enumerate(ranks)}
     traces: list[Trace] = []
-    spans = timeline.spans[timeline.spans["rank"].isin(ranks)]
     for name in (part.removesuffix("_s") for part in STEP_PARTS):
         colour, meaning = PART[f"{name}_s"]
-        _bars(traces, spans[spans["name"] == name], top, meaning, {"color": colour})
+        _bars(traces, [span for span in spans if span["name"] == name], top, meaning, {"color": colour})
     pattern = {"shape": "/", "size": 6, "solidity": 0.25, "fgcolor": "#333333", "bgcolor": "rgba(255,255,255,0.6)"}
-    _bars(traces, spans[spans["name"] == WAIT], top, "stands still", {"pattern": pattern})
-    for op in dict.fromkeys(calls["op"]):
-        _calls(traces, calls[calls["op"] == op], top, thick, str(op))
+    _bars(traces, [span for span in spans if span["name"] == WAIT], top, "stands still", {"pattern": pattern})
+    ops = dict.fromkeys(str(call["op"]) for call in calls)
+    for op in ops:
+        _calls(traces, [call for call in calls if call["op"] == op], top, thick, op)
     _ready(traces, calls, top)
     name_case(traces, label)
-    ends = [spans["end_s"].max(), (calls["start_s"] + calls["duration_s"]).max()]
+    ends = [*(span["end_s"] for span in spans), *(call["start_s"] + call["duration_s"] for call in calls)]
     middle = 1 + (rows * thick - 1) / 2
     figure = lay_out(
         traces,
@@ -90,46 +93,37 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
     return Panel(
         label,
         figure,
-        round(130 + 20 * calls["op"].nunique() + _ROW_PX * pitch * len(ranks)),
+        round(130 + 20 * len(ops) + _ROW_PX * pitch * len(ranks)),
         wide=True,
         case=timeline.case_id,
     )
 
 
-def _rows(calls: pd.DataFrame) -> pd.Series[int]:
-    """The row of each call below its rank's parts: the first that is free when it begins."""
-    chosen: dict[Any, int] = {}
-    for _, own in calls.groupby("rank"):
-        free: list[float] = []
-        for index, call in _in_turn(own):
-            begin, end = _begin(call), _end(call)
-            row = next((at for at, since in enumerate(free) if since <= begin), len(free))
-            row = min(row, MOST_ROWS - 1)
-            if row == len(free):
-                free.append(end)
-            free[row] = max(free[row], end)
-            chosen[index] = row
-    return pd.Series(chosen, index=calls.index, dtype=int)
+def _of_ranks(table: pd.DataFrame, ranks: Sequence[int]) -> list[Row]:
+    return [row for row in table.to_dict("records") if row["rank"] in ranks]
 
 
-def _alone(calls: pd.DataFrame) -> pd.Series[bool]:
-    """Whether nothing else in its row covers a call: only then is there room for what is said in it."""
-    covered: set[Any] = set()
-    for _, own in calls.groupby(["rank", "row"]):
-        before: Any = None
-        until = float("-inf")
-        for index, call in _in_turn(own):
-            if _begin(call) < until:
-                covered |= {before, index}
-            if _end(call) > until:
-                before, until = index, _end(call)
-    return pd.Series([index not in covered for index in calls.index], index=calls.index, dtype=bool)
+def _place(calls: list[Row]) -> None:
+    """Give each call its `row` below its rank's parts, the first that is free when it begins, and whether it is `alone`
+    there, covered by nothing else: only then is there room for what is said in it."""
+    free: dict[int, list[float]] = {}
+    longest: dict[tuple[int, int], Row] = {}
+    for call in sorted(calls, key=_in_turn):
+        begin, end, ends = _begin(call), _end(call), free.setdefault(call["rank"], [])
+        row = min(next((at for at, until in enumerate(ends) if until <= begin), len(ends)), MOST_ROWS - 1)
+        if row == len(ends):
+            ends.append(end)
+        ends[row] = max(ends[row], end)
+        before = longest.setdefault((call["rank"], row), call)
+        call["row"], call["alone"] = row, True
+        if before is not call and begin < _end(before):
+            before["alone"] = call["alone"] = False
+        if end > _end(before):
+            longest[call["rank"], row] = call
 
 
-def _in_turn(calls: pd.DataFrame) -> Iterator[tuple[Any, Mapping[Any, Any]]]:
-    """(index, call) in the order in which they began."""
-    own = calls.sort_values(["start_s", "seq"])
-    return zip(own.index, own[["made_s", "start_s", "duration_s"]].to_dict("records"), strict=True)
+def _in_turn(call: Row) -> tuple[float, int]:
+    return (call["start_s"] if format.known(call["start_s"]) else math.inf), call["seq"]
 
 
 def _begin(call: Mapping[Any, Any]) -> float:
@@ -141,93 +135,92 @@ def _end(call: Mapping[Any, Any]) -> float:
 
 
 def _bars(
-    traces: list[Trace], spans: pd.DataFrame, top: Mapping[int, float], meaning: str, marker: dict[str, Any]
+    traces: list[Trace], spans: Sequence[Row], top: Mapping[int, float], meaning: str, marker: dict[str, Any]
 ) -> None:
-    if spans.empty:
+    if not spans:
         return
-    lengths = spans["end_s"] - spans["start_s"]
+    lengths = [span["end_s"] - span["start_s"] for span in spans]
     traces.append(
         {
             "type": "bar",
-            "y": [top[rank] for rank in spans["rank"]],
-            "x": listed(lengths * 1e3),
-            "base": listed(spans["start_s"] * 1e3),
+            "y": [top[span["rank"]] for span in spans],
+            "x": [_ms(length) for length in lengths],
+            "base": [_ms(span["start_s"]) for span in spans],
             "width": 0.9,
             "orientation": "h",
             "name": meaning,
             "marker": {"line": {"width": 0}} | marker,
             "customdata": [
-                f"rank {rank}, {meaning}: {format.milliseconds(length)},<br>from {_moment(start)}"
-                for rank, length, start in zip(spans["rank"], lengths, spans["start_s"], strict=True)
+                f"rank {span['rank']}, {meaning}: {format.milliseconds(length)},<br>from {_moment(span['start_s'])}"
+                for span, length in zip(spans, lengths, strict=True)
             ],
             "hovertemplate": "%{customdata}<extra></extra>",
         }
     )
 
 
-def _calls(traces: list[Trace], calls: pd.DataFrame, top: Mapping[int, float], thick: float, op: str) -> None:
+def _calls(traces: list[Trace], calls: Sequence[Row], top: Mapping[int, float], thick: float, op: str) -> None:
     """Bars of one operation's calls; a tick where it began, of those whose end nobody saw."""
     colour = colour_of(OP, op)
-    timed = calls[calls["duration_s"].notna()]
-    open_ended = calls[calls["duration_s"].isna()]
-    if len(timed):
-        rows = timed.to_dict("records")
+    timed = [call for call in calls if format.known(call["duration_s"])]
+    open_ended = [call for call in calls if not format.known(call["duration_s"])]
+    if timed:
         traces.append(
             {
                 "type": "bar",
                 "y": _heights(timed, top, thick),
-                "x": listed(timed["duration_s"] * 1e3),
-                "base": listed(timed["start_s"] * 1e3),
+                "x": [_ms(call["duration_s"]) for call in timed],
+                "base": [_ms(call["start_s"]) for call in timed],
                 "width": 0.86 * thick,
                 "orientation": "h",
                 "name": plain(op),
                 # The line tells neighbours apart.
                 "marker": {"color": colour, "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}},
-                "text": [_said_inside(call) if call["alone"] else "" for call in rows],
+                "text": [_said_inside(call) if call["alone"] else "" for call in timed],
                 "textposition": "inside",
                 "insidetextanchor": "start",
                 "textangle": 0,
-                "customdata": [_hover(call) for call in rows],
+                "customdata": [_hover(call) for call in timed],
                 "hovertemplate": "%{customdata}<extra></extra>",
             }
         )
-    if len(open_ended):
-        rows = open_ended.to_dict("records")
+    if open_ended:
         traces.append(
             {
                 "type": "scatter",
                 "y": _heights(open_ended, top, thick),
-                "x": [1e3 * _begin(call) for call in rows],
+                "x": [1e3 * _begin(call) for call in open_ended],
                 "mode": "markers",
                 "name": "end unknown",
                 "legendgroup": "end unknown",
                 "showlegend": not any(trace["name"] == "end unknown" for trace in traces),
                 "marker": {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": colour}},
-                "customdata": [_hover(call) for call in rows],
+                "customdata": [_hover(call) for call in open_ended],
                 "hovertemplate": "%{customdata}<extra></extra>",
             }
         )
 
 
-def _heights(calls: pd.DataFrame, top: Mapping[int, float], thick: float) -> list[float]:
-    return [top[rank] + 0.5 + thick * (row + 0.5) for rank, row in zip(calls["rank"], calls["row"], strict=True)]
+def _heights(calls: Sequence[Row], top: Mapping[int, float], thick: float) -> list[float]:
+    return [top[call["rank"]] + 0.5 + thick * (call["row"] + 0.5) for call in calls]
 
 
-def _ready(traces: list[Trace], calls: pd.DataFrame, top: Mapping[int, float]) -> None:
-    known = calls[calls["ready_s"].notna()]
-    if known.empty:
+def _ready(traces: list[Trace], calls: Sequence[Row], top: Mapping[int, float]) -> None:
+    known = [call for call in calls if format.known(call["ready_s"])]
+    if not known:
         return
     traces.append(
         {
             "type": "scatter",
-            "y": [top[rank] + 0.5 for rank in known["rank"]],
-            "x": listed(known["ready_s"] * 1e3),
+            "y": [top[call["rank"]] + 0.5 for call in known],
+            "x": [_ms(call["ready_s"]) for call in known],
             "mode": "markers",
             "name": "bucket ready",
             "marker": READY,
             "customdata": [
-                f"rank {rank}: bucket {bucket:.0f} is ready,<br>its last gradient came at {_moment(at)}"
-                for rank, bucket, at in zip(known["rank"], known["bucket"], known["ready_s"], strict=True)
+                f"rank {call['rank']}: bucket {call['bucket']:.0f} is ready,<br>its last gradient came at "
+                f"{_moment(call['ready_s'])}"
+                for call in known
             ],
             "hovertemplate": "%{customdata}<extra></extra>",
         }
@@ -259,6 +252,10 @@ def _amount(call: Mapping[Any, Any]) -> str:
 def _when(call: Mapping[Any, Any]) -> str:
     moments: Iterable[tuple[str, Any]] = (("called at", call["made_s"]), ("began at", call["start_s"]))
     return ", ".join(f"{verb} {_moment(second)}" for verb, second in moments if format.known(second))
+
+
+def _ms(seconds: float) -> float | None:
+    return format.number_or_none(1e3 * seconds)
 
 
 def _moment(second: float) -> str:
