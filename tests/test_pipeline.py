@@ -29,10 +29,10 @@ from parabench.plan.pipeline_schedule import automatic, fault
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import resolve
 from parabench.plan.validate import check, check_fit
-from parabench.probes import pipeline_busy
-from parabench.probes.pipeline_busy import BusyShare
 from parabench.store.record import Sample, Status
+from parabench.strategies import pipeline
 from parabench.strategies.base import StrategyContext
+from parabench.strategies.pipeline import BusyShare
 from parabench.strategies.pipeline_stages import deal, drop_all_but, holders, stages_from
 from parabench.workloads.verify import reference_of, verify
 
@@ -297,7 +297,7 @@ def test_only_the_second_step_is_timed_and_only_what_is_counted(monkeypatch: pyt
     clock = Clock()
     met: list[float] = []
     monkeypatch.setattr(accelerator, "perf_counter", clock)
-    monkeypatch.setattr(pipeline_busy.dist, "all_reduce", lambda _: met.append(clock.now))
+    monkeypatch.setattr(pipeline.dist, "all_reduce", lambda _: met.append(clock.now))
     watch = BusyShare(torch.device("cpu"))
     work = watch.counted(clock.work)
     shares = []

@@ -21,6 +21,7 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
+from parabench.probes import ProbeReport
 from parabench.probes.profiler import ProfilerProbe
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
@@ -65,9 +66,16 @@ def test_nothing_is_traced_unless_asked(tmp_path: Path) -> None:
     assert "profile" not in launched.facts
 
 
-def probe(info: RankInfo, take_step: Callable[[], None]) -> ProfilerProbe:
-    rank: Any = SimpleNamespace(info=info, take_step=take_step)
+def probe(info: RankInfo, take_step: Callable[[], None], traces: Path) -> ProfilerProbe:
+    protocol = Protocol(memory_snapshot=True)
+    rank: Any = SimpleNamespace(info=info, take_step=take_step, protocol=protocol, traces=traces)
     return ProfilerProbe(rank)
+
+
+def reported(probe: ProfilerProbe) -> dict[str, Any]:
+    report = ProbeReport()
+    probe.report(report)
+    return report.rank_facts
 
 
 def test_a_memory_snapshot_is_recorded_around_its_step_and_written_after_it(
@@ -76,19 +84,19 @@ def test_a_memory_snapshot_is_recorded_around_its_step_and_written_after_it(
     happened: list[Any] = []
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: happened.append(how))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"12345"))
-    traces = probe(RankInfo(3, 4, torch.device("cuda", 0)), lambda: happened.append("step"))
-    traces.remembered()
+    traces = probe(RankInfo(3, 4, torch.device("cuda", 0)), lambda: happened.append("step"), tmp_path / "case-then")
+    traces.after_instrumented()
     assert happened == [{"stacks": "python"}, "step"]
     assert list(tmp_path.iterdir()) == []
-    assert traces.write(tmp_path / "case-then") == {"memory_snapshot": {"file": "case-then-rank3.pickle", "bytes": 5}}
+    assert reported(traces) == {"memory_snapshot": {"file": "case-then-rank3.pickle", "bytes": 5}}
     assert happened[2:] == [{"enabled": None}]
 
 
 def test_on_the_cpu_a_memory_snapshot_is_a_step_like_any_other(tmp_path: Path) -> None:
     taken: list[int] = []
-    traces = probe(RankInfo(0, 1, torch.device("cpu")), lambda: taken.append(1))
-    traces.remembered()
-    assert (taken, traces.write(tmp_path / "x")) == ([1], {})
+    traces = probe(RankInfo(0, 1, torch.device("cpu")), lambda: taken.append(1), tmp_path / "x")
+    traces.after_instrumented()
+    assert (taken, reported(traces)) == ([1], {})
 
 
 SUITE = '"""Which?"""\nfrom parabench import sweep\nCASES = sweep(strategy="ddp", world_size=2, device="cpu")\n'

@@ -74,10 +74,7 @@ class Call:
     @contextmanager
     def handing(self, *, waits: bool) -> Iterator[None]:
         """Around handing the job over; with `waits` the caller stands still meanwhile."""
-        if waits:
-            with self.waiting():
-                yield
-        else:
+        with self.waiting() if waits else contextlib.nullcontext():
             yield
         self.handed = self.recorder.moments.now()
 

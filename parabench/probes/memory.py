@@ -11,6 +11,7 @@ import os
 import resource
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -138,7 +139,7 @@ class MemoryClock:
     def __init__(self, clock: StepMarker, device: torch.device, first: int) -> None:
         self._clock, self._step, self._at, self._skipped = clock, first, 0, False
         self._read: Callable[[str], list[Reading]] = (
-            Allocator(device) if device.type == accelerator.TYPE else ResidentSet()
+            partial(allocator, device=device) if device.type == accelerator.TYPE else ResidentSet()
         )
         self.readings: list[tuple[int, str, float]] = []
 
@@ -163,24 +164,19 @@ class MemoryClock:
             self._at, self._step, self._skipped = 0, self._step + 1, False
 
 
-class Allocator:
-    """torch's CUDA allocator since the last look: its peaks, and what it holds in no tensor now."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def __call__(self, part: str) -> list[Reading]:
-        """(name, bytes) each; at a step's begin what is held, not a peak. The next peak counts from here."""
-        counts: dict[str, Any] = accelerator.api().memory.memory_stats_as_nested_dict(self._device)
-        allocated, reserved = counts["allocated_bytes"]["all"], counts["reserved_bytes"]["all"]
-        which = "current" if part == "begin" else "peak"
-        accelerator.api().reset_peak_memory_stats(self._device)
-        return [
-            ("allocated_bytes", float(allocated[which])),
-            ("reserved_bytes", float(reserved[which])),
-            ("unused_bytes", float(reserved["current"] - allocated["current"])),
-            ("inactive_split_bytes", float(counts["inactive_split_bytes"]["all"]["current"])),
-        ]
+def allocator(part: str, device: torch.device) -> list[Reading]:
+    """(name, bytes) each of torch's allocator since the last look: its peaks, at a step's begin what is held, and what
+    it holds in no tensor now. The next peak counts from here."""
+    counts: dict[str, Any] = accelerator.api().memory.memory_stats_as_nested_dict(device)
+    allocated, reserved = counts["allocated_bytes"]["all"], counts["reserved_bytes"]["all"]
+    which = "current" if part == "begin" else "peak"
+    accelerator.api().reset_peak_memory_stats(device)
+    return [
+        ("allocated_bytes", float(allocated[which])),
+        ("reserved_bytes", float(reserved[which])),
+        ("unused_bytes", float(reserved["current"] - allocated["current"])),
+        ("inactive_split_bytes", float(counts["inactive_split_bytes"]["all"]["current"])),
+    ]
 
 
 class ResidentSet:

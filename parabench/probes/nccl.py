@@ -35,9 +35,11 @@ OPS = {
     "Scatter": "scatter",
 }  # fmt: skip
 
-_VERSION = re.compile(r"NCCL version (\d\S*)")
-_NETWORK = re.compile(r"NCCL INFO Using network (.+)")
-_PLUGIN = re.compile(r"NCCL INFO NET/Plugin ?: ?(Loaded net plugin .+|No plugin found.*|Could not find.*)")
+_TOLD = {
+    "version": re.compile(r"NCCL version (\d\S*)"),
+    "network": re.compile(r"NCCL INFO Using network (.+)"),
+    "plugin": re.compile(r"NCCL INFO NET/Plugin ?: ?(Loaded net plugin .+|No plugin found.*|Could not find.*)"),
+}
 _NVLS = re.compile(r"NCCL INFO NVLS multicast support is (not )?available")
 _RING = re.compile(r"NCCL INFO Channel (\d+)/(\d+) ?: +((?:\d+ *)+)$")
 _TREES = re.compile(r"NCCL INFO Trees (\[.+)")
@@ -55,26 +57,22 @@ class NcclProbe(Probe):
 
     @classmethod
     def environment(cls, protocol: Protocol, folder: Path) -> Mapping[str, str]:
-        return log_environment(folder) if protocol.explain else {}
+        """What makes NCCL write its log, one file for each process, into `folder`."""
+        if not protocol.explain:
+            return {}
+        return {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,P2P,SHM,NET,TUNING",
+            "NCCL_DEBUG_FILE": str(folder / "nccl-%p.log"),
+        }
 
     @classmethod
     def left_behind(cls, protocol: Protocol, folder: Path) -> Mapping[str, dict[str, Any]]:
-        return read_inspector(os.environ) | (read_log(folder) if protocol.explain else {})
-
-
-def log_environment(folder: Path) -> dict[str, str]:
-    """What makes NCCL write its log, one file for each process, into `folder`."""
-    return {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,P2P,SHM,NET,TUNING",
-        "NCCL_DEBUG_FILE": str(folder / "nccl-%p.log"),
-    }
-
-
-def read_log(folder: Path) -> dict[str, dict[str, Any]]:
-    """{"nccl": what this process' NCCL wrote}, {} where it wrote nothing."""
-    path = folder / f"nccl-{os.getpid()}.log"
-    return {"nccl": parse_log(path.read_text(errors="replace"))} if path.exists() else {}
+        """{"nccl": what this process' NCCL wrote, where it did, "nccl_inspector": what its Inspector did}."""
+        seen, log = read_inspector(os.environ), folder / f"nccl-{os.getpid()}.log"
+        if protocol.explain and log.exists():
+            seen["nccl"] = parse_log(log.read_text(errors="replace"))
+        return seen
 
 
 def parse_log(text: str) -> dict[str, Any]:
@@ -92,7 +90,7 @@ def parse_log(text: str) -> dict[str, Any]:
     transports: Counter[str] = Counter()
     choices: Counter[tuple[Any, ...]] = Counter()
     for line in map(str.rstrip, text.splitlines()):
-        for name, pattern in (("version", _VERSION), ("network", _NETWORK), ("plugin", _PLUGIN)):
+        for name, pattern in _TOLD.items():
             if match := pattern.search(line):
                 seen[name] = match[1]
         if match := _NVLS.search(line):

@@ -24,19 +24,17 @@ class ProfilerProbe(Probe):
         self._device = rank.info.device
         self._on_cuda = self._device.type == accelerator.TYPE
         self._profile: profile | None = None
-        self._snapshot = False
 
     def after_instrumented(self) -> None:
         if self.rank.protocol.profile:
-            self.profiled()
+            self._profiled()
         if self.rank.protocol.memory_snapshot:
-            self.remembered()
+            if self._on_cuda:
+                # C++ frames of every allocation take a minute to be given names.
+                accelerator.api().memory._record_memory_history(stacks="python")
+            self.rank.take_step()  # elsewhere there is no history: the step is as ever
 
-    def report(self, report: ProbeReport) -> None:
-        if self.rank.traces is not None:
-            report.rank_facts |= self.write(self.rank.traces)
-
-    def profiled(self) -> None:
+    def _profiled(self) -> None:
         """Take a step under torch.profiler: operators of all threads with their shapes, and on CUDA its kernels."""
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_cuda else [])]
         # Autograd's threads and the queue of an own algorithm belong to the step as well.
@@ -45,31 +43,22 @@ class ProfilerProbe(Probe):
             self.rank.take_step()
             accelerator.synchronize(self._device)
 
-    def remembered(self) -> None:
-        """Take a step while torch's CUDA allocator keeps its history; elsewhere it has none: the step is as ever."""
-        if self._on_cuda:
-            # C++ frames of every allocation take a minute to be given names.
-            accelerator.api().memory._record_memory_history(stacks="python")
-            self._snapshot = True
-        self.rank.take_step()
-
-    def write(self, stem: Path) -> dict[str, dict[str, Any]]:
-        """Write what was recorded: {"profile" or "memory_snapshot": {"file", "bytes"}}, the file's name alone.
-
-        Names begin with `stem`, a path in a folder that is there.
-        """
+    def report(self, report: ProbeReport) -> None:
+        """Write what was recorded, as files in `traces`, which is there: {"profile" or "memory_snapshot": {"file",
+        "bytes"}}, the file's name alone."""
+        stem = self.rank.traces
+        if stem is None:
+            return
         start = f"{stem.name}-rank{self.rank.info.rank}"
-        written = {}
         if self._profile is not None:
             path = stem.with_name(f"{start}.json.gz")
             self._profile.export_chrome_trace(str(path))
-            written["profile"] = _file(path)
-        if self._snapshot:
+            report.rank_facts["profile"] = _file(path)
+        if self._on_cuda and self.rank.protocol.memory_snapshot:
             path = stem.with_name(f"{start}.pickle")
             accelerator.api().memory._dump_snapshot(str(path))
             accelerator.api().memory._record_memory_history(enabled=None)
-            written["memory_snapshot"] = _file(path)
-        return written
+            report.rank_facts["memory_snapshot"] = _file(path)
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -288,18 +288,16 @@ class Moments:
 def anchor() -> Anchor:
     """An event that the device, which stands still, records between two readings of the host's clock: the narrowest of
     ANCHOR_TRIES pairs."""
-    best: Anchor | None = None
-    for _ in range(ANCHOR_TRIES):
+
+    def pair() -> Anchor:
         moment = accelerator.api().Event(enable_timing=True)
         before = perf_counter()
         moment.record()
         moment.synchronize()
-        after = perf_counter()
-        error_s = (after - before) / 2
-        if best is None or error_s < best.error_s:
-            best = Anchor(moment, before + error_s, error_s)
-    assert best is not None
-    return best
+        error_s = (perf_counter() - before) / 2
+        return Anchor(moment, before + error_s, error_s)
+
+    return min((pair() for _ in range(ANCHOR_TRIES)), key=lambda each: each.error_s)
 
 
 def step_of(second: float, begins: Sequence[float]) -> int | None:

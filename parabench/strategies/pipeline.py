@@ -6,21 +6,30 @@ Megatron-LM", 2021. `plan/pipeline_schedule.py` says how much of the time is wai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
+from typing import ParamSpec, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
+from parabench.machine.accelerator import Moment, clock_of, elapsed_s
 from parabench.models.base import Loss, Model
 from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
-from parabench.probes.pipeline_busy import BusyShare
 from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, norm_over_ranks
 from parabench.strategies.pipeline_stages import TiedGradients, drop_all_but, holders, stages_from
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti
+
+# The first step learns shapes and makes buffers. A third may be one that is timed, and must carry no instrument.
+WATCHED = 1
 
 
 def pp(model: Model, context: StrategyContext) -> ParallelModel:
@@ -131,3 +140,58 @@ class PipelineStep:
             )
         self.tied.add_up()
         return torch.stack(losses).sum().detach() if self.last else None
+
+
+class BusyShare:
+    """How much of a pipeline's forward and backward its rank computes; the rest is the bubble, and messages.
+
+    Times what is `counted` while the one step that it watches runs: `share` is that time over the step's.
+
+    All ranks enter and leave the watched step together, so that the step is as long for each of them as for all.
+    On CUDA the times are the device's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.share: float | None = None
+        self._device = device
+        self._now = clock_of(device)
+        self._steps = count()
+        self._watching = False
+        self._spans: list[tuple[Moment, Moment]] = []
+
+    def counted(self, call: Callable[P, R]) -> Callable[P, R]:
+        """`call`, timed in the watched step, and as it is in every other."""
+
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not self._watching:
+                return call(*args, **kwargs)
+            begin = self._now()
+            result = call(*args, **kwargs)
+            self._spans.append((begin, self._now()))
+            return result
+
+        return timed
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around one step's forward and backward."""
+        self._watching = next(self._steps) == WATCHED
+        if not self._watching:
+            yield
+            return
+        self._meet()
+        begin = self._now()
+        yield
+        self._meet()
+        end = self._now()
+        if not isinstance(end, float):
+            end.synchronize()
+        self.share = sum(elapsed_s(*span) for span in self._spans) / elapsed_s(begin, end)
+        self._spans.clear()
+        self._watching = False
+
+    def _meet(self) -> None:
+        """Wait until all ranks have come here, and their devices."""
+        nothing = torch.zeros(1, device=self._device)
+        dist.all_reduce(nothing)
+        nothing.item()
