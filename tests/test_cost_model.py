@@ -94,6 +94,8 @@ def test_one_rank_costs_nothing_and_the_backends_own_has_no_formula():
 
 
 def test_every_algorithm_of_ours_has_a_formula_for_every_operation():
+    lacking = {*itertools.product(LEVELS, OPS)} - {*FORMULAS}
+    assert not lacking, f"analysis/collectives/cost_formula.py: give FORMULAS and _flat {sorted(lacking)}"
     assert set(FORMULAS) == set(itertools.product(LEVELS, OPS))
     for inner, outer in itertools.product(LEVELS, LEVELS):
         name = f"two_level({inner},{outer})"

@@ -30,13 +30,23 @@ def test_the_page_of_strategies_says_of_each_what_the_table_of_strategies_does()
     assert list(told) == list(STRATEGIES)
 
 
+def test_every_option_is_told_of_in_the_documents():
+    told = "".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+    helps = "".join(path.read_text() for path in (ROOT / "tests/golden").glob("help-*.txt"))
+    options = re.findall(r"^  (?:(-\w), )?(--[a-z-]+)", helps, re.MULTILINE)
+    lacking = {long for short, long in options if not re.search(rf"(?<![\w-])({short or long}|{long})\b", told)}
+    assert not lacking, f"docs/: tell of {sorted(lacking)} on the page that they belong to"
+
+
 def test_the_page_of_axes_names_every_axis_and_its_default():
     defaults = {}
     for line in (ROOT / "docs/axes.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| `"):
             defaults[cells[0].strip("`")] = cells[1]
-    assert set(defaults) == set(AXES), f"docs/axes.md: {', '.join({*AXES} ^ {*defaults})}"
+    lacking = [f"| `{name}` | {DEFAULTS[name]} | what it is |" for name in AXES if name not in defaults]
+    assert not lacking, f"docs/axes.md: write the rows {lacking}"
+    assert set(defaults) == set(AXES), "docs/axes.md has rows of axes that are gone"
     for name, both in defaults.items():
         said, _, on_cuda = both.partition("; on CUDA ")
         cuda = defaults_on("cuda", Machine(cores=2)).get(name)

@@ -82,7 +82,8 @@ def test_a_probe_of_the_table_is_asked_at_every_place(tmp_path: Path, monkeypatc
     ]  # fmt: skip
     assert report.numbers["watched"] == 9  # the beginnings of eight steps, and the end of the last
     assert report.facts["watching"]
-    assert {*report.numbers, *(metric for _, metric, _ in report.readings)} - {"watched"} <= METRICS.keys()
+    unknown = {*report.numbers, *(metric for _, metric, _ in report.readings)} - {"watched"} - METRICS.keys()
+    assert not unknown, f"store/metrics.py: give METRICS {sorted(unknown)}, with unit and meaning"
     assert environment(protocol, tmp_path)["WATCHING"] == tmp_path.name
     assert left_behind(protocol, tmp_path)["watching"] == {"file": tmp_path.name}
 
@@ -92,4 +93,4 @@ def test_what_the_tables_name_is_there_and_described() -> None:
     assert [load(SOURCES, "source", name).name for name in SOURCES] == list(SOURCES)
     described = DOCS.read_text()
     lacking = [name for name, entry in (PROBES | SOURCES).items() if f"| `{name}` | {entry.summary} |" not in described]
-    assert lacking == [], "docs/instruments.md has no line for these"
+    assert not lacking, f"docs/instruments.md: write a row | `name` | summary | when | of {', '.join(lacking)}"

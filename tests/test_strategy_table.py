@@ -12,17 +12,14 @@ from parabench.strategies import STRATEGIES
 from parabench.strategies.snippet import snippet
 
 
+@pytest.mark.parametrize("field", ["splits", "travels", "color", "code"])
+def test_every_strategy_is_told_of_in_all_its_fields(field: str) -> None:
+    lacking = [name for name, entry in STRATEGIES.items() if not getattr(entry, field)]
+    assert not lacking, f"strategies/__init__.py: give {', '.join(lacking)} {field}=... (see StrategyEntry)"
+
+
 def test_every_strategy_has_a_colour_of_its_own() -> None:
-    lacking = [name for name, entry in STRATEGIES.items() if entry.color is None]
-    assert not lacking, f"strategies/__init__.py: give {', '.join(lacking)} color=..., one that no other has"
     assert len({entry.color for entry in STRATEGIES.values()}) == len(STRATEGIES)
-
-
-def test_every_strategy_has_its_lines_of_code() -> None:
-    lacking = [name for name, entry in STRATEGIES.items() if not entry.code]
-    assert not lacking, (
-        f"strategies/__init__.py: give {', '.join(lacking)} code=(...), the lines of a user's own script"
-    )
 
 
 def test_a_strategy_without_lines_says_where_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
