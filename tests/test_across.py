@@ -14,13 +14,15 @@ from click.testing import CliRunner
 from fake_results import OOM
 from schema_helpers import EVIL, check
 
-from parabench.analysis.compare.across import across
+from parabench.analysis.compare.across import across, machines
+from parabench.analysis.compare.overall import overall
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.stats.geometric import geometric_mean
+from parabench.analysis.text import comparison_next
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.report.output import markdown_across
-from parabench.report.views import across as across_report
+from parabench.report.views import comparison
 from parabench.store.record import MIB, DeviceSample
 
 BUCKETS = (1.0, 4.0, 25.0)
@@ -48,20 +50,25 @@ def burning(launch, watts, metric="energy_j"):
 
 
 @pytest.fixture(scope="module")
-def gpus(tmp_path_factory):
+def gpu_sides(tmp_path_factory):
     """0.4 times the step; three quarters of the power; the same peak."""
     folder = tmp_path_factory.mktemp("gpus")
     old = [burning(each, 400.0) for each in fake.sweep(CUDA, lambda c: 0.05, noise=0.01, blocks=4, seed=1)]
     new = [burning(each, 300.0) for each in fake.sweep(CUDA, lambda c: 0.02, noise=0.01, blocks=4, seed=2)]
     other = {"versions": {"torch": "2.14.0"}, "host": EVIL}
-    return across(
+    return machines(
         side(folder, "base", old, environment=on("A100", 8)),
         side(folder, "candidate", new, environment=on("H200", 2, **other), argv=["parabench", EVIL]),
     )
 
 
 @pytest.fixture(scope="module")
-def mixed(tmp_path_factory):
+def gpus(gpu_sides):
+    return across(gpu_sides)
+
+
+@pytest.fixture(scope="module")
+def mixed_sides(tmp_path_factory):
     """CUDA against a CPU, with cases on one side alone, one that failed, and one with a single launch."""
     folder = tmp_path_factory.mktemp("mixed")
     alone, failed, once = (
@@ -71,10 +78,15 @@ def mixed(tmp_path_factory):
     new = fake.sweep(CPU, lambda c: 0.5, noise=0.01, seed=1)
     new += [fake.launch(fake.case(strategy="zero1"), **OOM), fake.launch(fake.case(strategy="zero2"), 0.4)]
     new += [fake.launch(fake.case(strategy="tp"))]
-    return across(
+    return machines(
         side(folder, "base", old, environment=on("A100", 8)),
         side(folder, "candidate", new, skipped=[(fake.case(strategy="fsdp"), f"too small {EVIL}")], finished=False),
     )
+
+
+@pytest.fixture(scope="module")
+def mixed(mixed_sides):
+    return across(mixed_sides)
 
 
 def test_ratios_of_a_known_truth(gpus):
@@ -140,7 +152,8 @@ def test_doubts(gpus, mixed):
 def test_joules_of_two_kinds_are_a_doubt(tmp_path):
     old = [burning(each, 400.0) for each in fake.sweep(CUDA, lambda c: 0.05)]
     new = [burning(each, 400.0, "power_w") for each in fake.sweep(CUDA, lambda c: 0.05)]
-    found = across(*(side(tmp_path, role, each, environment=on("A100", 2)) for role, each in (("a", old), ("b", new))))
+    sides = [side(tmp_path, role, each, environment=on("A100", 2)) for role, each in (("a", old), ("b", new))]
+    found = across(machines(*sides))
     assert found.per_joule.ratio == pytest.approx(1)
     assert [each.code for each in found.findings] == ["one_machine", "energy"]
     assert "from the energy counter on a and from the power readings on b" in found.findings[1].message
@@ -155,7 +168,7 @@ def test_facts_that_differ_are_listed(gpus):
 def test_one_work_twice_on_a_side_has_no_single_partner(tmp_path):
     both = side(tmp_path, "both", [*map(fake.launch, CPU[:2]), *map(fake.launch, CUDA[:1])])
     cuda = side(tmp_path, "cuda", [fake.launch(CUDA[0]), fake.launch(CUDA[1])])
-    found = across(both, cuda)
+    found = across(machines(both, cuda))
     assert {(case.base_case, case.candidate_case) for case in found.cases} == {
         (CUDA[0].id, CUDA[0].id), (CPU[1].id, CUDA[1].id)
     }  # fmt: skip
@@ -167,16 +180,17 @@ def test_one_work_twice_on_a_side_has_no_single_partner(tmp_path):
 def test_nothing_in_common_and_one_session_twice_are_refused(tmp_path):
     old, new = (side(tmp_path, name, [fake.launch(case)]) for name, case in (("a", CPU[0]), ("b", CPU[1])))
     with pytest.raises(UsageError, match=r"no case of a of .* is the same work as one of b of "):
-        across(old, new)
+        machines(old, new)
     with pytest.raises(UsageError, match=r"both sides are a of "):
-        across(old, old)
+        machines(old, old)
 
 
 def test_no_launch_ended_well(tmp_path):
-    found = across(*(side(tmp_path, name, [fake.launch(CPU[0], **OOM)]) for name in ("a", "b")))
+    sides = machines(*(side(tmp_path, name, [fake.launch(CPU[0], **OOM)]) for name in ("a", "b")))
+    found = across(sides)
     assert found.sentence().startswith("No case ended well on both sides, so base (8 cores of Some CPU) cannot be ")
     check(found)
-    assert "Unknown: its launches ended oom." in across_report.render(found)
+    assert "No case ended well both on a and on b, so nothing can be compared." in comparison.render(sides)
     assert "its launches ended oom" in markdown_across.render(found)
 
 
@@ -235,10 +249,11 @@ def test_json_is_what_the_schema_says(request, which):
         del place["new"]
 
 
-@pytest.mark.parametrize("which", ["gpus", "mixed"])
+@pytest.mark.parametrize("which", ["gpu_sides", "mixed_sides"])
 def test_markdown_and_page_hold_every_case_and_no_script(request, which):
-    found = request.getfixturevalue(which)
-    written, page = markdown_across.render(found), across_report.render(found)
+    sides = request.getfixturevalue(which)
+    found = across(sides)
+    written, page = markdown_across.render(found), comparison.render(sides)
     assert "<script" not in written
     assert "<script>alert" not in page
     for label in [case.label for case in found.cases] + [each.label for each in found.alone]:
@@ -247,6 +262,16 @@ def test_markdown_and_page_hold_every_case_and_no_script(request, which):
     tables = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)
     for block in re.findall(r"(?:^\|.*\|\n)+", tables, flags=re.MULTILINE):
         assert len({line.count("|") for line in block.splitlines()}) == 1, block
+
+
+def test_the_page_has_the_same_mean_as_the_text(gpus, gpu_sides):
+    (work,) = overall(gpu_sides)
+    assert work.means == (gpus.latency,)
+    assert work.gives == {"per_joule": (gpus.per_joule,), "per_gb": (gpus.per_gb,)}
+    assert work.changes == ({},)
+    page = comparison.render(gpu_sides)
+    assert "--across-hardware</pre>" in page
+    assert comparison_next.steps(gpu_sides, (work,)) == []
 
 
 def run(*words):

@@ -10,12 +10,12 @@ import pytest
 from browser_helpers import AXE, FIND, each_tab, needs_chromium, opened
 from fake_results import step
 
-from parabench.analysis.compare.across import across
+from parabench.analysis.compare import across
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.history.history import history
 from parabench.report.build import write_report
-from parabench.report.views import across as across_report
+from parabench.report.views import comparison
 from parabench.report.views import gate as compare_report
 from parabench.report.views import history as history_report
 
@@ -49,10 +49,10 @@ def pages(tmp_path_factory):
         ),
         "nothing": write_report(fake.write(folder / "nothing.db", []), folder / "nothing.html"),
     }
-    both = side_of(first), side_of(second)
+    both = side_of(first), side_of(second, role="candidate")
     for name, text in (
         ("gate", compare_report.render(compare(*both))),
-        ("machines", across_report.render(across(*both))),
+        ("machines", comparison.render(across.machines(*both))),
         ("history", history_report.render(history([first, second]))),
     ):
         made[name] = folder / f"{name}.html"

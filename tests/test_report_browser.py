@@ -25,11 +25,11 @@ from browser_helpers import (
 )
 from fake_results import step
 
-from parabench.analysis.compare.across import across
+from parabench.analysis.compare import across
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.report.build import write_report
-from parabench.report.views import across as across_report
+from parabench.report.views import comparison
 from parabench.report.views import gate as compare_report
 from parabench.store.record import Failure, Status
 
@@ -93,10 +93,13 @@ def machines(tmp_path_factory):
     cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
     environments = fake.ENVIRONMENT, fake.ENVIRONMENT | {"cpu": "c" * 200, "host": "other"}
     both = [
-        side_of(fake.write(folder / f"{i}.db", fake.sweep(cases, lambda c: 0.04, noise=0.01, seed=i), environment=env))
+        side_of(
+            fake.write(folder / f"{i}.db", fake.sweep(cases, lambda c: 0.04, noise=0.01, seed=i), environment=env),
+            role=f"side {i}",
+        )
         for i, env in enumerate(environments)
     ]
-    (folder / "machines.html").write_text(across_report.render(across(*both)))
+    (folder / "machines.html").write_text(comparison.render(across.machines(*both)))
     return folder / "machines.html"
 
 

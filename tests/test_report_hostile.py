@@ -8,12 +8,12 @@ import hostile_helpers as hostile
 import pytest
 from browser_helpers import drawn, each_tab, needs_chromium, opened, resize, too_wide, unmarked
 
-from parabench.analysis.compare.across import across
+from parabench.analysis.compare import across
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.history.history import history
 from parabench.report.build import write_report
-from parabench.report.views import across as across_report
+from parabench.report.views import comparison
 from parabench.report.views import gate as compare_report
 from parabench.report.views import history as history_report
 from parabench.store.results import load
@@ -54,7 +54,11 @@ def gate(stores, tmp_path_factory):
 @pytest.fixture(scope="module")
 def machines(stores, tmp_path_factory):
     path = tmp_path_factory.mktemp("machines") / "machines.html"
-    path.write_text(across_report.render(across(*map(side_of, stores))))
+    path.write_text(
+        comparison.render(
+            across.machines(*(side_of(store, role=role) for role, store in zip("ab", stores, strict=True)))
+        )
+    )
     return path
 
 

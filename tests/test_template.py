@@ -13,7 +13,6 @@ import fake_results as fake
 import pytest
 from plotly.offline import get_plotlyjs_version
 
-from parabench.analysis.compare.across import across
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.history.history import history
@@ -21,7 +20,6 @@ from parabench.errors import UsageError
 from parabench.report import assets, templates
 from parabench.report.assets import Look
 from parabench.report.build import render
-from parabench.report.views.across import render as render_across
 from parabench.report.views.comparison import write_comparison
 from parabench.report.views.gate import render as render_gate
 from parabench.report.views.history import render as render_history
@@ -133,7 +131,6 @@ def test_what_templates_are_given_is_documented(tmp_path, monkeypatch):
     write_comparison([(store.path, None) for store in stores], tmp_path / "r.html")
     base, candidate = (side_of(store, role=role) for store, role in zip(stores, ("base", "candidate"), strict=True))
     render_gate(compare(base, candidate))
-    render_across(across(base, candidate))
     render_history(history(stores))
     documented = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+\.html)` \| (`.*`) \|$", documented, re.M)

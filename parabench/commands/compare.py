@@ -29,7 +29,8 @@ OF_GATE = {
     "--markdown": "parabench.report.output.markdown_gate",
     "--html": "parabench.report.views.gate",
 }
-OF_MACHINES = {"--markdown": "parabench.report.output.markdown_across", "--html": "parabench.report.views.across"}
+OF_MACHINES = {"--markdown": "parabench.report.output.markdown_across"}
+OF_SIDES = {"--html": "parabench.report.views.comparison"}
 
 
 @click.command()
@@ -68,14 +69,15 @@ def compare(
     sides = read_sides(base, candidate)
     outcome: Across | Comparison
     if across_hardware:
-        from parabench.analysis.compare.across import across
+        from parabench.analysis.compare.across import across, machines
 
-        outcome = across(*sides)
-        code, modules = 0, OF_MACHINES
+        found = machines(*sides)
+        outcome = across(found)
+        code, renders = 0, renders_of(found, OF_SIDES) | renders_of(outcome, OF_MACHINES)
     else:
         from parabench.analysis.compare.gate import compare as compare_sides
 
         outcome = judged = compare_sides(*sides, tolerance, alpha, changed, allowance=between_sessions)
-        code, modules = judged.verdict.exit_code, OF_GATE
-    give(files, renders_of(outcome, modules), (format.one_line(line) for line in outcome.lines()), "comparison")
+        code, renders = judged.verdict.exit_code, renders_of(judged, OF_GATE)
+    give(files, renders, (format.one_line(line) for line in outcome.lines()), "comparison")
     raise SystemExit(code)

@@ -55,7 +55,7 @@ def files_in(options: dict[str, Any]) -> Files:
     return files
 
 
-def renders_of(outcome: Any, modules: Mapping[str, str]) -> Renders:
+def renders_of(outcome: Any, modules: Mapping[str, str]) -> dict[str, Callable[[], str]]:
     """What makes the text of each file: JSON, and by its option what a module renders, which is imported when it is
     asked for."""
 

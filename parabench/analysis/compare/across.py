@@ -12,9 +12,10 @@ from typing import Any
 
 from parabench.analysis.compare.gate import SCHEMA
 from parabench.analysis.compare.match import Partners
-from parabench.analysis.compare.ratios import Ratio, latencies, ratios, sources, tokens_per_gb, tokens_per_joule
+from parabench.analysis.compare.ratios import Ratio
+from parabench.analysis.compare.several import NUMBERS, Several, several
 from parabench.analysis.compare.sides import check_two
-from parabench.analysis.compare.warnings import doubts
+from parabench.analysis.compare.warnings import doubts, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats.geometric import Mean
@@ -80,22 +81,25 @@ class Across:
         return {"schema": SCHEMA, "kind": "across hardware", "sentence": self.sentence()} | asdict(self)
 
 
-def across(base: SessionData, candidate: SessionData) -> Across:
-    """Compare two machines by the cases that both measured.
+def machines(base: SessionData, candidate: SessionData) -> Several:
+    """Put two machines beside each other by the cases that both measured.
 
     Raises UsageError when both sides are the same session, or when no case of one is the work of one of the other.
     """
     check_two(base, candidate)
-    partners = Partners((base, candidate))
-    pairs = [(old, new) for old, new in partners.rows if old is not None and new is not None]
-    if not pairs:
+    of = several((base, candidate), launches_alone=True)
+    if not of.against[0].latency.of:
         raise UsageError(
             f"no case of {base.session.name} of {base.results.path} is the same work as one of "
             f"{candidate.session.name} of {candidate.results.path}; measure the same suite with the same --set on both"
         )
-    latency, per_joule, per_gb = (
-        ratios(pairs, of(base), of(candidate)) for of in (latencies, tokens_per_joule, tokens_per_gb)
-    )
+    return of
+
+
+def across(of: Several) -> Across:
+    """What `machines` found, as text and files tell it."""
+    base, candidate = of.sides
+    latency, per_joule, per_gb = (of.ratios_of(1, name) for name in NUMBERS)
     cases = [
         Common(
             label=str(candidate.cases_by_id.loc[new, "label"]),
@@ -103,11 +107,11 @@ def across(base: SessionData, candidate: SessionData) -> Across:
             candidate_case=new,
             base_device=str(base.cases_by_id.loc[old, "device"]),
             candidate_device=str(candidate.cases_by_id.loc[new, "device"]),
-            latency=latency.of[old, new],
+            latency=ratio,
             per_joule=per_joule.of[old, new],
             per_gb=per_gb.of[old, new],
         )
-        for old, new in pairs
+        for (old, new), ratio in latency.of.items()
     ]
     return Across(
         base=base.session.name,
@@ -119,10 +123,10 @@ def across(base: SessionData, candidate: SessionData) -> Across:
         per_joule=per_joule.mean,
         per_gb=per_gb.mean,
         cases=tuple(sorted(cases, key=lambda case: case.latency.ratio or math.inf)),
-        alone=tuple(_alone(partners)),
+        alone=tuple(_alone(of.partners)),
         hardware=tuple(hardware_differences(base, candidate)),
         software=tuple(software_differences(base, candidate)),
-        findings=tuple(doubts(base, candidate, pairs, sources(base, candidate))),
+        findings=(*doubts(base, candidate, latency.of), *unfinished(base, candidate)),
     )
 
 

@@ -37,7 +37,7 @@ class Means:
         if not both:
             role = self._of.sides[base].role
             return Mean(None, None, None, 0, 0, 0, f"no case in common with {role}")
-        paired = interleaved(self._of.sides[base], self._of.sides[other])
+        paired = interleaved(self._of.sides[base], self._of.sides[other]) and not self._of.launches_alone
         known = self._of.known[name]
         if (name, base, other) not in self._launches:
             every = [(row[base], row[other]) for row in self._of.rows]
@@ -45,7 +45,7 @@ class Means:
             self._launches[name, base, other] = launches_of(taken, known[base], known[other], paired)
         there = self._launches[name, base, other]
         between = None
-        if name == "latency" and not paired:
+        if name == "latency" and not paired and not self._of.launches_alone:
 
             def between(cases: Sequence[Pair]) -> Between:
                 return self._between(base, other, cases)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -71,15 +70,6 @@ def tokens_per_joule(side: SessionData) -> Known:
 
 def _energies(side: SessionData) -> dict[int, tuple[float, str]]:
     return side.once(launch_joules)
-
-
-def sources(base: SessionData, candidate: SessionData) -> tuple[str, str]:
-    """Where each side's joules are from; empty where it has none."""
-    found = [
-        Counter(source for joules, source in _energies(side).values() if format.known(joules))
-        for side in (base, candidate)
-    ]
-    return tuple(" and ".join(sorted(each)) for each in found)  # type: ignore[return-value]
 
 
 # Case ids, and their launches: of base, and of candidate.

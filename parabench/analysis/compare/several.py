@@ -66,13 +66,15 @@ class Against:
 @dataclass(frozen=True)
 class Several:
     """Two or more sides. `rows` are the works that any of them did: the id of its case on each side, None where it has
-    none. `known` are the numbers of the launches of each side, by the names of `NUMBERS`."""
+    none. `known` are the numbers of the launches of each side, by the names of `NUMBERS`. `launches_alone`: intervals
+    hold nothing of what sessions differ, and no case is judged, as two machines are compared."""
 
     sides: tuple[SessionData, ...]
     origins: tuple[Origin, ...]
     partners: Partners
     known: dict[str, tuple[Known, ...]]
     against: tuple[Against, ...]
+    launches_alone: bool = False
 
     @property
     def first(self) -> SessionData:
@@ -112,12 +114,12 @@ class Several:
         return found
 
     def change(self, row: Row, at: int) -> Outcome | None:
-        """What became of a row on the side `at`, from 1; None where one side lacks it."""
+        """What became of a row on the side `at`, from 1; None where one side lacks it, or no case is judged."""
         pair = self.pair(row, at)
-        return None if pair is None else self.against[at - 1].outcomes[pair]
+        return None if pair is None else self.against[at - 1].outcomes.get(pair)
 
 
-def several(sides: Sequence[SessionData]) -> Several:
+def several(sides: Sequence[SessionData], launches_alone: bool = False) -> Several:
     """Put the sides beside each other, the first as the one that the others are held against."""
     partners = Partners(sides)
     known = {name: tuple(number(side) for side in sides) for name, number in NUMBERS.items()}
@@ -126,20 +128,26 @@ def several(sides: Sequence[SessionData]) -> Several:
         tuple(side.origin for side in sides),
         partners,
         known,
-        tuple(_against(at, sides, partners, known) for at in range(1, len(sides))),
+        tuple(_against(at, sides, partners, known, launches_alone) for at in range(1, len(sides))),
+        launches_alone,
     )
 
 
 def _against(
-    at: int, sides: Sequence[SessionData], partners: Partners, known: Mapping[str, Sequence[Known]]
+    at: int,
+    sides: Sequence[SessionData],
+    partners: Partners,
+    known: Mapping[str, Sequence[Known]],
+    launches_alone: bool,
 ) -> Against:
     both = ((row[0], row[at]) for row in partners.rows)
     pairs = [(first, other) for first, other in both if first is not None and other is not None]
     first, side = sides[0], sides[at]
-    paired, machines = interleaved(first, side), two_machines(first, side)
-    judged = judge_cases({pair: pair for pair in pairs}, first, side)
-    outcomes = {pair: end.outcome for pair, end in judged.ends.items() if end.outcome is not None}
-    tests = {} if machines else {"latency": judged.tests}
+    paired = interleaved(first, side) and not launches_alone
+    machines = launches_alone or two_machines(first, side)
+    judged = None if launches_alone else judge_cases({pair: pair for pair in pairs}, first, side)
+    outcomes = {pair: end.outcome for pair, end in judged.ends.items() if end.outcome is not None} if judged else {}
+    tests = {"latency": judged.tests} if judged and not machines else {}
     names = first.role, side.role
     found = {
         name: ratios(pairs, each[0], each[at], paired=paired, names=names, tests=tests.get(name))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 
 import pandas as pd
 from scipy import stats
 
 from parabench.analysis.compare.overall import lost_on
-from parabench.analysis.compare.ratios import sources
 from parabench.analysis.compare.several import Against, Several
+from parabench.analysis.efficiency import launch_joules
 from parabench.analysis.environment.diff import software_differences
 from parabench.analysis.environment.facts import FindingGroup, finding_groups
 from parabench.analysis.session import SessionData
@@ -69,9 +69,7 @@ def _of_pair(of: Several, against: Against) -> Iterator[Finding]:
     if against.paired or not against.latency.of:  # without a case in common there is nothing to doubt
         return
     if against.machines:
-        pairs = list(against.latency.of)
-        found = doubts(of.first, against.side, pairs, sources(of.first, against.side))
-        yield from (finding for finding in found if finding.code != "unfinished")
+        yield from doubts(of.first, against.side, against.latency.of)
         return
     tests = {pair[0]: test for pair, test in against.latency.tests.items() if pair[0] == pair[1]}
     yield from unpaired_finding(of.first, against.side, tests)
@@ -88,9 +86,7 @@ def unfinished(base: SessionData, candidate: SessionData) -> Iterator[Finding]:
             )
 
 
-def doubts(
-    base: SessionData, candidate: SessionData, pairs: Iterable[tuple[str, str]], energy_sources: tuple[str, str]
-) -> Iterator[Finding]:
+def doubts(base: SessionData, candidate: SessionData, pairs: Collection[tuple[str, str]]) -> Iterator[Finding]:
     """What a reader must know before taking a ratio for the hardware's. `pairs` are (base, candidate) case ids."""
     yield Finding(
         "one_machine",
@@ -98,7 +94,6 @@ def doubts(
         "machines of the same kind, or another day, would differ.",
         "Measure several machines of a kind before you buy or blame one.",
     )
-    pairs = list(pairs)
     kinds = _two_kinds(base, candidate, pairs, "statistic")
     if kinds:
         yield Finding(
@@ -116,6 +111,7 @@ def doubts(
             "not the same.",
             "Do not read the ratio per GB as one of efficiency.",
         )
+    energy_sources = [" and ".join(sorted(_joules_from(side))) for side in (base, candidate)]
     if all(energy_sources) and energy_sources[0] != energy_sources[1]:
         yield Finding(
             "energy",
@@ -130,11 +126,14 @@ def doubts(
             f"The sides differ in more than hardware: {format.listed(software, most=8)}. The ratios are of all of it.",
             "Measure both with the same software to see what the hardware does.",
         )
-    yield from unfinished(base, candidate)
+
+
+def _joules_from(side: SessionData) -> set[str]:
+    return {source for joules, source in side.once(launch_joules).values() if format.known(joules)}
 
 
 def _two_kinds(
-    base: SessionData, candidate: SessionData, pairs: list[tuple[str, str]], column: str
+    base: SessionData, candidate: SessionData, pairs: Collection[tuple[str, str]], column: str
 ) -> tuple[str, str] | None:
     """What `column` says on both sides of the first pair that does not agree."""
     for old, new in pairs:

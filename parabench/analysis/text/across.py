@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from parabench.analysis.text import format
@@ -11,6 +11,7 @@ from parabench.analysis.text import format
 if TYPE_CHECKING:
     from parabench.analysis.compare.across import Across, Common
     from parabench.analysis.compare.ratios import Ratio
+    from parabench.analysis.session import Origin
     from parabench.analysis.stats.geometric import Mean
 
 
@@ -53,9 +54,9 @@ def _ends(mean: Mean) -> str:
     return f" (95 %: {interval(mean)})" if mean.low is not None else f" (no interval: {mean.reason})"
 
 
-def command(of: Across) -> str:
+def command(origins: Iterable[Origin]) -> str:
     """What makes this comparison again."""
-    return shlex.join(["parabench", "compare", *(origin.at for origin in of.origins), "--across-hardware"])
+    return shlex.join(["parabench", "compare", *(origin.at for origin in origins), "--across-hardware"])
 
 
 def times(ratio: float) -> str:

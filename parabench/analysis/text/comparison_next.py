@@ -17,7 +17,7 @@ ENOUGH_LAUNCHES = 5
 def steps(of: Several, works: Sequence[Overall]) -> list[tuple[str, str]]:
     """(why, command) of what would tell more: what a comparison still lacks, a verdict for each side, and sides that
     take turns."""
-    found = [step for at in range(1, len(of.sides)) for step in (_lacking(of, works, at) or [_verdict(of, at)])]
+    found = [step for at in range(1, len(of.sides)) for step in (_lacking(of, works, at) or _verdict(of, at))]
     return list(dict.fromkeys(found)) + list(_turns(of, works))
 
 
@@ -52,14 +52,16 @@ def _lacking(of: Several, works: Sequence[Overall], at: int) -> list[tuple[str, 
     ]
 
 
-def _verdict(of: Several, at: int) -> tuple[str, str]:
+def _verdict(of: Several, at: int) -> list[tuple[str, str]]:
+    if of.launches_alone:  # no case is judged of two machines
+        return []
     against = of.against[at - 1]
     command = ["parabench", "compare", of.origins[0].at, of.origins[at].at, *_options(of, against)]
     machines = against.machines
     what = (
         "what a step, a joule and a gigabyte give on" if machines else "a verdict with a known rate of false alarms on"
     )
-    return f"{what} {against.side.role} against {of.first.role}", shlex.join(command)
+    return [(f"{what} {against.side.role} against {of.first.role}", shlex.join(command))]
 
 
 def _options(of: Several, against: Against) -> Iterator[str]:

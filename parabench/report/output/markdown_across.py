@@ -32,7 +32,7 @@ def render(of: Across, limit: int = LIMIT) -> str:
             differing("Software that differs", of.software),
             *findings(of.findings),
             *sides(of.origins),
-            f"To see it again:\n\n{code(across_words.command(of))}",
+            f"To see it again:\n\n{code(across_words.command(of.origins))}",
         ],
         limit,
     )

@@ -15,11 +15,11 @@ from parabench.store.record import Finding
 TWO = ("Base", "Candidate")
 
 
-def difference_section(title: str, differences: Iterable[Difference], name: str = "differs") -> Section:
+def difference_section(title: str, differences: Iterable[Difference]) -> Section:
     """What is not the same on both sides, as a table."""
     rows: list[tuple[str, ...]] = [(each.name, each.base, each.candidate) for each in differences]
     table = (Table(title, ("", *TWO), rows, texts=3, closed=False),) if rows else ()
-    return Section(name, title, "", [], "Nothing that was recorded.", table)
+    return Section("differs", title, "", [], "Nothing that was recorded.", table)
 
 
 def finding_groups(findings: Iterable[Finding]) -> list[FindingGroup]:

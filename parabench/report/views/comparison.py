@@ -9,7 +9,7 @@ from parabench.analysis.compare.several import Several, several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
-from parabench.analysis.text import comparison, comparison_next
+from parabench.analysis.text import across, comparison, comparison_next
 from parabench.files import write_whole
 from parabench.report.data.comparison import several_data, side_styles
 from parabench.report.page import fill
@@ -65,7 +65,7 @@ def render(of: Several, template_folder: Path | None = None) -> str:
         findings=several_findings(of),
         unfinished=[name for name, origin in zip(names, of.origins, strict=True) if not origin.finished_utc],
         next=comparison_next.steps(of, works),
-        command=explore(of.origins),
+        command=across.command(of.origins) if of.launches_alone else explore(of.origins),
     )
 
 
