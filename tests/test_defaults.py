@@ -14,9 +14,9 @@ from parabench.cluster.participants import OneMachine
 from parabench.errors import UsageError
 from parabench.machine.machine import Gpu, Machine
 from parabench.plan.case import DEFAULTS
-from parabench.plan.defaults import ON_CUDA, defaults_on, global_batch
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
+from parabench.plan.resolve import ON_CUDA, defaults_on, global_batch
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, shipped, sweep
 from parabench.session.request import TrainingRequest, plan_training
 from parabench.session.runner import TrainingRunner

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
-from parabench.plan.defaults import defaults_on
+from parabench.plan.resolve import defaults_on
 from parabench.plan.suite import AXES, BATCH_PER_RANK, parse_axis
 from parabench.strategies import STRATEGIES
 

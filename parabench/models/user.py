@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from typing import Any
@@ -20,17 +19,9 @@ from parabench.plan.case import Case
 from parabench.registry import load_factory, takes_argument, users_code
 
 
-@dataclass(frozen=True, slots=True)
-class UserModel:
-    """What building a model once showed, and what it makes samples with."""
-
-    entry: ModelEntry
-    batch: MakeBatch | None
-
-
 def describe(case: Case) -> ModelEntry:
     """What the case's model, a user's own, brings. Raises UsageError where it cannot be built or contradicts itself."""
-    return _built_once(_factory_case(case)).entry
+    return _built_once(_factory_case(case))[0]
 
 
 def check_batch(case: Case) -> None:
@@ -50,10 +41,12 @@ def takes_case(name: str) -> bool:
 
 
 @cache
-def _built_once(case: Case) -> UserModel:
+def _built_once(case: Case) -> tuple[ModelEntry, MakeBatch | None]:
+    """What building the model once shows, and what it makes samples with."""
     model = _built(case)
     check_model(case.model, model)
     outside_parameter = outside(model) if model.blocks else None
+    first = _named(model.module, model.first)
     offered = {
         BLOCKS: model.blocks and outside_parameter is None,
         TENSOR: model.tensor_parallel,
@@ -67,7 +60,7 @@ def _built_once(case: Case) -> UserModel:
         brings=frozenset(need for need, given in offered.items() if given),
         blocks=len(model.blocks),
         widths=split_widths(model.module, model.tensor_parallel),
-        features=linear_of(model.module, model.first).in_features if model.first is not None else None,
+        features=first.in_features if isinstance(first, nn.Linear) else None,
         vocabulary=model.vocabulary,
         context=model.context,
         images=model.vocabulary is None,
@@ -75,18 +68,18 @@ def _built_once(case: Case) -> UserModel:
         takes_case=takes_case(case.model),
         outside=outside_parameter,
     )
-    return UserModel(entry, model.batch)
+    return entry, model.batch
 
 
 @cache
 def _check_batch(case: Case) -> None:
-    batch = _built_once(_factory_case(case)).batch
+    _, batch = _built_once(_factory_case(case))
     assert batch is not None
     try:
         make_samples(batch, case)
     except UsageError:
         # What it takes from the factory may be on the meta device, as the model is; no rank's ever is.
-        model = _built_on("cpu", case)
+        model = _built_on_cpu(case)
         if model.batch is None:
             raise
         make_samples(model.batch, case)
@@ -99,12 +92,12 @@ def _built(case: Case) -> Model:
     except UsageError:
         raise
     except (Exception, SystemExit):  # not everything can be done without memory; what is really wrong shows again
-        return _built_on("cpu", case)
+        return _built_on_cpu(case)
 
 
-def _built_on(device: str, case: Case) -> Model:
+def _built_on_cpu(case: Case) -> Model:
     remedy = "mend that function, or call it in Python to see where"
-    with users_code(f"model {case.model!r} cannot be built", remedy), torch.device(device):
+    with users_code(f"model {case.model!r} cannot be built", remedy), torch.device("cpu"):
         return build_model(case)
 
 
@@ -192,12 +185,5 @@ def split_widths(module: nn.Module, plan: Mapping[str, ParallelStyle]) -> tuple[
     return tuple(sorted(found, reverse=True))
 
 
-def linear_of(module: nn.Module, name: str) -> nn.Linear:
-    """The linear layer of that name."""
-    layer = _named(module, name)
-    assert isinstance(layer, nn.Linear)
-    return layer
-
-
-def _named(module: nn.Module, name: str) -> nn.Module | None:
-    return dict(module.named_modules()).get(name)
+def _named(module: nn.Module, name: str | None) -> nn.Module | None:
+    return dict[str | None, nn.Module](module.named_modules()).get(name)

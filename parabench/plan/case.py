@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from parabench.machine import accelerator
 from parabench.models import IEEE, PRECISIONS, Precision
@@ -55,6 +55,8 @@ class Case(Checked):
     Raises UsageError for a value that no machine could run.
     """
 
+    kind: ClassVar[str] = "training"
+
     strategy: Annotated[str, NAMED] = "ddp"
     algorithm: Annotated[str, NAMED] = "native"
     bucket_mib: Annotated[float | None, Field(above=0, most=1 << 20, unset="default")] = None
@@ -87,10 +89,6 @@ class Case(Checked):
     pin_memory: Annotated[bool, Field(role=MEANS)] = False
     split: Annotated[str, Field(choices=SPLITS)] = "batch"
     vocabulary: Annotated[str, Field(path=True, unset="bytes", role=TRAINING)] = ""
-
-    @property
-    def kind(self) -> str:
-        return "training"
 
     @property
     def id(self) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, NamedTuple
 from parabench.collectives.nccl import error_bound, is_nccls, most_that_shows
 from parabench.errors import UsageError
 from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAMED, ranks_in_words, slug
-from parabench.plan.fields import Checked, Field, check_fields
+from parabench.plan.fields import Checked, Field
 from parabench.store.record import MIB
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
@@ -89,6 +89,7 @@ class CollectiveCase(Checked):
     machine could run.
     """
 
+    kind: ClassVar[str] = "collectives"
     # What a launch's row says where a training has its own.
     strategy: ClassVar[str] = "collectives"
     model: ClassVar[str] = ""
@@ -109,7 +110,7 @@ class CollectiveCase(Checked):
     threads: Annotated[int, Field(least=1, most=MOST_THREADS)] = 1
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        Checked.__post_init__(self)  # no `super()`: slots make the class anew
         redops = REDOPS if self.op in REDUCING else ("none",)
         if self.redop not in redops:
             raise UsageError(f"redop {self.redop!r} is unknown for {self.op}; use one of {', '.join(redops)}")
@@ -125,10 +126,6 @@ class CollectiveCase(Checked):
                 f"dtype {self.dtype} holds too few whole numbers to check {self.redop} of {self.world_size} ranks "
                 "exactly; use float32"
             )
-
-    @property
-    def kind(self) -> str:
-        return "collectives"
 
     @property
     def id(self) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from parabench.errors import UsageError
-from parabench.plan.fields import Checked, Field, check_fields
+from parabench.plan.fields import Checked, Field
 from parabench.plan.protocol import DEADLINE, LAUNCHES, LONGEST_DEADLINE_S
 from parabench.store.record import MIB, Phase
 
@@ -142,7 +142,7 @@ class CollectiveProtocol(Checked):
     deadline_s: Annotated[float | None, DEADLINE] = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        Checked.__post_init__(self)  # no `super()`: slots make the class anew
         if self.graph and self.mode == LATENCY:
             raise UsageError("graph replays calls back to back, and mode latency times isolated ones; drop one of them")
 

@@ -139,7 +139,16 @@ class Checked:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        for name, each in self._declared().items():
+            value = getattr(self, name)
+            if value is each.default:
+                continue  # most are, and plans hold thousands of cases
+            each.check(value)
+            if each.type is float and type(value) is int:
+                object.__setattr__(self, name, float(value))
+            whole = each.field.divides
+            if whole and value is not None and getattr(self, whole) % value:
+                raise UsageError(f"{name} is {value}; it must divide {whole} {getattr(self, whole)}")
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._declared()}  # `asdict` copies deeply: 10 times slower
@@ -160,20 +169,6 @@ class Checked:
         fields = self._declared().items()
         differing = {name: value for name, each in fields if (value := getattr(self, name)) != each.default}
         return hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def check_fields(checked: Checked) -> None:
-    """The check for a class that has more to check. Raises UsageError."""
-    for name, each in checked._declared().items():
-        value = getattr(checked, name)
-        if value is each.default:
-            continue  # most are, and plans hold thousands of cases
-        each.check(value)
-        if each.type is float and type(value) is int:
-            object.__setattr__(checked, name, float(value))
-        whole = each.field.divides
-        if whole and value is not None and getattr(checked, whole) % value:
-            raise UsageError(f"{name} is {value}; it must divide {whole} {getattr(checked, whole)}")
 
 
 def option_fields(cls: Hashable) -> dict[str, Declared]:

@@ -9,7 +9,7 @@ fails with ncclInvalidUsage ("no algorithm/protocol available"). The rules are t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from parabench.collectives import is_backends
@@ -124,16 +124,15 @@ def communicators(case: AnyCase) -> list[Communicator] | None:
         Group.ACROSS_LAYERS: every[::inside],
     }
     along_sequence = {"allgather": False, "reducescatter": False} if case.sequence_parallel else {}
+    per_node = case.world_size // case.nodes
     return [
         Communicator(
-            len(ranks[group]), _nodes(ranks[group], case), {**ops, **(along_sequence if group is Group.LAYERS else {})}
+            size=len(ranks[group]),
+            nodes=len({rank // per_node for rank in ranks[group]}),
+            calls={**ops, **(along_sequence if group is Group.LAYERS else {})},
         )
         for group, ops in calls.items()
     ]
-
-
-def _nodes(ranks: Sequence[int], case: Case) -> int:
-    return len({rank // (case.world_size // case.nodes) for rank in ranks})
 
 
 def _listed(ops: Iterable[str]) -> str:

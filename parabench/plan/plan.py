@@ -15,10 +15,9 @@ from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS, DEVICES, Case
-from parabench.plan.defaults import unchosen
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
-from parabench.plan.resolve import fit_to_cluster, is_count, resolve, resolve_device
+from parabench.plan.resolve import fit_to_cluster, is_count, resolve, resolve_device, unchosen
 from parabench.plan.suite import BATCH_PER_RANK, Suite, Sweep
 from parabench.plan.validate import (
     check,
@@ -152,18 +151,13 @@ class Plan(Generic[C, P]):
             skipped=tuple(
                 Skipped(case.from_dict(s["case"]), s["reason"], s.get("tried", False)) for s in values["skipped"]
             ),
-            protocol=stored_protocol(kind, values["protocol"]),
+            protocol=protocol(**values["protocol"]),
             seed=values["seed"],
             extra=tuple(tuple(block) for block in values.get("extra", ())),
         )
 
 
 TrainingPlan = Plan[Case, Protocol]
-
-
-def stored_protocol(kind: str, values: dict[str, Any]) -> Any:
-    """The protocol of a stored plan of that kind, of which all fields are known."""
-    return WORKLOADS[kind].protocol_type(**values)
 
 
 def unknown_fields(of: type[Any], values: Mapping[str, Any]) -> list[str]:

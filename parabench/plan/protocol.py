@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from parabench.errors import UsageError
 from parabench.machine import accelerator
-from parabench.plan.fields import Checked, Field, check_fields, option_fields
+from parabench.plan.fields import Checked, Field, option_fields
 from parabench.store.record import MIB
 
 # A week: no launch is worth more, and a timer cannot wait for ever.
@@ -171,7 +171,7 @@ class Protocol(Checked):
         return self.profile + self.memory_snapshot
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        Checked.__post_init__(self)  # no `super()`: slots make the class anew
         for name, timed in BY_STEPS_OR_TIME.items():
             steps, seconds = getattr(self, name), getattr(self, timed)
             if steps is not None and seconds is not None:

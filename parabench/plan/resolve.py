@@ -1,10 +1,11 @@
-"""Everything automatic is decided: in a case, where every axis is dropped that its strategy does not have, and in a
-suite for several nodes: which world sizes, and which batch, so that every case does the same work."""
+"""Everything automatic is decided. In a case: what neither the suite nor the user says is chosen by the device (on the
+CPU it is what `Case` itself has), and every axis is dropped that its strategy does not have. In a suite for several
+nodes: which world sizes, and which batch, so that every case does the same work."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,7 +15,6 @@ from parabench.data import SYNTHETIC, text
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS, Case
-from parabench.plan.defaults import defaults_on
 from parabench.plan.pipeline_schedule import automatic
 from parabench.plan.suite import BATCH_PER_RANK, BATCHES, Suite, Sweep
 from parabench.plan.validate import entry_of_model
@@ -22,6 +22,20 @@ from parabench.strategies import OPTIONAL, Layout, StrategyEntry, entry_of
 
 # Two ranks share the layers where nobody says how many: the smallest grid that is one.
 TP_SIZE = 2
+
+# What keeps a GPU busy: of a model of 1M parameters in float32 it would be the time of Python that is measured.
+ON_CUDA: dict[str, Any] = {"model": "gpt2", "precision": "bf16-mixed", "seq_len": 1024}
+
+# The most samples of a step for each device. All of them must also fit one device, which is what the losses are
+# verified against; how much memory that takes is arithmetic for gpt2 in bfloat16 (autocast), not yet measured: AdamW's
+# float32 parameters, gradients and two moments of 124M parameters, and 1024 tokens of activations, of which the logits
+# of 50,304 words in two precisions with their gradients are half.
+MOST_SAMPLES = 8
+STATE_BYTES, SAMPLE_BYTES = 2.5e9, 1.2e9
+# What of a device's memory training may take: the rest is CUDA's, NCCL's and lost to fragmentation.
+SHARE = 0.9
+# Where it is unknown how much a device has: what those that train have at least.
+UNKNOWN_BYTES = 16e9
 
 # It tries every number up to the batch's, which grows with the ranks; a sweep asks for the same again and again.
 _microbatches = cache(automatic)
@@ -102,6 +116,35 @@ def fit_to_cluster(suite: Suite, overrides: Mapping[str, tuple[Any, ...]], machi
     if not _outgrown(spread_out.override(overrides), max(sharing), machine):
         return spread_out
     return replace(suite, sweeps=tuple(Sweep({"data": (SYNTHETIC,), **each.axes}) for each in sweeps))
+
+
+def defaults_on(device: str, machine: Machine, ranks: int | None = None) -> dict[str, Any]:
+    """The value of every axis that depends on the device, "cpu" or "cuda"; the batch is for so many `ranks`."""
+    if device == "cpu":
+        return {name: DEFAULTS[name] for name in (*ON_CUDA, "data", "global_batch")}
+    # Nearly every model makes synthetic data; the text that is shipped is shorter than such a batch.
+    return {**ON_CUDA, "data": SYNTHETIC, "global_batch": global_batch(machine, ranks)}
+
+
+def unchosen(device: str, machine: Machine, chosen: Collection[str]) -> dict[str, Any]:
+    """The same of the axes that were not chosen; of the ways to give a batch one is enough, and with a vocabulary it is
+    text that is read."""
+    found = defaults_on(device, machine)
+    given = {"global_batch": set(BATCHES), "data": {"data", "vocabulary"}}
+    return {name: value for name, value in found.items() if not given.get(name, {name}) & set(chosen)}
+
+
+def global_batch(machine: Machine, ranks: int | None = None) -> int:
+    """Samples of a step on CUDA devices: up to 8 for each of `ranks`, as long as one device can take all of them, and
+    one for each at least. Where nobody says how many ranks, for every device; then it is a power of two, so that 1, 2,
+    4, ... ranks share it evenly."""
+    devices = max(1, machine.ranks(accelerator.TYPE) * machine.nodes)
+    least = ranks or 1 << (devices - 1).bit_length()
+    memory = min((gpu.memory_bytes or UNKNOWN_BYTES for gpu in machine.gpus), default=UNKNOWN_BYTES)
+    batch = least * MOST_SAMPLES
+    while batch > least and STATE_BYTES + batch * SAMPLE_BYTES > SHARE * memory:
+        batch //= 2
+    return batch
 
 
 def _device(sweep: Sweep, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str:

@@ -22,7 +22,7 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, in_words
 from parabench.plan.fields import split_values
-from parabench.plan.plan import Plan, stored_protocol, unknown_fields
+from parabench.plan.plan import Plan, unknown_fields
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import MACHINES, load_suite
 from parabench.plan.validate import entry_of_model
@@ -236,7 +236,7 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
         # What a newer version did with fields that are not known here may have taken any time.
         if unknown_fields(type(protocol), plan["protocol"]):
             continue
-        if _amount(stored_protocol(kind, plan["protocol"])) == _amount(protocol):
+        if _amount(type(protocol)(**plan["protocol"])) == _amount(protocol):
             alike.append(number)
     launch = results.launch
     launch = launch[launch["session_id"].isin(alike) & launch["status"].isin([Status.OK, Status.WRONG])]
