@@ -125,9 +125,10 @@ def run_processes(
         signals_to_handle=",".join(number.name for number in watched()),
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
     )
-    with signals_restored(), _Deadline(deadline_s, others) as deadline, context.abort.on_abort(deadline.end):
+    with _Deadline(deadline_s, others) as deadline, context.abort.on_abort(deadline.end):
         try:
-            elastic_launch(config, entry)(*args)
+            with signals_restored():  # one more Ctrl-C, while the ranks are ended, is not torch elastic's to raise
+                elastic_launch(config, entry)(*args)
         except ChildFailedError as error:
             if context.abort.reason is None:
                 context.tell(HUNG if deadline.passed else FAILED)
