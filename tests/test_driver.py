@@ -14,9 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 from guard import GUARD_S
 from process_helpers import end, end_all, left_of, signals_as_usual
 
+from parabench.cli import main
 from parabench.files import own_folder, shared_memory_folder
 
 SUITE = '''\
@@ -98,22 +100,43 @@ def output_of(process: subprocess.Popen[str]) -> str:
     return process.communicate(timeout=GUARD_S)[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
-def test_a_stop_keeps_what_is_finished_and_resume_runs_only_the_rest(driver: Driver, number: signal.Signals) -> None:
-    process, family = driver.held_up()
-    process.send_signal(number)
+def stopped(driver: Driver, process: subprocess.Popen[str], family: list[psutil.Process], name: str) -> None:
+    """Sees the driver, which was told to end, end in order: the launches that had ended are kept, nothing is left."""
     output = output_of(process)
     assert process.returncode == 130, output
-    assert f"stopped by {number.name}" in output
+    assert f"stopped by {name}" in output
     assert "resume with: parabench run --resume --out results" in output
     assert "Traceback" not in output
     assert left_of(family) == []
     reference, first = driver.stored()
     assert (reference[1], first[1]) == ("ok", "ok")
-    noted = driver.noted()
-    assert first[0] == noted[0]
-    if number is not signal.SIGINT:
-        return  # to be resumed from the same state
+    assert first[0] == driver.noted()[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_a_stop_keeps_what_is_finished(driver: Driver, number: signal.Signals) -> None:
+    process, family = driver.held_up()
+    process.send_signal(number)
+    stopped(driver, process, family, number.name)
+
+
+def test_a_stopped_rank_does_not_keep_a_stop_waiting(driver: Driver) -> None:
+    (driver.folder / "stop").touch()
+    process, family = driver.held_up()
+    process.send_signal(signal.SIGINT)
+    stopped(driver, process, family, "SIGINT")
+
+
+def test_an_impatient_user_gets_the_same_and_resume_runs_only_the_rest(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in a terminal reaches every process of the group, and some press it again and again."""
+    process, family = driver.held_up()
+    for _ in range(20):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+    stopped(driver, process, family, "SIGINT")
+    kept, noted = driver.stored(), driver.noted()
 
     (driver.folder / "go").touch()
     resumed = driver.start("--resume")
@@ -124,39 +147,27 @@ def test_a_stop_keeps_what_is_finished_and_resume_runs_only_the_rest(driver: Dri
     assert driver.noted()[:3] == [noted[0], noted[1], noted[1]]
     assert len(driver.noted()) == 4
     stored = driver.stored()
-    assert stored[:2] == [reference, first]
+    assert stored[:2] == kept
     assert [each for each, _ in stored[1:]] == [noted[0], *driver.noted()[2:]]
     assert {status for _, status in stored} == {"ok"}
     assert len({each for each, _ in stored}) == len(stored) == 4
     assert (driver.folder / "results" / "report.html").exists()
 
     # What is complete stays as it is.
-    again = driver.start("--resume")
-    output = output_of(again)
-    assert again.returncode == 0, output
+    monkeypatch.chdir(driver.folder)
+    again = CliRunner().invoke(main, ["run", "mine.py", "--out", "results", "--resume"])
+    assert again.exit_code == 0, again.output
     assert driver.stored() == stored
     assert len(driver.noted()) == 4
 
 
-def test_an_impatient_user_gets_the_same(driver: Driver) -> None:
-    """Ctrl-C in a terminal reaches every process of the group, and some press it again and again."""
+def test_nothing_outlives_a_killed_driver_one_of_whose_ranks_is_stopped(driver: Driver) -> None:
+    (driver.folder / "stop").touch()
     process, family = driver.held_up()
-    for _ in range(20):
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGINT)
-    output = output_of(process)
-    assert process.returncode == 130, output
-    assert "stopped by SIGINT" in output
-    assert "Traceback" not in output
-    assert left_of(family) == []
-    assert [status for _, status in driver.stored()] == ["ok", "ok"]
+    killed(driver, process, family)
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["ranks wait", "a rank is stopped"])
-def test_nothing_outlives_a_killed_driver(driver: Driver, stopped: bool) -> None:
-    if stopped:
-        (driver.folder / "stop").touch()
-    process, family = driver.held_up()
+def killed(driver: Driver, process: subprocess.Popen[str], family: list[psutil.Process]) -> None:
     assert len(family) >= 4  # two ranks, the fork server, the resource tracker
     process.kill()
     process.wait(GUARD_S)
@@ -165,26 +176,15 @@ def test_nothing_outlives_a_killed_driver(driver: Driver, stopped: bool) -> None
 
 
 def test_what_a_killed_driver_leaves_the_next_run_removes_and_nothing_that_is_in_use(driver: Driver) -> None:
-    killed, family = driver.held_up()
-    listener, *_ = (each for left in driver.left_by(killed) for each in left.rglob("listener-*"))
+    process, family = driver.held_up()
+    listener, *_ = (each for left in driver.left_by(process) for each in left.rglob("listener-*"))
     mine = own_folder()  # the test's process is a driver that lives
-    killed.kill()
-    killed.wait(GUARD_S)
-    assert left_of(family) == []
+    killed(driver, process, family)
     assert listener.is_socket()
     (driver.folder / "go").touch()
     following = driver.start("--resume")
     output = output_of(following)
     assert following.returncode == 0, output
     assert "Traceback" not in output
-    assert driver.left_by(killed) == driver.left_by(following) == []
+    assert driver.left_by(process) == driver.left_by(following) == []
     assert mine.is_dir()
-
-
-def test_a_stopped_rank_does_not_keep_a_stop_waiting(driver: Driver) -> None:
-    (driver.folder / "stop").touch()
-    process, family = driver.held_up()
-    process.send_signal(signal.SIGINT)
-    output = output_of(process)
-    assert process.returncode == 130, output
-    assert left_of(family) == []
