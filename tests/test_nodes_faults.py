@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from cluster_helpers import cluster
 from nodes_helpers import Nodes, nothing_left
+
+from parabench.cli import main
 
 SUITE = '''\
 """Which bucket size is held up?"""
@@ -59,8 +60,8 @@ def test_a_rank_that_is_killed_is_named_on_every_node_and_the_next_launch_runs(n
     assert zero.said("^warning: c10d has no authentication")
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_ctrl_c_on_any_node_ends_all(nodes: Nodes, number: int) -> None:
+def stopped(nodes: Nodes, number: int) -> None:
+    """Ctrl-C on that node ends the session on both."""
     drivers = nodes.all()
     held_up(nodes)
     with nothing_left(*drivers):
@@ -69,6 +70,21 @@ def test_ctrl_c_on_any_node_ends_all(nodes: Nodes, number: int) -> None:
     assert statuses(nodes) == ["ok"]
     assert drivers[0].said(r"^stopped by SIGINT" + r" on node 1 \(h1\)" * number + "; .* resume with: ")
     assert drivers[1].said("^stopped by SIGINT" if number else "the session was stopped; what is done is on node 0")
+
+
+def test_ctrl_c_on_node_0_ends_all(nodes: Nodes) -> None:
+    stopped(nodes, 0)
+
+
+def test_after_ctrl_c_on_node_1_a_session_of_two_nodes_is_not_resumed_on_one(nodes: Nodes) -> None:
+    stopped(nodes, 1)
+    refused = CliRunner().invoke(main, ["run", "--resume", "--out", str(nodes.out(0))])
+    assert refused.exit_code == 2
+    assert "ran on 2 nodes of 2 ranks, and cannot be resumed on one machine; give --nnodes 2" in refused.stderr
+    again = nodes.all("--resume")
+    assert [driver.ends() for driver in again] == [0, 0]
+    assert statuses(nodes) == ["ok", "ok", "ok"]
+    assert len(nodes.rows("SELECT * FROM launch WHERE block < 0")) == 1
 
 
 def test_a_node_that_never_comes_ends_the_wait_with_the_remedy(nodes: Nodes) -> None:
@@ -124,21 +140,6 @@ def test_one_too_many_is_sent_away_and_the_session_goes_on(nodes: Nodes) -> None
     assert third.said("^parabench: h1 came too, and node 1 is there already; give each node its own --node-rank")
     assert [zero.ends(), one.ends()] == [1, 1]
     assert statuses(nodes) == ["ok", "crashed", "ok"]
-
-
-def test_a_session_of_two_nodes_is_not_resumed_on_one(nodes: Nodes) -> None:
-    zero, one = nodes.all()
-    held_up(nodes)
-    one.process.send_signal(signal.SIGTERM)
-    assert [zero.ends(), one.ends()] == [130, 130]
-    command = [sys.executable, "-m", "parabench", "run", "--resume", "--out", str(nodes.out(0))]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "ran on 2 nodes of 2 ranks, and cannot be resumed on one machine; give --nnodes 2" in done.stderr
-    again = nodes.all("--resume")
-    assert [driver.ends() for driver in again] == [0, 0]
-    assert statuses(nodes) == ["ok", "ok", "ok"]
-    assert len(nodes.rows("SELECT * FROM launch WHERE block < 0")) == 1
 
 
 # What follows waits until a node counts as lost, 10 s each.
@@ -221,8 +222,7 @@ def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path:
         (["--nnodes", "2", "--rdzv-endpoint", "h:99999"], "'h:99999' is no HOST:PORT"),
         (["--nnodes", "2", "--rdzv-endpoint", "h:1", "--node-rank", "2"], "--node-rank is 2; with --nnodes 2"),
     ):
-        command = [sys.executable, "-m", "parabench", "run", "quick", "--out", str(tmp_path / "out"), *words]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert (done.returncode, done.stdout) == (2, "")
+        done = CliRunner().invoke(main, ["run", "quick", "--out", str(tmp_path / "out"), *words])
+        assert (done.exit_code, done.stdout) == (2, "")
         assert said in done.stderr
     assert not (tmp_path / "out").exists()
