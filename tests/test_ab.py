@@ -433,14 +433,17 @@ FITS = {"protocol": PROTOCOL, "schema": SCHEMA_VERSION, "package": "/lib/paraben
 
 
 def answers(**values: object) -> str:
-    return f"echo '{json.dumps({'answer': {**FITS, 'version': '0.0.9', **values}})}'"
+    return f"line.send_bytes({json.dumps({'answer': {**FITS, 'version': '0.0.9', **values}}).encode()!r})"
 
 
 def scripted(folder: Path, does: str) -> str:
-    """A virtual environment whose `python` is a shell script that is asked one question and `does` that."""
+    """A virtual environment whose `python` is a script that is asked one question and `does` that."""
     python = folder / "scripted" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(f"#!/bin/sh\nread question\n{does}\n")
+    python.write_text(
+        f"#!{sys.executable}\nimport os, sys\nfrom multiprocessing.connection import Connection\n"
+        f"line = Connection(int(sys.argv[-1]))\nline.recv_bytes()\n{does}\n"
+    )
     python.chmod(0o755)
     return str(python.parents[1])
 
@@ -450,12 +453,15 @@ def scripted(folder: Path, does: str) -> str:
     [
         (answers(protocol=0), f"is parabench 0.0.9 with protocol 0, and this one has {PROTOCOL}"),
         (answers(schema=3), f"is parabench 0.0.9 with schema 3, and this one has {SCHEMA_VERSION}"),
-        ("echo '{\"answer\": {}}'", f"is parabench None with protocol None, and this one has {PROTOCOL}"),
-        ("echo it hurts >&2; exit 7", "ended with exit code 7: it hurts; that side needs a parabench which knows `ab`"),
-        ("echo module load; exit 1", "ended with exit code 1: module load; that side needs"),
-        ("exit 130", "was stopped; "),
-        ("kill -TERM $$", "was stopped; "),
-        ("read more", "has not answered for 0.2 s; that side needs"),
+        ("line.send_bytes(b'{\"answer\": {}}')", f"is parabench None with protocol None, and this one has {PROTOCOL}"),
+        (
+            "print('it hurts', file=sys.stderr); sys.exit(7)",
+            "ended with exit code 7: it hurts; that side needs a parabench which knows `ab`",
+        ),
+        ("print('module load'); sys.exit(1)", "ended with exit code 1: module load; that side needs"),
+        ("sys.exit(130)", "was stopped; "),
+        ("os.kill(os.getpid(), 15)", "was stopped; "),
+        ("line.recv_bytes()", "has not answered for 0.2 s; that side needs"),
         (answers(module="/old/parabench"), "mixes two parabench: the package is /lib/parabench, its ab is from"),
         (answers(), "holds a parabench, but another one answered, that in /lib/parabench; see what"),
     ],
@@ -474,11 +480,11 @@ def test_a_side_that_does_not_fit_is_named(
     assert not psutil.pid_exists(side.pid)
 
 
-def test_what_others_print_is_passed_over_until_the_side_speaks(tmp_path: Path) -> None:
-    does = f"echo Loading modules; echo '[1]'; {answers()}; read question; echo Segmentation fault"
+def test_what_others_print_is_passed_over_and_told_when_the_side_has_ended(tmp_path: Path) -> None:
+    does = f"print('Loading modules'); {answers()}; line.recv_bytes(); print('Segmentation fault'); sys.exit(1)"
     with running([read_variant("b", scripted(tmp_path, does))], lambda side, told: None) as (side,):
         side.hello()
-        with pytest.raises(UsageError, match=r"side b \(.*\) said 'Segmentation fault', which is no answer"):
+        with pytest.raises(UsageError, match=r"side b \(.*\) ended with exit code 1: Segmentation fault"):
             side.ask("plan")
 
 
@@ -488,7 +494,8 @@ def test_a_side_that_is_silent_beyond_its_deadline_is_told_of_once(
     monkeypatch.setattr(remote, "AFTER_DEADLINE_S", 0.0)
     os.mkfifo(tmp_path / "pipe")
     starting = {"tells": "starting", "label": "ddp", "block": 0, "deadline_s": 0.01}
-    does = f"{answers()}; read question; echo '{json.dumps(starting)}'; read line < {tmp_path}/pipe; {answers()}"
+    told = f"line.send_bytes({json.dumps(starting).encode()!r})"
+    does = f"{answers()}; line.recv_bytes(); {told}; open({str(tmp_path / 'pipe')!r}).read(); {answers()}"
     heard = []
 
     def hear(side: str, told: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,7 +15,7 @@ from uuid import uuid4
 from rich.console import Console
 
 from parabench.ab.pairing import check_turns, key, pairs, shared
-from parabench.ab.remote import VariantProcess, ended, running
+from parabench.ab.remote import VariantProcess, end, running
 from parabench.ab.variant import Variant, read_variant
 from parabench.errors import UsageError
 from parabench.plan.suite import shipped
@@ -137,7 +138,8 @@ class Turns:
         if self._request.run.suite is not None:
             self._plan(sides)
         # The store is closed after both sides have closed theirs: the last one leaves one file.
-        with store_in(self._request.run.out) as store, ended(sides):
+        with store_in(self._request.run.out) as store, ExitStack() as stack:
+            stack.callback(end, sides)
             opened = self._resume(store, sides) if self._request.run.resume else self._begin(store, sides)
             self.sessions = [each["session"] for each in opened]
             command = ab_command(store.path, [variant.shown() for variant in self._variants])

@@ -1,15 +1,15 @@
-"""The process of one side of `parabench ab`, and the line to it."""
+"""The process of one side of `parabench ab`, and the connection to it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ STOP_S = 10.0
 HELLO_S = 60.0
 AFTER_DEADLINE_S = 30.0
 
-# How much of a line that is nobody's answer is told again.
+# How much of what a side wrote last is told again.
 LONGEST = 200
 
 Heard = Callable[[str, dict[str, Any]], None]
@@ -40,25 +40,26 @@ class VariantProcess:
 
     def __init__(self, variant: Variant, heard: Heard) -> None:
         self.variant, self._heard = variant, heard
-        self._unread = b""
-        # What somebody else said on this line before the side itself did: a sitecustomize, a script around python.
-        self._babble: str | None = None
         self._greeted = False
-        self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 - as long as the process
-        try:
-            self._process = subprocess.Popen(
-                # -P: a folder of that name where the user stands is not the parabench of this side.
-                [variant.python, "-P", "-c", COMMAND, str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                env=variant.environment(),
-                cwd=variant.folder,
-                # Ctrl-C in the terminal comes to the parent alone, which stops both sides in good order.
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UsageError(f"side {variant.name} does not start: {error}") from error
+        # What its libraries, a sitecustomize or a script around python print.
+        self._printed = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 - as long as the process
+        self._connection, theirs = Pipe()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    # -P: a folder of that name where the user stands is not the parabench of this side.
+                    [variant.python, "-P", "-c", COMMAND, str(os.getpid()), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._printed,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[theirs.fileno()],
+                    env=variant.environment(),
+                    cwd=variant.folder,
+                    # Ctrl-C in the terminal comes to the parent alone, which stops both sides in good order.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise UsageError(f"side {variant.name} does not start: {error}") from error
 
     @property
     def pid(self) -> int:
@@ -100,72 +101,48 @@ class VariantProcess:
 
     def say(self, question: str, **values: Any) -> None:
         """Ask, and leave the answer for `hear`."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended: `hear` says how
-            self._process.stdin.write(json.dumps({"ask": question, **values}).encode() + b"\n")
-            self._process.stdin.flush()
+        with contextlib.suppress(OSError):  # it has ended: `hear` says how
+            self._connection.send_bytes(json.dumps({"ask": question, **values}).encode())
 
     def hear(self) -> dict[str, Any]:
-        """The answer to what was said. Raises UsageError when the side refuses, ends, or says what is none."""
+        """The answer to what was said. Raises UsageError when the side refuses, or ends."""
         waiting: str | None = None
         limit_s = None if self._greeted else HELLO_S
         while True:
-            line = self._line(limit_s)
-            if line is None:
+            if not self._connection.poll(limit_s):
                 if not self._greeted:
                     raise UsageError(f"side {self._name} has not answered for {HELLO_S:g} s")
                 self._heard(self.variant.name, {"tells": "silent", "label": waiting, "s": limit_s})
                 limit_s = None
                 continue
-            heard = _understood(line)
-            if heard is None:
-                if self._greeted:
-                    raise UsageError(f"side {self._name} said {line[:LONGEST]!r}, which is no answer")
-                self._babble = line
-            elif "answer" in heard:
+            try:
+                heard = json.loads(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                raise UsageError(f"side {self._name} {self._how_it_ended()}") from None
+            if "answer" in heard:
                 self._greeted = True
                 answer: dict[str, Any] = heard["answer"]
                 if "refused" in answer:
                     raise UsageError(f"side {self.variant.name}: {answer['refused']}")
                 return answer
-            else:
-                starts = heard["tells"] == "starting"
-                limit_s = heard["deadline_s"] + AFTER_DEADLINE_S if starts else None
-                waiting = heard["label"]
-                self._heard(self.variant.name, heard)
-
-    def _line(self, limit_s: float | None) -> str | None:
-        """The next line; None when none is there within the limit. Raises UsageError when none will come."""
-        assert self._process.stdout is not None
-        pipe = self._process.stdout.fileno()
-        while b"\n" not in self._unread:
-            if not select.select([pipe], [], [], limit_s)[0]:
-                return None
-            more = os.read(pipe, 1 << 16)
-            if not more:
-                raise UsageError(f"side {self._name} {self._how_it_ended()}")
-            self._unread += more
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line.decode(errors="replace")
+            starts = heard["tells"] == "starting"
+            limit_s = heard["deadline_s"] + AFTER_DEADLINE_S if starts else None
+            waiting = heard["label"]
+            self._heard(self.variant.name, heard)
 
     def stop(self) -> None:
         """Ask it to end; one that waits for a question ends at once, one that launches ends its ranks first."""
-        with contextlib.suppress(ProcessLookupError, BrokenPipeError):
-            self._process.terminate()
+        self._process.terminate()
 
     def wait(self) -> None:
         """Wait until it is gone, and end it when it takes too long."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self._connection.close()
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
-        self._errors.close()
+        self._printed.close()
 
     @property
     def _name(self) -> str:
@@ -179,20 +156,9 @@ class VariantProcess:
         if code == -signal.SIGKILL:  # whatever it said last is not about this
             return "ended by SIGKILL"
         how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self._errors.seek(0)
-        lines = [line.strip() for line in (self._babble or "", *self._errors) if line.strip()]
+        self._printed.seek(0)
+        lines = [line.strip() for line in self._printed if line.strip()]
         return f"{how}: {lines[-1][:LONGEST]}" if lines else how
-
-
-def _understood(line: str) -> dict[str, Any] | None:
-    """What a side said, None when it is nothing that a side says."""
-    try:
-        heard = json.loads(line)
-    except ValueError:
-        return None
-    if isinstance(heard, dict) and (isinstance(heard.get("answer"), dict) or "tells" in heard):
-        return heard
-    return None
 
 
 def end(sides: Sequence[VariantProcess]) -> None:
@@ -201,15 +167,6 @@ def end(sides: Sequence[VariantProcess]) -> None:
         side.stop()
     for side in sides:
         side.wait()
-
-
-@contextlib.contextmanager
-def ended(sides: Sequence[VariantProcess]) -> Iterator[None]:
-    """All of them are gone afterwards."""
-    try:
-        yield
-    finally:
-        end(sides)
 
 
 @contextlib.contextmanager
@@ -225,16 +182,11 @@ def running(variants: list[Variant], heard: Heard) -> Iterator[list[VariantProce
         yield sides
     finally:
         end(sides)
-        mine = [child for child in me.children() if child.pid not in others]
-        left = [each for child in mine for each in (child, *_descendants(child))]
+        left = [child for child in me.children() if child.pid not in others]
+        for child in list(left):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left += child.children(recursive=True)
         for child in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         psutil.wait_procs(left, timeout=STOP_S)
-
-
-def _descendants(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []

@@ -1,7 +1,7 @@
 """One side of `parabench ab`: a driver of its own, which launches when it is told to.
 
-It is asked in lines of JSON, one at a time, and answers each with one; before that it tells which launches begin and
-end. `driver.py` decides whose turn it is; `remote.py` is the other end of the line.
+It is asked in JSON, one question at a time, and answers each; before that it tells which launches begin and end.
+`driver.py` decides whose turn it is; `remote.py` is the other end of the connection.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import parabench
 from parabench.errors import UsageError
@@ -35,7 +36,7 @@ from parabench.store.schema import SCHEMA_VERSION
 from parabench.store.store import Store
 
 # Another number when what is said between the two ends changes: sides may be of several versions.
-PROTOCOL = 4
+PROTOCOL = 5
 
 # How the other end starts a side. Not `-m`: every rank would import that module again.
 COMMAND = "from parabench.ab.server import main; main()"
@@ -61,26 +62,22 @@ class Told(Progress):
 
 
 class Side:
-    """What a side does when it is asked. `launch` stands in for real processes in tests."""
+    """What a side does when it is asked, a method for each question. `launch` stands in for real processes in tests."""
+
+    _request: TrainingRequest
+    _state: SessionState[Case, Protocol]
+    _turns: dict[tuple[str, int], PlannedLaunch[Case]]
 
     def __init__(self, tell: Tell, launch: Executor | None = None) -> None:
         self._tell, self._launch = tell, launch
-        self._request: TrainingRequest | None = None
         self._planned: Planned[Case, Protocol] | None = None
         self._runner: Runner[Case, Protocol] | None = None
         self._store: Store | None = None
-        self._state: SessionState[Case, Protocol] | None = None
-        self._turns: dict[tuple[str, int], PlannedLaunch[Case]] = {}
 
     def answer(self, asked: str, values: dict[str, Any]) -> dict[str, Any]:
         """The answer to one question, {"refused": why} when it cannot be done."""
-        known: dict[str, Callable[..., dict[str, Any] | None]] = {
-            "hello": self.hello, "plan": self.plan, "share": self.share, "begin": self.begin, "resume": self.resume,
-            "start": self.start, "explain": self.explain, "leave_out": self.leave_out, "prepare": self.prepare,
-            "take": self.take, "finish": self.finish,
-        }  # fmt: skip
         try:
-            return known[asked](**values) or {}
+            return getattr(self, asked)(**values) or {}
         except (UsageError, OSError, sqlite3.Error) as error:
             return {"refused": " ".join(str(error).split())}
 
@@ -125,7 +122,6 @@ class Side:
 
     def begin(self, store: str, label: str, argv: list[str], interleaved: dict[str, str]) -> dict[str, Any]:
         """Begin a session of what is shared."""
-        assert self._request is not None
         assert self._planned is not None
         self._store = Store.open_or_create(Path(store))
         named = replace(self._request, label=label, argv=argv)
@@ -139,11 +135,9 @@ class Side:
         return self._open(load_state(self._store, self._store.sides(run)[side], plan, instead))
 
     def start(self) -> None:
-        store, state = self._store, self._state
-        assert store is not None
-        assert state is not None
-        self._turns = {(each.case.id, each.block): each for each in state.plan.launches()}
-        self._runner = runner_of(store, state, self._launch)
+        assert self._store is not None
+        self._turns = {(each.case.id, each.block): each for each in self._state.plan.launches()}
+        self._runner = runner_of(self._store, self._state, self._launch)
         self._runner.progress = Told(self._tell, self._runner.deadline_s)
 
     def explain(self) -> dict[str, Any]:
@@ -157,7 +151,6 @@ class Side:
     def leave_out(self, cases: dict[str, str]) -> dict[str, Any]:
         """Take out of the plan what one of the sides cannot launch, {case id: why}, and was not taken out before; the
         turns that are left: {"turns": [[case id, block]]}."""
-        assert self._state is not None
         assert self._store is not None
         plan = self._runner.plan if self._runner else self._state.plan
         for case in plan.cases:
@@ -181,7 +174,6 @@ class Side:
 
     def finish(self) -> None:
         assert self._store is not None
-        assert self._state is not None
         self._store.finish_session(self._state.session_id)
 
     def close(self) -> None:
@@ -222,30 +214,28 @@ def labels(cases: Sequence[Case]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Answer what comes on stdin until it ends, on what stdout was. The process does not outlive the one at the other
-    end, whose id is the first argument."""
+    """Answer what is asked through the connection whose descriptor is the second argument, until it ends. The process
+    does not outlive the one at the other end, whose id is the first."""
     die_with_parent(int(sys.argv[1]))
-    # Neither a library that prints nor a process that is started here may speak on this line.
-    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+    connection = Connection(int(sys.argv[2]))
+    os.set_inheritable(connection.fileno(), False)
     find_code()
     try:
         with stop_signals():
-            serve(questions, answers)
+            serve(connection)
     except Interrupted:
         sys.exit(STOPPED)
 
 
-def serve(questions: Iterable[str], answers: TextIO) -> None:
+def serve(connection: Connection[bytes, bytes]) -> None:
     """Answer each question as it comes."""
 
     def say(values: dict[str, Any]) -> None:
-        print(json.dumps(values), file=answers, flush=True)
+        connection.send_bytes(json.dumps(values).encode())
 
-    with closing(Side(say)) as side:
-        for line in questions:
-            values = json.loads(line)
+    with closing(Side(say)) as side, suppress(EOFError):
+        while True:
+            values = json.loads(connection.recv_bytes())
             say({"answer": side.answer(values.pop("ask"), values)})
 
 
