@@ -233,7 +233,7 @@ def serve(connection: Connection[bytes, bytes]) -> None:
     def say(values: dict[str, Any]) -> None:
         connection.send_bytes(json.dumps(values).encode())
 
-    with closing(Side(say)) as side, suppress(EOFError):
+    with closing(Side(say)) as side, suppress(EOFError, ConnectionError):
         while True:
             values = json.loads(connection.recv_bytes())
             say({"answer": side.answer(values.pop("ask"), values)})

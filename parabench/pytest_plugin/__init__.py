@@ -9,6 +9,7 @@ latencies to pytest-benchmark. In pedantic mode a round reads the timer exactly 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -36,6 +37,21 @@ _SUITE = re.compile(r"^from parabench import\b.*?^CASES\s*[:=]", re.MULTILINE | 
 # The plugin under which the gate is registered, when there is a baseline.
 GATE = "parabench-gate"
 
+# The options that mean nothing without a baseline, `--parabench-NAME`.
+_OF_GATE: dict[str, dict[str, Any]] = {
+    "tolerance": {"metavar": "SHARE", "help": "slower by less is no regression (default: 2%%)"},
+    "alpha": {"metavar": "RATE", "help": "accepted rate of false alarms of the whole run (default: 0.01)"},
+    "between-sessions": {
+        "metavar": "SHARE",
+        "help": "what sessions differ by themselves, where the baseline has fewer than 4 to tell it (default: 5%%)",
+    },
+    "changed": {"action": "append", "metavar": "NAME", "help": "what else differs, and is what you want to judge"},
+    "inconclusive": {
+        "choices": ("warn", "fail"),
+        "help": "what becomes of a test that does not rule out a slowdown of the tolerance (default: warn)",
+    },
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What `parabench run` takes, for those who start from pytest."""
@@ -48,23 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(_option(each), help=each.field.help.replace("%", "%%"), **more)
     group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
     group.addoption("--parabench-baseline", metavar="STORE[@SESSION]", help="fail the cases that are slower than there")
-    group.addoption("--parabench-tolerance", metavar="SHARE", help="slower by less is no regression (default: 2%%)")
-    group.addoption(
-        "--parabench-alpha", metavar="RATE", help="accepted rate of false alarms of the whole run (default: 0.01)"
-    )
-    group.addoption(
-        "--parabench-between-sessions",
-        metavar="SHARE",
-        help="what sessions differ by themselves, where the baseline has fewer than 4 to tell it (default: 5%%)",
-    )
-    group.addoption(
-        "--parabench-changed", action="append", metavar="NAME", help="what else differs, and is what you want to judge"
-    )
-    group.addoption(
-        "--parabench-inconclusive",
-        choices=("warn", "fail"),
-        help="what becomes of a test that does not rule out a slowdown of the tolerance (default: warn)",
-    )
+    for name, of_gate in _OF_GATE.items():
+        group.addoption(f"--parabench-{name}", **of_gate)
 
 
 def _of_launches() -> dict[str, Declared]:
@@ -82,7 +83,7 @@ def _option(each: Declared) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Read the baseline, if there is one, before anything is collected. Raises pytest.UsageError."""
     if config.getoption("--parabench-baseline") is None:
-        for name in ("tolerance", "alpha", "between-sessions", "changed", "inconclusive"):
+        for name in _OF_GATE:
             if config.getoption(f"--parabench-{name}") is not None:
                 raise pytest.UsageError(f"--parabench-{name} means nothing without --parabench-baseline STORE")
         return
@@ -151,10 +152,8 @@ class SuiteFile(pytest.File):
             try:
                 self._run()
             except UsageError as error:
-                self._latencies, self._failures = (
-                    {},
-                    {each.id: f"parabench: {error}" for each in self.planned.plan.cases},
-                )
+                self._latencies = {}
+                self._failures = {each.id: f"parabench: {error}" for each in self.planned.plan.cases}
         assert self._latencies is not None
         if case.id in self._failures:
             pytest.fail(self._failures[case.id], pytrace=False)
@@ -218,34 +217,21 @@ class CaseItem(pytest.Function):
     """One case of a suite."""
 
     case: Case
-    timer: RecordedTimer
+    # What the benchmark's clock tells: 0, t0, 0, t1, ...
+    readings: deque[float]
 
     @classmethod
     def of(cls, parent: SuiteFile, case: Case, skipped: str | None) -> CaseItem:
         """The item for `case`, skipped where there is a reason to."""
         item: CaseItem = cls.from_parent(parent, name=case.id, callobj=step_latency)
         item.case = case
-        item.timer = RecordedTimer()
-        item.add_marker(pytest.mark.benchmark(timer=item.timer), append=False)
+        item.readings = deque()
+        item.add_marker(pytest.mark.benchmark(timer=item.readings.popleft), append=False)
         # Of one whose launches failed there is nothing to time, and the failure says so itself.
         item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
         if skipped is not None:
             item.add_marker(pytest.mark.skip(reason=skipped))
         return item
-
-
-class RecordedTimer:
-    """A clock that tells recorded durations: 0, t0, 0, t1, ..."""
-
-    def __init__(self) -> None:
-        self._readings: Iterator[float] = iter(())
-
-    def load(self, durations: list[float]) -> None:
-        """What the next rounds will have taken."""
-        self._readings = (reading for duration in durations for reading in (0.0, duration))
-
-    def __call__(self) -> float:
-        return next(self._readings)
 
 
 def step_latency(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> None:
@@ -254,7 +240,7 @@ def step_latency(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) ->
     assert isinstance(item, CaseItem)
     assert isinstance(item.parent, SuiteFile)
     durations = item.parent.latencies(item.case)
-    item.timer.load(durations)
+    item.readings.extend(reading for duration in durations for reading in (0.0, duration))
     benchmark.extra_info["case"] = item.case.to_dict()
     benchmark.pedantic(_nothing, rounds=len(durations), iterations=1)
     item.parent.finish(item)  # last, so that what got slower is in --benchmark-json too

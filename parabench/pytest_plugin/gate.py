@@ -8,7 +8,7 @@ suite's first test, so that no long run is lost to a typo.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
@@ -117,6 +117,7 @@ class Judged:
         return lines
 
 
+@dataclass(eq=False, kw_only=True)
 class Gate:
     """Compares suites with a baseline, and says at the end of pytest what came of it.
 
@@ -126,26 +127,15 @@ class Gate:
     slowdown of the tolerance fails.
     """
 
-    def __init__(
-        self,
-        *,
-        results: Results,
-        named: str | None,
-        tolerance: float,
-        alpha: float,
-        allowance: float,
-        changed: tuple[str, ...],
-        strict: bool,
-    ) -> None:
-        self.results = results
-        self.named = named
-        self.tolerance = tolerance
-        self.alpha = alpha
-        self.allowance = allowance
-        self.changed = changed
-        self.strict = strict
-        self.judged: list[Judged] = []
-        self.inconclusive: set[str] = set()
+    results: Results
+    named: str | None
+    tolerance: float
+    alpha: float
+    allowance: float
+    changed: tuple[str, ...]
+    strict: bool
+    judged: list[Judged] = field(default_factory=list)
+    inconclusive: set[str] = field(default_factory=set)
 
     def base(self, suite: str) -> SessionData:
         """The baseline's session to compare `suite` with: the newest finished one of that suite.
