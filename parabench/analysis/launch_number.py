@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from parabench.machine import accelerator
+
 # Other tenants of a shared CPU only ever make a step slower, so a low quantile estimates the undisturbed
 # step: its A/A spread was 2.5 % where the median's was 9.7 %. A dedicated GPU is not disturbed, and there the
 # median is robust.
-QUANTILE = {"cuda": 0.5, "cpu": 0.1}
-STATISTIC = {"cuda": "median", "cpu": "10th percentile"}
+QUANTILE = {accelerator.TYPE: 0.5, "cpu": 0.1}
+STATISTIC = {accelerator.TYPE: "median", "cpu": "10th percentile"}
 
 
 def device_of(device: str, gpus: bool) -> str:
     """The device that a case's `device` field means on a machine with or without `gpus`."""
-    return device if device != "auto" else "cuda" if gpus else "cpu"
+    return device if device != "auto" else accelerator.TYPE if gpus else "cpu"
 
 
 def launch_number(seconds: Iterable[float], device: str) -> float | None:

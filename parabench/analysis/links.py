@@ -9,6 +9,7 @@ import pandas as pd
 
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
+from parabench.machine import accelerator
 from parabench.store.results import Results
 
 # The tiers, from the farthest, and how each is said of links.
@@ -39,7 +40,7 @@ def link_table(results: Results, session: Session) -> pd.DataFrame:
     own = links[links["session_id"] == session.id].drop(columns="session_id").reset_index(drop=True)
     own[["latency_s", "bytes_per_s"]] = own[["latency_s", "bytes_per_s"]].astype(float)
     # CPUs have no number: two ranks of a node are on one device only where that is CUDA's.
-    shared = (own["from_device"] == own["to_device"]) & own["from_device"].str.startswith("cuda:")
+    shared = (own["from_device"] == own["to_device"]) & own["from_device"].str.startswith(f"{accelerator.TYPE}:")
     tier = shared.map({True: DEVICE, False: NODE})
     return own.assign(tier=tier.where(own["from_node"] == own["to_node"], ACROSS))
 

@@ -82,7 +82,7 @@ def check_backend(case: AnyCase) -> None:
             f"algorithm {case.algorithm} is NCCL's own and the backend here is {case.backend}; use backend nccl on "
             "CUDA devices, or an algorithm without nccl: before its name"
         )
-    if case.device == "cpu" and case.backend == "nccl":
+    if case.device == "cpu" and case.backend == accelerator.BACKEND:
         raise UsageError("backend nccl needs device cuda; use gloo on the CPU")
 
 

@@ -36,7 +36,9 @@ class ProfilerProbe(Probe):
 
     def _profiled(self) -> None:
         """Take a step under torch.profiler: operators of all threads with their shapes, and on CUDA its kernels."""
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_cuda else [])]
+        activities = [ProfilerActivity.CPU]
+        if self._on_cuda:
+            activities.append(getattr(ProfilerActivity, accelerator.TYPE.upper()))
         # Autograd's threads and the queue of an own algorithm belong to the step as well.
         config = _ExperimentalConfig(profile_all_threads=True)
         with profile(activities=activities, record_shapes=True, experimental_config=config) as self._profile:

@@ -68,7 +68,7 @@ class LinksWorkload(Workload):
             if rank in (a, b)
         }
         # gloo sends no CUDA tensors: what it moves between devices goes through the host's memory, and so does this.
-        kind, memory = (NcclWire, device) if case.backend == "nccl" else (HostWire, torch.device("cpu"))
+        kind, memory = (NcclWire, device) if case.backend == accelerator.BACKEND else (HostWire, torch.device("cpu"))
         wire: Wire = kind(memory, spec.protocol)
         for number, row in enumerate(marks):
             join.barrier(case.backend, device)

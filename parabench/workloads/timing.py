@@ -102,7 +102,7 @@ class Bench:
     def _agreed(self, seconds: float) -> float:
         """Rank 0's number, for all. Scattered by the backend itself: an algorithm that is measured, and may be wrong,
         carries nothing that the measurement needs."""
-        device = self._device if self._backend == "nccl" else torch.device("cpu")
+        device = self._device if self._backend == accelerator.BACKEND else torch.device("cpu")
         mine = torch.tensor([seconds], dtype=torch.float64, device=device)
         dist.scatter(mine, [mine] * dist.get_world_size() if self._rank == 0 else None, src=0)
         return float(mine.item())

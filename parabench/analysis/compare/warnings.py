@@ -21,6 +21,7 @@ from parabench.analysis.stats.ttest import LEAST_SD, Test, logs_of
 from parabench.analysis.stats.tukey import studentized_range
 from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import check_evidence
+from parabench.machine import accelerator
 from parabench.store.record import Finding
 
 
@@ -104,7 +105,7 @@ def doubts(base: SessionData, candidate: SessionData, pairs: Collection[tuple[st
         )
     devices = _two_kinds(base, candidate, pairs, "device")
     if devices:
-        kind = {"cpu": "resident memory of a process", "cuda": "what torch allocated on a device"}
+        kind = {"cpu": "resident memory of a process", accelerator.TYPE: "what torch allocated on a device"}
         yield Finding(
             "memory",
             f"Peak memory is {kind[devices[0]]} on {base.role} and {kind[devices[1]]} on {candidate.role}, which are "

@@ -13,6 +13,7 @@ from parabench.analysis.environment.nodes import cluster_said, node_records, sev
 from parabench.analysis.session import Session, SessionData
 from parabench.analysis.text import format
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.plan.protocol import BY_STEPS_OR_TIME
 
 
@@ -48,7 +49,7 @@ def session_differences(base: Session, candidate: Session, devices: set[str]) ->
 def session_facts(sessions: Sequence[Session], devices: set[str]) -> dict[str, tuple[list[Any], bool]]:
     """{name: (its value in each session, None where it was not recorded; whether it matters)} of all that could explain
     a difference between sessions that computed on `devices`."""
-    on_cuda, on_cpu = "cuda" in devices, "cpu" in devices
+    on_cuda, on_cpu = accelerator.TYPE in devices, "cpu" in devices
     environments = [session.environment for session in sessions]
     versions = [environment.get("versions") or {} for environment in environments]
     protocols = [session.plan.get("protocol") or {} for session in sessions]
@@ -116,7 +117,7 @@ def hardware_name(side: SessionData) -> str:
     """What a side's cases ran on: '8 x NVIDIA A100', '16 cores of Some CPU', '2 nodes, node 0 with 8 x NVIDIA A100'."""
     environment, devices = side.session.environment, set(side.launches["device"])
     said = []
-    if "cuda" in devices:
+    if accelerator.TYPE in devices:
         kinds = format.kinds(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
         said.append(format.listed(kinds, most=4) or "CUDA devices that were not recorded")
     if "cpu" in devices:

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from parabench.analysis.text import format
+from parabench.machine import accelerator
 
 
 def node_records(environment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -90,7 +91,7 @@ def crowded(environment: Mapping[str, Any], world_size: int, threads: int, nodes
 def sharing(environment: Mapping[str, Any], case: Mapping[Any, Any]) -> tuple[int, int] | None:
     """(ranks, devices) of the node with the fewest devices among those of a case, where ranks have to share one; else
     None, also where no node's devices are known. `case` is a row with its device, world size and nodes."""
-    if case["device"] != "cuda":
+    if case["device"] != accelerator.TYPE:
         return None
     nodes = int(case["nodes"])
     counts = [len(one["gpus"]) for one in node_records(environment)[:nodes] if one.get("gpus")]

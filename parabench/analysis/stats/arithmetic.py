@@ -8,6 +8,7 @@ from typing import Any
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
+from parabench.machine import accelerator
 from parabench.models import PRECISIONS, TF32
 from parabench.store.record import Finding
 
@@ -19,7 +20,7 @@ def arithmetic(seen: SessionData) -> Iterator[Finding]:
     for launch_id, case_id in zip(seen.good["launch_id"], seen.good["case_id"], strict=True):
         case = works[case_id]
         said = _other(case["precision"], seen.facts[launch_id].get("arithmetic"))
-        if case["device"] == "cuda" and said is not None:
+        if case["device"] == accelerator.TYPE and said is not None:
             other[case["label"]] = said
     if other:
         yield Finding(

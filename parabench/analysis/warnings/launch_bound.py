@@ -15,6 +15,7 @@ import pandas as pd
 
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
+from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.store.record import Finding
 
@@ -73,4 +74,4 @@ def findings(seen: SessionData) -> Iterator[Finding]:
 
 def _free(case: Case) -> bool:
     """Whether nothing but a full launch queue holds up the host: gloo's collectives do, which the host waits for."""
-    return case.device == "cuda" and (case.world_size == 1 or case.backend == "nccl")
+    return case.device == accelerator.TYPE and (case.world_size == 1 or case.backend == accelerator.BACKEND)

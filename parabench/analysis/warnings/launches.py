@@ -15,17 +15,18 @@ from parabench.analysis.warnings import health, launch_bound, links
 from parabench.analysis.warnings import nodes as node_checks
 from parabench.analysis.warnings.nodes import LOCAL_FORWARD
 from parabench.analysis.warnings.shared_gpu import shared_gpu
+from parabench.machine import accelerator
 from parabench.store.record import Finding
 from parabench.store.results import Results
 
 # Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
 # 9.7 %, and a third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated
 # GPU is quieter.
-DRIFTS = {"cpu": 0.10, "cuda": 0.05}
+DRIFTS = {"cpu": 0.10, accelerator.TYPE: 0.05}
 # By how much launches of one case differed there, in their number; it was not measured for a dedicated GPU.
 AA_SPREAD = {"cpu": 0.025}
 # Twice that; a dedicated GPU's clocks stay within about 1-2 %.
-NOISY = {"cpu": 2 * AA_SPREAD["cpu"], "cuda": 0.03}
+NOISY = {"cpu": 2 * AA_SPREAD["cpu"], accelerator.TYPE: 0.03}
 # With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
 FEW_LAUNCHES = 3
 # What each instrument makes doubtful: functions of the session's data, in the order in which they are said.

@@ -11,6 +11,7 @@ from parabench.analysis.environment.node_facts import kinds, nodes_compared
 from parabench.analysis.environment.nodes import node_of_rank
 from parabench.analysis.session import Session, SessionData
 from parabench.analysis.text import format
+from parabench.machine import accelerator
 from parabench.store.record import Finding
 from parabench.strategies import STRATEGIES, Rule
 
@@ -22,7 +23,7 @@ LOCAL_FORWARD = tuple(
 )
 # By how much a node's ranks compute longer than those of the others. Twice what medians of equal launches differ by on
 # shared CPUs (9.7 %); clocks of dedicated GPUs stay within 1-2 %, and 5 % is what a straggler has to cost, too.
-SLOW_NODE = {"cpu": 1.20, "cuda": 1.05}
+SLOW_NODE = {"cpu": 1.20, accelerator.TYPE: 1.05}
 # In so many launches at least, and in that share of all that span nodes: of two equal nodes one is slower by chance in
 # half of them, but not by as much.
 ENOUGH_LAUNCHES = 3

@@ -9,13 +9,16 @@ import pandas as pd
 
 from parabench.analysis.environment.nodes import node_records
 from parabench.analysis.text import format
+from parabench.machine import accelerator
 from parabench.store.record import Finding
 
 
 def shared_gpu(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
     """The finding that cases over NCCL had more ranks on a node than devices; `cases` have the columns device, backend,
     world_size and nodes. Nothing where a session's devices are not known."""
-    over = cases.loc[(cases["device"] == "cuda") & (cases["backend"] == "nccl"), ["world_size", "nodes"]]
+    over = cases.loc[
+        (cases["device"] == accelerator.TYPE) & (cases["backend"] == accelerator.BACKEND), ["world_size", "nodes"]
+    ]
     found: dict[int, int] = {}
     for world_size, nodes in over.drop_duplicates().to_numpy().tolist():
         known = [len(one["gpus"]) for one in node_records(environment)[:nodes] if one.get("gpus")]

@@ -23,6 +23,7 @@ from parabench.analysis.step.device_time import (
 from parabench.analysis.step.memory_time import launch_phases, memory_timeline
 from parabench.analysis.text import format
 from parabench.analysis.warnings.health import findings
+from parabench.machine import accelerator
 from parabench.report.data.case_tables import case_table
 from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
 from parabench.report.figures.figures import Panel
@@ -43,7 +44,7 @@ OVER_TIME = (
 
 def sections(seen: SessionData) -> list[Section]:
     """Those of a session, in the order in which a reader asks. Of devices only where ranks ran on some."""
-    on_gpu = bool((seen.cases["device"] == "cuda").any())
+    on_gpu = bool((seen.cases["device"] == accelerator.TYPE).any())
     every = [
         _memory(seen),
         energy_section(seen),

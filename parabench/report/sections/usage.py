@@ -7,6 +7,7 @@ import pandas as pd
 from parabench.analysis.efficiency import COUNTED, FORMULA, POWER, efficiency
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
+from parabench.machine import accelerator
 from parabench.report.data.case_tables import case_table
 from parabench.report.figures.figures import marked
 from parabench.report.spec import DASH, Section, Table
@@ -30,7 +31,7 @@ def usage_section(seen: SessionData) -> Section:
 
 def energy_section(seen: SessionData) -> Section | None:
     """What a step costs in joules; only where something ran on GPUs."""
-    if not (seen.cases["device"] == "cuda").any():
+    if not (seen.cases["device"] == accelerator.TYPE).any():
         return None
     table, title = seen.once(efficiency), "Energy of a step"
     reasons = _unknown(table, "Energy", "joules_per_step", "joules_reason")
