@@ -17,6 +17,7 @@ from parabench.cluster.agent import Agent
 from parabench.cluster.coordinator import Coordinator
 from parabench.cluster.shared_store import SharedStore, open_store, reach_store
 from parabench.cluster.topology import Topology
+from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
@@ -92,7 +93,7 @@ class Cluster:
         self.node_0 = Coordinator(store, self.topology, FACTS, self.said.append)
 
     def store(self) -> SharedStore:
-        return reach_store(self.topology, 0.0, print, lambda client: client.has("id"))
+        return reach_store(self.topology, Waiting(print, 0.0), str, lambda client: client.has("id"))
 
     def run(self, spec: LaunchSpec = SPEC) -> list[NodeResult]:
         return self.node_0.run(spec, NoWorkload())  # type: ignore[arg-type]

@@ -1,4 +1,7 @@
-"""A member of a session that is not its coordinator: it joins, takes part in launches, and hands over what it saw."""
+"""A member of a session that is not its coordinator: it joins, takes part in launches, and hands over what it saw.
+
+torch elastic's agent has one worker spec, and ends with it; it starts nothing again for a coordinator that was lost.
+"""
 
 from __future__ import annotations
 
@@ -164,11 +167,14 @@ class NodeAgent(Agent):
         """Take part until node 0 ends the session; the exit code that it gives. A node 0 that is lost is waited for.
         Raises UsageError when it is not reached or rejects this node, Interrupted when this node is asked to stop."""
         where, seconds = f"node 0 at {self.topology.endpoint}", self.topology.timeout_s
-        until = time.monotonic() + seconds
         waiting, was_here = Waiting(self._log, seconds, TRY_S), False
+
+        def line(why: str) -> str:
+            return f"waiting for {where}, {waiting.left_s:.0f} s at most ({why})"
+
         while True:
             try:
-                store = reach_store(self.topology, until, partial(self._wait, waiting), self._check_id)
+                store = reach_store(self.topology, waiting, line, self._check_id)
             except StoreLost as why:
                 remedy = "start it there, open the port in its firewall, or give a longer --rdzv-timeout"
                 ended = f"was not reached within {seconds:g} s ({why}); {remedy}"
@@ -181,8 +187,7 @@ class NodeAgent(Agent):
             except StoreLost as why:
                 if self.joined:
                     self._log(f"node 0 is lost: {why}; waiting for it, {seconds:.0f} s at most")
-                    self.joined, was_here, until = False, True, time.monotonic() + seconds
-                    waiting = Waiting(self._log, seconds, TRY_S)
+                    self.joined, was_here, waiting = False, True, Waiting(self._log, seconds, TRY_S)
                 time.sleep(TRY_EVERY_S)
 
     def run(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
@@ -190,9 +195,6 @@ class NodeAgent(Agent):
 
     def admitted(self, answer: Mapping[str, Any]) -> None:
         self._log(f"node {self.number} of {self.topology.nodes}, led by node 0 at {self.topology.endpoint}")
-
-    def _wait(self, waiting: Waiting, why: str) -> None:
-        waiting.still(lambda: f"waiting for node 0 at {self.topology.endpoint}, {waiting.left_s:.0f} s at most ({why})")
 
     def _check_id(self, client: StoreClient) -> None:
         """Raise UsageError when the store is another session's."""

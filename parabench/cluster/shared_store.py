@@ -1,4 +1,7 @@
-"""The session's rendezvous store: member 0 keeps it from the first launch to the last, and all others reach it."""
+"""The session's rendezvous store: member 0 keeps it from the first launch to the last, and all others reach it.
+
+What torch elastic opens listens on every interface, does not say whose it is, and ends with one run.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
 from parabench.cluster.network import Route, addresses_of, is_ours, listen_route, route_to
 from parabench.cluster.topology import Topology
+from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
 from parabench.launch.rendezvous import LaunchContext, RendezvousPoint
 from parabench.launch.spec import LaunchSpec
@@ -100,10 +105,10 @@ def open_store(topology: Topology, log: Callable[[str], None]) -> SharedStore | 
 
 
 def reach_store(
-    topology: Topology, until: float, still: Callable[[str], None], check: Callable[[StoreClient], Any]
+    topology: Topology, waiting: Waiting, line: Callable[[str], str], check: Callable[[StoreClient], Any]
 ) -> SharedStore:
-    """The store, as soon as it answers to `check(client)`; `still(why)` is called after every try that failed. Raises
-    StoreLost with the reason of the last one when `time.monotonic()` has come to `until`."""
+    """The store, as soon as it answers to `check(client)`. Meanwhile `line(why)` is said now and then, with the
+    reason of the last try; with that StoreLost is raised when the time is up."""
     while True:
         why = f"{topology.host} resolves to no address"
         for address in addresses_of(topology.host):
@@ -125,7 +130,7 @@ def reach_store(
                 client.end()
             route = route_to(topology, address)
             return SharedStore(address=address, port=topology.port, prefix=topology.prefix, route=route)
-        still(why)
-        if time.monotonic() >= until:
+        waiting.still(partial(line, why))
+        if not waiting.left_s:
             raise StoreLost(why)
         time.sleep(TRY_EVERY_S)

@@ -45,8 +45,8 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run
         started_utc=started,
         wall_s=time.perf_counter() - begin,
         failure=failure,
-        device_samples=[sample for result in results for sample in result.device_samples],
-        host_samples=[sample for result in results for sample in result.host_samples],
+        device_samples=[each._replace(node=result.node) for result in results for each in result.device_samples],
+        host_samples=[each._replace(node=result.node) for result in results for each in result.host_samples],
         facts=facts | {"clock": {"began_s": begin}} | facts_of(results),
     )
     workload.record(seen, spec, results)

@@ -87,8 +87,8 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         vanished=vanished if outcome.aborted_by else [],
         counts=counts,
         answers=answers,
-        device_samples=[sample._replace(node=context.node_rank) for sample in sampler.samples(DeviceSample)],
-        host_samples=[sample._replace(node=context.node_rank) for sample in sampler.samples(HostSample)],
+        device_samples=sampler.samples(DeviceSample),
+        host_samples=sampler.samples(HostSample),
         sampler=sampler.facts(),
     )
 

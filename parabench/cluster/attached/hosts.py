@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import permutations
 from typing import Any
 
 import pynvml
@@ -128,17 +129,16 @@ def _links(links: Mapping[str, Any], positions: Sequence[int | None]) -> dict[st
         return dict(links)
     rows: list[list[str | None]] = [[gpus.ITSELF] * len(positions) for _ in positions]
     moved = {str(old): str(new) for new, old in enumerate(positions) if old is not None}
-    reasons: dict[str, str] = {}
-    for key, reason in (links.get("reasons") or {}).items():
-        if all(old in moved for old in key.split("-")):
-            reasons["-".join(moved[old] for old in key.split("-"))] = reason
-    for a, row in enumerate(positions):
-        for b, column in enumerate(positions):
-            if row is None or column is None:
-                if a != b:
-                    rows[a][b], reasons[f"{min(a, b)}-{max(a, b)}"] = None, APART
-            elif matrix is not None:
-                rows[a][b] = matrix[row][column]
+    reasons = {
+        "-".join(moved[old] for old in key.split("-")): reason
+        for key, reason in (links.get("reasons") or {}).items()
+        if moved.keys() >= {*key.split("-")}
+    }
+    for (a, row), (b, column) in permutations(enumerate(positions), 2):
+        if row is None or column is None:
+            rows[a][b], reasons[f"{min(a, b)}-{max(a, b)}"] = None, APART
+        elif matrix is not None:
+            rows[a][b] = matrix[row][column]
     return {
         "matrix": rows,
         "nvlinks_to_switches": [None if each is None or not switched else switched[each] for each in positions],

@@ -156,9 +156,9 @@ class InProcessLaunch:
                 faulthandler.dump_traceback(file)
             hang.answer(self.folder, self._group.rank)
         self._end_monitor()
-        rank, node, ok = self._group.rank, self._group.node, self.ok
+        rank, ok = self._group.rank, self.ok
         return NodeResult(
-            node=node,
+            node=self._group.node,
             host=socket.gethostname(),
             first_rank=rank,
             began_s=self._began_s,
@@ -168,8 +168,8 @@ class InProcessLaunch:
             tails=[] if ok else [stacks.read_text() if stacks.exists() else ""],
             stacked=[rank] if stacks.exists() else [],
             answers=[] if ok else [hang.read_answer(self.folder, rank)],
-            device_samples=[sample._replace(node=node) for sample in self._readings.devices],
-            host_samples=[sample._replace(node=node) for sample in self._readings.hosts],
+            device_samples=self._readings.devices,
+            host_samples=self._readings.hosts,
             sampler=self._readings.facts,
             counts=read_counts(self.folder, [rank]),
         )

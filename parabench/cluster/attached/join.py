@@ -3,7 +3,6 @@ rank but 0 takes its part in each launch until rank 0 ends the session, and says
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -58,13 +57,12 @@ def join_group(group: ProcessEnvironment, log: Callable[[str], None]) -> SharedS
             "host as MASTER_ADDR"
         ) from why
     if store is None:
-        waiting = Waiting(log, BEGIN_S, FIRST_S)
         tries = f"rank {group.rank} tries to reach rank 0 at {where}, for up to {BEGIN_S:g} s"
         try:
             store = reach_store(
                 topology,
-                time.monotonic() + BEGIN_S,
-                lambda why: waiting.still(lambda: f"{tries} ({why})"),
+                Waiting(log, BEGIN_S, FIRST_S),
+                lambda why: f"{tries} ({why})",
                 lambda client: client.call("check", ["parabench"], timeout_s=TRY_S),
             )
         except StoreLost as why:
