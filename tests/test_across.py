@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import fake_results as fake
 import jsonschema
@@ -24,6 +25,7 @@ from parabench.errors import UsageError
 from parabench.report.output import markdown_across
 from parabench.report.views import comparison
 from parabench.store.record import MIB, DeviceSample
+from parabench.store.results import load
 
 BUCKETS = (1.0, 4.0, 25.0)
 CPU = [fake.case(bucket_mib=b) for b in BUCKETS]
@@ -183,6 +185,13 @@ def test_nothing_in_common_and_one_session_twice_are_refused(tmp_path):
         machines(old, new)
     with pytest.raises(UsageError, match=r"both sides are a of "):
         machines(old, old)
+
+
+def test_a_session_and_its_copy_are_one_session(tmp_path):
+    old = side(tmp_path, "a", [fake.launch(CPU[0])])
+    shutil.copy(tmp_path / "a.db", tmp_path / "copy.db")
+    with pytest.raises(UsageError, match=r"both sides are a of .*a.db; name two sessions"):
+        machines(old, side_of(load(tmp_path / "copy.db")))
 
 
 def test_no_launch_ended_well(tmp_path):

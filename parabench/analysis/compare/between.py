@@ -123,11 +123,10 @@ def alike(base: SessionData, candidate: SessionData) -> Iterator[SessionData]:
     differs in nothing that decides a latency, and not begun after both sides. The candidate is none of them, and
     neither are the sides of an `ab`, which are variants."""
     table: pd.DataFrame = base.results.session
-    same_store = base.results.path.resolve() == candidate.results.path.resolve()
     latest = max(base.session.started_utc, candidate.session.started_utc)
     for number in table["id"]:
         session = select_session(base.results, int(number))
-        itself = session.id == base.session.id or (same_store and session.id == candidate.session.id)
+        itself = session.identity in (base.session.identity, candidate.session.identity)
         if itself or session.kind != "training" or session.finished_utc is None or session.interleaved:
             continue
         if session.started_utc <= latest:

@@ -50,8 +50,8 @@ def interleaved(base: SessionData, candidate: SessionData) -> bool:
 
 
 def check_two(base: SessionData, candidate: SessionData) -> None:
-    """Raise UsageError when both sides are one session."""
-    if base.results.path.resolve() == candidate.results.path.resolve() and base.session.id == candidate.session.id:
+    """Raise UsageError when both sides are one session, be it in a store and a copy of it."""
+    if base.session.identity == candidate.session.identity:
         store = base.results.path
         raise UsageError(f"both sides are {base.session.name} of {store}; name two sessions as {store}@SESSION")
 
@@ -95,9 +95,9 @@ def read_several(stores: Sequence[tuple[Path, str | None]]) -> tuple[SessionData
 def named(sides: Sequence[SessionData]) -> tuple[SessionData, ...]:
     """The sides, each called by its session, with as much of its store as sets it apart. Raises UsageError for one
     session twice."""
-    places: dict[tuple[Path, int], list[int]] = {}
+    places: dict[tuple[str, ...], list[int]] = {}
     for at, side in enumerate(sides, 1):
-        places.setdefault((side.results.path.resolve(), side.session.id), []).append(at)
+        places.setdefault(side.session.identity, []).append(at)
     for same in places.values():
         if len(same) > 1 and len(sides) == 2:
             check_two(*sides)
