@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from parabench.analysis.environment.facts import case_rows
+from parabench.analysis.ranking.answer import case_rows
 from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module

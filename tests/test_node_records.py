@@ -15,7 +15,7 @@ from parabench.analysis.compare.sides import side_of
 from parabench.analysis.efficiency import efficiency, launch_joules
 from parabench.analysis.environment import nodes
 from parabench.analysis.environment.diff import differences, hardware_facts
-from parabench.analysis.environment.node_facts import kinds, node_rows, nodes_compared
+from parabench.analysis.environment.nodes import kinds, node_rows, nodes_compared
 from parabench.analysis.session import select_session, session_data
 from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
 from parabench.analysis.step.calls import call_table

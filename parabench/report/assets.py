@@ -10,9 +10,9 @@ from typing import Any
 
 import jinja2
 
-from parabench.analysis.environment import facts
 from parabench.analysis.text import format
 from parabench.errors import UsageError
+from parabench.report.data.detail import bucket_sizes
 from parabench.report.templates import check_folder
 from parabench.store.record import MIB
 
@@ -133,7 +133,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "key": _cell(repr, unknown=""),
     "whole": _cell(lambda value: str(int(value)), unknown=""),
     "text": lambda value: value if isinstance(value, str) else "",
-    "buckets": facts.bucket_sizes,
-    "when": facts.when,
+    "buckets": bucket_sizes,
+    "when": format.when,
     "line": format.one_line,
 }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parabench.analysis.environment import facts
+import pandas as pd
+
 from parabench.analysis.links import link_table
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, SessionData, select_session
+from parabench.analysis.tables import counted
 from parabench.analysis.text.progress import next_command
+from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import check_evidence
 from parabench.files import write_whole
 from parabench.report.data.cases import page_data
@@ -58,10 +61,10 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         answers=answers,
         held=compared(states),
         next=next_command(results, chosen, launches, answers),
-        trust=facts.trust(chosen, own),
+        trust=_trust(chosen, own),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],
         statistics=sorted(set(cases["statistic"])),
-        findings=facts.finding_groups(results, chosen, seen.once(check_evidence), labels),
+        findings=finding_groups(results, chosen, seen.once(check_evidence), labels),
         launches=len(launches),
         failed=launches[launches["status"] != Status.OK].to_dict("records"),
     )
@@ -75,3 +78,18 @@ def _over_sessions(results: Results, session: Session) -> list[Section]:
     from parabench.report.sections import history
 
     return history.sections(results, session)
+
+
+def _trust(session: Session, own: pd.DataFrame) -> dict[str, int]:
+    """How much stands behind the answers: launches, good ones, those that ended well without a
+    number (`numberless`), cases, blocks, steps of a launch, and how many cases were skipped."""
+    good = counted(own)
+    return {
+        "launches": len(own),
+        "good": len(good),
+        "numberless": int((own["status"] == Status.OK).sum()) - len(good),
+        "skipped": len(session.plan.get("skipped") or []),
+        "cases": int(own["case_id"].nunique()),
+        "blocks": int(good["block"].nunique()),
+        "steps": int(good["n_steps"].median()) if len(good) else 0,
+    }

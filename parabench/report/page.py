@@ -14,6 +14,9 @@ from markupsafe import Markup
 
 from parabench.analysis.environment import facts
 from parabench.analysis.session import Session
+from parabench.analysis.text import format
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
 from parabench.report.assets import Look
 from parabench.report.data.columns import rounded
 from parabench.report.figures.figures import Panel
@@ -38,7 +41,7 @@ def render_page(
         session=session,
         environment=facts.environment_rows(session),
         command=shlex.join(session.argv),
-        skipped=facts.skipped_rows(session),
+        skipped=_skipped(session),
         machine=machine,
         **content,
     )
@@ -90,3 +93,12 @@ def _script(source: str) -> str:
     """JavaScript as an inline script may hold it; the policy's hash is of exactly this text."""
     safe = re.sub("</(script)", r"<\\/\1", source.replace("\r\n", "\n"), flags=re.IGNORECASE)
     return safe.replace("<!--", "<\\!--")
+
+
+def _skipped(session: Session) -> list[tuple[str, str]]:
+    """(labels, reason) of the cases that were not launched, those of one reason together."""
+    kind = CollectiveCase if session.kind == "collectives" else Case
+    reasons: dict[str, list[str]] = {}
+    for entry in session.plan.get("skipped") or []:
+        reasons.setdefault(str(entry["reason"]), []).append(kind.from_dict(entry["case"]).label)
+    return [(format.listed(labels), reason) for reason, labels in reasons.items()]

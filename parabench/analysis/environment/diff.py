@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parabench.analysis.environment.facts import commit
-from parabench.analysis.environment.machine_facts import gpu_rows, machine_pairs
-from parabench.analysis.environment.node_facts import nodes_compared
-from parabench.analysis.environment.nodes import cluster_said, node_records, several
+from parabench.analysis.environment.facts import commit, gpu_rows, machine_pairs
+from parabench.analysis.environment.nodes import cluster_said, node_records, nodes_compared, several
 from parabench.analysis.session import Session, SessionData
 from parabench.analysis.text import format
 from parabench.errors import UsageError

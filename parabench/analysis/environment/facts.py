@@ -1,116 +1,170 @@
-"""What the report's tables and lists hold, as plain rows."""
+"""What a session's record says of its run, its machine and its software, as rows of text. Older records lack what newer
+ones have."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import pandas as pd
-
-from parabench.analysis.environment.machine_facts import MACHINE
-from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.session import Session
-from parabench.analysis.tables import counted
 from parabench.analysis.text import format
-from parabench.analysis.warnings.codes import CODES
-from parabench.plan.case import Case
-from parabench.plan.collective_case import CollectiveCase
-from parabench.store.record import Finding, Status
-from parabench.store.results import Results
-from parabench.strategies import Rule, entry_of
 
-# How a strategy that may not be ranked is marked.
-NO_ANSWER = "headroom, no answer"
-# And one that may be the fastest, as others may.
-NOT_APART = "not told apart"
+# The keys of a session's environment that are the machine's, as against the run's and its software's.
+MACHINE = (
+    "host", "os", "cpu", "cores", "processor", "memory_bytes", "numa", "gpus", "links", "driver", "nvml", "network",
+    "container", "nodes", "cluster", "node",
+)  # fmt: skip
+
+# What lies between two devices, as `nvidia-smi topo -m` writes it.
+LEGEND = {
+    "NV": "NV# is that many NVLinks, directly or by way of switches, NV? an unknown number",
+    "PSB": "PSB a PCIe switch on the same board",
+    "PIX": "PIX at most one PCIe bridge",
+    "PXB": "PXB several PCIe bridges, but not the CPU's own",
+    "PHB": "PHB the PCIe host bridge, which is the CPU",
+    "NODE": "NODE the link between host bridges of a NUMA node",
+    "SYS": "SYS the link between NUMA nodes",
+}
+
+Rows = list[tuple[str, ...]]
 
 
-def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """The case table's rows, each with its `place` in the answers ('fastest', 'not told apart' or nothing), and
-    its `mark` where it is no answer, or another training."""
-    place = {}
-    for answer in answers:
-        if answer.best is not None and answer.decided:
-            place[answer.best.case_id] = NOT_APART if answer.winner is None else "fastest"
-            place.update({candidate.case_id: NOT_APART for candidate in answer.equals})
-    return [
-        {str(k): v for k, v in row.items()} | {"place": place.get(row["case_id"], ""), "mark": _mark(row)}
-        for row in cases.to_dict("records")
+def machine_pairs(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, value) of the host, its cores, memory, container and devices."""
+    processor, numa = _group(environment, "processor"), _group(environment, "numa")
+    pairs = [("host", format.or_unknown(environment.get("host"))), ("OS", format.or_unknown(environment.get("os")))]
+    pairs.append(("CPU", format.or_unknown(environment.get("cpu"))))
+    pairs.append(("cores for ranks", format.or_unknown(environment.get("cores"))))
+    if processor:
+        counts = (("sockets", "socket"), ("physical_cores", "core"), ("logical_cores", "hardware thread"))
+        said = [format.count(processor[name], word) for name, word in counts if processor.get(name) is not None]
+        pairs.append(("cores of the host", ", ".join(said) or _why(processor, "physical_cores")))
+    pairs.append(("memory", format.gibibytes(environment.get("memory_bytes"))))
+    if numa:
+        nodes = numa.get("nodes")
+        each = [
+            f"node {node['node']}: CPUs {format.or_unknown(node['cpus'])}, {format.gibibytes(node['memory_bytes'])}"
+            for node in nodes or []
+        ]
+        pairs.append(("NUMA", "; ".join(each) or _why(numa, "nodes")))
+    pairs += [*_network(_group(environment, "network")), *_container(_group(environment, "container"))]
+    return [*pairs, *_devices(environment)]
+
+
+def _network(network: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    if not network:
+        return
+    cards = [f"{card['name']}: {_speed(card['bits_per_s'])}" for card in network.get("interfaces") or []]
+    yield "network", "; ".join(cards) or "none is up"
+    ports = [
+        f"{port['name']} port {port['port']}: {_speed(port['bits_per_s'])}, {port['state']}"
+        + (f", {port['layer']}" if port.get("layer") else "")
+        for port in network.get("infiniband") or []
     ]
+    yield "InfiniBand", "; ".join(ports) or "none"
 
 
-def _mark(row: Mapping[Any, Any]) -> str:
-    entry = entry_of(str(row["strategy"]))
-    if not entry.ranked:
-        return NO_ANSWER
-    if entry.rule is not Rule.APPLIED_ONCE:
-        return ""
-    mean, most = row["staleness_mean"], row["staleness_max"]
-    known = format.known(mean) and format.known(most)
-    return "another training: stale gradients" + (f", {format.staleness(mean, most)}" if known else "")
+def _container(container: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    if "reasons" not in container:  # a record from before its limits were read
+        return
+    reasons, cores, memory = container["reasons"], container["cores"], container["memory_bytes"]
+    yield "container", str(container["kind"] or reasons.get("kind", format.UNKNOWN))
+    yield "cores it may use", reasons.get("cores", format.UNKNOWN) if cores is None else f"{cores:g}"
+    yield (
+        "memory it may use",
+        reasons.get("memory_bytes", format.UNKNOWN) if memory is None else format.gibibytes(memory),
+    )
 
 
-def skipped_rows(session: Session) -> list[tuple[str, str]]:
-    """(labels, reason) of the cases that were not launched, those of one reason together."""
-    kind = CollectiveCase if session.kind == "collectives" else Case
-    reasons: dict[str, list[str]] = {}
-    for entry in session.plan.get("skipped") or []:
-        reasons.setdefault(str(entry["reason"]), []).append(kind.from_dict(entry["case"]).label)
-    return [(format.listed(labels), reason) for reason, labels in reasons.items()]
-
-
-@dataclass(frozen=True)
-class FindingGroup:
-    """Findings of one code and advice: what each says, beginning with the label of its case."""
-
-    code: str
-    advice: str
-    messages: tuple[str, ...]
-
-    @property
-    def about(self) -> str:
-        """What findings of this code doubt; empty for a code that this version does not know, from a newer store."""
-        return CODES.get(self.code, "")
-
-
-def finding_groups(
-    results: Results, session: Session, computed: Iterable[Finding], labels: Mapping[str, str]
-) -> list[FindingGroup]:
-    """Stored and computed findings, those of one code together; equal ones once. `labels` are by case id."""
-    stored = results.finding[results.finding["session_id"] == session.id]
-    found = [
-        Finding(
-            code=str(row["code"]),
-            message=str(row["message"]),
-            advice=str(row["advice"]),
-            case_id=row["case_id"] if isinstance(row["case_id"], str) else None,
-        )
-        for row in stored.to_dict("records")
+def devices_said(environment: Mapping[str, Any]) -> str:
+    """'8 × NVIDIA H200 (140 GiB)', or 'none'."""
+    named = [
+        f"{gpu.get('name')} ({format.gibibytes(gpu.get('memory_bytes'))})" for gpu in environment.get("gpus") or []
     ]
-    every = dict.fromkeys([*found, *computed])
-    groups: dict[tuple[str, str], list[str]] = {}
-    for finding in every:
-        label = labels.get(finding.case_id or "", "")
-        said = finding.message if label in finding.message else f"{label}: {finding.message}"
-        groups.setdefault((finding.code, finding.advice), []).append(said)
-    return [FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()]
+    return "; ".join(each.removeprefix("1 × ") for each in format.kinds(named, "×")) or "none"
 
 
-def trust(session: Session, own: pd.DataFrame) -> dict[str, int]:
-    """How much stands behind the answers: launches, good ones, those that ended well without a
-    number (`numberless`), cases, blocks, steps of a launch, and how many cases were skipped."""
-    good = counted(own)
-    return {
-        "launches": len(own),
-        "good": len(good),
-        "numberless": int((own["status"] == Status.OK).sum()) - len(good),
-        "skipped": len(session.plan.get("skipped") or []),
-        "cases": int(own["case_id"].nunique()),
-        "blocks": int(good["block"].nunique()),
-        "steps": int(good["n_steps"].median()) if len(good) else 0,
-    }
+def _devices(environment: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    gpus, nvml, driver = environment.get("gpus") or [], _group(environment, "nvml"), _group(environment, "driver")
+    yield "GPUs", devices_said(environment)
+    if gpus and driver:
+        for name, key in (("driver", "version"), ("newest CUDA it runs", "cuda")):
+            yield name, _why(driver, key) if driver.get(key) is None else str(driver[key])
+    if nvml.get("available") is not None:
+        why = nvml.get("reason") or format.UNKNOWN
+        yield "NVML", "available" if nvml["available"] else f"not available: {why}"
+
+
+def gpu_rows(environment: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows, list[str]]:
+    """(head, rows, why): a column for the devices that are alike, a row for each of their limits and states when the
+    session began, and why what is unknown is unknown."""
+    gpus = [gpu for gpu in environment.get("gpus") or [] if "reasons" in gpu]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for at, gpu in enumerate(gpus):
+        alike.setdefault(tuple(say(gpu) for say in _GPU.values()), []).append(f"GPU{at}")
+    head = ("", *(", ".join(names) for names in alike.values()))
+    rows: Rows = [(name, *(values[i] for values in alike)) for i, name in enumerate(_GPU)]
+    why = (f"{name.replace('_', ' ')} ({reason})" for gpu in gpus for name, reason in gpu["reasons"].items())
+    return head, rows if gpus else [], list(dict.fromkeys(why))
+
+
+_GPU: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "Name": lambda gpu: format.or_unknown(gpu["name"]),
+    "Memory": lambda gpu: format.gibibytes(gpu["memory_bytes"]),
+    "Compute capability": lambda gpu: format.or_unknown(gpu["compute_capability"]),
+    "Power limit": lambda gpu: (
+        f"{_number(gpu['power_limit_w'])} W; by default {_number(gpu['power_default_w'])}, "
+        f"at most {_number(gpu['power_max_w'])}"
+    ),
+    "SM clock": lambda gpu: f"{_number(gpu['sm_clock_hz'], 1e6)} MHz; at most {_number(gpu['sm_clock_max_hz'], 1e6)}",
+    "Memory clock": lambda gpu: (
+        f"{_number(gpu['memory_clock_hz'], 1e6)} MHz; at most {_number(gpu['memory_clock_max_hz'], 1e6)}"
+    ),
+    "PCIe": lambda gpu: (
+        f"generation {format.or_unknown(gpu['pcie_generation'])} ×{format.or_unknown(gpu['pcie_width'])}; "
+        f"at most {format.or_unknown(gpu['pcie_generation_max'])} ×{format.or_unknown(gpu['pcie_width_max'])}"
+    ),
+    "ECC": lambda gpu: _switch(gpu["ecc"]),
+    "MIG": lambda gpu: _switch(gpu["mig"]),
+}
+
+
+def link_rows(environment: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows, list[str]]:
+    """(head, rows, legend): what lies between each two devices, and which CPUs and NUMA node each is next to."""
+    links, gpus = _group(environment, "links"), environment.get("gpus") or []
+    matrix = links.get("matrix") or []
+    head = ("", *(f"GPU{at}" for at in range(len(matrix))), "CPUs", "NUMA node")
+    rows: Rows = [
+        (f"GPU{at}", *map(format.or_unknown, [*row, gpus[at].get("cpus"), gpus[at].get("numa_node")]))
+        for at, row in enumerate(matrix)
+    ]
+    cells = {cell for row in matrix for cell in row if cell}
+    used = [said for mark, said in LEGEND.items() if any(cell == mark or cell[:2] == mark for cell in cells)]
+    reasons = dict.fromkeys((links.get("reasons") or {}).values())
+    return head, rows, [*used, *(f"unknown where {reason}" for reason in reasons)]
+
+
+def _group(environment: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return environment.get(name) or {}
+
+
+def _why(group: Mapping[str, Any], name: str) -> str:
+    reasons = group.get("reasons") or {}
+    reason = reasons.get(name) or reasons.get("all")
+    return f"{format.UNKNOWN}: {reason}" if reason else format.UNKNOWN
+
+
+def _speed(bits_per_s: float | None) -> str:
+    return "speed unknown" if bits_per_s is None else f"{format.digits(bits_per_s / 1e9)} Gb/s"
+
+
+def _number(value: float | None, unit: float = 1.0) -> str:
+    return format.UNKNOWN if value is None else f"{value / unit:,.0f}"
+
+
+def _switch(value: bool | None) -> str:
+    return format.UNKNOWN if value is None else "on" if value else "off"
 
 
 def environment_rows(session: Session) -> list[tuple[str, str]]:
@@ -119,8 +173,8 @@ def environment_rows(session: Session) -> list[tuple[str, str]]:
         ("suite", session.suite),
         ("seed", str(session.seed)),
         ("parabench", session.version),
-        ("started", when(session.started_utc)),
-        ("finished", when(session.finished_utc) if session.finished_utc else "not finished"),
+        ("started", format.when(session.started_utc)),
+        ("finished", format.when(session.finished_utc) if session.finished_utc else "not finished"),
     ]
     known = {name: value for name, value in session.environment.items() if name not in MACHINE}
     git, unknown = known.pop("git", None), known.pop("unknown_versions", None) or {}
@@ -143,19 +197,6 @@ def commit(git: Mapping[str, Any]) -> str:
         return f"{format.UNKNOWN}: {(git.get('reasons') or {}).get('commit')}"
     state = {True: ", with changes that are not committed", False: "", None: ", perhaps with changes"}
     return str(git["commit"])[:12] + state[git.get("dirty")]
-
-
-def bucket_sizes(facts: object) -> str:
-    """The buckets that a launch really used: '3, largest 25.0 MiB'; empty when they were not recorded."""
-    sizes = json.loads(facts).get("bucket_bytes") if isinstance(facts, str) else None
-    if not isinstance(sizes, list) or not sizes:
-        return ""
-    return f"{len(sizes)}, largest {format.mebibytes(max(sizes))}"
-
-
-def when(utc: str) -> str:
-    """'2026-01-31 14:05 UTC' from ISO 8601."""
-    return f"{utc[:10]} {utc[11:16]} UTC" if len(utc) > 16 and utc[10] == "T" else utc
 
 
 def _said(value: object) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import pandas as pd
 
 from parabench.analysis.ranking.baseline import Headroom
 from parabench.analysis.ranking.bucket_curves import Curve, Members
@@ -11,6 +14,7 @@ from parabench.analysis.ranking.by_axis import Place
 from parabench.analysis.ranking.pareto import Point
 from parabench.analysis.stats.block_model import TOO_WIDE
 from parabench.analysis.text import format, ranking
+from parabench.strategies import Rule, entry_of
 
 
 @dataclass(frozen=True)
@@ -129,3 +133,34 @@ class Answer:
     def notes(self) -> list[str]:
         """What the bucket curves and measured links say beside it, a sentence each."""
         return ranking.notes(self)
+
+
+# How a strategy that may not be ranked is marked.
+NO_ANSWER = "headroom, no answer"
+# And one that may be the fastest, as others may.
+NOT_APART = "not told apart"
+
+
+def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
+    """The case table's rows, each with its `place` in the answers ('fastest', 'not told apart' or nothing), and
+    its `mark` where it is no answer, or another training."""
+    place = {}
+    for answer in answers:
+        if answer.best is not None and answer.decided:
+            place[answer.best.case_id] = NOT_APART if answer.winner is None else "fastest"
+            place.update({candidate.case_id: NOT_APART for candidate in answer.equals})
+    return [
+        {str(k): v for k, v in row.items()} | {"place": place.get(row["case_id"], ""), "mark": _mark(row)}
+        for row in cases.to_dict("records")
+    ]
+
+
+def _mark(row: Mapping[Any, Any]) -> str:
+    entry = entry_of(str(row["strategy"]))
+    if not entry.ranked:
+        return NO_ANSWER
+    if entry.rule is not Rule.APPLIED_ONCE:
+        return ""
+    mean, most = row["staleness_mean"], row["staleness_max"]
+    known = format.known(mean) and format.known(most)
+    return "another training: stale gradients" + (f", {format.staleness(mean, most)}" if known else "")

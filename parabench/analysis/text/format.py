@@ -199,3 +199,8 @@ def listed(items: Iterable[str], most: int = 6) -> str:
     items = list(items)
     shown = "; ".join(items[:most])
     return shown if len(items) <= most else f"{shown}; and {len(items) - most} more"
+
+
+def when(utc: str) -> str:
+    """'2026-01-31 14:05 UTC' from ISO 8601."""
+    return f"{utc[:10]} {utc[11:16]} UTC" if len(utc) > 16 and utc[10] == "T" else utc

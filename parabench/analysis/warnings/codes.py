@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from parabench.analysis.session import Session
+from parabench.store.record import Finding
+from parabench.store.results import Results
+
 CODES: dict[str, str] = {
     "broken": "cases that ended well on the first of several sides no longer do on another; no mean is of them",
     "busy": "`doctor`: something else uses the cores",
@@ -56,3 +63,40 @@ CODES: dict[str, str] = {
     "unpaired": "two sides were measured one after the other",
     "unverified": "a case's training was not compared with one device's",
 }
+
+
+@dataclass(frozen=True)
+class FindingGroup:
+    """Findings of one code and advice: what each says, beginning with the label of its case."""
+
+    code: str
+    advice: str
+    messages: tuple[str, ...]
+
+    @property
+    def about(self) -> str:
+        """What findings of this code doubt; empty for a code that this version does not know, from a newer store."""
+        return CODES.get(self.code, "")
+
+
+def finding_groups(
+    results: Results, session: Session, computed: Iterable[Finding], labels: Mapping[str, str]
+) -> list[FindingGroup]:
+    """Stored and computed findings, those of one code together; equal ones once. `labels` are by case id."""
+    stored = results.finding[results.finding["session_id"] == session.id]
+    found = [
+        Finding(
+            code=str(row["code"]),
+            message=str(row["message"]),
+            advice=str(row["advice"]),
+            case_id=row["case_id"] if isinstance(row["case_id"], str) else None,
+        )
+        for row in stored.to_dict("records")
+    ]
+    every = dict.fromkeys([*found, *computed])
+    groups: dict[tuple[str, str], list[str]] = {}
+    for finding in every:
+        label = labels.get(finding.case_id or "", "")
+        said = finding.message if label in finding.message else f"{label}: {finding.message}"
+        groups.setdefault((finding.code, finding.advice), []).append(said)
+    return [FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()]

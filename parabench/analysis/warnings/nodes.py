@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.environment.node_facts import kinds, nodes_compared
-from parabench.analysis.environment.nodes import node_of_rank
+from parabench.analysis.environment.nodes import kinds, node_of_rank, nodes_compared
 from parabench.analysis.session import Session, SessionData
 from parabench.analysis.text import format
 from parabench.machine import accelerator

@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.environment import facts
-from parabench.analysis.ranking.answer import Answer
+from parabench.analysis.ranking.answer import Answer, case_rows
 from parabench.analysis.scaling import curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK, from_case, mean_peaks, same_work
@@ -56,7 +55,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     works = same_work(cases)
     of_work = {case: i for i, (_, group) in enumerate(works) for case in group["case_id"]}
     rows = {case: i for i, case in enumerate(cases["case_id"])}
-    told = facts.case_rows(cases, answers)
+    told = case_rows(cases, answers)
     headings = {tuple(answer.work.values()): answer.heading for answer in answers}
     fronts = {
         of_work[answer.front[0].case_id]: [rows[point.case_id] for point in answer.front]

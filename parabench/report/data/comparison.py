@@ -9,7 +9,7 @@ import pandas as pd
 
 from parabench.analysis.compare.overall import Overall
 from parabench.analysis.compare.several import SHARED_WORK, Several
-from parabench.analysis.environment.facts import NO_ANSWER
+from parabench.analysis.ranking.answer import NO_ANSWER
 from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.tables import same_work, status_counts

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.environment import facts as tables
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.session import SessionData
+from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, check_evidence
 from parabench.report.data.columns import packed
 from parabench.report.rerun import rerun_of
@@ -32,9 +32,9 @@ def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) 
 
 
 def buckets(facts: Iterable[object]) -> list[str]:
-    """What `facts.bucket_sizes` says of each launch's facts; many launches have the same."""
+    """What `bucket_sizes` says of each launch's facts; many launches have the same."""
     facts = list(facts)
-    said = {each: tables.bucket_sizes(each) for each in set(facts)}
+    said = {each: bucket_sizes(each) for each in set(facts)}
     return [said[each] for each in facts]
 
 
@@ -71,3 +71,11 @@ def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
         if case in rows
     )
     return pd.DataFrame(list(own), columns=["case", "code", "message", "advice"])
+
+
+def bucket_sizes(facts: object) -> str:
+    """The buckets that a launch really used: '3, largest 25.0 MiB'; empty when they were not recorded."""
+    sizes = json.loads(facts).get("bucket_bytes") if isinstance(facts, str) else None
+    if not isinstance(sizes, list) or not sizes:
+        return ""
+    return f"{len(sizes)}, largest {format.mebibytes(max(sizes))}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.environment.facts import NO_ANSWER
+from parabench.analysis.ranking.answer import NO_ANSWER
 from parabench.analysis.text import format
 from parabench.strategies import entry_of
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from parabench.analysis.environment import facts
 from parabench.analysis.history.history import of_visits
 from parabench.analysis.history.points import visits_of
 from parabench.analysis.history.series import MOST_CHANGES, NOTHING, History, Series
@@ -162,7 +161,7 @@ def _sessions(history: History) -> Table:
             visit.session.name + ("" if visit.session.judged else " (side a: not followed)"),
             visit.session.suite,
             format.listed(change.arrow() for change in changed),
-            facts.when(visit.session.started_utc),
+            format.when(visit.session.started_utc),
             visit.session.known("host") or format.UNKNOWN,
             visit.session.known("versions", "torch") or format.UNKNOWN,
             visit.session.commit or format.UNKNOWN,

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parabench.analysis.environment.machine_facts import gpu_rows, link_rows, machine_pairs
-from parabench.analysis.environment.node_facts import MOST_COLUMNS, device_kinds, node_rows, nodes_compared
-from parabench.analysis.environment.nodes import cluster_said, nodes_said, several
+from parabench.analysis.environment.facts import gpu_rows, link_rows, machine_pairs
+from parabench.analysis.environment.nodes import (
+    MOST_COLUMNS,
+    cluster_said,
+    device_kinds,
+    node_rows,
+    nodes_compared,
+    nodes_said,
+    several,
+)
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
 from parabench.report.spec import Section, Table

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 from parabench.analysis.environment.diff import Difference
-from parabench.analysis.environment.facts import FindingGroup, when
 from parabench.analysis.session import Origin
 from parabench.analysis.text import compare, format
+from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.spec import Section, Table
 from parabench.store.record import Finding
 
@@ -57,9 +57,9 @@ def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title:
         "suite": lambda each: each.suite,
         "store": lambda each: each.at,
         "command": lambda each: each.command,
-        "started": lambda each: when(each.started_utc),
+        "started": lambda each: format.when(each.started_utc),
         "finished": lambda each: (
-            when(each.finished_utc) if each.finished_utc else "not finished: more launches were planned"
+            format.when(each.finished_utc) if each.finished_utc else "not finished: more launches were planned"
         ),
         "launches": lambda each: f"{each.good} of {each.launches} ended well",
     }

@@ -11,10 +11,10 @@ from parabench.analysis.collectives.bus import bus_table, launch_sizes, session_
 from parabench.analysis.collectives.cost_formula import formula
 from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs, points_of
 from parabench.analysis.collectives.crossover import answers
-from parabench.analysis.environment import facts
 from parabench.analysis.links import link_table
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
+from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
 from parabench.plan.collective_case import OPS, size_text
@@ -63,7 +63,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         batched=session.timing != LATENCY,
         fits=[_fit(fit) for fit in fits],
         formulas=_formulas(table),
-        findings=facts.finding_groups(
+        findings=finding_groups(
             results, session, [*check_collectives(launches, table, fits, session), *check_links(links)], labels
         ),
         launches=launches.to_dict("records"),
