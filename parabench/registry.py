@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from parabench.errors import UsageError
 
@@ -28,7 +28,10 @@ class Entry:
     summary: str
 
 
-def find(table: Mapping[str, Entry], kind: str, name: str) -> Entry | None:
+E = TypeVar("E", bound=Entry)
+
+
+def find(table: Mapping[str, E], kind: str, name: str) -> E | None:
     """The entry called `name`; None for a user's own, which is then named by its target alone.
 
     Raises UsageError for an unknown name, with the nearest known one.

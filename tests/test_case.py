@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parabench.errors import UsageError
-from parabench.models import MODELS, GPTEntry
+from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import AXES, parse_axis
@@ -108,9 +108,7 @@ def test_published_parameter_counts():
     """Counted by hand from the published shapes, the vocabulary padded to 50304 (47 more rows than 50257)."""
     published = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
     for name, parameters in published.items():
-        entry = MODELS[name]
-        assert isinstance(entry, GPTEntry)
-        assert entry.parameters == parameters + 47 * entry.width
+        assert MODELS[name].parameters == parameters + 47 * MODELS[name].width
     assert 0.9e6 < MODELS["gpt-nano"].parameters < 1.1e6
 
 

@@ -23,7 +23,7 @@ from torch.utils.data import default_collate
 
 from parabench.data import mnist
 from parabench.data import text as corpus
-from parabench.data.datasets import MNIST_MEAN, MNIST_STD, Samples, Tokens, dataset_of
+from parabench.data.datasets import MNIST_MEAN, MNIST_STD, BatchDataset, dataset_of, sequences
 from parabench.data.loader import ContiguousBatches, Loading, ShuffledBatches, columns_of
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
@@ -145,14 +145,14 @@ def test_workers_draw_the_same_numbers_again() -> None:
 
 def test_whole_batches_are_what_stacking_samples_makes() -> None:
     stream = torch.arange(100, dtype=torch.uint8)
-    for dataset in (Tokens(stream, 8), Samples(torch.rand(12, 3), torch.arange(12))):
+    for dataset in (sequences(stream, 8), BatchDataset(torch.rand(12, 3), torch.arange(12))):
         indices = [3, 0, 11]
         stacked = default_collate([dataset[i] for i in indices])
         for whole, expected in zip(dataset.__getitems__(indices), stacked, strict=True):
             assert torch.equal(whole, expected)
             assert whole.dtype == expected.dtype
             assert whole.is_contiguous()
-    tokens = Tokens(stream, 8)
+    tokens = sequences(stream, 8)
     # The hundredth is the target of none: 12 x 8 inputs, each with the one after it.
     assert len(tokens) == 12
     assert tokens[11][0].tolist() == list(range(88, 96))

@@ -10,20 +10,20 @@ from guard import GUARD_S
 
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
-from parabench.models import MODELS, GPTEntry
+from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
 
 GPT = MODELS["gpt-nano"]
-assert isinstance(GPT, GPTEntry)
+assert GPT.width is not None
 assert GPT.parameters is not None
 
 K = 4.0 * GPT.parameters
 # A block's matrices and their biases: what tensor parallel splits. The biases of its two row-wise layers are not.
-SPLIT = 4.0 * GPT.layers * (12 * GPT.width**2 + 7 * GPT.width)
+SPLIT = 4.0 * GPT.blocks * (12 * GPT.width**2 + 7 * GPT.width)
 # What stands outside the blocks, FSDP's root: embeddings and the final norm.
-ROOT = K - 4.0 * GPT.layers * (12 * GPT.width**2 + 13 * GPT.width)
+ROOT = K - 4.0 * GPT.blocks * (12 * GPT.width**2 + 13 * GPT.width)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,67 +24,42 @@ from parabench.registry import call_factory, load, load_factory, users_code
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 
 Pair = tuple[Tensor, Tensor]
+Convert = Callable[[Tensor, Tensor], Pair]
 
 
 class BatchDataset(Dataset[Pair]):
-    """A Dataset that gives a batch as two tensors (inputs, targets), first dimension the samples: what would be made
-    of single samples by stacking them, at a fraction of the cost."""
+    """Samples that are there already, whose batches are two tensors (inputs, targets), first dimension the samples:
+    what would be made of single samples by stacking them, at a fraction of the cost. `convert` makes of rows what a
+    model takes."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor, convert: Convert | None = None) -> None:
+        self._inputs, self._targets, self._convert = inputs, targets, convert
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return len(self._inputs)
 
     def __getitems__(self, indices: Sequence[int]) -> Pair:
         """The samples of these indices."""
-        raise NotImplementedError
+        rows = self._inputs[indices], self._targets[indices]
+        return self._convert(*rows) if self._convert else rows
 
     def __getitem__(self, index: int) -> Pair:
         inputs, targets = self.__getitems__([index])
         return inputs[0], targets[0]
 
 
-class Tokens(BatchDataset):
-    """Sequences of `length` tokens, one after the other; a target is the token after its input."""
-
-    def __init__(self, stream: Tensor, length: int) -> None:
-        count = (stream.numel() - 1) // length
-        self._inputs = stream[: count * length].view(count, length)
-        self._targets = stream[1 : count * length + 1].view(count, length)
-
-    def __len__(self) -> int:
-        return len(self._inputs)
-
-    def __getitems__(self, indices: Sequence[int]) -> Pair:
-        """(n, length) each, int64."""
-        return self._inputs[indices].long(), self._targets[indices].long()
+def sequences(stream: Tensor, length: int) -> BatchDataset:
+    """Sequences (n, length) of tokens, one after the other, int64; a target is the token after its input."""
+    count = (stream.numel() - 1) // length
+    inputs, targets = (stream[at : at + count * length].view(count, length) for at in (0, 1))
+    return BatchDataset(inputs, targets, lambda inputs, targets: (inputs.long(), targets.long()))
 
 
-class Samples(BatchDataset):
-    """Samples that are there already."""
-
-    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
-        self._inputs, self._targets = inputs, targets
-
-    def __len__(self) -> int:
-        return len(self._inputs)
-
-    def __getitems__(self, indices: Sequence[int]) -> Pair:
-        """Rows of both."""
-        return self._inputs[indices], self._targets[indices]
-
-
-class Digits(BatchDataset):
-    """MNIST: normalised images (n, 1, 28, 28) and their digits (n)."""
-
-    def __init__(self, images: Tensor, digits: Tensor) -> None:
-        self._images, self._digits = images, digits
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def __getitems__(self, indices: Sequence[int]) -> Pair:
-        """Kept as bytes, a quarter of the memory, and normalised here."""
-        images = self._images[indices].unsqueeze(1).float().div_(255)
-        return images.sub_(MNIST_MEAN).div_(MNIST_STD), self._digits[indices].long()
+def normalised(images: Tensor, digits: Tensor) -> Pair:
+    """MNIST's images (n, 28, 28) as (n, 1, 28, 28), and their digits (n). They are kept as bytes, a quarter of the
+    memory."""
+    scaled = images.unsqueeze(1).float().div_(255)
+    return scaled.sub_(MNIST_MEAN).div_(MNIST_STD), digits.long()
 
 
 def dataset_of(case: Case, model: Model) -> Dataset[Any]:
@@ -100,20 +75,20 @@ def synthetic(case: Case, model: Model) -> Dataset[Any]:
     """What the model makes for itself, from the case's seed."""
     if model.batch is None:
         raise UsageError(f"model {case.model!r} makes no synthetic data; give Model.batch, or another data")
-    return Samples(*make_samples(model.batch, case))
+    return BatchDataset(*make_samples(model.batch, case))
 
 
 def text(case: Case, model: Model) -> Dataset[Any]:
     """The text as bytes or, with a vocabulary, as tokens."""
     if case.vocabulary:
-        return Tokens(_mapped(corpus.token_file(case.data, case.vocabulary), torch.int32), case.seq_len)
-    return Tokens(_mapped(corpus.path_of(case.data), torch.uint8), case.seq_len)
+        return sequences(_mapped(corpus.token_file(case.data, case.vocabulary), torch.int32), case.seq_len)
+    return sequences(_mapped(corpus.path_of(case.data), torch.uint8), case.seq_len)
 
 
 def mnist(case: Case, model: Model) -> Dataset[Any]:
     """The training images of the folder."""
     images, digits = idx.read(source_of(case.data)[1])
-    return Digits(torch.tensor(images), torch.tensor(digits))
+    return BatchDataset(torch.tensor(images), torch.tensor(digits), normalised)
 
 
 def user_dataset(case: Case) -> Dataset[Any]:

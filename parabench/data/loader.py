@@ -38,7 +38,7 @@ class Loading:
         self._loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
             dataset,
             batch_sampler=self._rank_batches,
-            collate_fn=_as_it_is if isinstance(dataset, BatchDataset) else None,
+            collate_fn=(lambda batch: batch) if isinstance(dataset, BatchDataset) else None,
             num_workers=case.workers,
             pin_memory=case.pin_memory,
             persistent_workers=case.workers > 0,
@@ -142,11 +142,6 @@ def _endless(
             if dtype is not None and part.is_floating_point():  # what the first layer multiplies; tokens it looks up
                 part = part.to(dtype)
             yield part.to(device, non_blocking=True), targets.to(device, non_blocking=True)
-
-
-def _as_it_is(batch: Any) -> Any:
-    """A batch that needs no stacking."""
-    return batch
 
 
 def _tie_to_rank(rank: int, worker: int) -> None:

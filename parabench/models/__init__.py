@@ -23,18 +23,20 @@ BLOCKS, TENSOR, SEQUENCE, FIRST = "blocks", "tensor_parallel", "sequence_paralle
 class ModelEntry(Entry):
     """What the planner must know of a model before it is built.
 
-    `brings`: which of BLOCKS, TENSOR, SEQUENCE and FIRST it has; `blocks`: how many parts. `heads` and `widths` must
-    divide by the ranks that share a layer, `features` by those that share the input. `vocabulary` is None where the
-    model takes no tokens; `context` is the longest sequence, None where any length will do. `images`: whether it may
-    take MNIST's. `synthetic`: whether it makes samples itself. `takes_case`: whether a user's factory is given the
-    case, and so may make something of `seq_len`. `outside` names a parameter that is in none of a user's parts, which
-    FSDP does not mind and a pipeline does; such a model does not bring BLOCKS.
+    `brings`: which of BLOCKS, TENSOR, SEQUENCE and FIRST it has; `blocks`: how many parts. `width` is that of a
+    decoder's embedding, None of other models, whose attention is not known. `heads` and `widths` must divide by the
+    ranks that share a layer, `features` by those that share the input. `vocabulary` is None where the model takes no
+    tokens; `context` is the longest sequence, None where any length will do. `images`: whether it may take MNIST's.
+    `synthetic`: whether it makes samples itself. `takes_case`: whether a user's factory is given the case, and so may
+    make something of `seq_len`. `outside` names a parameter that is in none of a user's parts, which FSDP does not mind
+    and a pipeline does; such a model does not bring BLOCKS.
     """
 
     parameters: int | None = None
     brings: frozenset[str] = frozenset()
     blocks: int = 0
     heads: int | None = None
+    width: int | None = None
     widths: tuple[int, ...] = ()
     features: int | None = None
     vocabulary: int | None = None
@@ -55,20 +57,12 @@ class ModelEntry(Entry):
         return self.vocabulary is not None and self.vocabulary >= BYTES_VOCABULARY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GPTEntry(ModelEntry):
-    """A GPT-2 style decoder."""
-
-    layers: int
-    width: int
-
-
-def gpt_entry(layers: int, heads: int, width: int, vocabulary: int, summary: str) -> GPTEntry:
+def gpt_entry(layers: int, heads: int, width: int, vocabulary: int, summary: str) -> ModelEntry:
     """The entry of a decoder of that shape. Trainable parameters: embeddings (the tied head is one of them), blocks,
     final norm; of a block: two norms 4d, qkv 3d^2+3d, projection d^2+d, MLP 8d^2+5d."""
     context = 1024
     block = 12 * width * width + 13 * width
-    return GPTEntry(
+    return ModelEntry(
         target="parabench.models.gpt:gpt",
         summary=summary,
         parameters=(vocabulary + context) * width + layers * block + 2 * width,
@@ -77,7 +71,6 @@ def gpt_entry(layers: int, heads: int, width: int, vocabulary: int, summary: str
         heads=heads,
         vocabulary=vocabulary,
         context=context,
-        layers=layers,
         width=width,
     )
 

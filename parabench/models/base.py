@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils.checkpoint import checkpoint
 
 from parabench.errors import UsageError
-from parabench.models import MODELS, TF32, GPTEntry
+from parabench.models import MODELS, TF32
 from parabench.plan.case import Case
 from parabench.registry import call_factory, find, load, load_factory, users_code
 
@@ -116,9 +116,9 @@ def sizes(model: Model) -> dict[str, int]:
 def attention_of(case: Case) -> dict[str, int]:
     """{"layers", "heads", "head_dim"} of our decoders' attention; empty for other models, whose shape is not known."""
     entry = find(MODELS, "model", case.model)
-    if not isinstance(entry, GPTEntry) or entry.heads is None:
+    if entry is None or entry.heads is None or entry.width is None:
         return {}
-    return {"layers": entry.layers, "heads": entry.heads, "head_dim": entry.width // entry.heads}
+    return {"layers": entry.blocks, "heads": entry.heads, "head_dim": entry.width // entry.heads}
 
 
 def make_samples(batch: MakeBatch, case: Case) -> tuple[Tensor, Tensor]:

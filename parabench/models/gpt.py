@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from parabench.models import GPTEntry
+from parabench.models import ModelEntry
 from parabench.models.base import Model, at_least_float32
 from parabench.plan.case import Case
 
@@ -124,13 +124,14 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(at_least_float32(logits.flatten(0, 1)), targets.flatten())
 
 
-def gpt(entry: GPTEntry, case: Case) -> Model:
+def gpt(entry: ModelEntry, case: Case) -> Model:
     """The reference model of the given shape, initialised from torch's current seed."""
     assert entry.heads is not None
+    assert entry.width is not None
     assert entry.vocabulary is not None
     assert entry.context is not None
     vocabulary = entry.vocabulary
-    module = GPT(entry.layers, entry.heads, entry.width, vocabulary, entry.context)
+    module = GPT(entry.blocks, entry.heads, entry.width, vocabulary, entry.context)
 
     def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Sequences that count up from anywhere in steps of 1 to 4, modulo the vocabulary."""

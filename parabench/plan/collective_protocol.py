@@ -164,7 +164,7 @@ class CollectiveProtocol(Checked):
         calls = max(calls_in(self.measure_s / self.batches, call_s), -(-FEWEST_CALLS // self.batches))
         return in_whole_graphs(calls, self.graph)
 
-    def slots(self, case: CollectiveCase, size: int, in_place: bool) -> list[Slot]:
+    def slots(self, size: int, in_place: bool) -> list[Slot]:
         """The readings of one size and form, in their order; the same on every rank."""
         counts = (WARMUP_BATCHES, self.batches)
         if self.mode == LATENCY:
@@ -177,7 +177,7 @@ class CollectiveProtocol(Checked):
 
     def schedule(self, case: CollectiveCase) -> list[Slot]:
         """Every reading of a launch, in its order: what a rank's n-th mark is of."""
-        return [slot for size, in_place in case.turns() for slot in self.slots(case, size, in_place)]
+        return [slot for size, in_place in case.turns() for slot in self.slots(size, in_place)]
 
     def expected_s(self, case: CollectiveCase, bytes_per_s: float) -> float:
         """How long a launch takes at most, in seconds, where the calls' buffers travel at `bytes_per_s`."""

@@ -63,7 +63,7 @@ def entry_of_model(case: Case) -> ModelEntry:
     Raises UsageError for an unknown name, and where a user's own cannot be built or is not what it must be.
     """
     entry = find(MODELS, "model", case.model)
-    if isinstance(entry, ModelEntry):
+    if entry is not None:
         return entry
     from parabench.models.user import describe  # it needs torch, which our own models do not here
 

@@ -165,7 +165,7 @@ def time_all(spec: LaunchSpec, rank: int, device: torch.device, marks: Marks) ->
     for size, in_place in case.turns():
         here = buffers(case, size, in_place, rank, device)
         found = here.wrong()
-        rows = marks[at : at + len(protocol.slots(case, size, in_place))]
+        rows = marks[at : at + len(protocol.slots(size, in_place))]
         # From call to call a reduction in place goes on with its own result, as in nccl-tests: the values grow, and
         # the time does not depend on them.
         bench.time(here.call, rows)
