@@ -368,9 +368,10 @@ class NoBackend:
         raise AssertionError("nothing is received")
 
 
-def test_two_levels_refuse_nodes_that_do_not_come_out_even() -> None:
-    with pytest.raises(ValueError, match="ranks_per_node is 2; it must divide the group's 3 ranks"):
-        levels(Wire(NoBackend(), range(3), 0), 2)
+@pytest.mark.parametrize("ranks_per_node", [2, 4, None])
+def test_a_group_that_does_not_divide_into_nodes_is_one_node(ranks_per_node: int | None) -> None:
+    at = levels(Wire(NoBackend(), range(3), 1), ranks_per_node)
+    assert (at.inner.size, at.inner.rank, at.outer.size, at.outer.rank) == (3, 1, 1, 0)
 
 
 @given(nodes=st.integers(1, 6), node=st.integers(1, 6))

@@ -38,16 +38,12 @@ class Reduction:
         return Reduction(self.combine)
 
 
-def _sum(into: Tensor, a: Tensor, b: Tensor) -> None:
-    torch.add(a, b, out=into)
-
-
-def _maximum(into: Tensor, a: Tensor, b: Tensor) -> None:
-    torch.maximum(a, b, out=into)
-
-
-def _minimum(into: Tensor, a: Tensor, b: Tensor) -> None:
-    torch.minimum(a, b, out=into)
+_COMBINES: dict[ReduceOp.RedOpType, Callable[[Tensor, Tensor, Tensor], object]] = {
+    ReduceOp.SUM: lambda into, a, b: torch.add(a, b, out=into),
+    ReduceOp.AVG: lambda into, a, b: torch.add(a, b, out=into),
+    ReduceOp.MAX: lambda into, a, b: torch.maximum(a, b, out=into),
+    ReduceOp.MIN: lambda into, a, b: torch.minimum(a, b, out=into),
+}
 
 
 def reduction(op: Any, size: int, dtype: torch.dtype = torch.float32) -> Reduction:
@@ -57,22 +53,17 @@ def reduction(op: Any, size: int, dtype: torch.dtype = torch.float32) -> Reducti
 
 @lru_cache(maxsize=64)
 def _reduction(op: ReduceOp.RedOpType, size: int, dtype: torch.dtype) -> Reduction:
-    known = op in (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.MIN) or (op == ReduceOp.AVG and dtype.is_floating_point)
-    # The eight-bit floating point types cannot be added.
-    if not known or (dtype.is_floating_point and dtype.itemsize == 1):
+    eight_bit_float = dtype.is_floating_point and dtype.itemsize == 1  # cannot be added
+    if op not in _COMBINES or eight_bit_float or (op == ReduceOp.AVG and not dtype.is_floating_point):
         raise ValueError(
             f"reduction {op.name} of {dtype} has no algorithm here; use SUM, MAX or MIN, with floating point numbers "
             "AVG, or algorithm native"
         )
-    if op == ReduceOp.MAX:
-        return Reduction(_maximum)
-    if op == ReduceOp.MIN:
-        return Reduction(_minimum)
-    if op == ReduceOp.SUM:
-        return Reduction(_sum)
+    if op != ReduceOp.AVG:
+        return Reduction(_COMBINES[op])
     # A float16 sum overflows long before its average does.
     carrier = torch.float32 if dtype is torch.float16 else None
-    return Reduction(_sum, lambda total: total.div_(size), carrier)
+    return Reduction(_COMBINES[op], lambda total: total.div_(size), carrier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,36 @@ class Observer(Protocol):
         """Make a call that the backend does, and return its work, watched; with `waits` its caller waits for it."""
 
 
-class FutureWork(Work):
+class WatchedWork(Work):
+    """A Work whose waiting an instrument may watch."""
+
+    watch: Watch | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the job; raises RuntimeError when it failed."""
+        if self.watch is None:
+            return self._wait(timeout)
+        with self.watch.waiting():
+            return self._wait(timeout)
+
+    def _wait(self, timeout: timedelta | None) -> bool:
+        raise NotImplementedError
+
+    def get_future(self) -> Future[Any]:
+        """What DDP chains its own work to."""
+        if self.watch is not None:
+            self.watch.futured()
+        return self._future()
+
+    def _future(self) -> Future[Any]:
+        raise NotImplementedError
+
+    def is_success(self) -> bool:
+        """Whether it is over, and all was well."""
+        return self.is_completed() and self.exception() is None
+
+
+class FutureWork(WatchedWork):
     """A Work that ends when `finish` is called. c10d's own wrapper of a future is not enough: its `wait` returns as if
     all were well when the job failed, and training would go on with half a reduction."""
 
@@ -66,21 +95,14 @@ class FutureWork(Work):
         # callback raises is an error to both.
         self._outcome = self._end.then(value_or_raise)
         self._help = help
-        self.watch: Watch | None = None
 
     def finish(self, outcome: list[Tensor] | Exception) -> None:
         """The job is over: with the tensors that it finished, or with what it raised."""
         self._end.set_result(outcome)
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
+    def _wait(self, timeout: timedelta | None) -> bool:
         """Return when the job is done; raises RuntimeError when it failed, or is not over after `timeout`. Without one
         the wire keeps the group's."""
-        if self.watch is None:
-            return self._wait(timeout)
-        with self.watch.waiting():
-            return self._wait(timeout)
-
-    def _wait(self, timeout: timedelta | None) -> bool:
         if timeout:
             over = threading.Event()
             self._end.add_done_callback(lambda _: over.set())
@@ -101,17 +123,11 @@ class FutureWork(Work):
         value = self._end.value() if self._end.done() else None
         return value if isinstance(value, Exception) else None
 
-    def is_success(self) -> bool:
-        return self._end.done() and self.exception() is None
-
     def result(self) -> list[Tensor]:
         value: list[Tensor] = self._outcome.value()
         return value
 
-    def get_future(self) -> Future[Any]:
-        """What DDP chains its own work to."""
-        if self.watch is not None:
-            self.watch.futured()
+    def _future(self) -> Future[Any]:
         return self._outcome
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import Work
 from torch.futures import Future
 
-from parabench.collectives.async_queue import JobOrder, Watch, value_or_raise
+from parabench.collectives.async_queue import JobOrder, WatchedWork, value_or_raise
 from parabench.machine import accelerator
 
 
@@ -25,7 +24,7 @@ class Held:
     job: Callable[[], None] | None
 
 
-class StreamWork(Work):
+class StreamWork(WatchedWork):
     """The work of a job whose kernels are all enqueued on `stream`, up to the event `held.over`: as with NCCL's own, to
     wait for it is to let the current stream wait. That the job failed on the host is known at once."""
 
@@ -34,18 +33,11 @@ class StreamWork(Work):
     ) -> None:
         super().__init__()
         self._stream, self._held, self._tensors, self._failure = stream, held, tensors, failure
-        self._future: Future[Any] | None = None
-        self.watch: Watch | None = None
+        self._made: Future[Any] | None = None
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
+    def _wait(self, timeout: timedelta | None) -> bool:
         """Let the current stream wait; raises RuntimeError when the job failed. The host does not wait, so there is no
         timeout but the backend's own."""
-        if self.watch is None:
-            return self._wait()
-        with self.watch.waiting():
-            return self._wait()
-
-    def _wait(self) -> bool:
         if self._failure is not None:
             raise self._failure
         accelerator.api().current_stream(self._stream.device).wait_event(self._held.over)
@@ -60,10 +52,6 @@ class StreamWork(Work):
         """Whether the device has done it, or it failed."""
         return self._failure is not None or bool(self._held.over.query())
 
-    def is_success(self) -> bool:
-        """Whether the device has done it, and all was well."""
-        return self._failure is None and self.is_completed()
-
     def exception(self) -> Exception | None:
         """What the job raised; None when all was well."""
         return self._failure
@@ -71,21 +59,19 @@ class StreamWork(Work):
     def result(self) -> list[Tensor]:
         return self._tensors
 
-    def get_future(self) -> Future[Any]:
-        """What DDP chains its own work to. Made only when it is asked for: each takes a walk through its tensors."""
-        if self.watch is not None:
-            self.watch.futured()
-        if self._future is None:
+    def _future(self) -> Future[Any]:
+        """Made only when it is asked for: each takes a walk through its tensors."""
+        if self._made is None:
             end: Future[Any] = Future(devices=[self._stream.device])
             if self._failure is None:
                 # It notes how far this stream is: at the job's end, or somewhat later.
                 with accelerator.api().stream(self._stream):
                     end.set_result(self._tensors)
-                self._future = end
+                self._made = end
             else:
                 end.set_result(self._failure)
-                self._future = end.then(value_or_raise)
-        return self._future
+                self._made = end.then(value_or_raise)
+        return self._made
 
 
 class StreamQueue:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -28,25 +29,20 @@ class Levels:
     outer: Wire
 
 
-def levels(wire: Wire, ranks_per_node: int) -> Levels:
-    """Consecutive ranks form a node. Raises ValueError when they don't come out even."""
-    if wire.size % ranks_per_node:
-        raise ValueError(f"ranks_per_node is {ranks_per_node}; it must divide the group's {wire.size} ranks")
-    node, place = divmod(wire.rank, ranks_per_node)
-    first = node * ranks_per_node
+def levels(wire: Wire, ranks_per_node: int | None) -> Levels:
+    """So many consecutive ranks form a node. A group that does not divide into nodes is one: a sub-group of a 2-D mesh
+    may be smaller than a node."""
+    inside = ranks_per_node if ranks_per_node and wire.size % ranks_per_node == 0 else wire.size
+    node, place = divmod(wire.rank, inside)
     return Levels(
-        inner=wire.among(range(first, first + ranks_per_node)),
-        outer=wire.among(range(place, wire.size, ranks_per_node)),
+        inner=wire.among(range(node * inside, (node + 1) * inside)),
+        outer=wire.among(range(place, wire.size, inside)),
     )
 
 
 def two_level(ranks_per_node: int | None, inner: Algorithm = RING, outer: Algorithm = RING) -> Algorithm:
-    """The algorithm for nodes of `ranks_per_node` ranks; a group that does not divide into them is one node."""
-
-    def of(wire: Wire) -> Levels:
-        # A sub-group of a 2-D mesh may be smaller than a node.
-        known = ranks_per_node is not None and wire.size % ranks_per_node == 0
-        return levels(wire, ranks_per_node if known and ranks_per_node else wire.size)
+    """The algorithm for nodes of `ranks_per_node` ranks, one of `inner` inside and one of `outer` across them."""
+    of = partial(levels, ranks_per_node=ranks_per_node)
 
     def all_reduce(wire: Wire, flat: Tensor, reduction: Reduction) -> None:
         at = of(wire)

@@ -89,8 +89,8 @@ class Wire:
         """Start receiving into a flat, contiguous tensor.
 
         Post it before the first send to that peer: a message waits for the news of its receive, and that waits behind
-        what is being sent. It may be posted into
-        memory that is still being sent from, if what arrives is made from what was sent.
+        what is being sent. It may be posted into memory that is still being sent from, if what arrives is made from
+        what was sent.
         """
         if not tensor.numel():
             return _NOTHING

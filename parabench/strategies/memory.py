@@ -49,52 +49,18 @@ class Formula:
     exact: bool = True
 
 
-def _replica(shape: Shape) -> State:
-    return State(shape.whole, shape.whole, 2 * shape.whole)
-
-
-def _zero1(shape: Shape) -> State:
-    return State(shape.whole, shape.whole, 2 * shape.whole / shape.ranks)
-
-
-def _zero2(shape: Shape) -> State:
-    return _sharded(shape.whole, shape.whole, shape.ranks)
-
-
-def _fsdp(shape: Shape) -> State:
-    return _sharded(shape.whole, shape.root, shape.ranks)
-
-
-def _hsdp(shape: Shape) -> State:
-    return _sharded(shape.whole, shape.root, shape.node)
-
-
-def _tensor(shape: Shape) -> State:
-    own = _own_layers(shape)
+def _adamw(own: float) -> State:
+    """Of parameters that a rank trains by itself."""
     return State(own, own, 2 * own)
-
-
-def _tensor_fsdp(shape: Shape) -> State:
-    return _sharded(_own_layers(shape), shape.root, shape.ranks // shape.sharing)
-
-
-def _serving_async(shape: Shape) -> State:
-    """The newest parameters are beside those that rank 0 computes with, as a worker too."""
-    return State(2 * shape.whole, shape.whole, 2 * shape.whole)
-
-
-def _even(shape: Shape) -> State:
-    own = shape.whole / shape.ranks
-    return State(own, own, 2 * own)
-
-
-def _own_layers(shape: Shape) -> float:
-    return shape.whole - shape.tensor + shape.tensor / shape.sharing
 
 
 def _sharded(whole: float, gathered: float, ranks: int) -> State:
     """Shards of everything, and what is `gathered` at the end of forward beside its shard."""
     return State(whole / ranks + gathered, whole / ranks, 2 * whole / ranks)
+
+
+def _own_layers(shape: Shape) -> float:
+    return shape.whole - shape.tensor + shape.tensor / shape.sharing
 
 
 _ZERO = "Rajbhandari et al. 2020"
@@ -103,14 +69,23 @@ _MEGATRON = "Shoeybi et al., Megatron-LM, 2019"
 _SERVER = "Li et al., Scaling distributed machine learning with the parameter server, 2014"
 _STAGES = "Huang et al., GPipe, 2019"
 
-WHOLE = Formula(_replica, "4K", _ZERO)
-SERVING = Formula(_replica, "rank 0: 4K, others 2K", _SERVER)
-STAGE = Formula(_even, "4K/n, if stages are equal", _STAGES, exact=False)
-ZERO1 = Formula(_zero1, "2K + 2K/n", _ZERO)
-ZERO2 = Formula(_zero2, "K + 4K/n", f"{_ZERO}; the gathered K beside its shard as FSDP2 keeps it")
-FSDP = Formula(_fsdp, "E + 4K/n", f"{_ZERO}; {_FSDP2}")
-HSDP = Formula(_hsdp, "E + 4K/m", f"{_ZERO}; {_FSDP2}")
-TENSOR = Formula(_tensor, "4(K-S) + 4S/n", _MEGATRON)
-TENSOR_GROUPS = Formula(_tensor, "4(K-S) + 4S/t", _MEGATRON)
-TENSOR_FSDP = Formula(_tensor_fsdp, "E + 4(K-S+S/t)t/n", f"{_MEGATRON}; {_ZERO}; {_FSDP2}")
-SERVING_ASYNC = Formula(_serving_async, "rank 0: 5K, others 2K", _SERVER)
+WHOLE = Formula(lambda s: _adamw(s.whole), "4K", _ZERO)
+SERVING = Formula(lambda s: _adamw(s.whole), "rank 0: 4K, others 2K", _SERVER)
+STAGE = Formula(lambda s: _adamw(s.whole / s.ranks), "4K/n, if stages are equal", _STAGES, exact=False)
+ZERO1 = Formula(lambda s: State(s.whole, s.whole, 2 * s.whole / s.ranks), "2K + 2K/n", _ZERO)
+ZERO2 = Formula(
+    lambda s: _sharded(s.whole, s.whole, s.ranks),
+    "K + 4K/n",
+    f"{_ZERO}; the gathered K beside its shard as FSDP2 keeps it",
+)
+FSDP = Formula(lambda s: _sharded(s.whole, s.root, s.ranks), "E + 4K/n", f"{_ZERO}; {_FSDP2}")
+HSDP = Formula(lambda s: _sharded(s.whole, s.root, s.node), "E + 4K/m", f"{_ZERO}; {_FSDP2}")
+TENSOR = Formula(lambda s: _adamw(_own_layers(s)), "4(K-S) + 4S/n", _MEGATRON)
+TENSOR_GROUPS = Formula(lambda s: _adamw(_own_layers(s)), "4(K-S) + 4S/t", _MEGATRON)
+TENSOR_FSDP = Formula(
+    lambda s: _sharded(_own_layers(s), s.root, s.ranks // s.sharing),
+    "E + 4(K-S+S/t)t/n",
+    f"{_MEGATRON}; {_ZERO}; {_FSDP2}",
+)
+# The newest parameters are beside those that rank 0 computes with, as a worker too.
+SERVING_ASYNC = Formula(lambda s: State(2 * s.whole, s.whole, 2 * s.whole), "rank 0: 5K, others 2K", _SERVER)
