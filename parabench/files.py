@@ -15,8 +15,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
 
@@ -98,15 +99,20 @@ def _remove_unfinished(whole: Path) -> None:
     """Remove what was to become `whole` and is written by nobody any more."""
     named = re.compile(re.escape(f".{whole.name}.") + r"[a-z0-9_]{8}\.part")
     for name in filter(named.fullmatch, os.listdir(whole.parent)):
-        part = whole.parent / name
-        with contextlib.suppress(OSError):  # it is another user's, it has just gone, or it is being written
-            handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                if os.fstat(handle).st_uid == os.geteuid():
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    part.unlink()
-            finally:
-                os.close(handle)
+        _remove_unheld(whole.parent / name, Path.unlink)
+
+
+def _remove_unheld(path: Path, remove: Callable[[Path], None], flags: int = 0) -> None:
+    """Remove what a process of this user left that holds it no more. Whatever cannot be asked, has just gone, or is
+    held, is left alone; `flags` are those of `open`."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | flags)
+        try:
+            if os.fstat(handle).st_uid == os.geteuid():
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove(path)
+        finally:
+            os.close(handle)
 
 
 def _is_database(path: Path) -> bool:
@@ -163,11 +169,7 @@ def remove_abandoned() -> None:
     """Remove the folders that processes of this user left which are gone."""
     for where in dict.fromkeys([shared_memory_folder(), tempfile.gettempdir()]):
         for folder in Path(where).glob(f"{PREFIX}*") if where else ():
-            # Whoever cannot be asked, or vanishes at this moment, is left alone.
-            with contextlib.suppress(OSError), _opened(folder) as handle:
-                if os.fstat(handle).st_uid == os.geteuid():
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
+            _remove_unheld(folder, partial(shutil.rmtree, ignore_errors=True), os.O_DIRECTORY)
 
 
 def _hold(where: str) -> tuple[Path, int]:
@@ -199,14 +201,4 @@ def _release(pid: int, where: str) -> None:
     folder, handle = _held.pop((pid, where), (None, -1))
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(handle)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    """A descriptor of a folder, not of what a link points to."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        yield handle
-    finally:
         os.close(handle)

@@ -22,7 +22,7 @@ from parabench.errors import UsageError
 from parabench.machine.machine import Gpu, Machine
 from parabench.plan.collective_case import OPS
 from parabench.session import session as sessions
-from parabench.session.request import CollectivesRequest, plan_calls
+from parabench.session.request import CollectivesRequest
 from parabench.session.session import run_session
 from parabench.signals import signals_restored
 from parabench.store.record import Failure, Status
@@ -45,7 +45,7 @@ def request(folder, **more):
 
 
 def planned(asked, machine):
-    return plan_calls(asked, machine).plan
+    return asked.plan(machine).plan
 
 
 def run(asked, launch):

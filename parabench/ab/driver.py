@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from rich.console import Console
 
-from parabench.ab.pairing import check_turns, key, pairs, shared
+from parabench.ab.pairing import check_turns, pairs, shared
 from parabench.ab.remote import VariantProcess, end, running
 from parabench.ab.variant import Variant, read_variant
 from parabench.errors import UsageError
@@ -158,10 +158,8 @@ class Turns:
         asked["suite"] = os.path.abspath(str(run.suite)) if mine else run.suite
         for side in sides:
             side.say("plan", **asked)
-        both = shared([side.hear() for side in sides], self.log)
-        check_turns(
-            [side.ask("share", cases=own.cases, aside=own.aside) for side, own in zip(sides, both, strict=True)]
-        )
+        both, apart = shared([side.hear() for side in sides], self.log)
+        check_turns([side.ask("share", cases=both, aside=aside) for side, aside in zip(sides, apart, strict=True)])
 
     def _begin(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
         """Both sessions, new."""
@@ -204,8 +202,8 @@ class Turns:
         check_turns(opened)
         done = [{(case, block) for case, block in each["done"]} for each in opened]
         turns = [(case, block) for case, block in opened[0]["turns"]]
-        left = [pair for pair in pairs(turns, opened[0]["seed"]) if any(key(pair) not in each for each in done)]
-        launches = sum(key(pair) not in each for pair in left for each in done)
+        left = [pair for pair in pairs(turns, opened[0]["seed"]) if any(pair.key not in each for each in done)]
+        launches = sum(pair.key not in each for pair in left for each in done)
         if any(done):
             self.log(f"resuming: {2 * len(turns) - launches} of {2 * len(turns)} launches are done")
         if launches < 2 * len(left):
@@ -228,7 +226,7 @@ class Turns:
                 for side in sides:
                     side.ask("prepare", case=pair.case)
                 for number in pair.order:
-                    if key(pair) not in done[number]:
+                    if pair.key not in done[number]:
                         sides[number].ask("take", case=pair.case, block=pair.block)
 
 

@@ -17,16 +17,9 @@ OPTIONS = {name: each.field.option for name, each in option_fields(Protocol).ite
 OPTIONS |= {"seed": "--seed"}
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What one side is to do: `cases` as on the other side, in the same order; without those `aside`, with reasons."""
-
-    cases: list[str]
-    aside: dict[str, str]
-
-
-def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> list[Shared]:
-    """Of what the sides a and b answered to `plan`, what both can do; what is set aside is said.
+def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple[list[str], list[dict[str, str]]]:
+    """Of what the sides a and b answered to `plan`, the cases that both can do, in one order; and for each side those
+    that are set aside, {case id: why}, which is said.
 
     Raises UsageError when they would launch otherwise, because that would be judged as the change's doing, and when
     there is no case that both can run.
@@ -47,7 +40,7 @@ def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> list[
     for own, aside, name in zip(plans, apart, "ab", strict=True):
         for case, reason in aside.items():
             log(f"skipped {own['cases'][case]} in {name}: {reason}")
-    return [Shared(both, aside) for aside in apart]
+    return both, apart
 
 
 def check_alike(plans: Sequence[dict[str, Any]]) -> None:
@@ -87,6 +80,11 @@ class Pair:
     block: int
     order: tuple[int, int]
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """By which a launch of the pair is found."""
+        return self.case, self.block
+
 
 def pairs(turns: Sequence[tuple[str, int]], seed: int) -> Iterator[Pair]:
     """A pair for every turn. Who is first is random in a case's first block, and then alternates: what the first
@@ -96,8 +94,3 @@ def pairs(turns: Sequence[tuple[str, int]], seed: int) -> Iterator[Pair]:
     for case, block in turns:
         first[case] = 1 - first[case] if case in first else draw.randrange(2)
         yield Pair(case, block, (first[case], 1 - first[case]))
-
-
-def key(pair: Pair) -> tuple[str, int]:
-    """By which a launch of the pair is found."""
-    return pair.case, pair.block

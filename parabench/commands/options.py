@@ -77,34 +77,32 @@ between_sessions = click.option(
     show_default=True,
     help="What sessions differ by themselves (standard deviation), where base's store has fewer than 4 to tell it.",
 )
-# torchrun's own flags, and the variables that it reads them from; then two of ours.
+
+
+def torchruns(flag: str, **more: Any) -> Callable[[F], F]:
+    """A flag of torchrun, and the variable that it reads it from."""
+    return click.option(f"--{flag}", envvar=f"PET_{flag.replace('-', '_').upper()}", **more)
+
+
+# torchrun's own flags; then two of ours.
 cluster = (
-    click.option(
-        "--nnodes", envvar="PET_NNODES", metavar="N", help="Nodes; the same command runs on each. As torchrun's."
-    ),
-    click.option(
-        "--nproc-per-node",
-        envvar="PET_NPROC_PER_NODE",
+    torchruns("nnodes", metavar="N", help="Nodes; the same command runs on each. As torchrun's."),
+    torchruns(
+        "nproc-per-node",
         metavar="P",
         help="Ranks of a node: a number, auto, gpu or cpu. [default: every device; 1 without]",
     ),
-    click.option(
-        "--rdzv-endpoint",
-        envvar="PET_RDZV_ENDPOINT",
-        metavar="HOST:PORT",
-        help="Node 0's address, and a free port there.",
-    ),
-    click.option("--rdzv-id", envvar="PET_RDZV_ID", metavar="ID", help="What this session is called among its nodes."),
-    click.option(
-        "--node-rank",
-        envvar="PET_NODE_RANK",
+    torchruns("rdzv-endpoint", metavar="HOST:PORT", help="Node 0's address, and a free port there."),
+    torchruns("rdzv-id", metavar="ID", help="What this session is called among its nodes."),
+    torchruns(
+        "node-rank",
         type=int,
         metavar="R",
         help="This node's number. [default: 0 where the endpoint is; the others as they come]",
     ),
-    click.option("--master-addr", envvar="PET_MASTER_ADDR", metavar="HOST", help="As --rdzv-endpoint HOST:..."),
-    click.option("--master-port", envvar="PET_MASTER_PORT", type=click.IntRange(1, 65535), help="As ...:PORT."),
-    click.option("--local-addr", envvar="PET_LOCAL_ADDR", metavar="ADDRESS", help="Of this node, for the others."),
+    torchruns("master-addr", metavar="HOST", help="As --rdzv-endpoint HOST:..."),
+    torchruns("master-port", type=click.IntRange(1, 65535), help="As ...:PORT."),
+    torchruns("local-addr", metavar="ADDRESS", help="Of this node, for the others."),
     click.option("--rdzv-timeout", type=float, metavar="SECONDS", help="How long to wait for a node. [default: 600]"),
     click.option("--interface", metavar="NAME", help="Keep to this network interface."),
 )

@@ -32,7 +32,6 @@ from parabench.session.progress import logger, skipped_lines
 from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, resume
 from parabench.session.runner import RUNNERS, SURE_BYTES_PER_S, SURE_FLOPS, training_operations
-from parabench.session.session import planned_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
@@ -58,7 +57,7 @@ def dry_run(request: Request, console: Console) -> int:
     log = logger(console, request.prefix)
     stopping = request.stopping()
     machine, notes = planned_for(request.cluster, os.environ, this_machine(), wants_cuda(request))
-    planned = planned_of(request, machine)
+    planned = request.plan(machine)
     plan = planned.plan if planned else None
     if plan is None or request.resume:
         with Store.open_to_read(check_resumable(request.out)) as stored:

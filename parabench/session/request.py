@@ -13,14 +13,13 @@ from parabench.cluster.topology import ONE_MACHINE, LauncherFlags
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
-from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
 from parabench.plan.collectives import collective_protocol, plan_collectives
 from parabench.plan.fields import option_fields
 from parabench.plan.plan import C, P, Plan, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, Protocol
 from parabench.plan.resolve import resolve_device
-from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, parse_axis
+from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, parse_axis
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import Finding, check_label
 
@@ -59,6 +58,7 @@ class Request:
     label: str | None = None
     resume: bool = False
     links: bool = False
+    json_file: Path | None = None
     cluster: LauncherFlags = ONE_MACHINE
 
     def __post_init__(self) -> None:
@@ -94,6 +94,10 @@ class Request:
         """What adds blocks to the planned ones. Raises UsageError."""
         return None
 
+    def plan(self, machine: Machine) -> Planned[Any, Any] | None:
+        """What is planned on `machine`; None where the stored plan is followed, whatever that is. Raises UsageError."""
+        raise NotImplementedError
+
 
 def _typed(name: str, value: Any) -> Iterator[str]:
     for each in value if isinstance(value, tuple) else (value,):
@@ -121,6 +125,12 @@ class TrainingRequest(Request):
     def stopping(self) -> AdaptiveStopping | None:
         return AdaptiveStopping.asked(self.until_decided, self.budget)
 
+    def plan(self, machine: Machine) -> Planned[Any, Any] | None:
+        if self.suite is not None:
+            return plan_training(self, load_suite(self.suite), machine)
+        self.check_bare_resume()
+        return None
+
     def check_bare_resume(self) -> None:
         """Without a suite only a stored plan can be followed: raise UsageError when there is none, or more is asked."""
         if not self.resume:
@@ -139,7 +149,13 @@ class CollectivesRequest(Request):
     planned = (CollectiveSweep, CollectiveProtocol)
     prefix = "# "  # what reads nccl-tests' output passes over such lines
 
-    json_file: Path | None = None
+    def plan(self, machine: Machine) -> Planned[Any, Any] | None:
+        if self.resume and not self.given():
+            return None
+        sweep = CollectiveSweep(**self.fields_of(CollectiveSweep))
+        protocol = collective_protocol(**self.fields_of(CollectiveProtocol))
+        plan = plan_collectives(sweep, protocol, machine, self.seed or 0)
+        return Planned(plan=plan, suite=self.kind, question=QUESTION)
 
 
 def plan_training(request: TrainingRequest, suite: Suite, machine: Machine) -> Planned[Any, Protocol]:
@@ -173,14 +189,6 @@ def plan_training(request: TrainingRequest, suite: Suite, machine: Machine) -> P
         file=suite.path,
         findings=(finding,) if protocol.memory_snapshot and not on_cuda else (),
     )
-
-
-def plan_calls(request: CollectivesRequest, machine: Machine) -> Planned[CollectiveCase, CollectiveProtocol]:
-    """The plan that the request makes of collective operations. Raises UsageError."""
-    sweep = CollectiveSweep(**request.fields_of(CollectiveSweep))
-    protocol = collective_protocol(**request.fields_of(CollectiveProtocol))
-    plan = plan_collectives(sweep, protocol, machine, request.seed or 0)
-    return Planned(plan=plan, suite=request.kind, question=QUESTION)
 
 
 def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:

@@ -20,10 +20,9 @@ from parabench.errors import NodeGone, UsageError
 from parabench.files import is_special, write_whole
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.plan import Plan
-from parabench.plan.suite import load_suite
 from parabench.session.links import measure_links
 from parabench.session.progress import logger, make_progress, outcome, skipped_lines
-from parabench.session.request import CollectivesRequest, Planned, Request, TrainingRequest, plan_calls, plan_training
+from parabench.session.request import Planned, Request
 from parabench.session.resume import (
     REPORT_NAME,
     SessionState,
@@ -56,7 +55,7 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
     topology = topology_of(request.cluster, os.environ, machine)
     if topology is not None:
         machine = replace(machine, nodes=topology.nodes, ranks_per_node=topology.ranks_per_node)
-    planned = planned_of(request, machine)
+    planned = request.plan(machine)
     nodes = join_cluster(topology, request.words(), planned.file if planned else None, machine, request.out, log)
     if isinstance(nodes, int):
         return nodes
@@ -190,24 +189,12 @@ def runner_of(
     )
 
 
-def planned_of(request: Request, machine: Machine) -> Planned[Any, Any] | None:
-    """What the request plans on `machine`; None where it follows the stored plan, whatever that is. Raises
-    UsageError."""
-    if isinstance(request, TrainingRequest):
-        if request.suite is not None:
-            return plan_training(request, load_suite(request.suite), machine)
-        request.check_bare_resume()
-    elif isinstance(request, CollectivesRequest) and (request.given() or not request.resume):
-        return plan_calls(request, machine)
-    return None
-
-
 def conclude(request: Request, session_id: int, console: Console) -> None:
     """Write the report; say what was found, and where all is."""
     from parabench.report.build import write_report
 
     results, log = load(request.out / STORE_NAME), logger(console, request.prefix)
-    if isinstance(request, CollectivesRequest):
+    if request.kind == "collectives":
         answers = _tables(results, session_id, console)
     else:
         from parabench.analysis.text.progress import verdict
@@ -216,7 +203,7 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     report = write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
     for line in (*answers, f"store:  {results.path}", f"report: {report}"):
         log(line)
-    if isinstance(request, CollectivesRequest) and request.json_file is not None:
+    if request.json_file is not None:
         _write_json(request.json_file, results, session_id)
         log(f"json:   {request.json_file}")
 
@@ -244,7 +231,7 @@ def _write_json(path: Path, results: Results, session_id: int) -> None:
 def check_outputs(request: Request) -> None:
     """Raise UsageError when a file that is asked for could not be written at the end of a long run, or is one of the
     run's own."""
-    path = request.json_file if isinstance(request, CollectivesRequest) else None
+    path = request.json_file
     if path is None:
         return
     if path.is_dir():
