@@ -34,6 +34,12 @@ CASES = sweep(
 '''
 
 
+@pytest.fixture(autouse=True)
+def nobodys_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pytest that a test runs is no worker of the one that runs it: pytest-benchmark leaves numbers to those."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+
 class Lab:
     """A folder with suites, and a launcher: a step of an algorithm takes `step_s`, in every launch a bit else."""
 
