@@ -46,6 +46,13 @@ def is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
+def leave(path: Path, text: str) -> None:
+    """Leave a file in a launch's folder for another process, which finds it whole, or not there."""
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)
+
+
 def write_whole(path: Path, text: str, what: str, remedy: str) -> None:
     """Write `text`, which is a `what`, to `path`, whose folder is made where it is missing.
 

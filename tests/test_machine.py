@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
+import fake_nvml
 import fake_results as fake
 import pynvml
 import pytest
+from fake_nvml import GIB, Device, FakeNvml
 
 from parabench.analysis.compare.sides import read_side
 from parabench.analysis.environment.diff import differences
@@ -19,39 +20,21 @@ from parabench.machine import machine
 from parabench.plan.case import Case
 from parabench.plan.validate import exceeds_machine
 
-GIB = 2**30
-
 
 @pytest.fixture
 def two_devices(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0+cu130")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    lost = SimpleNamespace(memory=False)
-
-    def memory(handle):
-        if handle == 1 and lost.memory:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-        return SimpleNamespace(total=80 * GIB, used=(handle + 1) * GIB)
-
-    for name, function in {
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: 2,
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
-        "nvmlDeviceGetName": lambda handle: f"device {handle}",
-        "nvmlDeviceGetMemoryInfo": memory,
-        "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId=f"00000000:{handle + 26:02X}:00.0"),
-    }.items():
-        monkeypatch.setattr(pynvml, name, function)
-    return lost
+    devices = [Device(f"device {at}", f"GPU-{at}", f"00000000:{at + 26:02X}:00.0") for at in range(2)]
+    FakeNvml(*devices).install(monkeypatch)
+    return devices
 
 
 def test_devices_are_what_nvml_shows(two_devices):
     here = machine.this_machine()
     assert here.gpus == (
-        machine.Gpu("device 0", 80 * GIB, 0, "00000000:1A:00.0"),
-        machine.Gpu("device 1", 80 * GIB, 1, "00000000:1B:00.0"),
+        machine.Gpu("device 0", 140 * GIB, 0, "00000000:1A:00.0"),
+        machine.Gpu("device 1", 140 * GIB, 1, "00000000:1B:00.0"),
     )
     assert (here.ranks("cuda"), here.gpus_reason) == (2, None)
 
@@ -68,17 +51,13 @@ def test_cuda_visible_devices_is_obeyed(two_devices, monkeypatch, visible, names
 
 
 def test_a_lost_device_has_unknown_memory_and_the_others_are_still_told(two_devices):
-    two_devices.memory = True
-    assert [gpu.memory_bytes for gpu in machine.this_machine().gpus] == [80 * GIB, None]
+    two_devices[1].faults["MemoryInfo"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    assert [gpu.memory_bytes for gpu in machine.this_machine().gpus] == [140 * GIB, None]
 
 
 def test_without_nvml_there_is_a_reason(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0+cu130")
-
-    def missing():
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", missing)
+    fake_nvml.absent(monkeypatch)
     here = machine.this_machine()
     assert here.gpus == ()
     assert "NVML is not available" in str(here.gpus_reason)
@@ -101,10 +80,7 @@ def test_the_environment_is_json_and_holds_no_secret(monkeypatch, tmp_path):
 
 
 def test_devices_that_nvml_forgot_keep_what_was_seen_of_them(monkeypatch):
-    def missing():
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", missing)
+    fake_nvml.absent(monkeypatch)
     here = machine.Machine(cores=4, gpus=(machine.Gpu("NVIDIA H200", 150 * 10**9),))
     seen = machine.environment(here)
     assert seen["gpus"] == [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "index": 0}]

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from parabench.files import leave
 from parabench.machine import accelerator
 from parabench.probes.step_clock import StepClock
 from parabench.signals import HANG_REQUEST
@@ -71,10 +72,7 @@ def answer(folder: Path, rank: int) -> None:
             told["enqueued"] = clock.enqueued
     with contextlib.suppress(RuntimeError, ValueError, AttributeError, KeyError):  # another torch may write otherwise
         told["groups"] = flight()
-    path = folder / f"standing{rank}.json"
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(told))
-    part.replace(path)
+    leave(folder / f"standing{rank}.json", json.dumps(told))
 
 
 def read_answer(folder: Path, rank: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import torch
 from torch._C._distributed_c10d import FileStore
 
 from parabench.collectives import join as membership
+from parabench.files import leave
 from parabench.launch import hang
 from parabench.launch.results import RankError, RankReport
 from parabench.launch.spec import LaunchSpec
@@ -46,7 +47,7 @@ def main(workload: Workload, spec: LaunchSpec, env: RankEnv) -> None:
         failed = True
         hang.settle()
         text = json.dumps(RankReport(rank=rank, error=error_of(error)).to_dict())
-    _write(report_path(env.folder, rank), text)
+    leave(report_path(env.folder, rank), text)
     if failed:
         # When a rank dies, its peers fail a moment later: let the driver see the first cause first.
         time.sleep(0.25)
@@ -174,9 +175,3 @@ def is_out_of_memory(error: BaseException) -> bool:
             return True
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
     return False
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    part.replace(path)

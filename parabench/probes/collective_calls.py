@@ -60,14 +60,17 @@ class Call:
     taken: bool = False
     measured_s: float | None = None
 
+    def now(self) -> Moment:
+        """A moment of what carries the call: of the current stream, or of the host."""
+        return record_event() if self.on_stream else perf_counter()
+
     def timed(self, job: Callable[[], None]) -> Callable[[], None]:
         """`job`, which notes when it begins and ends."""
-        now: Callable[[], Moment] = record_event if self.on_stream else perf_counter
 
         def run() -> None:
-            self.begin = now()
+            self.begin = self.now()
             job()
-            self.end = now()
+            self.end = self.now()
 
         return run
 
@@ -281,7 +284,7 @@ class WatchedWork(Work):
         if self._call.end is not None:
             return
         for call in self._calls:
-            call.end = record_event() if call.on_stream else perf_counter()
+            call.end = call.now()
 
 
 def is_nccl(group: Any, device: torch.device) -> bool:

@@ -16,6 +16,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from parabench.files import leave
 from parabench.store.record import DeviceSample, HostSample
 
 if TYPE_CHECKING:
@@ -160,10 +161,8 @@ class Sampler:
 
 
 def leave_pid(folder: Path, rank: int) -> None:
-    """Say that this process is `rank`: what a watcher finds is whole, or not there."""
-    part = folder / f"pid{rank}.part"
-    part.write_text(str(os.getpid()))
-    part.replace(folder / f"pid{rank}")
+    """Say that this process is `rank`, as RankPids looks for it."""
+    leave(folder / f"pid{rank}", str(os.getpid()))
 
 
 class RankPids:
