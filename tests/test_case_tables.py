@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from parabench.report.data.case_tables import MOST_CASES, MOST_ROWS, case_table
 from parabench.report.data.columns import rounded
+from parabench.report.spec import MOST_CASES, MOST_ROWS, case_table
 
 
 def table(cases, rows_each=1):

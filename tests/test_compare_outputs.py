@@ -24,11 +24,11 @@ from parabench.analysis.compare.sides import side_of
 from parabench.analysis.text import format as words
 from parabench.analysis.text.compare import ids
 from parabench.cli import main
-from parabench.report.figures.compare import MOST_DOTS
 from parabench.report.output import junit as compare_junit
 from parabench.report.output import markdown_gate
 from parabench.report.output.markdown import LIMIT, Rows, code, fitted, text
 from parabench.report.views import gate as compare_report
+from parabench.report.views.gate import MOST_DOTS
 from parabench.session.progress import PatientConsole
 from parabench.store.record import Failure, Status
 

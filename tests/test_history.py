@@ -25,9 +25,8 @@ from parabench.analysis.stats.level_cost import LevelCost
 from parabench.analysis.tables import launch_table
 from parabench.cli import main
 from parabench.report.build import render as render_report
-from parabench.report.sections.history import _sessions, sections
+from parabench.report.sections.history import _sessions, render, sections
 from parabench.report.spec import Section
-from parabench.report.views.history import render
 from parabench.store.record import Status
 from parabench.store.results import load
 

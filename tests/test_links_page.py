@@ -14,7 +14,7 @@ from browser_helpers import AXE, FIND, assert_it_fits, browser, go_to, needs_chr
 from parabench.analysis.links import link_table
 from parabench.analysis.session import select_session
 from parabench.report.build import render, write_report
-from parabench.report.sections.links import link_sections
+from parabench.report.sections.environment import link_sections
 from parabench.report.spec import SHADES, Cell
 from parabench.store.results import load
 from parabench.store.store import Store

@@ -27,7 +27,7 @@ from parabench.analysis.step.timeline import median_step
 from parabench.analysis.warnings.launches import check
 from parabench.report.build import render
 from parabench.report.sections import devices as sections_devices
-from parabench.report.sections.machine import machine_section
+from parabench.report.sections.environment import machine_section
 from parabench.report.trace import choose, trace
 
 GPUS = [DEVICE, DEVICE]

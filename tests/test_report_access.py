@@ -15,9 +15,9 @@ from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.history.history import history
 from parabench.report.build import write_report
+from parabench.report.sections import history as history_report
 from parabench.report.views import comparison
 from parabench.report.views import gate as compare_report
-from parabench.report.views import history as history_report
 
 pytestmark = [
     *needs_chromium,

@@ -15,7 +15,7 @@ from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import timelines
 from parabench.report.build import render
-from parabench.report.data.case_columns import case_columns
+from parabench.report.data.cases import case_columns
 from parabench.report.figures.timeline import MOST_RANKS
 from parabench.report.sections import step as sections_anatomy
 from parabench.store.record import MIB

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from parabench.cli import main
-from parabench.report import templates
+from parabench.report import assets
 from parabench.store.results import load
 from parabench.store.store import Store
 
@@ -175,7 +175,7 @@ def test_the_templates_can_be_copied_and_give_the_same_page(stores, tmp_path):
     result = parabench("report", "--copy-templates", folder)
     assert (result.exit_code, result.output.strip()) == (0, str(folder))
     copied = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
-    assert copied == set(templates.names())
+    assert copied == set(assets.names())
     pages = []
     for more in ([], ["--template", folder]):
         assert parabench("report", stores / "old.db", "-o", tmp_path / "r.html", *more).exit_code == 0

@@ -15,7 +15,7 @@ from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.device_time import device_table, too_short_said
 from parabench.analysis.step.memory_time import memory_timeline
 from parabench.report.build import render
-from parabench.report.data.case_columns import case_columns
+from parabench.report.data.cases import case_columns
 from parabench.report.figures import devices as figures_devices
 from parabench.report.sections import devices as sections_devices
 from parabench.report.spec import Section

@@ -40,8 +40,8 @@ from parabench.analysis.text.comparison import sentences
 from parabench.analysis.text.comparison_next import steps
 from parabench.errors import UsageError
 from parabench.report.data.comparison import SIDES, several_data, side_styles
+from parabench.report.sections.comparison import several_sections
 from parabench.report.views.comparison import render, write_comparison
-from parabench.report.views.comparison_sections import several_sections
 
 CASES = [fake.case(bucket_mib=b, world_size=n) for n in (2, 4) for b in (1.0, 4.0, 25.0)]
 

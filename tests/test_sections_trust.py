@@ -9,8 +9,7 @@ from page_helpers import unpacked
 
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import session_data
-from parabench.report.data.cases import page_data
-from parabench.report.data.detail import detail_data
+from parabench.report.data.cases import detail_data, page_data
 from parabench.report.sections import trust
 from parabench.store.record import MIB, Failure, Finding, Status
 

@@ -17,12 +17,12 @@ from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.history.history import history
 from parabench.errors import UsageError
-from parabench.report import assets, templates
+from parabench.report import assets
 from parabench.report.assets import Look
 from parabench.report.build import render
+from parabench.report.sections.history import render as render_history
 from parabench.report.views.comparison import write_comparison
 from parabench.report.views.gate import render as render_gate
-from parabench.report.views.history import render as render_history
 
 ROOT = Path(__file__).parent.parent
 REPORTS = ROOT / "reports"
@@ -35,7 +35,7 @@ def test_every_file_of_a_page_is_shipped_and_can_be_copied():
     every = {str(file.relative_to(REPORTS)) for file in REPORTS.rglob("*") if file.suffix != ".py" and file.is_file()}
     there = {name for name in every if Path(name).parts[0] not in ("sample", "__pycache__")}
     shipped = {name for name in there if any(fnmatch.fnmatch(name, each) for each in patterns["parabench.reports"])}
-    assert shipped == there == {*templates.names(), *OTHERS}
+    assert shipped == there == {*assets.names(), *OTHERS}
 
 
 def test_every_package_is_shipped():
@@ -52,8 +52,8 @@ def test_the_drawing_library_is_the_one_that_makes_the_figures():
 
 
 def test_every_script_and_style_is_part_of_the_page():
-    assert sorted(f"script/{name}.js" for name in assets.SCRIPTS) == [n for n in templates.names() if n.endswith(".js")]
-    assert sorted(f"style/{name}.css" for name in assets.STYLES) == [n for n in templates.names() if n.endswith(".css")]
+    assert sorted(f"script/{name}.js" for name in assets.SCRIPTS) == [n for n in assets.names() if n.endswith(".js")]
+    assert sorted(f"style/{name}.css" for name in assets.STYLES) == [n for n in assets.names() if n.endswith(".css")]
     assert assets.SCRIPTS[-1] == "start"
 
 

@@ -51,5 +51,5 @@ def history(
         paths.append(path)
     read = [load(path, STEP_TIMES) for path in dict.fromkeys(paths)]
     outcome = follow(read, case=case, suite=suite, since=since)
-    renders = renders_of(outcome, {"--html": "parabench.report.views.history"})
+    renders = renders_of(outcome, {"--html": "parabench.report.sections.history"})
     give(files, renders, outcome.lines(every), "history")

@@ -57,7 +57,7 @@ def report(
             f"--session {session} cannot name a session of {len(stores)} stores; "
             f"write each as STORE@SESSION, as in {split(stores[0])[0]}@{session}"
         )
-    from parabench.report.templates import check_folder
+    from parabench.report.assets import check_folder
 
     chosen = [chosen_in(store, session) for store in stores]
     if template is not None:
@@ -79,7 +79,7 @@ def report(
 def _copy(folder: Path, stores: tuple[str, ...]) -> None:
     if stores:
         raise UsageError(f"--copy-templates writes no report; give it without {stores[0]}")
-    from parabench.report.templates import copy_to
+    from parabench.report.assets import copy_to
 
     copy_to(folder)
     click.echo(folder)

@@ -29,7 +29,7 @@ def serve(store: str, session: str | None, port: int, template: Path | None, ope
 
     STORE is parabench-results/results.db when not given; it need not exist yet. Ctrl-C ends it.
     """
-    from parabench.report.templates import check_folder
+    from parabench.report.assets import check_folder
     from parabench.serve.progress import standing
     from parabench.serve.rebuild import Child, Renewal
     from parabench.serve.server import LOOPBACK, Live, listen

@@ -18,8 +18,7 @@ from parabench.files import write_whole
 from parabench.report.data.cases import page_data
 from parabench.report.page import render_page
 from parabench.report.registry import training_sections
-from parabench.report.sections.links import link_sections
-from parabench.report.sections.machine import machine_section
+from parabench.report.sections.environment import link_sections, machine_section
 from parabench.report.spec import Section
 from parabench.report.views import collectives
 from parabench.store.record import FIRST_BLOCK, Status

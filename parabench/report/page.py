@@ -20,8 +20,7 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.report.assets import Look
 from parabench.report.data.columns import rounded
 from parabench.report.figures.figures import Panel
-from parabench.report.spec import Section
-from parabench.report.tabs import tabs_of
+from parabench.report.spec import Section, tabs_of
 
 
 def render_page(

@@ -8,11 +8,11 @@ from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK
 from parabench.report.figures import figures
-from parabench.report.panels import headroom
+from parabench.report.figures.figures import headroom
 from parabench.report.sections import devices, libraries, step, trust
 from parabench.report.sections.answer import front_section
 from parabench.report.sections.memory import peaks_section, state_section
-from parabench.report.sections.steps import parts_section, pipelines_section
+from parabench.report.sections.step import parts_section, pipelines_section
 from parabench.report.sections.usage import usage_section
 from parabench.report.spec import Section
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from parabench.analysis.efficiency import efficiency
+from parabench.analysis.launch_number import STATISTIC
+from parabench.analysis.memory import PARTS, case_states
 from parabench.analysis.ranking.answer import Answer, case_rows
-from parabench.analysis.scaling import curves
+from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
 from parabench.analysis.session import SessionData
+from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
+from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.tables import WORK, from_case, mean_peaks, same_work
 from parabench.analysis.text.format import unit_of
+from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, check_evidence
 from parabench.plan.case import Case
 from parabench.report import palette
-from parabench.report.data.bars import bars
-from parabench.report.data.case_columns import case_columns
-from parabench.report.data.columns import packed
-from parabench.report.data.detail import bucket_bytes, buckets, detail_data, plus_minus
-from parabench.report.data.scaling import scaling_data
+from parabench.report.data.columns import bucket_sizes, packed
+from parabench.report.palette import bars
+from parabench.report.rerun import rerun_of
 from parabench.store.metrics import STEP_PARTS
 from parabench.strategies import entry_of
 
@@ -123,3 +128,138 @@ def styles(cases: pd.DataFrame) -> dict[str, dict[str, dict[str, Any]]]:
             name: palette.algorithm_line(name) | {"symbol": palette.algorithm_symbol(name)} for name in algorithms
         },
     }
+
+
+# Beside `peak_memory_bytes`: on a GPU what torch's allocator held, and what NVML saw in use.
+PEAKS = ("peak_reserved_bytes", "used_bytes")
+# By table: its columns, and what they are called beside those of the others.
+ANATOMY = {
+    "step_s": "instrumented_s", "data_s": "instrumented_data_s", "compute_s": "compute_s", "exposed_s": "exposed_s",
+    "overlapped_s": "hidden_s", "idle_s": "idle_s", "exposed_share": "exposed_share",
+    "unknown_calls": "unknown_calls", "instruments_ratio": "instruments_ratio",
+} | {column: column for column in EXPOSED_IN.values()}  # fmt: skip
+STATE = {
+    "measured": "state_bytes", "theory": "state_theory_bytes", "formula": "state_formula", "exact": "state_exact",
+} | {part: part for part in PARTS}  # fmt: skip
+USE = {name: name for name in ("flops_per_s", "mfu", "mfu_reason", "joules_per_step", "joules_per_token")}
+WAITS = {"straggler": "straggler", "waited_s": "waited_s", "waited_share": "waited_share"}
+
+
+def case_columns(seen: SessionData) -> dict[str, pd.Series]:
+    """Columns beside `seen.cases`, row by row; NaN or None where something is unknown. Seconds, bytes and shares.
+
+    Of the median instrumented step: `instrumented_s` = `instrumented_data_s` + `compute_s` + `exposed_s` + `idle_s`,
+    `hidden_s` of communication inside compute (a lower bound where there are `unknown_calls`), `exposed_forward_s` and
+    so on within each part, `exposed_share` of the step. Of memory: PEAKS, the training state as measured and by
+    theory. FLOP/s, MFU and joules. The rank that others wait for most, and how long a step.
+    """
+    tables = (
+        (seen.once(taken_apart), ANATOMY),
+        (seen.once(case_states), STATE),
+        (seen.once(efficiency), USE),
+        (seen.once(straggler_table), WAITS),
+    )
+    found: dict[str, pd.Series] = {name: seen.cases[name] for name in PEAKS}
+    for table, columns in tables:
+        own = table.set_index("case_id")[list(columns)].reindex(seen.cases["case_id"])
+        for column, name in columns.items():
+            found[name] = own[column].set_axis(seen.cases.index)
+    return found
+
+
+def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) -> dict[str, Any]:
+    """`apart` are launches of no case in the tables, with their label and the columns `launch`; `findings` are as
+    `_findings` has them; `rerun` is what makes the command of a case; `limits` are what the Trust tab draws beside
+    launches. `rows` are the cases' rows by id."""
+    others = seen.launches[~seen.launches["case_id"].isin(rows)]
+    apart = others[["launch_id", "case_id", "label", *launch, "error"]].assign(buckets=buckets(others["facts"]))
+    return {
+        "apart": packed(apart),
+        "findings": packed(_findings(seen, rows)),
+        "rerun": rerun_of(seen.session).to_dict(),
+        "limits": {"drift": DRIFTS, "aa": {STATISTIC[device]: spread for device, spread in AA_SPREAD.items()}},
+    }
+
+
+def buckets(told: Iterable[object]) -> list[str]:
+    """What `bucket_sizes` says of each launch's facts; many launches have the same."""
+    told = list(told)
+    said = {each: bucket_sizes(each) for each in set(told)}
+    return [said[each] for each in told]
+
+
+def bucket_bytes(launches: pd.DataFrame) -> dict[str, str]:
+    """By case id: the sizes in bytes of the buckets that its first launch which tells them used, space between."""
+    known: dict[str, str] = {}
+    said: dict[object, str] = {}
+    for case, told in zip(launches["case_id"], launches["facts"], strict=True):
+        if case not in known:
+            if told not in said:
+                sizes = json.loads(told).get("bucket_bytes") if isinstance(told, str) else None
+                said[told] = " ".join(f"{size:.0f}" for size in sizes) if isinstance(sizes, list) else ""
+            if said[told]:
+                known[case] = said[told]
+    return known
+
+
+def plus_minus(answers: Iterable[Answer]) -> dict[str, float | None]:
+    """By case id: the 95 % half-width of its step latency, in s, where an answer knows it."""
+    return {one.case_id: one.plus_minus_s for answer in answers for one in answer.candidates}
+
+
+def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
+    """Stored and computed findings of one case each: its row, `case`, `code`, `message` without its label, `advice`."""
+    stored = seen.results.finding[seen.results.finding["session_id"] == seen.session.id]
+    told = [
+        *zip(stored["case_id"], stored["code"], stored["message"], stored["advice"], strict=True),
+        *((each.case_id, each.code, each.message, each.advice) for each in seen.once(check_evidence)),
+    ]
+    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
+    own = dict.fromkeys(
+        (rows[case], str(code), str(message).removeprefix(f"{labels[case]}: "), str(advice))
+        for case, code, message, advice in told
+        if case in rows
+    )
+    return pd.DataFrame(list(own), columns=["case", "code", "message", "advice"])
+
+
+# The values of these need no name before them.
+_SPEAKING = ("model", "data", "precision", "device")
+
+
+def scaling_data(curves: pd.DataFrame, rows: Mapping[Any, int]) -> dict[str, Any]:
+    """`curves` as `analysis.scaling` has them, their cases by the row in `rows`.
+
+    `groups` have the title of what stays the same and the unit of throughput; a curve names its `group`, the row of its
+    `base` and how many points it has, `n_points`; a point its `case` and `efficiency`, those of a curve together and in
+    the order of the curves.
+    """
+    begins = curves.drop_duplicates("curve")
+    works = curves[list(ALIKE)].drop_duplicates()
+    table = pd.DataFrame(
+        {
+            "group": begins["group"],
+            "base": begins["base_case_id"].map(rows),
+            "n_points": curves.groupby("curve").size().to_numpy(),
+        }
+    )
+    return {
+        "groups": [
+            {"title": _title(group, works), "unit": unit_of(group["seq_len"])}
+            for group in begins.drop_duplicates("group").to_dict("records")
+        ],
+        "curves": packed(table),
+        "points": packed(pd.DataFrame({"case": curves["case_id"].map(rows), "efficiency": curves["efficiency"]})),
+    }
+
+
+def _title(group: Mapping[Any, Any], works: pd.DataFrame) -> str:
+    """'Strong scaling, global batch 8', and what else sets this work apart."""
+    kind = group["kind"]
+    said = f"global batch {group[FIXED[kind]]}" if kind == STRONG else f"{group[FIXED[kind]]:g} samples a rank"
+    apart = [
+        str(group[name]) if name in _SPEAKING else f"{name.replace('_', ' ')} {group[name] or 'of bytes'}"
+        for name in ALIKE
+        if works[name].nunique() > 1
+    ]
+    return ", ".join([f"{kind.capitalize()} scaling", said, *apart])

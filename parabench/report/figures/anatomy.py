@@ -12,10 +12,9 @@ from parabench.analysis.step.bandwidth import QUESTION
 from parabench.analysis.text import format
 from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
-from parabench.report.data.bars import SHARE
 from parabench.report.figures.figures import Panel, Trace, lay_out, listed, name_bars, name_case, plain, short
 from parabench.report.figures.timeline import READY
-from parabench.report.palette import algorithm_line, algorithm_symbol
+from parabench.report.palette import SHARE, algorithm_line, algorithm_symbol
 from parabench.store.record import MIB
 
 _HATCH = {"shape": "/", "size": 5, "solidity": 0.45, "fgcolor": SHARE["exposed_s"][0], "bgcolor": "rgba(0,0,0,0)"}

@@ -68,6 +68,13 @@ def marked(label: str, strategy: str) -> str:
     return label if entry_of(strategy).ranked else f"{label} ({NO_ANSWER})"
 
 
+def headroom(strategies: Iterable[str], *, dashed: bool = False) -> str:
+    """What a mark in a figure means, where one is there; `dashed` where it is a line's dashes."""
+    unranked = [name for name in dict.fromkeys(strategies) if not entry_of(name).ranked]
+    mark = " (dashed)" if dashed else ""
+    return f" {', '.join(unranked)}{mark} exchanges nothing: headroom, no answer." if unranked else ""
+
+
 def name_bars(names: Iterable[str]) -> tuple[dict[str, Any], int]:
     """A y axis with the names, the first on top, in short lines so that a phone keeps room for the bars; hovering has
     the whole. Also how many lines the longest takes."""

@@ -13,9 +13,8 @@ from parabench.analysis.environment.nodes import spread_over_nodes
 from parabench.analysis.step.timeline import Timeline
 from parabench.analysis.text import format
 from parabench.plan.collective_case import OPS
-from parabench.report.data.bars import PART
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_case, plain, short
-from parabench.report.palette import colour_of
+from parabench.report.palette import PART, colour_of
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import GB, MIB, WAIT
 

@@ -6,8 +6,7 @@ from parabench.analysis.compare.across import Across, Common
 from parabench.analysis.compare.ratios import Ratio
 from parabench.analysis.text import across as across_words
 from parabench.analysis.text import format
-from parabench.report.output.markdown import LIMIT, Rows, code, fitted, text
-from parabench.report.output.markdown_sides import SENTENCE, differing, findings, sides
+from parabench.report.output.markdown import LIMIT, SENTENCE, Rows, code, differing, findings, fitted, sides, text
 
 _HEAD = ("case", "base", "candidate", "step", "95 %", "per joule", "95 %", "per GB", "95 %")
 

@@ -6,8 +6,7 @@ from parabench.analysis.compare.gate import CaseResult, Comparison
 from parabench.analysis.compare.rule import Outcome, Verdict
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
-from parabench.report.output.markdown import LIMIT, Rows, code, fitted, text
-from parabench.report.output.markdown_sides import SENTENCE, differing, findings, sides
+from parabench.report.output.markdown import LIMIT, SENTENCE, Rows, code, differing, findings, fitted, sides, text
 
 _MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONCLUSIVE: "?"}
 _HEAD = ("case", "outcome", "base", "candidate", "change", "95 %", "upper bound")

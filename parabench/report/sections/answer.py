@@ -6,8 +6,7 @@ from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.report.panels import ms
-from parabench.report.spec import Section, Table
+from parabench.report.spec import Section, Table, ms
 from parabench.store.record import MIB
 
 

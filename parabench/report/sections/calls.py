@@ -10,10 +10,8 @@ from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.step.calls import bucket_table
 from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.analysis.text import format
-from parabench.report.data.case_tables import MOST_ROWS, case_table
 from parabench.report.figures.anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
-from parabench.report.panels import ms
-from parabench.report.spec import Section, Table
+from parabench.report.spec import MOST_ROWS, Section, Table, case_table, ms
 from parabench.store.record import MIB
 
 # Bucket sizes that are drawn.

@@ -24,11 +24,10 @@ from parabench.analysis.step.memory_time import launch_phases, memory_timeline
 from parabench.analysis.text import format
 from parabench.analysis.warnings.health import findings
 from parabench.machine import accelerator
-from parabench.report.data.case_tables import case_table
 from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
 from parabench.report.figures.figures import Panel
 from parabench.report.sections.usage import energy_section
-from parabench.report.spec import DASH, Section, Table
+from parabench.report.spec import DASH, Section, Table, case_table
 
 # Of more devices a case than these the table has a row for each node.
 _MOST_DEVICES = 32

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pandas as pd
 
 from parabench.analysis.history.history import of_visits
@@ -9,11 +13,12 @@ from parabench.analysis.history.points import visits_of
 from parabench.analysis.history.series import MOST_CHANGES, NOTHING, History, Series
 from parabench.analysis.session import Session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
+from parabench.analysis.tables import same_work
 from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel
 from parabench.report.figures.history import MOST_LINES, over_time
-from parabench.report.panels import each_work, ms
-from parabench.report.spec import Section, Table
+from parabench.report.page import fill
+from parabench.report.spec import Section, Table, ms
 from parabench.store.results import Results
 
 # More figures than this are a wall; what changed last comes first.
@@ -107,9 +112,25 @@ def _panels(history: History) -> list[Panel]:
         suite = f"{first.suite}: " if several else ""
         drawn += [
             Panel(suite + panel.title, panel.figure, panel.height, panel.wide)
-            for panel in each_work(pd.DataFrame(rows), draw)
+            for panel in _each_work(pd.DataFrame(rows), draw)
         ]
     return drawn
+
+
+def _each_work(cases: pd.DataFrame, draw: Callable[[pd.DataFrame], list[Panel]]) -> list[Panel]:
+    """What `draw` makes of the cases of each work, with the work in the heading where there are several."""
+    works = same_work(cases)
+    drawn = [(work, panel) for work, group in works for panel in draw(group)]
+    if len(works) < 2:
+        return [panel for _, panel in drawn]
+    return [replace(panel, title=" · ".join(filter(None, (panel.title, _work_name(work))))) for work, panel in drawn]
+
+
+def _work_name(work: dict[str, Any]) -> str:
+    """What sets a work apart from others: model, data, batch, precision and device."""
+    data = f"{work['data']} ({work['vocabulary']})" if work["vocabulary"] else work["data"]
+    batch = f"{work['global_batch']} × {work['seq_len']}" if work["seq_len"] > 1 else work["global_batch"]
+    return f"{work['model']}, {data}, batch {batch}, {work['precision']}, {work['device']}"
 
 
 def _changes(history: History) -> list[Table]:
@@ -191,3 +212,16 @@ def _numbers(history: History) -> tuple[Table, ...]:
         title = "Step latency in ms, the newest session first" + (f": {suite}" if len(suites) > 1 else "")
         made.append(Table(title, ("Case", *(history.visits[i].session.day for i in places)), rows))
     return tuple(made)
+
+
+def render(history: History) -> str:
+    """The page as text."""
+    return fill(
+        "history.html",
+        page_sections(history),
+        suites=", ".join(dict.fromkeys(visit.session.suite for visit in history.visits)),
+        first=history.visits[0].session.day,
+        last=history.visits[-1].session.day,
+        sentence=history.sentence(),
+        stores=format.listed(dict.fromkeys(str(visit.results.path) for visit in history.visits)),
+    )

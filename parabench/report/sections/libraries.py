@@ -12,9 +12,7 @@ from parabench.analysis.step.ddp_log import ddp_comparison, ddp_spans
 from parabench.analysis.step.memory_phases import memory_phases
 from parabench.analysis.step.nccl import Wiring, choices, inspected, wirings
 from parabench.analysis.text import format
-from parabench.report.data.case_tables import MOST_CASES, case_table
-from parabench.report.panels import ms
-from parabench.report.spec import DASH, Section, Table
+from parabench.report.spec import DASH, MOST_CASES, Section, Table, case_table, ms
 from parabench.store.metrics import MEMORY_PARTS
 from parabench.store.record import EXPLAIN_BLOCK, MIB, REFERENCE_BLOCK, TRACES
 

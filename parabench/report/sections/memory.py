@@ -6,11 +6,9 @@ import pandas as pd
 
 from parabench.analysis.memory import PARTS, SYMBOLS, sentences
 from parabench.analysis.text import format
-from parabench.report.data.bars import STATE
-from parabench.report.data.case_tables import case_table
-from parabench.report.figures.figures import marked, measured
-from parabench.report.panels import headroom
-from parabench.report.spec import Section
+from parabench.report.figures.figures import headroom, marked, measured
+from parabench.report.palette import STATE
+from parabench.report.spec import Section, case_table
 from parabench.store.record import MIB
 
 _RESIDENT = (

@@ -7,19 +7,20 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from parabench.analysis.environment.nodes import clocks_said
+from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_step, timelines
 from parabench.analysis.text import format
-from parabench.report.data.bars import PART
-from parabench.report.data.case_tables import case_table
-from parabench.report.figures.figures import Panel, marked
+from parabench.report.figures.figures import Panel, headroom, marked, measured
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
-from parabench.report.panels import ms
+from parabench.report.palette import PART
 from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
-from parabench.report.spec import Section, Table
+from parabench.report.spec import Section, Table, case_table, ms
+from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import MIB
+from parabench.strategies import Layout, entry_of
 
 # Of so many of the fastest cases the page keeps a timeline for the case's details.
 MOST_SPARE = 40
@@ -199,3 +200,58 @@ def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:
         texts=4,
         first="the first",
     )  # fmt: skip
+
+
+def parts_section(cases: pd.DataFrame, nothing: str) -> Section:
+    """The parts of the timed steps; `nothing` says why no case has a latency, where none has."""
+    rows = measured(cases).dropna(subset=list(STEP_PARTS), how="all")
+    in_turns = (
+        " Where they take turns (micro-batches, accumulation), forward and backward are one part."
+        if rows["forward_backward_s"].notna().any()
+        else ""
+    )
+    recorded = len(rows) > 0
+    return Section(
+        "parts",
+        "Where a step's time goes",
+        "Medians over steps of the slowest rank, then over launches; medians also where cases are "
+        f"ranked by another number. Backward includes the communication that it waits for.{in_turns}"
+        + headroom(rows["strategy"]),
+        [],
+        nothing
+        or (
+            "The parts of the selected cases' steps are unknown."
+            if recorded
+            else "The parts of a step were not recorded."
+        ),
+        draw="step_parts" if recorded else "",
+    )  # fmt: skip
+
+
+def pipelines_section(launches: pd.DataFrame, cases: pd.DataFrame, whole: pd.DataFrame, nothing: str) -> Section | None:
+    """Only where there are pipelines: what a session has not tried needs no section. `whole` is as `Results` has it."""
+    if not any(entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in cases["strategy"].unique()):
+        return None
+    table = case_table(
+        "Pipelines: the bubble, theory and measured",
+        ("Case", "Schedule", "Stages", "Micro-batches", "Theory", "Measured"),
+        bubbles(launches, whole),
+        lambda row: (
+            *(str(row[name]) for name in ("label", "schedule", "stages", "microbatches")),
+            format.percent(row["theory"]),
+            format.percent(row["measured"]),
+        ),
+        texts=2,
+        closed=False,
+        first="the first",
+    )
+    return Section(
+        "pipelines",
+        "Pipelines: the bubble, theory and measured",
+        "The bubble is the share of a step's forward and backward in which a rank computes nothing, mean over ranks, "
+        "median over launches. Theory takes all stages to be equally long and messages to cost nothing; what is "
+        "measured beyond it is uneven stages, messages, and ranks that share a core.",
+        [],
+        nothing or "How busy the stages were was not recorded: unknown, not zero.",
+        (table,) if table.rows else (),
+    )

@@ -8,9 +8,8 @@ from parabench.analysis.efficiency import COUNTED, FORMULA, POWER, efficiency
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.machine import accelerator
-from parabench.report.data.case_tables import case_table
 from parabench.report.figures.figures import marked
-from parabench.report.spec import DASH, Section, Table
+from parabench.report.spec import DASH, Section, Table, case_table
 from parabench.strategies import entry_of
 
 

@@ -22,8 +22,7 @@ from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.report.data.collectives import case_table, page_data
 from parabench.report.page import render_page
 from parabench.report.palette import in_native_order
-from parabench.report.sections.links import link_sections
-from parabench.report.sections.machine import machine_section
+from parabench.report.sections.environment import link_sections, machine_section
 from parabench.report.spec import Section
 from parabench.store.record import Status
 from parabench.store.results import Results

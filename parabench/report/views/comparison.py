@@ -13,10 +13,9 @@ from parabench.analysis.text import across, comparison, comparison_next
 from parabench.files import write_whole
 from parabench.report.data.comparison import several_data, side_styles
 from parabench.report.page import fill
+from parabench.report.sections.comparison import several_sections
 from parabench.report.sections.sides import explore
-from parabench.report.spec import Section
-from parabench.report.tabs import Tab
-from parabench.report.views.comparison_sections import several_sections
+from parabench.report.spec import tabs_of
 
 # By tab: its title, and its sections in their order.
 TABS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -54,7 +53,7 @@ def render(of: Several, template_folder: Path | None = None) -> str:
         sections,
         template_folder,
         data=several_data(of, works),
-        tabs=_tabs(sections),
+        tabs=tabs_of(sections, TABS, TABS),
         names=names,
         colours=[style["color"] for style in side_styles(names)],
         apart=[apart(told, at) for at in range(len(names))],
@@ -67,13 +66,6 @@ def render(of: Several, template_folder: Path | None = None) -> str:
         next=comparison_next.steps(of, works),
         command=across.command(of.origins) if of.launches_alone else explore(of.origins),
     )
-
-
-def _tabs(sections: list[Section]) -> list[Tab]:
-    by_id = {section.id: section for section in sections}
-    found = [Tab(name, title, tuple(by_id.pop(each) for each in ids)) for name, (title, ids) in TABS.items()]
-    assert not by_id, f"no tab has {list(by_id)}"
-    return found
 
 
 def _answer(each: Overall) -> dict[str, object]:

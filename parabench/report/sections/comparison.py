@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from parabench.analysis.compare.overall import Overall
+from parabench.analysis.compare.overall import Overall, work_key
 from parabench.analysis.compare.several import Several
 from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Fact
-from parabench.analysis.text import format
-from parabench.report.data.comparison_best import best_section
-from parabench.report.data.comparison_given import given_section
+from parabench.analysis.ranking.answer import Answer, Candidate
+from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.stats.geometric import Mean
+from parabench.analysis.text import across, format
 from parabench.report.sections.sides import launch_section, side_section
-from parabench.report.spec import Section, Table
+from parabench.report.spec import Section, Table, ms
+from parabench.store.record import MIB
 
 # More rows than these nobody reads in a page; the table of all cases has the others.
 MOST_ROWS = 300
@@ -129,3 +131,92 @@ def _said(of: Several, row: tuple[str | None, ...], side: int) -> str:
         return format.milliseconds(float(found["latency_s"]))
     error = found["error"] if isinstance(found["error"], str) else ""
     return f"{found['status']}: {error}" if error else str(found["status"])
+
+
+def given_section(works: Sequence[Overall], at: str, name: str, title: str, what: str, rate: str = "") -> Section:
+    """The number `name` of `Overall.gives` beside the first side, each work by itself; `rate` follows its unit."""
+    some = any(mean.ratio is not None for work in works for mean in work.gives[name])
+    lead = " ".join(_given(work, name, what, rate) for work in works)
+    if not some:
+        return Section(at, title, "", [], f"What a {what} gives is unknown. {lead}".rstrip())
+    first = works[0].names[0]
+    return Section(
+        at,
+        title,
+        f"Right of the line it gives more than on {first}. The geometric mean is filled where its interval tells it "
+        "from 1.",
+        [],
+        "No selected case has this number on two sides, so there is nothing to draw.",
+        lead=lead,
+        draw=f"sides_{name}",
+    )
+
+
+def _given(work: Overall, name: str, what: str, rate: str) -> str:
+    """In words: the means that are known, and why others are not."""
+    means = list(zip(work.names[1:], work.gives[name], strict=True))
+    said = [
+        f"{across.times(mean.ratio)} times on {role} ({_over(mean)})" for role, mean in means if mean.ratio is not None
+    ]
+    unit = format.unit_of(work.work["seq_len"])
+    told = [f"Beside {work.names[0]}, a {what} gives {format.joined(said)} the {unit}{rate}."] if said else []
+    why: dict[str, list[str]] = {}
+    for role, mean in means:
+        if mean.ratio is None:
+            why.setdefault(mean.reason, []).append(role)
+    told += [f"{'Unknown on ' if said else ''}{format.joined(roles)}: {reason}." for reason, roles in why.items()]
+    return " ".join([*([f"{work.heading[0].upper()}{work.heading[1:]}:"] if work.heading else []), *told])
+
+
+def _over(mean: Mean) -> str:
+    over = f"geometric mean of {format.count(mean.cases, 'case')}" if mean.cases > 1 else "in 1 case"
+    return f"{over}; 95 %: {across.interval(mean)}" if mean.low is not None else f"{over}; no interval"
+
+
+def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) -> Section:
+    """Each side's sweet spot of each work."""
+    head = ("Side", "Sweet spot", "Step ms", "± ms", "Throughput", "Peak MiB", "As fast", f"× {names[0]}")
+    headings = {work_key(work.work): work.heading for work in works}
+    firsts = {work_key(answer.work): answer.best for answer in of.sides[0].once(spots)}
+    rows: list[tuple[str, ...]] = []
+    said: list[tuple[str, ...]] = []
+    for name, seen in zip(names, of.sides, strict=True):
+        peaks = dict(zip(seen.cases["case_id"], seen.cases["peak_memory_bytes"], strict=True))
+        for answer in seen.once(spots):
+            said.append((name, answer.sentence()))
+            if answer.best is None:
+                rows.append((name, answer.why_not or format.UNKNOWN, *["–"] * 6))
+                continue
+            work = work_key(answer.work)
+            peak = peaks.get(answer.best.case_id)
+            spot = _spot(answer, answer.best, headings.get(work, ""))
+            rows.append((name, spot, *_numbers(answer, answer.best, peak, firsts.get(work))))
+    table = Table("Best of each side", head, rows, texts=2, closed=False)
+    closed = Table("In words", ("Side", "Answer"), said, texts=2)
+    return Section(
+        "best",
+        "Best of each side",
+        "What each side's own session says is fastest there, as its own report does. “As fast” counts what cannot be "
+        f"told apart from it; the last column is its step beside that of {names[0]}’s best at the same work, which may "
+        "be another case.",
+        [],
+        "Nothing was measured.",
+        (table, closed),
+    )
+
+
+def _spot(answer: Answer, best: Candidate, heading: str) -> str:
+    named = f"{heading}: {best.label}" if heading else best.label
+    doubt = "undecided" if not answer.decided else "nominally first" if answer.winner is None else ""
+    return f"{named} ({doubt})" if doubt else named
+
+
+def _numbers(answer: Answer, best: Candidate, peak: float | None, first: Candidate | None) -> tuple[str, ...]:
+    return (
+        ms(best.latency_s),
+        ms(best.plus_minus_s),
+        format.throughput(best.tokens_per_s, best.unit),
+        format.digits(peak / MIB) if peak is not None and format.known(peak) else "–",
+        format.count(len(answer.equals), "other") if answer.decided else "–",
+        across.times(best.latency_s / first.latency_s) if first is not None else "–",
+    )
