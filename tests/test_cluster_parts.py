@@ -16,7 +16,6 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 
 import parabench
 from parabench.cluster import fingerprint, network
-from parabench.cluster.topology import Topology
 from parabench.errors import UsageError
 from parabench.launch import store_client
 from parabench.launch.launcher import align, facts_of
@@ -34,7 +33,6 @@ from parabench.store.record import DeviceSample, Failure, HostSample, SeenCall, 
 from parabench.workloads.training import TrainingReport
 
 CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
-SITE = Topology(nodes=2, ranks_per_node=2, host="localhost")
 
 
 # -- store client, specs, aborts -------------------------------------------------------------------------------------
@@ -99,16 +97,16 @@ def test_a_store_that_does_not_answer_is_lost(store: TCPStore, client: StoreClie
         (CollectiveCase(op="all_reduce", world_size=4, nodes=2), CollectiveProtocol(iterations=3)),
     ],
 )
-def test_an_order_travels_as_json(case: Any, protocol: Any) -> None:
-    order = LaunchSpec.of(case, protocol, 12.5)
-    assert (order.kind, order.nodes, order.ranks_per_node) == (case.kind, 2, 2)
-    assert LaunchSpec.from_dict(json.loads(json.dumps(order.to_dict()))) == order
+def test_a_spec_travels_as_json(case: Any, protocol: Any) -> None:
+    spec = LaunchSpec.of(case, protocol, 12.5)
+    assert (spec.kind, spec.nodes, spec.ranks_per_node) == (case.kind, 2, 2)
+    assert LaunchSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
 
 
-def test_what_is_no_case_is_no_order() -> None:
-    order = LaunchSpec.of(CASE, Protocol(), 1.0).to_dict()
+def test_what_is_no_case_is_no_spec() -> None:
+    spec = LaunchSpec.of(CASE, Protocol(), 1.0).to_dict()
     with pytest.raises(UsageError, match="world_size is '4'"):
-        LaunchSpec.from_dict(order | {"cases": [order["cases"][0] | {"world_size": "4"}]})
+        LaunchSpec.from_dict(spec | {"cases": [spec["cases"][0] | {"world_size": "4"}]})
 
 
 def test_an_abort_is_heard_once_by_whoever_listens_or_will() -> None:
@@ -344,17 +342,17 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("changes", "address", "interface", "restricted"),
     [
-        ({"host": "10.0.0.1"}, "10.0.0.1", "eth0", False),
-        ({"host": "both"}, "10.0.0.1", "eth0", False),
-        ({"host": "localhost"}, "127.0.0.1", "lo", False),
-        ({"host": "127.0.0.1"}, "127.0.0.1", "lo", False),
-        ({"host": "node0"}, "0.0.0.0", None, False),
-        ({"host": "node0", "local_addr": "10.1.0.1"}, "10.1.0.1", "ib0", False),
-        ({"host": "far", "interface": "ib0"}, "10.1.0.1", "ib0", True),
+        ({"endpoint": "10.0.0.1"}, "10.0.0.1", "eth0", False),
+        ({"endpoint": "both"}, "10.0.0.1", "eth0", False),
+        ({"endpoint": "localhost"}, "127.0.0.1", "lo", False),
+        ({"endpoint": "127.0.0.1"}, "127.0.0.1", "lo", False),
+        ({"endpoint": "node0"}, "0.0.0.0", None, False),
+        ({"endpoint": "node0", "local_addr": "10.1.0.1"}, "10.1.0.1", "ib0", False),
+        ({"endpoint": "far", "interface": "ib0"}, "10.1.0.1", "ib0", True),
     ],
 )
 def test_node_0_listens_where_the_endpoint_leads(changes: Any, address: str, interface: str, restricted: bool) -> None:
-    assert network.listen_route(replace(SITE, **changes)) == network.Route(address, interface, restricted)
+    assert network.listen_route(**changes) == network.Route(address, interface, restricted)
 
 
 @pytest.mark.usefixtures("host")
@@ -374,12 +372,12 @@ def test_only_what_leads_here_is_ours() -> None:
 )
 def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        network.check(replace(SITE, **changes))
-    network.check(replace(SITE, interface="eth0", local_addr="10.1.0.1"))
+        network.check(**changes)
+    network.check(interface="eth0", local_addr="10.1.0.1")
 
 
 @pytest.mark.parametrize(
-    ("way", "environ", "told"),
+    ("route", "environ", "told"),
     [
         (network.Route("10.0.0.1", "eth0"), {}, {"GLOO_SOCKET_IFNAME": "eth0"}),
         (network.Route("10.0.0.1", "eth0"), {"GLOO_SOCKET_IFNAME": "ib0"}, {"GLOO_SOCKET_IFNAME": "ib0"}),
@@ -392,5 +390,5 @@ def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said:
         (network.Route("0.0.0.0", None), {}, {}),
     ],
 )
-def test_ranks_keep_to_the_interface(way: network.Route, environ: dict[str, str], told: dict[str, str]) -> None:
-    assert way.environment(environ) == told
+def test_ranks_keep_to_the_interface(route: network.Route, environ: dict[str, str], told: dict[str, str]) -> None:
+    assert route.environment(environ) == told

@@ -119,8 +119,8 @@ def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
     flags = LauncherFlags(nnodes="2", nproc_per_node="4")
     with pytest.raises(UsageError, match="needs --rdzv-endpoint"):
         topology_of(flags, {}, machine)
-    site = topology_of(flags, {}, machine, rendezvous=False)
-    assert (site.nodes, site.ranks_per_node) == (2, 4)
+    topology = topology_of(flags, {}, machine, rendezvous=False)
+    assert (topology.nodes, topology.ranks_per_node) == (2, 4)
 
 
 def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):

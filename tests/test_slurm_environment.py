@@ -84,8 +84,8 @@ def test_without_a_meeting_nobody_is_asked_where_it_would_be(monkeypatch: pytest
 
     monkeypatch.setattr("socket.getaddrinfo", refused)
     monkeypatch.setattr("subprocess.run", refused)
-    site = topology_of(LauncherFlags(), TASK, Machine(cores=2), rendezvous=False)
-    assert site == Topology(nodes=2, ranks_per_node=1, node=0)
+    topology = topology_of(LauncherFlags(), TASK, Machine(cores=2), rendezvous=False)
+    assert topology == Topology(nodes=2, ranks_per_node=1, node=0)
 
 
 def test_tasks_in_another_order_than_their_nodes_do_not_move_the_meeting_point(known: dict[str, str]) -> None:

@@ -35,7 +35,7 @@ def join_cluster(
     from parabench.cluster.shared_store import open_store
     from parabench.launch.processes import start_launching
 
-    network.check(topology)
+    network.check(topology.interface, topology.local_addr)
     ranks = {"--nnodes": topology.nodes, "--nproc-per-node": topology.ranks_per_node}
     ranks["CUDA devices for its ranks"] = min(len(machine.gpus), topology.ranks_per_node)
     facts = facts_of(options, suite, **{name: str(count) for name, count in ranks.items()})

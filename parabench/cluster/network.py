@@ -7,14 +7,10 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psutil
 
 from parabench.errors import UsageError
-
-if TYPE_CHECKING:  # it asks Slurm, which asks here
-    from parabench.cluster.topology import Topology
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 LOOPBACK = "lo"
@@ -64,23 +60,23 @@ def is_ours(host: str) -> bool:
     return any(address in own or is_loopback(address) for address in addresses_of(host))
 
 
-def check(topology: Topology) -> None:
+def check(interface: str | None = None, local_addr: str | None = None) -> None:
     """Raise UsageError for an interface or an address that this host has not."""
     own = own_addresses()
-    if topology.interface is not None and topology.interface not in own.values():
+    if interface is not None and interface not in own.values():
         have = ", ".join(dict.fromkeys(own.values()))
-        raise UsageError(f"--interface {topology.interface!r} has no address here; use one of {have}")
-    if topology.local_addr is not None and not any(address in own for address in addresses_of(topology.local_addr)):
-        raise UsageError(f"--local-addr {topology.local_addr!r} is no address of this host; it has {', '.join(own)}")
+        raise UsageError(f"--interface {interface!r} has no address here; use one of {have}")
+    if local_addr is not None and not any(address in own for address in addresses_of(local_addr)):
+        raise UsageError(f"--local-addr {local_addr!r} is no address of this host; it has {', '.join(own)}")
 
 
-def listen_route(topology: Topology) -> Route:
-    """Where node 0 listens: at the endpoint's address; on every interface only where that is none of ours, because
-    something between translates it."""
+def listen_route(endpoint: str, interface: str | None = None, local_addr: str | None = None) -> Route:
+    """Where node 0 listens: at the address of the `endpoint`'s host; on every interface only where that is none of
+    ours, because something between translates it."""
     own = own_addresses()
-    if topology.interface is not None:
-        return Route(_address_of(topology.interface), topology.interface, restricted=True)
-    for host in filter(None, (topology.local_addr, topology.host)):
+    if interface is not None:
+        return Route(_address_of(interface), interface, restricted=True)
+    for host in filter(None, (local_addr, endpoint)):
         found = addresses_of(host)
         # Debian gives a host's own name 127.0.1.1, where no other node finds it.
         far = [address for address in found if address in own and not is_loopback(address)]
@@ -91,17 +87,17 @@ def listen_route(topology: Topology) -> Route:
     return Route("0.0.0.0", None)
 
 
-def route_to(topology: Topology, address: str) -> Route:
+def route_to(address: str, port: int, interface: str | None = None, local_addr: str | None = None) -> Route:
     """By which of this host's addresses it reaches node 0 at `address`."""
     own = own_addresses()
-    if topology.interface is not None:
-        return Route(_address_of(topology.interface), topology.interface, restricted=True)
-    for mine in addresses_of(topology.local_addr) if topology.local_addr else []:
+    if interface is not None:
+        return Route(_address_of(interface), interface, restricted=True)
+    for mine in addresses_of(local_addr) if local_addr else []:
         if mine in own:
             return Route(mine, own[mine])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, topology.port))  # sends nothing: the kernel only looks up the way
+        probe.connect((address, port))  # sends nothing: the kernel only looks up the way
         mine = str(probe.getsockname()[0])
     return Route(mine, LOOPBACK if is_loopback(mine) else own.get(mine))
 

@@ -72,7 +72,7 @@ def open_store(topology: Topology, log: Callable[[str], None]) -> SharedStore | 
         return None
     if topology.node is None and not is_ours(topology.host):
         return None
-    route = listen_route(topology)
+    route = listen_route(topology.host, topology.interface, topology.local_addr)
     family = socket.AF_INET6 if ":" in route.address else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -128,7 +128,7 @@ def reach_store(
                 continue
             finally:
                 client.end()
-            route = route_to(topology, address)
+            route = route_to(address, topology.port, topology.interface, topology.local_addr)
             return SharedStore(address=address, port=topology.port, prefix=topology.prefix, route=route)
         waiting.still(partial(line, why))
         if not waiting.left_s:

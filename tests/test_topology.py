@@ -27,11 +27,11 @@ def test_torchruns_flags_mean_what_they_mean_there() -> None:
 
 
 def test_unsaid_is_as_torchrun_has_it() -> None:
-    site = topology_of(LauncherFlags(nnodes="3", rdzv_endpoint="host0"), {}, CPU)
-    assert site == Topology(nodes=3, ranks_per_node=1, host="host0", port=PORT, run_id=RUN_ID, timeout_s=TIMEOUT_S)
+    topology = topology_of(LauncherFlags(nnodes="3", rdzv_endpoint="host0"), {}, CPU)
+    assert topology == Topology(nodes=3, ranks_per_node=1, host="host0", port=PORT, run_id=RUN_ID, timeout_s=TIMEOUT_S)
 
 
-def test_a_machine_as_it_is_has_no_site() -> None:
+def test_a_machine_as_it_is_has_no_topology() -> None:
     assert topology_of(LauncherFlags(), {}, CPU) is None
     assert topology_of(LauncherFlags(nproc_per_node="3"), {}, CPU) == Topology(nodes=1, ranks_per_node=3, node=0)
 
@@ -44,9 +44,9 @@ def test_a_machine_as_it_is_has_no_site() -> None:
     ],
 )  # fmt: skip
 def test_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None:
-    site = topology_of(replace(TWO, nproc_per_node=text), {}, machine)
-    assert site is not None
-    assert site.ranks_per_node == ranks
+    topology = topology_of(replace(TWO, nproc_per_node=text), {}, machine)
+    assert topology is not None
+    assert topology.ranks_per_node == ranks
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None
     ],
 )
 def test_endpoints(text: str, host: str, port: int, shown: str) -> None:
-    site = topology_of(replace(TWO, rdzv_endpoint=text), {}, CPU)
-    assert site is not None
-    assert (site.host, site.port, site.endpoint) == (host, port, shown)
+    topology = topology_of(replace(TWO, rdzv_endpoint=text), {}, CPU)
+    assert topology is not None
+    assert (topology.host, topology.port, topology.endpoint) == (host, port, shown)
 
 
 def test_a_master_address_is_an_endpoint_too() -> None:
     flags = LauncherFlags(nnodes="2", node_rank=1, master_addr="pod-0", master_port=23456)
-    site = topology_of(flags, {}, CPU)
-    assert site is not None
-    assert (site.host, site.port, site.node) == ("pod-0", 23456, 1)
+    topology = topology_of(flags, {}, CPU)
+    assert topology is not None
+    assert (topology.host, topology.port, topology.node) == ("pod-0", 23456, 1)
 
 
 @pytest.mark.parametrize(
