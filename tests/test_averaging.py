@@ -13,7 +13,7 @@ from torch import Tensor
 from parabench.collectives.nccl import error_bound, is_exact, most_that_shows, rounded
 from parabench.errors import UsageError
 from parabench.plan.collective_case import TYPES, CollectiveCase
-from parabench.workloads.exact import Truth, count_wrong
+from parabench.workloads.collectives import Truth, count_wrong
 
 CPU = torch.device("cpu")
 COUNT = 1024

@@ -71,10 +71,8 @@ def parse_size(text: str) -> int:
 
 def size_text(count: int) -> str:
     """Bytes as a person reads them: '64 KiB', '1 MiB', '100 B'; never rounded."""
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", MIB), ("KiB", 2**10)):
-        if count >= size and count % size == 0:
-            return f"{count // size} {unit}"
-    return f"{count} B"
+    unit = next((unit for unit in reversed(_UNITS) if count and count % _UNITS[unit] == 0), "")
+    return f"{count // _UNITS[unit]} {unit}{unit and 'i'}B"
 
 
 SIZE = Field(least=1, most=MOST_BYTES)

@@ -117,10 +117,7 @@ def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
 
 
 def _sweeps(content: Mapping[str, Any], machine: str) -> tuple[Sweep, ...]:
-    cases = content.get("CASES")
-    if isinstance(cases, Mapping):
-        _check_machines("CASES", cases)
-        cases = cases.get(machine)
+    cases = _given(content, "CASES", machine)
     sweeps = (cases,) if isinstance(cases, Sweep) else tuple(cases) if isinstance(cases, Iterable) else ()
     if not sweeps or not all(isinstance(each, Sweep) for each in sweeps):
         raise UsageError(
@@ -131,16 +128,18 @@ def _sweeps(content: Mapping[str, Any], machine: str) -> tuple[Sweep, ...]:
 
 
 def _protocol(content: Mapping[str, Any], machine: str) -> Protocol:
-    protocol = content.get("PROTOCOL", {})
-    if isinstance(protocol, Mapping):
-        _check_machines("PROTOCOL", protocol)
-        protocol = protocol.get(machine, Protocol())
+    protocol = _given(content, "PROTOCOL", machine, Protocol())
     if not isinstance(protocol, Protocol):
         raise UsageError("PROTOCOL must be a Protocol(warmup=..., steps=..., launches=...)")
     return protocol
 
 
-def _check_machines(name: str, values: Mapping[Any, Any]) -> None:
-    unknown = [machine for machine in values if machine not in MACHINES]
+def _given(content: Mapping[str, Any], name: str, machine: str, default: Any = None) -> Any:
+    """What a suite gives under that name: the same for all machines, or for each of some."""
+    given = content.get(name, {})
+    if not isinstance(given, Mapping):
+        return given
+    unknown = [each for each in given if each not in MACHINES]
     if unknown:
         raise UsageError(f"{name} has {unknown[0]!r}; give it for {', '.join(MACHINES)}")
+    return given.get(machine, default)
