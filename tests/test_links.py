@@ -22,7 +22,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Gpu, Machine
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.protocol import TOO_QUICK, LinkProtocol, Protocol, rate
+from parabench.plan.protocol import TOO_QUICK, LinkProtocol, Protocol
 from parabench.report.build import render
 from parabench.session import links as linking
 from parabench.session.request import TrainingRequest
@@ -32,6 +32,7 @@ from parabench.store.record import MIB, LinkSample
 from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.workloads.link_pairs import all_pairs, neighbours, schedule
+from parabench.workloads.link_wires import rate
 from parabench.workloads.links import LinksReport, links
 
 # ---- which pairs, and when

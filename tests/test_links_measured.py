@@ -17,9 +17,10 @@ from parabench.launch.launcher import launch
 from parabench.launch.results import marks_path
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
-from parabench.plan.protocol import QUANTILE, LinkProtocol, rate
+from parabench.plan.protocol import QUANTILE, LinkProtocol
 from parabench.store.record import MIB, Phase
 from parabench.store.results import load
+from parabench.workloads.link_wires import rate
 from parabench.workloads.links import MARKS, LinksWorkload
 
 QUICK = LinkProtocol(warmup=2, round_trips=50, most_bytes=4 * MIB, transfers=3)

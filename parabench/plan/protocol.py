@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -197,9 +194,6 @@ ON_DEVICE: dict[str, dict[str, Any]] = {
 # 10th percentile.
 QUANTILE = {"cpu": 0.1, accelerator.TYPE: 0.5}
 
-# The smallest message, and what tells a partner how many bytes come next.
-WORD_BYTES = 8
-
 # Why a bandwidth is unknown where all ranks came to their end: to measure again changes nothing.
 TOO_QUICK = "the largest transfer took less than two round trips"
 
@@ -224,15 +218,3 @@ class LinkProtocol:
     transfer_s: float = 0.1
     transfers: int = 6
     most_s: float = 3.0
-
-
-def rate(size: int, took: Sequence[float], latency_s: float) -> float:
-    """Bytes a second of a link over which transfers of `size` bytes took so many seconds: the median of the best third;
-    NaN where a round trip is more than half of it, so that what is left says little.
-
-    What disturbs a transfer (another process, other traffic) only makes it longer, so the best ones tell of the link;
-    not the very best alone, because a shaped link lets some bytes through at once after a pause.
-    """
-    best = sorted(took)[: max(1, len(took) // 3)]
-    typical = statistics.median(best)
-    return size / (typical - 2 * latency_s) if 2 * latency_s < typical / 2 else math.nan

@@ -9,6 +9,8 @@ device, so round trips wait behind a kernel that does nothing until all of them 
 
 from __future__ import annotations
 
+import math
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
@@ -21,7 +23,10 @@ from torch import Tensor
 
 from parabench.machine import accelerator
 from parabench.machine.accelerator import elapsed_s, record_event
-from parabench.plan.protocol import QUANTILE, WORD_BYTES, LinkProtocol, rate
+from parabench.plan.protocol import QUANTILE, LinkProtocol
+
+# The smallest message, and what tells a partner how many bytes come next.
+WORD_BYTES = 8
 
 # So many round trips are enqueued at a time, and lie between two events.
 TRIPS = 10
@@ -38,6 +43,18 @@ class TimedMessage(NamedTuple):
     bytes: int
     counts: bool
     duration_s: float
+
+
+def rate(size: int, took: Sequence[float], latency_s: float) -> float:
+    """Bytes a second of a link over which transfers of `size` bytes took so many seconds: the median of the best third;
+    NaN where a round trip is more than half of it, so that what is left says little.
+
+    What disturbs a transfer (another process, other traffic) only makes it longer, so the best ones tell of the link;
+    not the very best alone, because a shaped link lets some bytes through at once after a pause.
+    """
+    best = sorted(took)[: max(1, len(took) // 3)]
+    typical = statistics.median(best)
+    return size / (typical - 2 * latency_s) if 2 * latency_s < typical / 2 else math.nan
 
 
 class Wire(ABC):
