@@ -8,7 +8,7 @@ suite's first test, so that no long run is lost to a typo.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +20,7 @@ from parabench.analysis.compare.gate import CaseResult, Comparison, compare
 from parabench.analysis.compare.rule import ALPHA, REGRESSIONS, TOLERANCE, Outcome, Verdict
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.environment.diff import check_alike, session_differences
-from parabench.analysis.session import Session, SessionData, select_session
+from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.text import format
 from parabench.commands.options import ALPHAS, Fraction
 from parabench.errors import UsageError
@@ -161,19 +161,8 @@ class Gate:
 
     def check(self, base: SessionData, plan: TrainingPlan, machine: Machine) -> None:
         """Raise UsageError for what `compare` would refuse, as far as it is known before anything is launched."""
-        planned = Session(
-            id=0,  # it is in no store yet
-            label=None,
-            suite=base.session.suite,
-            question="",
-            argv=[],
-            seed=plan.seed,
-            started_utc="",
-            finished_utc=None,
-            version=__version__,
-            environment=environment(machine),
-            plan=plan.to_dict(),
-        )
+        here = environment(machine)
+        planned = replace(base.session, version=__version__, environment=here, plan=plan.to_dict())
         devices = {str(device) for device in base.launches["device"]}
         check_alike(list(session_differences(base.session, planned, devices)), self.changed, "--parabench-changed")
         if not {case.id for case in plan.cases} & set(base.cases_by_id.index):
