@@ -21,7 +21,7 @@ from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, trainin
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.device_time import device_line, device_table, host_table, node_table
 from parabench.analysis.step.device_time import unread as unread_of
-from parabench.analysis.step.memory_time import memory_timeline
+from parabench.analysis.step.memory import memory_timeline
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.step.timeline import median_step
 from parabench.analysis.warnings.launches import check

@@ -13,7 +13,7 @@ from page_helpers import Page
 
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.device_time import device_table, too_short_said
-from parabench.analysis.step.memory_time import memory_timeline
+from parabench.analysis.step.memory import memory_timeline
 from parabench.report.build import render
 from parabench.report.data.cases import case_columns
 from parabench.report.figures import devices as figures_devices

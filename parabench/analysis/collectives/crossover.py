@@ -10,8 +10,8 @@ import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
 from parabench.analysis.session import select_session
+from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import fit
-from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.text import format
 from parabench.plan.collective_case import OPS, size_text
 from parabench.plan.collective_protocol import LATENCY, in_words
@@ -105,17 +105,17 @@ class BusAnswer:
                 parts.append(f"{each.algorithms[0]} is fastest {sizes}")
             elif len(each.algorithms) == 1:
                 alone = [size_text(size) for size in each.alone]
-                only = f", and the only one at {_and(alone)}" if alone else ""
+                only = f", and the only one at {format.joined(alone)}" if alone else ""
                 parts.append(f"{each.algorithms[0]} is among the fastest {sizes}{only}")
             else:
-                parts.append(f"{_and(each.algorithms)} cannot be told apart as the fastest {sizes}")
+                parts.append(f"{format.joined(each.algorithms)} cannot be told apart as the fastest {sizes}")
         found = "; ".join(parts) + f" ({blocks})."
         if not self.changes:
             return found
         places = [
             f"between {size_text(change.above_bytes)} and {size_text(change.below_bytes)}" for change in self.changes
         ]
-        return f"{found} The best changes {_and(places)}."
+        return f"{found} The best changes {format.joined(places)}."
 
 
 def bus_answers(results: Results, session: str | int | None = None) -> tuple[BusAnswer, ...]:
@@ -211,7 +211,3 @@ def _changes(ranges: tuple[Range, ...], best: dict[int, tuple[str, ...]]) -> tup
         if only_before:
             changes.append(Change(max(only_before), after.first_bytes))
     return tuple(changes)
-
-
-def _and(items: tuple[str, ...] | list[str]) -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

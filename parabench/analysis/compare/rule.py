@@ -57,39 +57,6 @@ Launches = tuple[pd.DataFrame, pd.DataFrame]
 TOLERANCE, ALPHA = 0.02, 0.01
 
 
-@dataclass(frozen=True)
-class Judged(Generic[Case]):
-    """The tests of the cases with launches enough. `between` is how what sessions differ was taken into account; None
-    where both sides took turns, and where no case was judged."""
-
-    tests: dict[Case, Test]
-    between: BetweenSessions | None
-
-
-def judge_sides(
-    logs: Mapping[Case, tuple[Numbers, Numbers]],
-    base: SessionData,
-    candidate: SessionData,
-    allowance: float = ALLOWANCE,
-    base_case: Mapping[Case, str] | None = None,
-) -> Judged[Case]:
-    """Test cases of two sides: `logs` are those of base and candidate, one number a launch; of sides that took turns
-    the same blocks in the same order. `base_case` is the id that a key of `logs` has in base, where it is not the key.
-
-    Where the sides did not take turns, what sessions differ by themselves belongs to the error; `allowance` is its
-    standard deviation on the log scale for cases of which base's store does not tell it.
-    """
-    if interleaved(base, candidate):
-        return Judged(judge(logs, paired=True), None)
-    ids = {key: base_case[key] if base_case is not None else str(key) for key in logs}
-    by_id, sessions = between_sessions(base, candidate, set(ids.values()), allowance)
-    tests = judge(logs, paired=False, between={key: by_id[case] for key, case in ids.items()})
-    if not tests:
-        return Judged(tests, None)
-    measured = sum(test.between is not None and test.between.sessions > 0 for test in tests.values())
-    return Judged(tests, BetweenSessions(sessions, measured, len(tests) - measured, allowance))
-
-
 def speed(test: Test, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tuple[Outcome, str]:
     """What a test says of a case, and a note.
 
@@ -202,7 +169,8 @@ def _end(base: Ends, candidate: Ends, rose: bool) -> End:
 @dataclass(frozen=True)
 class JudgedCases(Generic[Case]):
     """Cases of two sides: the launches that were compared, the tests of those with launches enough, what became of
-    those that both sides have, and what is in `rule.Judged.between`."""
+    those that both sides have. `between` is how what sessions differ was taken into account; None where both sides took
+    turns, and where no case was judged."""
 
     launches: dict[Case, Launches]
     tests: dict[Case, Test]
@@ -219,16 +187,15 @@ def judge_cases(
     allowance: float = ALLOWANCE,
 ) -> JudgedCases[Case]:
     """Judge each of `pairs`, a case's ids in base and in candidate: the one rule by which two sessions are compared,
-    with a verdict (`compare`) and without one (`report` of several). The outcome of an end is never None."""
+    with a verdict (`compare`) and without one (`report` of several). The outcome of an end is never None.
+
+    Where the sides did not take turns, what sessions differ by themselves belongs to the error; `allowance` is its
+    standard deviation on the log scale for cases of which base's store does not tell it.
+    """
     paired = interleaved(base, candidate)
     launches = {key: _launches(pair, base, candidate, paired) for key, pair in pairs.items()}
-    judged = judge_sides(
-        {key: (logs_of(sides[0]["number_s"]), logs_of(sides[1]["number_s"])) for key, sides in launches.items()},
-        base,
-        candidate,
-        allowance,
-        {key: pair[0] for key, pair in pairs.items()},
-    )
+    logs = {key: (logs_of(sides[0]["number_s"]), logs_of(sides[1]["number_s"])) for key, sides in launches.items()}
+    tests, between = _tests(logs, pairs, base, candidate, allowance)
     both = {
         key: pair
         for key, pair in pairs.items()
@@ -237,10 +204,27 @@ def judge_cases(
     ends = {
         key: end
         if end.outcome is not None
-        else _by_numbers(end, launches[key], judged.tests.get(key), tolerance, alpha, paired)
+        else _by_numbers(end, launches[key], tests.get(key), tolerance, alpha, paired)
         for key, end in judge_ends(both, base, candidate, alpha).items()
     }
-    return JudgedCases(launches, judged.tests, ends, judged.between)
+    return JudgedCases(launches, tests, ends, between)
+
+
+def _tests(
+    logs: Mapping[Case, tuple[Numbers, Numbers]],
+    pairs: Mapping[Case, tuple[str, str]],
+    base: SessionData,
+    candidate: SessionData,
+    allowance: float,
+) -> tuple[dict[Case, Test], BetweenSessions | None]:
+    if interleaved(base, candidate):
+        return judge(logs, paired=True), None
+    found, sessions = between_sessions(base, candidate, {old for old, _ in pairs.values()}, allowance)
+    tests = judge(logs, paired=False, between={key: found[old] for key, (old, _) in pairs.items()})
+    if not tests:
+        return tests, None
+    measured = sum(test.between is not None and test.between.sessions > 0 for test in tests.values())
+    return tests, BetweenSessions(sessions, measured, len(tests) - measured, allowance)
 
 
 def _launches(pair: tuple[str, str], base: SessionData, candidate: SessionData, paired: bool) -> Launches:

@@ -14,8 +14,8 @@ from parabench.analysis.compare.several import Against, Several
 from parabench.analysis.efficiency import launch_joules
 from parabench.analysis.environment.diff import software_differences
 from parabench.analysis.session import SessionData
+from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import Effects, fit
-from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.stats.ttest import LEAST_SD, Test, logs_of
 from parabench.analysis.stats.tukey import studentized_range
 from parabench.analysis.text import format

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from parabench.analysis.environment.facts import Rows, devices_said, gpu_rows, link_rows, machine_pairs
@@ -47,10 +46,8 @@ def device_said(device: object, node: object, of_several: bool) -> str:
 
 def nodes_said(nodes: Iterable[int]) -> str:
     """'node 17', 'nodes 0-16, 18'."""
-    numbers = sorted(nodes)
-    runs = ([n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]))
-    said = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"{'node' if len(numbers) == 1 else 'nodes'} {said}"
+    numbers = list(nodes)
+    return f"{'node' if len(numbers) == 1 else 'nodes'} {format.runs(numbers)}"
 
 
 def node_of_rank(facts: Mapping[str, Any]) -> dict[int, int]:

@@ -17,8 +17,8 @@ from scipy.special import ndtri, stdtrit
 from parabench.analysis.history.points import changes, numbers_of, visits_of
 from parabench.analysis.history.series import History, Point, Series, Shift
 from parabench.analysis.session import SessionData
+from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
-from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
 from parabench.analysis.tables import counted, status_counts
 from parabench.analysis.text import format

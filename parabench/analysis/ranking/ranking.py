@@ -10,23 +10,22 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.ranking.answer import Answer
+from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.baseline import headroom
 from parabench.analysis.ranking.bucket_curves import bucket_curves, members
 from parabench.analysis.ranking.by_axis import check_axes, places
-from parabench.analysis.ranking.candidates import candidates_of, default_of
 from parabench.analysis.ranking.objectives import STEP, Objective, basis, numbered, with_costs
 from parabench.analysis.ranking.pareto import front
 from parabench.analysis.session import SessionData, session_data
+from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
-from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.tables import case_table, counted, same_work
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
-from parabench.plan.case import DEFAULTS, Case
+from parabench.plan.case import DEFAULTS, LABELLED, Case
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
-from parabench.strategies import entry_of
+from parabench.strategies import Rule, entry_of
 from parabench.strategies.snippet import snippet
 
 # What links are a reason for.
@@ -133,7 +132,7 @@ def _answer(
     called = {str(case): str(label) for case, label in cases["label"].items()}
     order = sorted(effects.cases, key=lambda case: effects.means[case])
     first = order[0]
-    candidates = candidates_of(order, objective, effects, good, cases, CONFIDENCE)
+    candidates = _candidates(order, objective, effects, good, cases, CONFIDENCE)
     candidates[first] = replace(candidates[first], code=snippet(configured[first]))
     why_not = _why_not(effects)
     fields = cases.loc[order, list(DEFAULTS)].astype(str)
@@ -151,7 +150,7 @@ def _answer(
         best=candidates[first],
         equals=equals,
         slower=tuple(candidates[case] for case in order if case not in near),
-        default=default_of(first, cases, candidates),
+        default=_default(first, cases, candidates),
         half_width=half_width,
         more_blocks=more,
         decided=not why_not,
@@ -230,3 +229,66 @@ def _nothing(work: dict[str, Any], own: pd.DataFrame, objective: Objective, why:
         decided=False,
         why_not=why,
     )
+
+
+_SHOWN = ("label", "strategy", "global_batch", "seq_len", "staleness_mean", "staleness_max")
+
+
+def _candidates(
+    order: list[str],
+    objective: Objective,
+    effects: Effects,
+    good: pd.DataFrame,
+    cases: pd.DataFrame,
+    confidence: float,
+) -> dict[str, Candidate]:
+    """Each case's place by id, in that `order`, the best first.
+
+    `good` are the launches that `effects` was fitted to, `cases` the work's case table by id.
+    """
+    times = effects if objective is STEP else fit(good)
+    seconds = cases["latency_s"].astype(float).to_dict()
+    launches = {str(case): tuple(map(int, ids)) for case, ids in good.groupby("case_id")["launch_id"]}
+    rows = cases.loc[order, list(_SHOWN)].to_dict("records")
+    found = {}
+    for case, row in zip(order, rows, strict=True):
+        tokens, latency = float(row["global_batch"]) * float(row["seq_len"]), seconds[case]
+        # What a step takes is the case's one step time, whatever the launches are ranked by.
+        cost = {"number_s": latency, "token_s": latency / tokens}.get(objective.column, math.exp(effects.means[case]))
+        margin, margin_s = (_margin(each, case, confidence) for each in (effects, times))
+        value = objective.value(cost)
+        found[case] = Candidate(
+            case_id=case,
+            label=str(row["label"]),
+            strategy=str(row["strategy"]),
+            value=value,
+            plus_minus=None if margin is None else margin * value,
+            latency_s=latency,
+            plus_minus_s=None if margin_s is None else margin_s * latency,
+            tokens_per_s=tokens / latency,
+            unit=format.unit_of(int(row["seq_len"])),
+            slower=math.expm1(effects.means[case] - effects.means[order[0]]),
+            launches=effects.n[case],
+            launch_ids=launches[case],
+            other_training=entry_of(str(row["strategy"])).rule is Rule.APPLIED_ONCE,
+            staleness_mean=format.number_or_none(row["staleness_mean"]),
+            staleness_max=format.number_or_none(row["staleness_max"]),
+        )
+    return found
+
+
+def _margin(effects: Effects, case: str, confidence: float) -> float | None:
+    """The half-width of a case's number as a fraction of it; None where there is none."""
+    margin = effects.own_half_width(case, confidence)
+    return format.number_or_none(math.expm1(margin)) if math.isfinite(margin) else None
+
+
+def _default(first: str, cases: pd.DataFrame, candidates: dict[str, Candidate]) -> Candidate | None:
+    """What PyTorch does when it is told nothing, at the world size and batch of the case `first`; None where it has no
+    number."""
+    alike = ("world_size", "global_batch")
+    usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib", *LABELLED)}
+    is_usual = (cases[list(alike)] == cases.loc[first, list(alike)]).all(axis="columns")
+    for name, value in usual.items():
+        is_usual &= cases[name].isna() if value is None else cases[name] == value
+    return next((candidates[str(case)] for case in cases.index[is_usual] if case in candidates), None)

@@ -13,8 +13,8 @@ from scipy.special import gammaincinv, ndtri
 
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
-from parabench.analysis.stats.confidence import CONFIDENCE
 from parabench.analysis.stats.tukey import Numbers
 from parabench.analysis.tables import counted
 from parabench.store.record import FIRST_BLOCK

@@ -1,1 +1,4 @@
 """Statistics that know nothing of sessions."""
+
+# Of every interval, bound and set, unless a sentence says another.
+CONFIDENCE = 0.95

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.stats.confidence import CONFIDENCE
+from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.tukey import Numbers, range_cdf, studentized_range, t_quantile
 
 # Below this, differences of logarithms are rounding, not measurement: bytes may agree exactly.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from parabench.analysis.stats.confidence import CONFIDENCE
+from parabench.analysis.stats import CONFIDENCE
 
 Matrix = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from parabench.analysis.stats.confidence import CONFIDENCE
+from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, LEAST_SD, Between, Case, Numbers, factor, with_sessions
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import stats
 from scipy.special import nctdtr
 
-from parabench.analysis.stats.confidence import CONFIDENCE
+from parabench.analysis.stats import CONFIDENCE
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Case = TypeVar("Case")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 from collections.abc import Iterable, Iterator
 from statistics import median
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from parabench.analysis.compare.between import FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.compare.rule import REGRESSIONS, Outcome, Verdict
-from parabench.analysis.stats.confidence import CONFIDENCE
+from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.ttest import MOST_LAUNCHES, POWER
 from parabench.analysis.text import format
 
@@ -198,9 +197,4 @@ def interval(row: CaseResult) -> str:
 
 def ids(launches: Iterable[int]) -> str:
     """Launches by their ids, those in a row together: '1-4, 9'; 'none' where there are none."""
-    said: list[str] = []
-    # Consecutive ids have one distance from their places.
-    for _, group in itertools.groupby(enumerate(sorted(launches)), key=lambda pair: pair[1] - pair[0]):
-        run = [each for _, each in group]
-        said.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
-    return ", ".join(said) or "none"
+    return format.runs(launches) or "none"

@@ -11,9 +11,8 @@ from parabench.analysis.collectives.cost_model import Fit
 from parabench.analysis.environment.nodes import crowded, several
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
-from parabench.analysis.warnings.launches import NOISY, few_launches
+from parabench.analysis.warnings.launches import NOISY, few_launches, shared_gpu
 from parabench.analysis.warnings.nodes import nodes_differ
-from parabench.analysis.warnings.shared_gpu import shared_gpu
 from parabench.plan.collective_case import size_text
 from parabench.store.record import Finding, Status
 

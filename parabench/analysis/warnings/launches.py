@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -14,7 +15,6 @@ from parabench.analysis.text import format
 from parabench.analysis.warnings import health, launch_bound, links
 from parabench.analysis.warnings import nodes as node_checks
 from parabench.analysis.warnings.nodes import LOCAL_FORWARD
-from parabench.analysis.warnings.shared_gpu import shared_gpu
 from parabench.machine import accelerator
 from parabench.store.record import Finding
 from parabench.store.results import Results
@@ -104,6 +104,22 @@ def _oversubscribed(seen: SessionData) -> Iterator[Finding]:
             message=f"{format.listed(over, most=3)}: up to {wanted} computing threads on {format.count(cores, 'core')}"
             f"{' of a node' if of_several else ''}, so ranks take turns and scaling cannot be read from this.",
             advice=f"Keep {whose} x threads at {cores} or below, or use a machine with more cores.",
+        )
+
+
+def shared_gpu(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
+    """The finding that cases over NCCL had more ranks on a node than devices: what they compute is right, how long it
+    takes says nothing. `cases` have the columns device, backend, world_size and nodes."""
+    nccl = cases.loc[cases["backend"] == "nccl", ["device", "world_size", "nodes"]].drop_duplicates()
+    found = [shared for case in nccl.to_dict("records") if (shared := sharing(environment, case))]
+    if found:
+        ranks, devices = max(found)
+        yield Finding(
+            code="shared_gpu_nccl",
+            message=f"Up to {format.count(ranks, 'rank')} over NCCL on {format.count(devices, 'device')} of a node: "
+            "they take turns on it, so these times are for correctness only, and neither speed nor scaling can be "
+            "read from them.",
+            advice="Compare what is computed; for times give every rank a device of its own.",
         )
 
 

@@ -20,7 +20,7 @@ from parabench.analysis.step.device_time import (
     too_short_said,
     unread,
 )
-from parabench.analysis.step.memory_time import launch_phases, memory_timeline
+from parabench.analysis.step.memory import launch_phases, memory_timeline
 from parabench.analysis.text import format
 from parabench.analysis.warnings.health import findings
 from parabench.machine import accelerator

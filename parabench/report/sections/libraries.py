@@ -9,7 +9,7 @@ import pandas as pd
 
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.ddp_log import ddp_comparison, ddp_spans
-from parabench.analysis.step.memory_phases import memory_phases
+from parabench.analysis.step.memory import memory_phases
 from parabench.analysis.step.nccl import Wiring, choices, inspected, wirings
 from parabench.analysis.text import format
 from parabench.report.spec import DASH, MOST_CASES, Section, Table, case_table, ms

@@ -1,11 +1,45 @@
-"""Memory by the parts of an instrumented step, as torch's allocator counts it, or the resident set on the CPU."""
+"""Memory while a launch ran (of each rank's process, of each device, and of each rank on it), and by the parts of an
+instrumented step, as torch's allocator counts it, or the resident set on the CPU."""
 
 from __future__ import annotations
 
 import pandas as pd
 
+from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
+from parabench.analysis.stats.windows import phases
 from parabench.store.metrics import MEMORY_PARTS, MEMORY_READINGS
+
+
+def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
+    """Columns `place, t_s, bytes`, ordered: what a launch held, in seconds after it began.
+
+    A place is `rank 0` (the resident set of its process), `device 0` (all that is in use there) or
+    `rank 0 on device 0`; on several nodes a device is named with its own, `node 1, device 0`. Unknown is NaN: a gap.
+    """
+    of_several = nodes.several(seen.session.environment)
+    host, device = seen.results.host_sample, seen.results.device_sample
+    host = host[(host["launch_id"] == launch_id) & (host["metric"] == "rss_bytes")]
+    device = device[(device["launch_id"] == launch_id) & (device["metric"] == "used_bytes")]
+    on_host = host.assign(place=[f"rank {rank:.0f}" for rank in host["rank"]])
+    on_device = device.assign(
+        place=[
+            ("" if pd.isna(rank) else f"rank {rank:.0f} on ") + nodes.device_said(index, node, of_several)
+            for node, index, rank in zip(device["node"], device["device"], device["rank"], strict=True)
+        ]
+    )
+    both = [rows[["place", "t_s", "value"]] for rows in (on_device, on_host) if len(rows)]
+    if not both:
+        return pd.DataFrame(columns=["place", "t_s", "bytes"])
+    table = pd.concat(both).rename(columns={"value": "bytes"})
+    return table.assign(bytes=pd.to_numeric(table["bytes"])).sort_values("t_s", kind="stable").reset_index(drop=True)
+
+
+def launch_phases(seen: SessionData, launch_id: int) -> dict[str, tuple[float, float]]:
+    """{phase: (begin, end)} of a launch, in seconds after it began."""
+    own = seen.launches.loc[seen.launches["launch_id"] == launch_id, "facts"]
+    return phases(own.iloc[0]) if len(own) else {}
+
 
 COLUMNS = ["case_id", "label", "device", "part", *MEMORY_READINGS, "launches"]
 
