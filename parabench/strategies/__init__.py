@@ -298,7 +298,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     **{
         f"deepspeed{stage}": StrategyEntry(
             own_steps=True,
-            target=f"parabench.strategies.deepspeed:stage{stage}",
+            target="parabench.strategies.deepspeed:zero",
             summary=f"DeepSpeed's ZeRO stage {stage}: {what} split",
             axes=_ALONE,
             splits=f"batch, {what}",

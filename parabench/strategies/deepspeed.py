@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import deepspeed
@@ -14,75 +15,54 @@ import torch
 from deepspeed.utils import safe_get_full_grad
 from torch import Tensor, nn
 
-from parabench.models.base import Loss, Model
+from parabench.models.base import Model
 from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, adamw, squares_of
 
 
-def stage1(model: Model, context: StrategyContext) -> ParallelModel:
-    """Optimizer state split."""
-    return _zero(model, context, 1)
-
-
-def stage2(model: Model, context: StrategyContext) -> ParallelModel:
-    """Gradients split too."""
-    return _zero(model, context, 2)
-
-
-def stage3(model: Model, context: StrategyContext) -> ParallelModel:
-    """Parameters split too."""
-    return _zero(model, context, 3)
-
-
-def _zero(model: Model, context: StrategyContext, stage: int) -> ParallelModel:
-    case = context.case
+def zero(model: Model, context: StrategyContext) -> ParallelModel:
+    """The stage that the strategy's name ends with. 1 splits the optimizer state, 2 gradients too, 3 parameters too."""
+    case, parts = context.case, context.case.grad_accumulation
     engine, *_ = deepspeed.initialize(
         model=model.module,
         optimizer=adamw(model.module.parameters(), fused=case.fused),
         dist_init_required=False,  # the group is there
         config={
             "train_micro_batch_size_per_gpu": case.global_batch // case.batch_parts,
-            "gradient_accumulation_steps": case.grad_accumulation,
-            "zero_optimization": {"stage": stage},
+            "gradient_accumulation_steps": parts,
+            "zero_optimization": {"stage": int(case.strategy.removeprefix("deepspeed"))},
             "gradient_clipping": 0.0,
             "zero_allow_untested_optimizer": True,
             "torch_autocast": {"enabled": case.arithmetic.autocast is not None, "dtype": "bfloat16"},
         },
     )
     parameters = list(model.module.parameters())
+
+    def compute(inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
+        """Forward and backward by the engine, which reduces gradients itself."""
+        if parts > 1:
+            clock.skip()
+        losses: list[Tensor] = []
+        for i, (part_inputs, part_targets) in enumerate(
+            zip(inputs.chunk(parts), targets.chunk(parts), strict=True), start=1
+        ):
+            loss = model.loss(engine(part_inputs), part_targets)
+            if parts == 1:
+                clock.mark()
+            engine.backward(loss)  # which divides by the parts
+            if i < parts:
+                engine.step()  # counts the part
+            losses.append(loss.detach() / parts)
+        return reduce(torch.add, losses)
+
     return ParallelModel(
         module=engine,
         data_rank=context.rank,
         data_ranks=context.world_size,
-        compute=_Compute(engine, model.loss, case.grad_accumulation),
+        compute=compute,
         optimizer=_Step(engine),
         gradient_norm=lambda: _norm(parameters),
         counted=False,  # the engine keeps shards of its own
     )
-
-
-class _Compute:
-    """Forward and backward by the engine, which reduces gradients itself."""
-
-    def __init__(self, engine: Any, loss: Loss, parts: int) -> None:
-        self._engine, self._loss, self._parts = engine, loss, parts
-
-    def __call__(self, inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
-        if self._parts == 1:
-            loss = self._loss(self._engine(inputs), targets)
-            clock.mark()
-            self._engine.backward(loss)
-            return loss.detach()
-        clock.skip()
-        total = torch.zeros((), device=inputs.device)
-        for i, (part_inputs, part_targets) in enumerate(
-            zip(inputs.chunk(self._parts), targets.chunk(self._parts), strict=True)
-        ):
-            loss = self._loss(self._engine(part_inputs), part_targets)
-            self._engine.backward(loss)  # which divides by the parts
-            if i < self._parts - 1:
-                self._engine.step()  # counts the part
-            total += loss.detach() / self._parts
-        return total
 
 
 class _Step:
