@@ -9,6 +9,7 @@ import pynvml
 import pytest
 
 from parabench.machine import gpus, host, versions
+from parabench.machine.machine import Gpu
 
 GIB = 2**30
 
@@ -173,7 +174,7 @@ class Nvml:
 
 def test_a_device_tells_its_limits_and_modes_in_si_units(two_sockets, monkeypatch):
     Nvml(levels={(0, 1): pynvml.NVML_TOPOLOGY_SYSTEM}, mig=(1,)).install(monkeypatch)
-    found = gpus.describe([0, 1], two_sockets)
+    found = gpus.describe([Gpu("", None, at) for at in range(2)], two_sockets)
     first, second = found["gpus"]
     assert first == {
         "index": 0, "name": "NVIDIA H200", "memory_bytes": 140 * GIB, "compute_capability": "9.0",
@@ -190,7 +191,7 @@ def test_a_device_tells_its_limits_and_modes_in_si_units(two_sockets, monkeypatc
 def test_one_refused_question_leaves_the_others(two_sockets, monkeypatch):
     nvml = Nvml(levels={(0, 1): pynvml.NVML_TOPOLOGY_NODE}, refused={"nvmlDeviceGetEccMode", "nvmlDeviceGetPciInfo"})
     nvml.install(monkeypatch)
-    found = gpus.describe([0, 1], two_sockets)
+    found = gpus.describe([Gpu("", None, at) for at in range(2)], two_sockets)
     for device in found["gpus"]:
         assert (device["ecc"], device["numa_node"], device["mig"]) == (None, None, False)
         assert "Permission" in device["reasons"]["ecc"]

@@ -17,9 +17,10 @@ from parabench.cluster.attached.hosts import About
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.machine import machine, nvml
+from parabench.machine.nvml import HIDDEN
 from parabench.plan.case import Case
 from parabench.plan.validate import exceeds_machine
-from parabench.probes.devices import HIDDEN, Devices
+from parabench.probes.devices import Devices
 from parabench.probes.sampler import RankPids, Sampler
 from parabench.store.record import DeviceSample
 

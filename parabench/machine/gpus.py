@@ -10,7 +10,6 @@ import importlib.metadata
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +73,30 @@ DRIVER_QUESTIONS: dict[str, Ask] = {
 }
 
 
-def describe(indices: Sequence[int], root: Path = ROOT) -> dict[str, Any]:
-    """{"gpus": [...], "links": {...}, "driver": {...}} of the devices with those NVML numbers, in that order.
+def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
+    """{"gpus": [...], "links": {...}, "driver": {...}} of devices that were found; where NVML cannot be started any
+    more, or has no such device, what is known of them, and why no more. Neither UUIDs nor serial numbers are read: they
+    name one very device."""
+    try:
+        with session():
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in found]
+            return {
+                "gpus": [{"index": gpu.index} | _device(h, root) for gpu, h in zip(found, handles, strict=True)],
+                "links": links(handles),
+                "driver": facts({name: _asked(ask, None) for name, ask in DRIVER_QUESTIONS.items()}),
+            }
+    except pynvml.NVMLError as error:
+        return undescribed(found, f"NVML: {error}")
 
-    Neither UUIDs nor serial numbers are read: they name one very device. Raises pynvml.NVMLError when NVML cannot be
-    started or has no such device.
-    """
-    with session():
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
-        return {
-            "gpus": [{"index": index} | _device(h, root) for index, h in zip(indices, handles, strict=True)],
-            "links": links(handles),
-            "driver": facts({name: _asked(ask, None) for name, ask in DRIVER_QUESTIONS.items()}),
-        }
+
+def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
+    """A record like `describe`'s of devices that NVML tells no more of, for that reason."""
+    reasons = {"reasons": {"all": reason}}
+    return {
+        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes, "index": gpu.index} for gpu in found],
+        "links": {"matrix": None, **reasons},
+        "driver": {"version": None, "cuda": None, **reasons},
+    }
 
 
 def devices(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
@@ -106,10 +116,8 @@ def _gpu(index: int) -> Gpu:
 
 def fault_here(found: Sequence[Gpu]) -> str | None:
     """`cuda_fault` of this torch, read without it, on the devices that were found."""
-    with suppress(pynvml.NVMLError):
-        seen = describe([gpu.index for gpu in found])
-        return cuda_fault(seen["driver"], seen["gpus"], versions.torch_cuda()[0])
-    return None
+    seen = describe(found)
+    return cuda_fault(seen["driver"], seen["gpus"], versions.torch_cuda()[0])
 
 
 def cuda_fault(driver: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], torch_cuda: str | None) -> str | None:

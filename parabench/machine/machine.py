@@ -147,22 +147,10 @@ def environment(machine: Machine) -> dict[str, Any]:
 
 
 def _devices(machine: Machine) -> dict[str, Any]:
-    """What is known of the devices, how they are linked, and their driver; where NVML is gone only what was seen."""
-    known: list[dict[str, Any]] = [
-        {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "index": gpu.index} for gpu in machine.gpus
-    ]
-    reason = machine.gpus_reason
-    if machine.gpus:
-        import pynvml
+    """What is known of the devices, how they are linked, and their driver."""
+    from parabench.machine import gpus
 
-        from parabench.machine import gpus
-
-        try:
-            return gpus.describe([gpu.index for gpu in machine.gpus])
-        except pynvml.NVMLError as error:
-            reason = f"NVML: {error}"
-    reasons = {"reasons": {"all": reason}}
-    return {"gpus": known, "links": {"matrix": None, **reasons}, "driver": {"version": None, "cuda": None, **reasons}}
+    return gpus.describe(machine.gpus) if machine.gpus else gpus.undescribed((), machine.gpus_reason)
 
 
 def _cpu_name() -> str:

@@ -23,11 +23,13 @@ _HELD = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"
 # All links of a device together.
 _ALL_LINKS = 0xFFFFFFFF
 
+HIDDEN = "NVML shows this process no such device"
 _REASONS = {
     pynvml.NVML_ERROR_NOT_SUPPORTED: NOT_SUPPORTED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NOT_SUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION: "no permission",
     pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: it fell off the bus or has hung",
+    pynvml.NVML_ERROR_NOT_FOUND: HIDDEN,
 }
 
 Numbers = tuple[float, ...]
@@ -230,6 +232,9 @@ class Used:
     number: int
     address: str
 
+    def handle(self) -> Any:
+        return pynvml.nvmlDeviceGetHandleByPciBusId(self.address)
+
 
 def used_devices(size: int) -> list[Used]:
     """The devices that `size` ranks of this process' environment use, as CUDA_VISIBLE_DEVICES deals them out.
@@ -310,12 +315,16 @@ def unsupported(error: Exception) -> bool:
     )
 
 
+def refused(error: Exception) -> bool:
+    """Whether asking again is of no use: it is not supported, or not permitted."""
+    return unsupported(error) or getattr(error, "value", None) == pynvml.NVML_ERROR_NO_PERMISSION
+
+
 def reason_of(error: Exception, *, mig: bool) -> str:
     """Why a value is null, in words; that the device is split may be why."""
     if isinstance(error, pynvml.NVMLError):
         said = _REASONS.get(error.value, str(error))
-        refused = unsupported(error) or error.value == pynvml.NVML_ERROR_NO_PERMISSION
-        return f"{said}, and MIG is enabled" if mig and refused else said
+        return f"{said}, and MIG is enabled" if mig and refused(error) else said
     if isinstance(error, KeyError):
         return f"its value is of type {error}, which is unknown here"
     return NOT_SUPPORTED if unsupported(error) else f"{type(error).__name__}: {error}"

@@ -10,8 +10,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import pynvml
-
 from parabench.machine import nvml
 from parabench.probes.sampler import RankPids, Source, Watched
 from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
@@ -26,7 +24,6 @@ PROC = Path("/proc")
 
 UNLISTED = "NVML lists none of this launch's ranks: they have not begun, or it counts processes of another namespace"
 UNTOLD = "NVML does not tell this process's memory"
-HIDDEN = "NVML shows this process no such device"
 WRAPPED = "the counter began anew"
 
 
@@ -154,16 +151,12 @@ class _Device:
         while left:
             try:
                 if self._handle is None:
-                    self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(self._used.address)
+                    self._handle = self._used.handle()
                     self._mig = nvml.mig_is_on(self._handle)
                 return left[0](self._handle)
-            except pynvml.NVMLError_NotFound:
-                reason = HIDDEN
-                break
             except Exception as error:
                 reason = nvml.reason_of(error, mig=self._mig)
-                denied = getattr(error, "value", None) == pynvml.NVML_ERROR_NO_PERMISSION
-                if not nvml.unsupported(error) and not denied:
+                if not nvml.refused(error):
                     break
                 left = self._asks[metrics] = left[1:]
         if reason is not None:

@@ -9,8 +9,6 @@ from dataclasses import asdict, replace
 from itertools import permutations
 from typing import Any
 
-import pynvml
-
 from parabench.cluster.attached.environment import ProcessEnvironment
 from parabench.machine import gpus, host
 from parabench.machine.machine import Gpu, Machine, environment
@@ -45,10 +43,9 @@ def of_this(group: ProcessEnvironment, machine: Machine) -> dict[str, Any]:
 
 
 def _described(gpu: Gpu) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = gpus.describe([gpu.index])["gpus"][0]
-    except pynvml.NVMLError as error:
-        return {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "reasons": {"all": f"NVML: {error}"}}
+    record = gpus.describe([gpu])
+    found: dict[str, Any] = record["gpus"][0]
+    found.setdefault("reasons", record["driver"]["reasons"])
     return found
 
 
