@@ -40,7 +40,8 @@ from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.launch.spec import LaunchSpec
-from parabench.machine.machine import Gpu, Machine, environment
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine, environment
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.report import build

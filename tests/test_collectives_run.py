@@ -19,7 +19,8 @@ from parabench.analysis.collectives.nccl_tests import results_json, table_lines
 from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.errors import UsageError
-from parabench.machine.machine import Gpu, Machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
 from parabench.plan.collective_case import OPS
 from parabench.session import session as sessions
 from parabench.session.request import CollectivesRequest

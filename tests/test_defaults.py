@@ -12,7 +12,8 @@ from parabench.analysis.text.progress import verdict
 from parabench.cli import main
 from parabench.cluster.participants import OneMachine
 from parabench.errors import UsageError
-from parabench.machine.machine import Gpu, Machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol

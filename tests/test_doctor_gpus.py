@@ -11,8 +11,9 @@ import pynvml
 import pytest
 
 from parabench.machine import gpu_checks
+from parabench.machine.accelerator import Gpu
 from parabench.machine.gpu_checks import DOUBT, FAULT, OK, UNKNOWN, Row, built_for, check, probe
-from parabench.machine.machine import Gpu, Machine
+from parabench.machine.machine import Machine
 
 RECORD: dict[str, Any] = {
     "compute_capability": "9.0", "power_limit_w": 700.0, "power_default_w": 700.0, "mig": False, "pcie_width": 16,

@@ -21,7 +21,8 @@ from rich.console import Console
 from parabench.cli import main
 from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.errors import UsageError
-from parabench.machine.machine import Gpu, Machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import FIRST_RUN_IN_S, RUN_IN_S

@@ -25,7 +25,8 @@ from parabench import __version__
 from parabench.cli import COMMANDS, main
 from parabench.commands import doctor
 from parabench.machine import machine
-from parabench.machine.machine import Gpu, Machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
 from parabench.session import session
 from parabench.session.progress import make_progress
 from parabench.session.request import CollectivesRequest, TrainingRequest

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from parabench.machine import gpus, host, versions
-from parabench.machine.machine import Gpu
+from parabench.machine.accelerator import Gpu
 
 GIB = 2**30
 

@@ -19,7 +19,8 @@ from parabench.analysis.text.links import explained
 from parabench.analysis.text.progress import verdict
 from parabench.analysis.warnings.links import check_links
 from parabench.launch.spec import LaunchSpec
-from parabench.machine.machine import Gpu, Machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import TOO_QUICK, LinkProtocol, Protocol

@@ -17,6 +17,7 @@ from parabench.analysis.environment.diff import differences
 from parabench.analysis.environment.facts import environment_rows
 from parabench.launch import rank
 from parabench.machine import machine
+from parabench.machine.accelerator import Gpu
 from parabench.plan.case import Case
 from parabench.plan.validate import exceeds_machine
 
@@ -33,8 +34,8 @@ def two_devices(monkeypatch):
 def test_devices_are_what_nvml_shows(two_devices):
     here = machine.this_machine()
     assert here.gpus == (
-        machine.Gpu("device 0", 140 * GIB, 0, "00000000:1A:00.0"),
-        machine.Gpu("device 1", 140 * GIB, 1, "00000000:1B:00.0"),
+        Gpu("device 0", 140 * GIB, 0, "00000000:1A:00.0"),
+        Gpu("device 1", 140 * GIB, 1, "00000000:1B:00.0"),
     )
     assert (here.ranks("cuda"), here.gpus_reason) == (2, None)
 
@@ -81,7 +82,7 @@ def test_the_environment_is_json_and_holds_no_secret(monkeypatch, tmp_path):
 
 def test_devices_that_nvml_forgot_keep_what_was_seen_of_them(monkeypatch):
     fake_nvml.absent(monkeypatch)
-    here = machine.Machine(cores=4, gpus=(machine.Gpu("NVIDIA H200", 150 * 10**9),))
+    here = machine.Machine(cores=4, gpus=(Gpu("NVIDIA H200", 150 * 10**9),))
     seen = machine.environment(here)
     assert seen["gpus"] == [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "index": 0}]
     assert seen["links"]["matrix"] is None

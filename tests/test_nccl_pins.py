@@ -18,7 +18,8 @@ from parabench.analysis.warnings.launches import check
 from parabench.cli import main
 from parabench.collectives.nccl import NCCL_ALGORITHMS
 from parabench.launch.spec import LaunchSpec
-from parabench.machine.machine import Gpu, Machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
 from parabench.machine.versions import Nccl, this_nccl
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase

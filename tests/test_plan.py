@@ -6,7 +6,8 @@ import pytest
 
 from parabench.collectives.nccl import nccl_environment
 from parabench.errors import UsageError
-from parabench.machine.machine import Gpu, Machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan, make_plan
 from parabench.plan.protocol import Protocol

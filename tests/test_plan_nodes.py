@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from parabench.errors import UsageError
-from parabench.machine.machine import Gpu, Machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, load_suite, shipped, sweep

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from parabench.cli import main
 from parabench.cluster.topology import PORT, RUN_ID, TIMEOUT_S, LauncherFlags, Topology, topology_of
 from parabench.errors import UsageError
-from parabench.machine.machine import Gpu, Machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
 
 CPU = Machine(cores=4, gpus_reason="this torch is a CPU build")
 GPUS = Machine(cores=4, gpus=(Gpu("H", 1, 0),) * 8)

@@ -1,4 +1,4 @@
-"""The one seam to what torch computes on besides the CPU: what it is called, torch's module of it, and moments there.
+"""The one seam to what torch computes on besides the CPU: what it is called, its devices, torch's module, and moments.
 
 NVIDIA's devices are `cuda` to torch, and so are AMD's in its ROCm builds. Another accelerator whose module of torch has
 the same functions (as torch.xpu has) is another TYPE and BACKEND here; what a driver tells of devices stands in
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +26,19 @@ TYPE = "cuda"
 BACKEND = "nccl"
 
 Moment: TypeAlias = "float | Event"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One visible NVIDIA device; `index` is its number in NVML, which counts the hidden ones too.
+
+    `address` is where it sits on the PCI bus; processes that see different devices find one by it. It is not recorded.
+    """
+
+    name: str
+    memory_bytes: int | None
+    index: int = 0
+    address: str | None = None
 
 
 @functools.cache

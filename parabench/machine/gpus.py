@@ -16,8 +16,8 @@ from typing import Any
 import pynvml
 
 from parabench.machine import versions
+from parabench.machine.accelerator import Gpu
 from parabench.machine.host import ROOT, facts
-from parabench.machine.machine import Gpu
 from parabench.machine.nvml import address_of, asked, session, text
 
 # As `nvidia-smi topo -m` writes what the path between two devices has to traverse.

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from parabench.machine import accelerator, host, versions
+from parabench.machine.accelerator import Gpu
 from parabench.machine.versions import Nccl, this_nccl
 
 # On the CPU more ranks than cores still compute the right thing, slowly; beyond this it measures the scheduler.
@@ -50,19 +51,6 @@ SET = "set"
 
 # What NCCL reads besides its variables (src/misc/param.cc).
 NCCL_FILES = {"/etc/nccl.conf": Path("/etc/nccl.conf"), "~/.nccl.conf": Path("~/.nccl.conf")}
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One visible NVIDIA device; `index` is its number in NVML, which counts the hidden ones too.
-
-    `address` is where it sits on the PCI bus; processes that see different devices find one by it. It is not recorded.
-    """
-
-    name: str
-    memory_bytes: int | None
-    index: int = 0
-    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from rich.console import Console
 from parabench.analysis.text import format
 from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.machine import accelerator
-from parabench.machine.machine import RANKS_PER_CORE, Gpu, Machine, this_machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase, size_text

@@ -11,7 +11,8 @@ from typing import Any
 
 from parabench.cluster.attached.environment import ProcessEnvironment
 from parabench.machine import gpus, host
-from parabench.machine.machine import Gpu, Machine, environment
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine, environment
 from parabench.machine.nvml import Used, readable_devices
 
 # What one rank says of itself.
