@@ -12,6 +12,7 @@ import pytest
 import torch
 from guard import GUARD_S
 from rounding_helpers import FLOAT64_BOUND, wide
+from trained_helpers import TRAINED_TOKENS
 
 from parabench.commands.list import lines
 from parabench.errors import UsageError
@@ -93,8 +94,9 @@ def in_float64() -> Iterator[None]:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_is_one_devices(stage: int, parts: int, engines: list[Engine], in_float64: None) -> None:
-    mine, parallel, _ = built(strategy=f"deepspeed{stage}", grad_accumulation=parts)
-    plain, _, _ = built(strategy="single")
+    small = {"model": "trained_helpers:small_gpt", "seq_len": TRAINED_TOKENS, "data": "synthetic"}
+    mine, parallel, _ = built(strategy=f"deepspeed{stage}", grad_accumulation=parts, **small)
+    plain, _, _ = built(strategy="single", **small)
     config = engines[0].config
     assert config["zero_optimization"] == {"stage": stage}
     assert config["train_micro_batch_size_per_gpu"] * parts == 8

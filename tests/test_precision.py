@@ -10,6 +10,7 @@ import pytest
 import torch
 from guard import GUARD_S
 from torch import nn
+from trained_helpers import TRAINED_TOKENS
 
 from parabench.analysis.warnings.launches import check
 from parabench.errors import UsageError
@@ -129,15 +130,14 @@ def test_the_scale_grows_after_so_many_steps_without_an_overflow() -> None:
 
 @pytest.mark.parametrize("precision", ["bf16-true", "fp16-mixed"])
 def test_ranks_train_as_one_device_does_in_the_same_precision(precision: str) -> None:
-    alone = launch(LaunchSpec.of(case(strategy="single", precision=precision), SHORT, deadline_s=GUARD_S))
+    small = {"model": "trained_helpers:small_gpt", "seq_len": TRAINED_TOKENS, "precision": precision}
+    alone = launch(LaunchSpec.of(case(strategy="single", **small), SHORT, deadline_s=GUARD_S))
     assert alone.status is Status.OK, alone.failure
     bytes_of_one = {s.metric: s.value for s in alone.samples if s.metric == "parameter_bytes"}["parameter_bytes"]
     numbers = alone.facts["model"]["parameters"]
     assert bytes_of_one == numbers * {"bfloat16": 2, "float32": 4}[PRECISIONS[precision].parameters]
     for strategy in ("ddp", "fsdp", "tp"):
-        seen = launch(
-            LaunchSpec.of(case(strategy=strategy, world_size=2, precision=precision), SHORT, deadline_s=GUARD_S)
-        )
+        seen = launch(LaunchSpec.of(case(strategy=strategy, world_size=2, **small), SHORT, deadline_s=GUARD_S))
         verify(seen, reference_of(alone))
         assert seen.status is Status.OK, seen.failure
         assert ("steps_left_out" in seen.facts["arithmetic"]) is PRECISIONS[precision].scaled

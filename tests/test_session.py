@@ -314,9 +314,12 @@ def test_a_reference_of_zero_is_compared_too():
     assert launch.status is Status.WRONG
 
 
+# More than a pipe and the buffers before it hold.
+TALK = "for number in range(20_000): console.print(number)"
+
+
 def test_a_console_outlives_its_reader():
-    talk = "for number in range(100_000): console.print(number)"
-    code = f"import sys\nfrom parabench.session.progress import PatientConsole\nconsole = PatientConsole()\n{talk}\n"
+    code = f"import sys\nfrom parabench.session.progress import PatientConsole\nconsole = PatientConsole()\n{TALK}\n"
     code += "sys.stderr.write('to the end')"
     talker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert talker.stdout is not None
@@ -330,9 +333,8 @@ def test_a_console_outlives_its_reader():
 
 def test_when_the_reader_of_stderr_leaves_what_is_said_on_stdout_is_heard():
     """As `ab --json - 2> >(head)` does it: the results come last, on the other stream."""
-    talk = "for number in range(100_000): console.print(number)"
     code = "from parabench.session.progress import PatientConsole\nconsole = PatientConsole(stderr=True)\n"
-    code += f"{talk}\nprint('the results')"
+    code += f"{TALK}\nprint('the results')"
     talker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert talker.stdout is not None
     assert talker.stderr is not None

@@ -72,11 +72,12 @@ class Group:
 # A block of it has 0.2 MiB.
 SMALL = {"model": "trained_helpers:small_gpt", "seq_len": trained_helpers.TRAINED_TOKENS}
 
-# What every strategy is tried with, over every algorithm: a transformer, and every other model that it can split.
+# What every strategy is tried with, over every algorithm.
 EVERY_WAY: tuple[Mapping[str, Any], ...] = ({}, {"grad_accumulation": 2})
-OTHER_MODELS = tuple({"model": name, "seq_len": 1} for name in ("mlp", "mnist", "toy"))
 
-# What does not depend on the algorithm, tried over one of ours and the backend's.
+# What does not depend on the algorithm, tried over one of ours and the backend's: every other model that the strategy
+# can split, and options.
+OTHER_MODELS = tuple({"model": name, "seq_len": 1} for name in ("mlp", "mnist", "toy"))
 OPTIONS: tuple[Mapping[str, Any], ...] = (
     {"precision": "bf16-mixed"},
     {"activation_checkpointing": True, "fused": False},
@@ -127,9 +128,9 @@ def groups() -> Iterator[Group]:
     for size, (strategy, variants) in itertools.product((2, 4), POINT_TO_POINT.items()):
         yield Group(strategy, "native", size, tuple(filter(partial(possible, strategy, size), variants)))
     for size, strategy, algorithm in itertools.product((2, 4), STRATEGIES, ON_ANY_BACKEND):
-        variants = EVERY_WAY + tuple(filter(partial(possible, strategy, size), OTHER_MODELS))
+        variants = EVERY_WAY
         if algorithm in ("native", "ring"):
-            variants += OPTIONS
+            variants += (*filter(partial(possible, strategy, size), OTHER_MODELS), *OPTIONS)
             # Two ranks are no grid.
             if (algorithm, size) == ("ring", 4) or (
                 (algorithm, size) == ("native", 2) and entry_of(strategy).layout is not Layout.GRID
@@ -165,21 +166,25 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 TOLERANCE = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_bound(trained_helpers.BLOCKS)}
 
 
-# Two dimensions of ranks, each with a group of its own, and between them every operation.
-GRIDS = (("tp_fsdp", "ring"), ("hsdp", "two_level"))
+# Two dimensions of ranks, each with a group of its own; in these two together, every operation.
+GRIDS = ("hsdp", "tp_ddp", "tp_fsdp")
+EVERY_OPERATION = (("tp_fsdp", "ring"), ("hsdp", "two_level"))
 
 
 # What travels in the other strategies is what travels in these: gradients, shards, activations.
-TRAVELS = ("ddp", "fsdp", "tp")
+DISTINCT = ("ddp", "fsdp", "tp")
 
 
 def marked(group: Group) -> Any:
     """Four ranks over every algorithm are in the soak too (ddp, fsdp and tp). Here they are `native`, and of ours what
-    has all three operations on a grid of ranks. Two ranks meet every algorithm in the strategies that differ in what
-    travels. The others take part when slow tests do."""
-    two = group.world_size == 2 and (group.algorithm in ("native", "ring") or group.strategy in TRAVELS)
-    four = group.algorithm == "native" and group.strategy not in ("zero1", "zero2")
-    usual = two or four or (group.strategy, group.algorithm) in GRIDS
+    has all three operations on a grid of ranks. Two ranks, which are no grid, meet every algorithm in the strategies
+    that differ in what travels. The others take part when slow tests do."""
+    strategy, algorithm = group.strategy, group.algorithm
+    if group.world_size == 2:
+        usual = strategy in DISTINCT or algorithm == "ring" or (algorithm == "native" and strategy not in GRIDS)
+    else:
+        native = algorithm == "native" and strategy not in ("zero1", "zero2")
+        usual = native or (strategy, algorithm) in EVERY_OPERATION
     return pytest.param(group, id=str(group), marks=() if usual else pytest.mark.slow)
 
 
