@@ -1,4 +1,7 @@
-"""The heartbeat of a member of a session: it shows that the process lives, and hears aborts and stops meanwhile."""
+"""The heartbeat of a member of a session: it shows that the process lives, and hears aborts and stops meanwhile.
+
+torch elastic's keep-alive carries no abort, and ends nobody's ranks (`membership.py` says what comes of a dead node).
+"""
 
 from __future__ import annotations
 

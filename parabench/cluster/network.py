@@ -1,4 +1,7 @@
-"""Which addresses and interfaces a node has, and which of them lead to the others. Free of torch."""
+"""Which addresses and interfaces a node has, and which of them lead to the others. Free of torch.
+
+torchrun's `--local-addr` is the address that others are told; which interface gloo and NCCL take, it leaves to them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What Slurm tells a task about the nodes it runs on with others: where they meet, and which of them it is."""
+"""What Slurm tells a task about the nodes it runs on with others: where they meet, and which of them it is.
+
+torchrun reads none of it: there the batch script has to find the endpoint.
+"""
 
 # Seen with Slurm 22.05:
 # - A batch script has the job's variables (SLURM_NNODES, SLURM_NTASKS, ...) and SLURM_NODEID=0, SLURM_PROCID=0, as if

@@ -1,4 +1,7 @@
-"""Which rank of which group of processes this one is, as who started it says in the environment. Free of torch."""
+"""Which rank of which group of processes this one is, as who started it says in the environment. Free of torch.
+
+torch's own `env://` knows the names that torchrun sets, and no other launcher's.
+"""
 
 # Where each name is from:
 # - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT: torchrun; Ray Train sets them too.
