@@ -126,11 +126,9 @@ class Protocol(Checked):
 
     def resolved(self, device: str) -> Protocol:
         """With what nobody chose decided for launches on `device`, "cpu" or "cuda"."""
-        chosen = {name: value for name, value in ON_DEVICE[device].items() if self._open(name)}
+        undecided = [pair for pair in BY_STEPS_OR_TIME.items() if all(getattr(self, name) is None for name in pair)]
+        chosen = {name: value for name, value in ON_DEVICE[device].items() if any(name in pair for pair in undecided)}
         return replace(self, **chosen)
-
-    def _open(self, name: str) -> bool:
-        return all(getattr(self, one) is None for pair in BY_STEPS_OR_TIME.items() if name in pair for one in pair)
 
     @property
     def by_time(self) -> bool:
