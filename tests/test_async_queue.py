@@ -289,7 +289,7 @@ def test_what_goes_by_the_host_is_copied_through_pinned_memory(group: Any, monke
     told: list[Any] = []
 
     class OnDevice:
-        is_cuda, dtype, device = True, torch.float32, CUDA
+        dtype, device = torch.float32, CUDA
 
         def view(self, *shape: int) -> OnDevice:
             return self

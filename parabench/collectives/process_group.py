@@ -226,7 +226,7 @@ class AlgorithmGroup(ProcessGroup):
 
     def _by_host(self, tensor: Tensor) -> bool:
         """Whether it travels through host memory."""
-        return tensor.is_cuda and not self._is_nccl
+        return not self._is_nccl and tensor.device.type == accelerator.TYPE
 
     def _deliver(self, flat: Tensor, tensor: Tensor) -> None:
         """Bring the outcome to where the caller looks for it."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from parabench.collectives.wire import pieces
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.models.base import Model
 from parabench.strategies.base import (
     ForwardBackward,
@@ -153,7 +154,7 @@ class FlatParameters:
         self.gradient = torch.zeros_like(self.values)
         self._gradients = self._views(self.gradient)
         self.wire_values, self.wire_gradient = self.values, self.gradient
-        if on_host and self.values.is_cuda:
+        if on_host and self.values.device.type == accelerator.TYPE:
             self.wire_values = torch.empty_like(self.values, device="cpu", pin_memory=True).copy_(self.values)
             self.wire_gradient = torch.zeros_like(self.gradient, device="cpu", pin_memory=True)
 
