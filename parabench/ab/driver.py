@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -72,20 +71,13 @@ def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], No
         return STOPPED
     except UsageError as error:
         raise UsageError(f"{error}{turns.kept}") from error
-    outcome = conclude(
-        request.run.out / STORE_NAME, turns.sessions, variants, request.tolerance, request.alpha, turns.log
-    )
+    outcome = conclude(request, variants, turns.sessions, turns.log)
     keep(outcome)
     return outcome.verdict.exit_code
 
 
 def conclude(
-    path: Path,
-    sessions: Sequence[int],
-    variants: Sequence[Variant],
-    tolerance: float,
-    alpha: float,
-    log: Callable[[str], None],
+    request: AbRequest, variants: Sequence[Variant], sessions: Sequence[int], log: Callable[[str], None]
 ) -> Comparison:
     """Write the report of side b; say what each side was, how both compare and where all is."""
     from parabench.analysis.compare.gate import compare
@@ -94,15 +86,16 @@ def conclude(
     from parabench.analysis.environment.diff import differences
     from parabench.report.build import write_report
 
+    path = request.run.out / STORE_NAME
     results = load(path)
     base, candidate = (side_of(results, id, role) for id, role in zip(sessions, ("base", "candidate"), strict=True))
     # What differs between the sides is what the user set out to judge.
     changed = tuple(each.name for each in differences(base, candidate) if each.matters)
-    outcome = compare(base, candidate, tolerance, alpha, changed)
+    outcome = compare(base, candidate, request.tolerance, request.alpha, changed)
     report = write_report(results, path.with_name(REPORT_NAME), str(sessions[1]))
     again = ["parabench", "compare", f"{path}@{base.session.name}", f"{path}@{candidate.session.name}"]
-    again += ["--tolerance", str(tolerance)] if tolerance != TOLERANCE else []
-    again += ["--alpha", str(alpha)] if alpha != ALPHA else []
+    again += ["--tolerance", str(request.tolerance)] if request.tolerance != TOLERANCE else []
+    again += ["--alpha", str(request.alpha)] if request.alpha != ALPHA else []
     again += chain.from_iterable(("--changed", name) for name in changed)
     told = [f"{each.name}: {each.shown() or 'as it is here'}" for each in variants]
     for line in (*told, *outcome.lines(), f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):

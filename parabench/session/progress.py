@@ -120,6 +120,7 @@ class LiveProgress(PlainProgress):
 
     def __init__(self, console: Console, total: int, blocks: int, prefix: str) -> None:
         super().__init__(console, total, blocks, prefix)
+        self._prefix = prefix
         self.bar = rich.progress.Progress(
             SpinnerColumn(),
             BarColumn(bar_width=20),
@@ -139,7 +140,7 @@ class LiveProgress(PlainProgress):
         if block >= FIRST_BLOCK:
             self.bar.advance(self._task)
         if not ok:
-            self._log(f"{label}: {how}")
+            self.bar.console.print(f"{self._prefix}{label}: {how}", highlight=False, markup=False)
 
 
 @contextmanager

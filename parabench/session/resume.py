@@ -39,11 +39,11 @@ class SessionState(Generic[C, P]):
 
 
 @contextmanager
-def store_in(folder: Path, *, resumes: str | None = None) -> Iterator[Store]:
+def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
     """The store of `folder`, held for this run, for two at once would disturb one another's times and store. Both are
     made where they are not there, unless it `resumes` what they hold. Raises UsageError."""
     if resumes:
-        check_resumable(folder, resumes)
+        check_resumable(folder)
     check_writable(folder)
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -92,7 +92,7 @@ def lead_session(
     check_outputs(request)
     if planned is not None:
         check_traces(request.out, planned.plan.protocol)
-    with store_in(request.out, resumes="session" if request.resume else None) as store:
+    with store_in(request.out, resumes=request.resume) as store:
         state: SessionState[Any, Any]
         if request.resume:
             plan = planned.plan if planned else None
