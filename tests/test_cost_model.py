@@ -255,8 +255,8 @@ def test_what_one_operation_cannot_tell_apart_is_unknown_and_only_the_sum_is_giv
         assert found[name, tier].value is None
         assert "not identifiable" in found[name, tier].reason
         assert "b + 0.5 c" in found[name, tier].reason
-    # The times need only the sum.
-    assert fit.residuals == pytest.approx([0.0] * len(fit.points), abs=1e-6)
+    # A prediction needs only the sum.
+    assert fit.predict("all_reduce", 4, MIB) == pytest.approx(seconds("all_reduce", "ring", 4, MIB))
 
 
 def test_one_size_tells_nothing_apart():
@@ -284,6 +284,16 @@ def test_the_backends_own_is_a_line_for_each_operation_and_world_size():
         ("all_reduce", 2), ("all_reduce", 4), ("broadcast", 2), ("broadcast", 4),
     ]  # fmt: skip
     assert [c.value for c in fits[1].constants] == [pytest.approx(4e-4), pytest.approx(1e-10)]
+    with pytest.raises(ValueError, match="all_reduce among 4 ranks only"):
+        fits[1].predict("all_reduce", 8, MIB)
+
+
+def test_a_prediction_goes_beyond_what_was_measured_and_says_where_it_cannot():
+    (fit,) = fit_costs(points("ring", OPS, (2, 4)))
+    assert fit.predict("all_reduce", 64, 8 * MIB) == pytest.approx(seconds("all_reduce", "ring", 64, 8 * MIB))
+    (gather,) = fit_costs(points("ring", ("all_gather",), (2, 4)))
+    with pytest.raises(ValueError, match="rank c"):
+        gather.predict("all_reduce", 4, MIB)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
@@ -294,10 +304,9 @@ def test_a_time_that_is_none_is_refused(bad):
 
 def test_residuals_are_those_of_the_points():
     (fit,) = fit_costs(points("ring", ("all_gather",), (2,), noise=0.05))
-    a, b = (constants(fit)[name, NODE].value for name in "ab")
     for point, residual in zip(fit.points, fit.residuals, strict=True):
-        of = terms(point.op, point.algorithm, point.world_size, point.bytes, None, PIECE)[NODE]
-        assert (a * of.messages + b * of.sent) / point.seconds - 1 == pytest.approx(residual, abs=1e-9)
+        predicted = fit.predict(point.op, point.world_size, point.bytes)
+        assert predicted / point.seconds - 1 == pytest.approx(residual, abs=1e-9)
 
 
 def test_calls_alone_and_calls_back_to_back_are_not_fitted_together(tmp_path):

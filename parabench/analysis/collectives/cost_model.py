@@ -72,7 +72,8 @@ class Constant:
 class Fit:
     """A fitted model of one algorithm, and of one operation and world size where it is only a line.
 
-    `residuals` are (model - measured) / measured, one a point of `points`.
+    `residuals` are (model - measured) / measured, one a point of `points`. `weights` are what `predict` uses: one
+    value a constant, also where only their sum is known.
     """
 
     algorithm: str
@@ -81,6 +82,7 @@ class Fit:
     constants: tuple[Constant, ...]
     points: tuple[Point, ...]
     residuals: tuple[float, ...]
+    weights: dict[tuple[str, str], float]
 
     @property
     def timing(self) -> str | None:
@@ -96,6 +98,20 @@ class Fit:
     def typical_error(self) -> float:
         """The root mean square of the residuals: how far the model is off, as a fraction."""
         return float(np.sqrt(np.mean(np.square(self.residuals))))
+
+    def predict(self, op: str, world_size: int, size: int, ranks_per_node: int | None = None) -> float:
+        """Seconds for `size` bytes in all. Raises ValueError for what this fit says nothing about.
+
+        Sound within the operations and world sizes that were measured; beyond them only where every constant is known.
+        """
+        if self.is_line and (op, world_size) != (self.op, self.world_size):
+            raise ValueError(f"{self.algorithm} was fitted for {self.op} among {self.world_size} ranks only")
+        piece_bytes = self.points[0].piece_bytes
+        row = _row(Point(op, self.algorithm, world_size, ranks_per_node, size, 0.0, piece_bytes))
+        missing = set(row) - set(self.weights)
+        if missing:
+            raise ValueError(f"{self.algorithm} was not measured with {', '.join(' '.join(key) for key in missing)}")
+        return sum(self.weights[key] * count for key, count in row.items())
 
 
 def fit_costs(points: Sequence[Point]) -> tuple[Fit, ...]:
@@ -169,10 +185,13 @@ def _fit(algorithm: str, op: str | None, world_size: int | None, points: list[Po
     values, row_weights = _solve(merged)
     residuals = merged @ values - 1
     constants: list[Constant] = []
+    weights: dict[tuple[str, str], float] = {}
     known = _known(merged / np.linalg.norm(merged, axis=0))
     reach = intervals(merged * row_weights[:, None], row_weights, values, _launches(points))
     for column, group in enumerate(groups):
         value = float(values[column])
+        # Of a sum that is known, any split predicts the same; all of it goes to the first.
+        weights |= {keys[i]: value if i == group[0][0] else 0.0 for i, _ in group}
         constants += _constants([(keys[i], ratio) for i, ratio in group], value, reach[column], known[column])
     return Fit(
         algorithm=algorithm,
@@ -181,6 +200,7 @@ def _fit(algorithm: str, op: str | None, world_size: int | None, points: list[Po
         constants=tuple(constants),
         points=tuple(points),
         residuals=tuple(float(r) for r in residuals),
+        weights=weights,
     )
 
 
