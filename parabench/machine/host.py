@@ -25,16 +25,14 @@ def processor(root: Path = ROOT) -> dict[str, Any]:
     threads = [path / "topology" for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*")]
     where = [(_text(each / "physical_package_id"), _text(each / "core_id")) for each in threads]
     known = [pair for pair in where if None not in pair]
-    if not known:
-        reason = "the kernel does not tell in /sys/devices/system/cpu"
-        unknown = (None, reason)
-        return facts({"sockets": unknown, "physical_cores": unknown, "logical_cores": unknown})
-    return {
-        "sockets": len({package for package, _ in known}),
-        "physical_cores": len(set(known)),
-        "logical_cores": len(known),
-        "reasons": {},
-    }
+    reason = "the kernel does not tell in /sys/devices/system/cpu"
+    return facts(
+        {
+            "sockets": (len({package for package, _ in known}) or None, reason),
+            "physical_cores": (len(set(known)) or None, reason),
+            "logical_cores": (len(known) or None, reason),
+        }
+    )
 
 
 def numa(root: Path = ROOT) -> dict[str, Any]:
@@ -49,9 +47,7 @@ def numa(root: Path = ROOT) -> dict[str, Any]:
                 "memory_bytes": int(total[1]) * 1024 if total else None,
             }
         )
-    if nodes:
-        return {"nodes": nodes, "reasons": {}}
-    return facts({"nodes": (None, "the kernel does not tell in /sys/devices/system/node")})
+    return facts({"nodes": (nodes or None, "the kernel does not tell in /sys/devices/system/node")})
 
 
 def network(root: Path = ROOT) -> dict[str, Any]:
