@@ -75,8 +75,8 @@ SMALL = {"model": "trained_helpers:small_gpt", "seq_len": trained_helpers.TRAINE
 # What every strategy is tried with, over every algorithm.
 EVERY_WAY: tuple[Mapping[str, Any], ...] = ({}, {"grad_accumulation": 2})
 
-# What does not depend on the algorithm, tried over one of ours and the backend's: every other model that the strategy
-# can split, and options.
+# What does not depend on the algorithm, tried over the backend's and, at two ranks, over one of ours: every other model
+# that the strategy can split, and options.
 OTHER_MODELS = tuple({"model": name, "seq_len": 1} for name in ("mlp", "mnist", "toy"))
 OPTIONS: tuple[Mapping[str, Any], ...] = (
     {"precision": "bf16-mixed"},
@@ -129,13 +129,13 @@ def groups() -> Iterator[Group]:
         yield Group(strategy, "native", size, tuple(filter(partial(possible, strategy, size), variants)))
     for size, strategy, algorithm in itertools.product((2, 4), STRATEGIES, ON_ANY_BACKEND):
         variants = EVERY_WAY
-        if algorithm in ("native", "ring"):
+        if algorithm == "native" or (algorithm, size) == ("ring", 2):
             variants += (*filter(partial(possible, strategy, size), OTHER_MODELS), *OPTIONS)
-            # Two ranks are no grid.
-            if (algorithm, size) == ("ring", 4) or (
-                (algorithm, size) == ("native", 2) and entry_of(strategy).layout is not Layout.GRID
-            ):
-                variants += EXTRA[strategy]
+        # Two ranks are no grid.
+        if (algorithm, size) == ("ring", 4) or (
+            (algorithm, size) == ("native", 2) and entry_of(strategy).layout is not Layout.GRID
+        ):
+            variants += EXTRA[strategy]
         yield Group(strategy, algorithm, size, variants)
 
 
