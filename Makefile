@@ -33,8 +33,8 @@ demo: $(STAMP)
 	$(BIN)/parabench run quick --out parabench-results/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest -m "not slow and alone"
+	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest -m "not slow and alone" $(PYTEST_OPTIONS)
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
