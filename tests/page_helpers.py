@@ -66,6 +66,11 @@ def figures(text):
     return found
 
 
+def made(seen, *makers):
+    """The sections that `makers` make of a session, by their ids."""
+    return {section.id: section for make in makers if (section := make(seen)) is not None}
+
+
 def drawn(panel: Panel) -> go.Figure:
     """A panel's figure as plotly takes it. Raises ValueError for what plotly has no place for."""
     return go.Figure(panel.figure)

@@ -14,7 +14,7 @@ from browser_helpers import AXE, FIND, assert_it_fits, browser, go_to, needs_chr
 from parabench.analysis.links import link_table
 from parabench.analysis.session import select_session
 from parabench.report.build import render, write_report
-from parabench.report.sections.environment import link_sections
+from parabench.report.sections.environment import links_section
 from parabench.report.spec import SHADES, Cell
 from parabench.store.results import load
 from parabench.store.store import Store
@@ -31,7 +31,7 @@ def measured(path, links, of=None):
 
 def section(path, links):
     results = measured(path, links)
-    (one,) = link_sections(link_table(results, select_session(results)))
+    one = links_section(link_table(results, select_session(results)))
     return one
 
 
@@ -40,7 +40,7 @@ def texts(matrix):
 
 
 def test_nothing_stands_there_where_nobody_measured(tmp_path):
-    assert link_sections(link_table(measured(tmp_path / "a.db", []), select_session(load(tmp_path / "a.db")))) == []
+    assert links_section(link_table(measured(tmp_path / "a.db", []), select_session(load(tmp_path / "a.db")))) is None
     assert 'id="links"' not in render(load(tmp_path / "a.db"))
 
 

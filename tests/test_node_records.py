@@ -26,7 +26,7 @@ from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.step.timeline import median_step
 from parabench.analysis.warnings.launches import check
 from parabench.report.build import render
-from parabench.report.sections import devices as sections_devices
+from parabench.report.sections.devices import devices_section, host_section
 from parabench.report.sections.environment import machine_section
 from parabench.report.trace import choose, trace
 
@@ -147,7 +147,7 @@ def test_the_busiest_host_stands_for_a_case(tmp_path):
     known = seen(tmp_path, [gpu_launch(others={1: 0.2})])
     (row,) = host_table(known).to_dict("records")
     assert (row["other_share"], row["node"]) == (pytest.approx(0.2), 1)
-    host = next(one for one in sections_devices.sections(known) if one.id == "host")
+    host = host_section(known)
     assert host.tables[0].rows[0][1:3] == ("20 %", "node 1")
     assert "Of node 1's CPU time other processes used up to 20 %" in host.lead
 
@@ -156,7 +156,7 @@ def test_many_devices_have_a_row_for_each_node(tmp_path):
     hot = {(7, 5): {"clock_event_reasons": 0x40}}
     launches = [fake_nodes.read(fake.launch(gpu_case(world_size=64)), 8, devices=8, changed=hot)]
     known = seen(tmp_path, launches, fake_nodes.environment(8, 8))
-    shown = next(one for one in sections_devices.sections(known) if one.id == "time-devices")
+    shown = devices_section(known)
     assert [row[1] for row in shown.tables[0].rows] == [f"node {node}, 8 devices" for node in range(8)]
     assert "16 devices are drawn, first those that were held down." in shown.caption
     drawn = [trace.name for trace in page_helpers.drawn(shown.panels[0]).data if trace.mode == "lines"]

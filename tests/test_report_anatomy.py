@@ -8,7 +8,7 @@ import fake_collectives
 import fake_results as fake
 import pytest
 from fake_results import step
-from page_helpers import Page, drawn, figures
+from page_helpers import Page, drawn, figures, made
 
 from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
@@ -17,10 +17,12 @@ from parabench.analysis.step.timeline import timelines
 from parabench.report.build import render
 from parabench.report.data.cases import case_columns
 from parabench.report.figures.timeline import MOST_RANKS
-from parabench.report.sections import step as sections_anatomy
+from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
+from parabench.report.sections.step import shares_section, timeline_section
 from parabench.store.record import MIB
 
 IDS = ["anatomy", "timeline", "buckets", "bandwidth", "stragglers"]
+MAKERS = (shares_section, timeline_section, bucket_section, bandwidth_section, straggler_section)
 
 
 class Shown:
@@ -28,10 +30,9 @@ class Shown:
 
     def __init__(self, results):
         seen = session_data(results)
-        sections = sections_anatomy.sections(seen)
         self.cases = list(seen.cases["case_id"])
         self.columns = case_columns(seen)
-        self.sections = {section.id: section for section in sections}
+        self.sections = made(seen, *MAKERS)
 
     def text(self, name):
         """What a reader reads of a section, but for its tables."""

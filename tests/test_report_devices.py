@@ -17,9 +17,12 @@ from parabench.analysis.step.memory import memory_timeline
 from parabench.report.build import render
 from parabench.report.data.cases import case_columns
 from parabench.report.figures import devices as figures_devices
-from parabench.report.sections import devices as sections_devices
+from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
+from parabench.report.sections.usage import energy_section
 from parabench.report.spec import Section
 from parabench.store.record import MIB, NOT_SUPPORTED, DeviceSample, Status
+
+MAKERS = (memory_section, energy_section, devices_section, host_section, health_section)
 
 
 def seen(folder, launches) -> SessionData:
@@ -28,7 +31,7 @@ def seen(folder, launches) -> SessionData:
 
 
 def sections(folder, launches) -> dict[str, Section]:
-    return {section.id: section for section in sections_devices.sections(seen(folder, launches))}
+    return page_helpers.made(seen(folder, launches), *MAKERS)
 
 
 def test_memory_over_time_of_devices_and_ranks_with_phases_behind(tmp_path):
@@ -136,7 +139,7 @@ def test_energy_of_a_step_and_of_a_token(tmp_path):
     # Two devices at 500 W for two seconds, in 20 steps of 512 tokens.
     assert columns["joules_per_step"].tolist() == pytest.approx([100.0, 100.0])
     assert columns["joules_per_token"].tolist() == pytest.approx([100 / 512] * 2)
-    energy = {section.id: section for section in sections_devices.sections(known)}["energy"]
+    energy = energy_section(known)
     assert (energy.draw, energy.lead) == (
         "energy", "Least energy: ddp native 1 MiB, 2 ranks: 100 J a step, 195 mJ a token."
     )  # fmt: skip
@@ -147,7 +150,7 @@ def test_energy_of_a_step_and_of_a_token(tmp_path):
 
 def test_what_was_found_against_devices_and_host_is_listed_with_its_case(tmp_path):
     known = seen(tmp_path, gpu_launches())
-    health = {section.id: section for section in sections_devices.sections(known)}["health"]
+    health = health_section(known)
     assert health.lead == "Found: throttled in 2 cases."
     (table,) = health.tables
     assert table.cases == tuple(known.cases["case_id"])

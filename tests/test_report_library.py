@@ -33,8 +33,7 @@ NOTHING: dict[str, Any] = {
 
 def section(folder: Path, *launches: Launch) -> Section | None:
     results = fake.write(folder / f"{len(list(folder.iterdir()))}.db", launches)
-    found = libraries.sections(session_data(results))
-    return found[0] if found else None
+    return libraries.libraries_section(session_data(results))
 
 
 def tables(of: Section | None) -> dict[str, Table]:

@@ -40,7 +40,7 @@ from parabench.analysis.text.comparison import sentences
 from parabench.analysis.text.comparison_next import steps
 from parabench.errors import UsageError
 from parabench.report.data.comparison import SIDES, several_data, side_styles
-from parabench.report.sections.comparison import several_sections
+from parabench.report.sections.comparison import several_tabs
 from parabench.report.views.comparison import render, write_comparison
 
 CASES = [fake.case(bucket_mib=b, world_size=n) for n in (2, 4) for b in (1.0, 4.0, 25.0)]
@@ -343,7 +343,7 @@ def test_the_best_of_each_is_beside_the_firsts_at_the_same_work(tmp_path):
     second = write(tmp_path, "second", 3.0, cases=mlp, seed=1)
     third = write(tmp_path, "third", 2.0, cases=[fake.case(model="cnn"), *CASES[:3]], seed=2)
     of = read(first, second, third)
-    sections = {section.id: section for section in several_sections(of, overall(of), facts(of.sides))}
+    sections = {one.id: one for tab in several_tabs(of, overall(of), facts(of.sides)) for one in tab.sections}
     rows = [(row[0], row[1].split(":")[0], row[-1]) for row in sections["best"].tables[0].rows]
     found = {(name, work): times for name, work, times in rows}
     assert found["first", "model gpt-nano"] == found["first", "model mlp"] == "1.00"
@@ -361,7 +361,7 @@ def test_what_a_gigabyte_gives_is_told_of_each_work(stores, tmp_path):
     works = {work.work["model"]: work for work in overall(of)}
     assert works["mlp"].gives["per_gb"][0].ratio == pytest.approx(2, rel=0.02)
     assert works["gpt-nano"].gives["per_gb"][0].ratio == pytest.approx(0.5, rel=0.02)
-    sections = {section.id: section for section in several_sections(of, overall(of), facts(of.sides))}
+    sections = {one.id: one for tab in several_tabs(of, overall(of), facts(of.sides)) for one in tab.sections}
     said = r"Model mlp: Beside a, a GB of peak memory gives (2\.0|1\.9)\d times on b \(geometric mean of 2 cases; "
     assert re.search(said, sections["per-gb"].lead)
     data = several_data(of, overall(of))
@@ -377,7 +377,8 @@ def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, tm
     for other, role in ((alone, "alone"), (empty, "empty")):
         of = read(stores["old"], other)
         works = overall(of)
-        (section,) = (one for one in several_sections(of, works, facts(of.sides)) if one.id == "per-gb")
+        tabs = several_tabs(of, works, facts(of.sides))
+        (section,) = (one for tab in tabs for one in tab.sections if one.id == "per-gb")
         assert section.empty == f"What a GB of peak memory gives is unknown. {role}: no case in common with old."
         assert steps(of, works) == [
             (f"measure on {role} what was measured on old, into a store of its own", "parabench run quick")

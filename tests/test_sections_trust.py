@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import fake_results as fake
-from page_helpers import unpacked
+from page_helpers import made, unpacked
 
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import session_data
@@ -19,7 +19,13 @@ def seen_of(results):
 
 
 def sections(results):
-    return {section.id: section for section in trust.sections(seen_of(results))}
+    return made(
+        seen_of(results),
+        trust.spread_section,
+        trust.drift_section,
+        trust.order_section,
+        trust.excluded_section,
+    )
 
 
 def column(table, name):

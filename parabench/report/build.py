@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from parabench.analysis.links import link_table
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, SessionData, select_session
@@ -17,9 +16,7 @@ from parabench.analysis.warnings.launches import check_evidence
 from parabench.files import write_whole
 from parabench.report.data.cases import page_data
 from parabench.report.page import render_page
-from parabench.report.registry import training_sections
-from parabench.report.sections.environment import link_sections, machine_section
-from parabench.report.spec import Section
+from parabench.report.registry import training_tabs
 from parabench.report.views import collectives
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
@@ -43,22 +40,16 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     seen = SessionData(results, chosen)
     launches, cases = seen.launches, seen.cases
     answers = seen.once(spots)
-    states = seen.once(case_states)
     own = launches[launches["block"] >= FIRST_BLOCK]
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     return render_page(
         "report.html",
         chosen,
-        [
-            *training_sections(seen, states),
-            *link_sections(link_table(results, chosen)),
-            *_over_sessions(results, chosen),
-        ],
-        machine_section(chosen),
+        training_tabs(seen),
         template_folder,
         data=page_data(seen, answers),
         answers=answers,
-        held=compared(states),
+        held=compared(seen.once(case_states)),
         next=next_command(results, chosen, launches, answers),
         trust=_trust(chosen, own),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],
@@ -67,16 +58,6 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         launches=len(launches),
         failed=launches[launches["status"] != Status.OK].to_dict("records"),
     )
-
-
-def _over_sessions(results: Results, session: Session) -> list[Section]:
-    """The history of the session's suite, where the store has other sessions; else its statistics, which take time to
-    import, are not needed."""
-    if len(results.session) < 2:
-        return []
-    from parabench.report.sections import history
-
-    return history.sections(results, session)
 
 
 def _trust(session: Session, own: pd.DataFrame) -> dict[str, int]:

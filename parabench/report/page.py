@@ -20,28 +20,28 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.report.assets import Look
 from parabench.report.data.columns import rounded
 from parabench.report.figures.figures import Panel
-from parabench.report.spec import Section, tabs_of
+from parabench.report.sections.environment import machine_section
+from parabench.report.spec import Section, Tab
 
 
 def render_page(
     template: str,
     session: Session,
-    sections: list[Section],
-    machine: Section,
+    tabs: list[Tab],
     folder: Path | None = None,
     **content: Any,
 ) -> str:
-    """The page of a session: `template` filled with `content`, with what is known of the session, and its `machine`."""
+    """The page of a session in `tabs`: `template` filled with `content`, and with what is known of the session."""
     return fill(
         template,
-        sections,
+        [section for tab in tabs for section in tab.sections],
         folder,
-        tabs=tabs_of(sections),
+        tabs=tabs,
         session=session,
         environment=facts.environment_rows(session),
         command=shlex.join(session.argv),
         skipped=_skipped(session),
-        machine=machine,
+        machine=machine_section(session),
         **content,
     )
 

@@ -1,164 +1,66 @@
-"""The figures and their tables of a training session, in the order in which a reader asks."""
+"""What stands on the page of a session of trainings: tabs, and in each its sections, as a reader asks.
+
+A section is an entry here and a function of what is known of the session; one that gives None has nothing to say of it.
+"""
 
 from __future__ import annotations
 
-import pandas as pd
+from collections.abc import Callable
 
-from parabench.analysis.scaling import STRONG, WEAK, curves
+from parabench.analysis.links import link_table
 from parabench.analysis.session import SessionData
-from parabench.analysis.tables import WORK
-from parabench.report.figures import figures
-from parabench.report.figures.figures import headroom
-from parabench.report.sections import devices, libraries, step, trust
-from parabench.report.sections.answer import front_section
+from parabench.report.sections.answer import front_section, ranking_section
+from parabench.report.sections.axes import algorithms_section, by_bucket_section, heat_section, scaling_section
+from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
+from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
+from parabench.report.sections.environment import links_section
+from parabench.report.sections.libraries import libraries_section
 from parabench.report.sections.memory import peaks_section, state_section
-from parabench.report.sections.step import parts_section, pipelines_section
-from parabench.report.sections.usage import usage_section
-from parabench.report.spec import Section
-
-_EACH_KIND = {
-    STRONG: "Strong scaling: the work of a step stays the same at every world size.",
-    WEAK: "Weak scaling: the batch of a rank stays the same, so the work grows with the ranks, and efficiency is the "
-    "step time of the base over that of the ranks.",
-}
+from parabench.report.sections.step import parts_section, pipelines_section, shares_section, timeline_section
+from parabench.report.sections.trust import drift_section, excluded_section, order_section, spread_section
+from parabench.report.sections.usage import energy_section, usage_section
+from parabench.report.spec import Section, Tab, shown
 
 
-def training_sections(seen: SessionData, states: pd.DataFrame) -> list[Section]:
-    """All sections of a session; `states` is what ranks hold (`analysis.memory.state_table`)."""
-    cases = seen.cases
-    nothing = "" if cases["latency_s"].notna().any() else f"{seen.why_none}, so there is nothing to draw."
-    sections = [
-        _buckets(cases, nothing),
-        _heat(cases, nothing),
-        _algorithms(cases, nothing),
-        _scaling(seen, nothing),
-        parts_section(cases, nothing),
-        *step.sections(seen),
-        *libraries.sections(seen),
-        pipelines_section(seen.launches, cases, seen.results.whole, nothing),
-        usage_section(seen),
-        peaks_section(cases, states, nothing),
-        state_section(states, nothing),
-        front_section(seen),
-        *devices.sections(seen),
-        *trust.sections(seen),
-    ]
-    return [_ranking(nothing), *(section for section in sections if section is not None)]
+def _links(seen: SessionData) -> Section | None:
+    return links_section(link_table(seen.results, seen.session))
 
 
-def _ranking(nothing: str) -> Section:
-    return Section(
-        "ranking",
-        "The fastest",
-        "Step latency of the fastest selected cases; lower is better. The line reaches from the fastest to the slowest "
-        "launch; a filled mark cannot be told apart from the fastest. The axis does not begin at zero.",
-        [],
-        nothing or "No selected case has a step time.",
-        draw="ranking",
-    )
+def _history(seen: SessionData) -> Section | None:
+    """Only where the store has other sessions: else the statistics of histories, which take time to import, are not
+    needed."""
+    if len(seen.results.session) < 2:
+        return None
+    from parabench.report.sections.history import history_section
+
+    return history_section(seen.results, seen.session)
 
 
-def _buckets(cases: pd.DataFrame, nothing: str) -> Section:
-    sizes = _sizes(cases)
-    return Section(
-        "bucket",
-        "Step latency against bucket size",
-        "Lower is better. Bars reach from the fastest to the slowest launch; the axis does not begin at zero. "
-        "“default” is PyTorch's own bucket setting. A filled mark cannot be told apart from the fastest of all "
-        "configurations that do the same work; shaded are the bucket sizes at which some mark is filled."
-        + _standing_for(cases),
-        [],
-        nothing
-        or _why(
-            bool((sizes["bucket_mib"] > 1).any()),
-            "No strategy was measured with more than one bucket size.",
-            "No selected strategy has more than one bucket size at one world size.",
+# By tab: its title, and what makes its sections.
+TABS: dict[str, tuple[str, tuple[Callable[[SessionData], Section | None], ...]]] = {
+    "answer": ("Answer", (ranking_section, front_section)),
+    "buckets": ("Buckets", (by_bucket_section, heat_section, bucket_section)),
+    "algorithms": ("Algorithms", (algorithms_section, bandwidth_section)),
+    "scaling": ("Scaling", (scaling_section,)),
+    "anatomy": (
+        "Anatomy",
+        (
+            parts_section, shares_section, timeline_section, straggler_section, pipelines_section, usage_section,
+            libraries_section,
         ),
-        draw="buckets",
+    ),
+    "memory": ("Memory", (peaks_section, state_section, memory_section)),
+    "energy": ("Energy and health", (health_section, energy_section, devices_section, host_section)),
+    "history": ("History", (_history,)),
+    "trust": ("Trust", (spread_section, drift_section, order_section, excluded_section)),
+    "environment": ("Environment", (_links,)),
+    "data": ("Data", ()),
+}  # fmt: skip
+
+
+def training_tabs(seen: SessionData) -> list[Tab]:
+    """The tabs that have something to show of the session."""
+    return shown(
+        Tab(name, title, tuple(section for make in makers if (section := make(seen)) is not None))
+        for name, (title, makers) in TABS.items()
     )
-
-
-def _heat(cases: pd.DataFrame, nothing: str) -> Section:
-    sizes = _sizes(cases)
-    return Section(
-        "heat",
-        "Algorithm and bucket size together",
-        "Step latency in ms; the deeper the blue, the faster, and lightest what is a quarter slower than the fastest "
-        "cell or more. Outlined: what cannot be told apart from the fastest of all configurations that do the same "
-        "work. An empty cell was not measured, or is not selected." + _standing_for(cases),
-        [],
-        nothing
-        or _why(
-            bool(((sizes["bucket_mib"] > 1) & (sizes["algorithm"] > 1)).any()),
-            "This needs at least two algorithms and two bucket sizes of one strategy and world size.",
-            "The selected cases have no strategy and world size with two algorithms and two bucket sizes.",
-        ),
-        draw="heat",
-    )
-
-
-def _algorithms(cases: pd.DataFrame, nothing: str) -> Section:
-    """What an algorithm costs in a step."""
-    own = figures.measured(cases)
-    native = own["algorithm"] == "native"
-    keys = [*_PLACE, "bucket_mib"]
-    kinds = own.assign(native=native, other=~native).groupby(keys, dropna=False)[["native", "other"]].any()
-    return Section(
-        "algorithms",
-        "What an algorithm costs in a step",
-        "The step latency of an algorithm's fastest case over that of native's at the same strategy, ranks and bucket "
-        "size: left of the line it is faster than native. Bars reach from the algorithm's fastest to its slowest "
-        "launch, over that same latency of native, whose own launches spread as its bar shows.",
-        [],
-        nothing
-        or _why(
-            bool(kinds.all(axis=1).any()),
-            "No algorithm was measured beside native at the same strategy, world size and bucket size.",
-            "No selected algorithm was measured beside native at the same strategy, world size and bucket size.",
-        ),
-        draw="algorithms",
-    )
-
-
-def _scaling(seen: SessionData, nothing: str) -> Section:
-    table = seen.once(curves)
-    kinds = " ".join(said for kind, said in _EACH_KIND.items() if (table["kind"] == kind).any())
-    return Section(
-        "scaling",
-        "More ranks",
-        f"{kinds} Efficiency is throughput over that of one rank times the ranks; where one rank was not measured, "
-        "the smallest world size is the base. Of a strategy the selected curve with most world sizes, then the "
-        "fastest, is drawn; where one strategy is selected, that of each algorithm. A line joins neighbouring world "
-        "sizes; the ideal one may leave the figure." + headroom(table["strategy"], dashed=True),
-        [],
-        nothing
-        or _why(
-            len(table) > 0,
-            "Only one world size was measured, so nothing can be said about scaling."
-            if figures.measured(seen.cases)["world_size"].nunique() == 1
-            else "No strategy was measured at two world sizes with the same work, algorithm and bucket size.",
-            "No selected strategy has two world sizes with the same work, algorithm and bucket size.",
-        ),
-        draw="scaling",
-    )
-
-
-# Where algorithms and bucket sizes can be compared.
-_PLACE = [*WORK, "strategy", "world_size"]
-
-
-def _sizes(cases: pd.DataFrame) -> pd.DataFrame:
-    """How many algorithms and bucket sizes were measured of each strategy and world size."""
-    places = figures.measured(cases).groupby(_PLACE, dropna=False)
-    return places[["algorithm", "bucket_mib"]].nunique(dropna=False)
-
-
-def _why(some: bool, never: str, not_here: str) -> str:
-    """Why there is no figure: nothing that was measured makes one, or nothing that is selected."""
-    return not_here if some else never
-
-
-def _standing_for(cases: pd.DataFrame) -> str:
-    """That a point is the fastest of several, where it is so."""
-    alike = figures.measured(cases).duplicated([*_PLACE, "algorithm", "bucket_mib"])
-    return " Where cases differ in more, the fastest stands for them." if alike.any() else ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel
 
@@ -75,32 +76,18 @@ class Section:
 
     id: str
     title: str
-    caption: str
-    panels: list[Panel]
-    empty: str
+    caption: str = ""
+    empty: str = ""
     tables: tuple[Table, ...] = ()
     lead: str = ""
     pairs: tuple[tuple[str, str], ...] = ()
     draw: str = ""
+    panels: list[Panel] = field(default_factory=list)
     spare: tuple[Panel, ...] = ()
     matrices: tuple[Matrix, ...] = ()
 
 
-# By tab: its title, and its sections in their order.
-TABS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "answer": ("Answer", ("ranking", "front")),
-    "buckets": ("Buckets", ("bucket", "heat", "buckets")),
-    "algorithms": ("Algorithms", ("algorithms", "bus", "fit", "bandwidth")),
-    "scaling": ("Scaling", ("scaling",)),
-    "anatomy": ("Anatomy", ("parts", "anatomy", "timeline", "stragglers", "pipelines", "usage", "libraries")),
-    "memory": ("Memory", ("memory", "state", "time-memory")),
-    "energy": ("Energy and health", ("health", "energy", "time-devices", "host")),
-    "history": ("History", ("history",)),
-    "trust": ("Trust", ("spread", "drift", "order", "excluded")),
-    "environment": ("Environment", ("links",)),
-    "data": ("Data", ()),
-}
-# These stand there whatever was measured: the template fills them.
+# Tabs that stand on a page whatever was measured: its template fills them.
 ALWAYS = ("answer", "trust", "environment", "data")
 
 
@@ -113,18 +100,14 @@ class Tab:
     sections: tuple[Section, ...]
 
 
-def tabs_of(
-    sections: Sequence[Section],
-    tabs: Mapping[str, tuple[str, tuple[str, ...]]] = TABS,
-    always: Collection[str] = ALWAYS,
-) -> list[Tab]:
-    """The tabs that have something to show, or are in `always`. A section that no tab names is a mistake of ours."""
-    by_id = {section.id: section for section in sections}
-    found = [
-        Tab(name, title, tuple(by_id.pop(each) for each in ids if each in by_id)) for name, (title, ids) in tabs.items()
-    ]
-    assert not by_id, f"no tab has {list(by_id)}"
-    return [tab for tab in found if tab.sections or tab.id in always]
+def shown(tabs: Iterable[Tab]) -> list[Tab]:
+    """The tabs that have something to show."""
+    return [tab for tab in tabs if tab.sections or tab.id in ALWAYS]
+
+
+def nothing_to_draw(seen: SessionData) -> str:
+    """Why no case has a step time; empty where some have."""
+    return "" if seen.cases["latency_s"].notna().any() else f"{seen.why_none}, so there is nothing to draw."
 
 
 # More rows than these nobody reads in a page, and a browser is slow with them.

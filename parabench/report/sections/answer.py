@@ -1,4 +1,4 @@
-"""The trade between step time and peak memory, as a part of the report."""
+"""Sections of the answer: the fastest cases, and the trade between step time and peak memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.report.spec import Section, Table, ms
+from parabench.report.spec import Section, Table, ms, nothing_to_draw
 from parabench.store.record import MIB
+
+
+def ranking_section(seen: SessionData) -> Section:
+    """The fastest of the selected cases."""
+    return Section(
+        "ranking",
+        "The fastest",
+        "Step latency of the fastest selected cases; lower is better. The line reaches from the fastest to the slowest "
+        "launch; a filled mark cannot be told apart from the fastest. The axis does not begin at zero.",
+        nothing_to_draw(seen) or "No selected case has a step time.",
+        draw="ranking",
+    )
 
 
 def front_section(seen: SessionData) -> Section | None:
@@ -22,7 +34,6 @@ def front_section(seen: SessionData) -> Section | None:
         "both: one beats another when it is told apart as better in one of them and not as worse in the other. That "
         "is decided among all cases, whatever is selected. Means over launches; memory is the fullest rank's. The axes "
         "do not begin at zero.",
-        [],
         "The selected cases show no trade: none has both a step time and a peak memory, or one configuration is best "
         "in both.",
         tuple(_table(answer) for answer in answers),

@@ -7,10 +7,11 @@ import pandas as pd
 from parabench.analysis.environment.nodes import clocks_said
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
-from parabench.analysis.step.calls import bucket_table
+from parabench.analysis.step.calls import bucket_table, call_table
 from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.analysis.text import format
 from parabench.report.figures.anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
+from parabench.report.sections.step import why_nothing
 from parabench.report.spec import MOST_ROWS, Section, Table, case_table, ms
 from parabench.store.record import MIB
 
@@ -26,6 +27,8 @@ _MOST_NAMES = 2
 
 def bucket_section(seen: SessionData) -> Section | None:
     """DDP's buckets; None where nothing could have any."""
+    if why_nothing(seen):
+        return None
     buckets = bucket_table(seen)
     if buckets.empty:
         # Whoever measured no DDP does not miss them.
@@ -69,14 +72,14 @@ def bucket_section(seen: SessionData) -> Section | None:
             else ""
         )
         + (f" The first {MOST_BUCKETS} buckets are drawn." if cut else ""),
-        [bucket_panel(of_case[case_id], label[case_id]) for case_id in drawn.index],
         "",
         (table,),
+        panels=[bucket_panel(of_case[case_id], label[case_id]) for case_id in drawn.index],
     )
 
 
 def _no_buckets() -> Section:
-    return Section("buckets", "DDP's buckets", "", [], "No bucket was seen to be reduced: unknown, not zero.")
+    return Section("buckets", "DDP's buckets", "", "No bucket was seen to be reduced: unknown, not zero.")
 
 
 def _names(parameters: list[str] | None) -> str:
@@ -87,10 +90,12 @@ def _names(parameters: list[str] | None) -> str:
     return f"{len(parameters)}: {' '.join(ends)}"
 
 
-def bandwidth_section(seen: SessionData, calls: pd.DataFrame) -> Section:
-    """Bus bandwidth of `calls` (`step.calls.call_table`), and what the store's microbenchmarks reached."""
+def bandwidth_section(seen: SessionData) -> Section | None:
+    """Bus bandwidth of the calls, and what the store's microbenchmarks reached."""
+    if why_nothing(seen):
+        return None
     alone = alone_table(seen.results)
-    table = training_bandwidth(seen, calls, alone)
+    table = training_bandwidth(seen, seen.once(call_table), alone)
     compared = table["alone"].notna()
     places = {case: row for row, case in enumerate(seen.cases["case_id"])}
     listed = table.head(MOST_ROWS).to_dict("records")
@@ -134,15 +139,17 @@ def bandwidth_section(seen: SessionData, calls: pd.DataFrame) -> Section:
             if len(alone)
             else "This store has no microbenchmark to compare with: run parabench collectives into the same folder."
         ),
-        bandwidth_panels(table, alone, places, list(map(str, seen.cases["label"]))),
         "No collective among several ranks was seen with its begin and end on all of them.",
         (table_of_page,) if len(table) else (),
+        panels=bandwidth_panels(table, alone, places, list(map(str, seen.cases["label"]))),
         lead=lead,
     )
 
 
-def straggler_section(seen: SessionData) -> Section:
+def straggler_section(seen: SessionData) -> Section | None:
     """Which rank the others waited for, and how long."""
+    if why_nothing(seen):
+        return None
     rows = seen.once(straggler_table)
     table = case_table(
         "The rank that the others waited for most, by case",
@@ -162,7 +169,6 @@ def straggler_section(seen: SessionData) -> Section:
         "Ranks that others wait for",
         "A call begins to move data when its last rank has come. Waited is how long the rank that lost most stood "
         "still for the late one in a step, the median over instrumented steps." + _clocks(seen, rows),
-        [],
         "No rank was seen to stand still for one that came later.",
         (table,) if table.rows else (),
         lead=_late(rows),

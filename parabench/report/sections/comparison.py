@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from parabench.analysis.compare.overall import Overall, work_key
 from parabench.analysis.compare.several import Several
@@ -12,51 +12,73 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.text import across, format
 from parabench.report.sections.sides import launch_section, side_section
-from parabench.report.spec import Section, Table, ms
+from parabench.report.spec import Section, Tab, Table, ms
 from parabench.store.record import MIB
 
+_BUCKETS = Section(
+    "buckets",
+    "Bucket size",
+    "One curve a side: cases that differ in the bucket size alone. Bars span the fastest and the slowest launch.",
+    "No case of the selected ones was measured with two bucket sizes.",
+    draw="sides_buckets",
+)
+_SCALING = Section(
+    "scaling",
+    "Scaling",
+    "Of each strategy a side's algorithm and bucket size with most world sizes, among equals the fastest at the "
+    "largest; hovering names it. Efficiency is beside one device, or, where that was not measured, beside the curve's "
+    "own smallest world size. A side has a colour, a strategy a dash.",
+    "No side has a strategy that was measured at two world sizes.",
+    draw="sides_scaling",
+)
+_MEMORY = Section(
+    "memory",
+    "Peak memory",
+    "The peak of the rank that holds most, the largest of a case's launches. Cases whose peak differs most between "
+    "sides come first.",
+    "No peak of memory is known.",
+    draw="sides_memory",
+)
 # More rows than these nobody reads in a page; the table of all cases has the others.
 MOST_ROWS = 300
 
 
-def several_sections(of: Several, works: Sequence[Overall], told: Sequence[Fact]) -> list[Section]:
-    """All of them, each by its id in a tab of the page."""
+def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) -> list[Tab]:
+    """The page's tabs, each with its sections."""
     names = tuple(side.role for side in of.sides)
-    rows = of.rows
+    per_gb = given_section(works, "per-gb", "per_gb", "Tokens/s per GB of memory", "GB of peak memory", "/s")
     return [
-        _ratios(of),
-        best_section(of, works, names),
-        Section(
-            "buckets", "Bucket size", "One curve a side: cases that differ in the bucket size alone. Bars span the "
-            "fastest and the slowest launch.", [], "No case of the selected ones was measured with two bucket sizes.",
-            draw="sides_buckets",
-        ),
-        Section(
-            "scaling", "Scaling", "Of each strategy a side's algorithm and bucket size with most world sizes, among "
-            "equals the fastest at the largest; hovering names it. Efficiency is beside one device, or, where that was "
-            "not measured, beside the curve's own smallest world size. A side has a colour, a strategy a dash.", [],
-            "No side has a strategy that was measured at two world sizes.", draw="sides_scaling",
-        ),
-        Section(
-            "memory", "Peak memory", "The peak of the rank that holds most, the largest of a case's launches. Cases "
-            "whose peak differs most between sides come first.", [], "No peak of memory is known.",
-            draw="sides_memory",
-        ),
-        given_section(works, "per-gb", "per_gb", "Tokens/s per GB of memory", "GB of peak memory", "/s"),
-        given_section(works, "per-joule", "per_joule", "Tokens per joule", "joule"),
-        _differing(told, names, HARDWARE),
-        _differing(told, names, SOFTWARE),
-        _agreeing(told),
-        side_section(of.origins, names, "Where the numbers are from"),
-        _missing(of, names),
-        launch_section(
+        Tab("answer", "Answer", (_ratios(of),)),
+        Tab("best", "Best of each", (best_section(of, works, names),)),
+        Tab("buckets", "Buckets", (_BUCKETS,)),
+        Tab("scaling", "Scaling", (_SCALING,)),
+        Tab("memory", "Memory", (_MEMORY, per_gb)),
+        Tab("energy", "Energy", (given_section(works, "per-joule", "per_joule", "Tokens per joule", "joule"),)),
+        Tab(
+            "differs",
+            "What differs",
             (
-                (label, [tuple(map(int, side.by_case[case]["launch_id"])) if case in side.by_case else ()
-                         for side, case in zip(of.sides, row, strict=True)])
-                for label, row in zip(of.cases["label"], rows, strict=True)
-            ), names, MOST_ROWS,
+                _differing(told, names, HARDWARE),
+                _differing(told, names, SOFTWARE),
+                _agreeing(told),
+                side_section(of.origins, names, "Where the numbers are from"),
+            ),
         ),
-    ]  # fmt: skip
+        Tab("trust", "Trust", (_missing(of, names), launch_section(_launches(of), names, MOST_ROWS))),
+        Tab("data", "Data", ()),
+    ]
+
+
+def _launches(of: Several) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
+    """Of each case its label, and the ids of its launches on each side."""
+    for label, row in zip(of.cases["label"], of.rows, strict=True):
+        yield (
+            label,
+            [
+                tuple(map(int, side.by_case[case]["launch_id"])) if case in side.by_case else ()
+                for side, case in zip(of.sides, row, strict=True)
+            ],
+        )
 
 
 def _ratios(of: Several) -> Section:
@@ -69,7 +91,6 @@ def _ratios(of: Several) -> Section:
         "machine. A filled mark is slower or faster by the rule of `parabench compare`, as its defaults are. "
         "The geometric mean is filled where its interval, which takes blocks of launches for its unit, tells it from "
         "1.",
-        [],
         f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
         draw="sides_ratios",
     )
@@ -87,7 +108,6 @@ def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Secti
         kind,
         f"{kind.capitalize()} that differs",
         "",
-        [],
         "Nothing that was recorded.",
         (table,) if own else (),
         lead=f"Of this {format.joined(matter)} {verb} explain another latency." if matter else "",
@@ -97,7 +117,7 @@ def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Secti
 def _agreeing(told: Iterable[Fact]) -> Section:
     rows: list[tuple[str, ...]] = [(fact.name, fact.values[0]) for fact in told if not fact.differs]
     table = Table(format.count(len(rows), "fact"), ("", "On every side"), rows, texts=2)
-    return Section("agrees", "What agrees", "", [], "Nothing.", (table,) if rows else ())
+    return Section("agrees", "What agrees", "", "Nothing.", (table,) if rows else ())
 
 
 def _missing(of: Several, names: tuple[str, ...]) -> Section:
@@ -114,7 +134,6 @@ def _missing(of: Several, names: tuple[str, ...]) -> Section:
         "missing",
         "Cases that not every side has",
         f"Listed are {MOST_ROWS} of {len(rows):,}; the table of all cases has the others." if more > 0 else "",
-        [],
         "None: every case ended well on every side.",
         (Table(format.count(len(rows), "case"), ("Case", *names), rows[:MOST_ROWS], 1 + len(names), False,
                cases=tuple(ids[:MOST_ROWS])),) if rows else (),
@@ -138,14 +157,13 @@ def given_section(works: Sequence[Overall], at: str, name: str, title: str, what
     some = any(mean.ratio is not None for work in works for mean in work.gives[name])
     lead = " ".join(_given(work, name, what, rate) for work in works)
     if not some:
-        return Section(at, title, "", [], f"What a {what} gives is unknown. {lead}".rstrip())
+        return Section(at, title, "", f"What a {what} gives is unknown. {lead}".rstrip())
     first = works[0].names[0]
     return Section(
         at,
         title,
         f"Right of the line it gives more than on {first}. The geometric mean is filled where its interval tells it "
         "from 1.",
-        [],
         "No selected case has this number on two sides, so there is nothing to draw.",
         lead=lead,
         draw=f"sides_{name}",
@@ -199,7 +217,6 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
         "What each side's own session says is fastest there, as its own report does. “As fast” counts what cannot be "
         f"told apart from it; the last column is its step beside that of {names[0]}’s best at the same work, which may "
         "be another case.",
-        [],
         "Nothing was measured.",
         (table, closed),
     )

@@ -23,10 +23,9 @@ from parabench.analysis.step.device_time import (
 from parabench.analysis.step.memory import launch_phases, memory_timeline
 from parabench.analysis.text import format
 from parabench.analysis.warnings.health import findings
-from parabench.machine import accelerator
 from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
 from parabench.report.figures.figures import Panel
-from parabench.report.sections.usage import energy_section
+from parabench.report.sections.usage import on_gpus
 from parabench.report.spec import DASH, Section, Table, case_table
 
 # Of more devices a case than these the table has a row for each node.
@@ -41,20 +40,8 @@ OVER_TIME = (
 )
 
 
-def sections(seen: SessionData) -> list[Section]:
-    """Those of a session, in the order in which a reader asks. Of devices only where ranks ran on some."""
-    on_gpu = bool((seen.cases["device"] == accelerator.TYPE).any())
-    every = [
-        _memory(seen),
-        energy_section(seen),
-        _devices(seen) if on_gpu else None,
-        _host(seen, on_gpu),
-        _health(seen),
-    ]
-    return [section for section in every if section is not None]
-
-
-def _memory(seen: SessionData) -> Section:
+def memory_section(seen: SessionData) -> Section:
+    """Memory in use from a launch's begin to its end."""
     launches = drawn_launches(seen, "host_sample") or drawn_launches(seen, "device_sample")
     panels: list[Panel] = []
     crowded = False
@@ -71,8 +58,8 @@ def _memory(seen: SessionData) -> Section:
         "middle each: the resident set of each rank's process and, on GPUs, what is in use on each device and by each "
         "rank there. Peaks of the timed steps alone, and what a rank must hold by theory, are above."
         + (f" The first {MOST_LINES} lines are drawn." if crowded else ""),
-        panels,
         _why_no_memory(seen),
+        panels=panels,
     )
 
 
@@ -82,7 +69,10 @@ def _why_no_memory(seen: SessionData) -> str:
     return "Memory was not read over time: unknown, not zero. " + " ".join(f"{why}." for why in unread(seen))
 
 
-def _devices(seen: SessionData) -> Section:
+def devices_section(seen: SessionData) -> Section | None:
+    """Power, clocks and temperature; only where something ran on GPUs."""
+    if not on_gpus(seen):
+        return None
     table = device_table(seen)
     panels: list[Panel] = []
     crowded = False
@@ -116,9 +106,9 @@ def _devices(seen: SessionData) -> Section:
         + (f" {MOST_LINES} devices are drawn, first those that were held down." if crowded else "")
         + (" The table has a row for each node: means, extremes, and the energy of all its devices." if by_node else "")
         + lacking,
-        panels,
         _why_no_devices(seen, missing),
         (_device_rows(table),) if len(table) else (),
+        panels=panels,
     )
 
 
@@ -135,7 +125,7 @@ def _why_no_devices(seen: SessionData, missing: list[str]) -> str:
     return f"Devices were not read: {'; '.join(missing) or 'no reading was recorded'}."
 
 
-def _host(seen: SessionData, on_gpu: bool) -> Section | None:
+def host_section(seen: SessionData) -> Section | None:
     """Only where the host was read."""
     host = host_table(seen)
     if host["other_share"].isna().all():
@@ -150,9 +140,8 @@ def _host(seen: SessionData, on_gpu: bool) -> Section | None:
         "CPU time that neither the driver nor the ranks used, of all cores, mean over launches; and what reading it "
         "cost of one core."
         + (" Of several nodes the one on which others used most." if of_several else "")
-        + ("" if on_gpu else " Ranks ran on CPU cores: there was no GPU whose power, clocks, temperature and energy "
-           "could be read."),
-        [],
+        + ("" if on_gpus(seen) else " Ranks ran on CPU cores: there was no GPU whose power, clocks, temperature and "
+           "energy could be read."),
         "",
         (
             case_table(
@@ -176,7 +165,7 @@ def _none(row: dict[Any, Any]) -> tuple[str, ...]:
     return ()
 
 
-def _health(seen: SessionData) -> Section | None:
+def health_section(seen: SessionData) -> Section | None:
     """What was found against devices and host; only where one of them was read."""
     if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
         return None
@@ -210,7 +199,6 @@ def _health(seen: SessionData) -> Section | None:
         "health",
         "Health",
         "Advice on each stands under Trust.",
-        [],
         "Nothing was found against the devices and the host: no other process on a device, no clocks held down, no "
         "memory errors, no busy host, as far as they were read.",
         tables,

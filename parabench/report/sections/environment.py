@@ -37,10 +37,10 @@ NUMBERS: dict[str, tuple[str, Callable[[float | None], str]]] = {
 }
 
 
-def link_sections(links: pd.DataFrame) -> list[Section]:
-    """The section of what `analysis.links.link_table` gives; none where nobody measured."""
+def links_section(links: pd.DataFrame) -> Section | None:
+    """What `analysis.links.link_table` gives; None where nobody measured."""
     if links.empty:
-        return []
+        return None
     tiers = tiers_of(links)
     ranks = 1 + int(links[["from_rank", "to_rank"]].to_numpy().max())
     nodes = 1 + int(links[["from_node", "to_node"]].to_numpy().max())
@@ -50,18 +50,15 @@ def link_sections(links: pd.DataFrame) -> list[Section]:
     elif 1 < nodes <= MOST_NODES:
         matrices = tuple(_of_nodes(links, nodes, number) for number in NUMBERS)
     said = tiers_said(tiers)
-    return [
-        Section(
-            "links",
-            "Links",
-            _caption(links, ranks, nodes),
-            [],
-            "",
-            (_table(tiers),),
-            lead=f"{said[0].upper()}{said[1:]}." if said else "No bandwidth is known; the findings say why.",
-            matrices=matrices,
-        )
-    ]
+    return Section(
+        "links",
+        "Links",
+        _caption(links, ranks, nodes),
+        "",
+        (_table(tiers),),
+        lead=f"{said[0].upper()}{said[1:]}." if said else "No bandwidth is known; the findings say why.",
+        matrices=matrices,
+    )
 
 
 def _caption(links: pd.DataFrame, ranks: int, nodes: int) -> str:
@@ -145,7 +142,7 @@ def machine_section(session: Session) -> Section:
     environment = session.environment
     if not several(environment):
         found, said = _devices(environment, "")
-        return Section("machine", "Machine", " ".join(said), [], "", found, pairs=tuple(machine_pairs(environment)))
+        return Section("machine", "Machine", " ".join(said), "", found, pairs=tuple(machine_pairs(environment)))
     head, rows = node_rows(environment)
     tables, told = [Table("The nodes", head, rows, texts=len(head), closed=False)], []
     for nodes, record in device_kinds(environment)[:MOST_COLUMNS]:
@@ -157,7 +154,6 @@ def machine_section(session: Session) -> Section:
         "machine",
         "Machine",
         " ".join(dict.fromkeys(told)),
-        [],
         "",
         tuple(tables),
         lead=f"{compared[0].upper()}{compared[1:]}.",

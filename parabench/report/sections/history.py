@@ -29,26 +29,25 @@ MOST_OPEN = 30
 FEWEST = 2
 
 
-def sections(results: Results, session: Session) -> list[Section]:
-    """The section of a report: the sessions of the suite of `session`; none where no case was measured twice."""
+def history_section(results: Results, session: Session) -> Section | None:
+    """The sessions of the suite of `session`; None where no case was measured twice."""
     visits = [visit for visit in visits_of([results]) if visit.session.suite == session.suite]
     if sum(visit.session.judged for visit in visits) < FEWEST:
-        return []
+        return None
     history = of_visits(visits)
     if not any(_times(history, series) >= FEWEST for series in history.series):
-        return []
-    return [_section(history, history.sentence())]
+        return None
+    return _section(history, history.sentence())
 
 
 def page_sections(history: History) -> list[Section]:
     """Those of the page of a history."""
-    numbers = Section("numbers", "Every number", "", [], "No launch was recorded.", _numbers(history))
-    visits = Section("sessions", "Sessions", "The newest first.", [], "", (_sessions(history),))
+    numbers = Section("numbers", "Every number", "", "No launch was recorded.", _numbers(history))
+    visits = Section("sessions", "Sessions", "The newest first.", "", (_sessions(history),))
     cases = Section(
         "cases",
         "Every case",
         "“Sessions differ” is by how much, as a standard deviation, beyond what their launches do.",
-        [],
         "No launch was recorded.",
         (_cases(history),) if history.series else (),
     )
@@ -82,9 +81,9 @@ def _section(history: History, lead: str) -> Section:
         "history",
         "Over time",
         " ".join(said),
-        panels[:MOST_PANELS],
         "No launch ended well, so there is nothing to draw.",
         tuple(_changes(history)),
+        panels=panels[:MOST_PANELS],
         lead=lead,
     )
 

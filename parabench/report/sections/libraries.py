@@ -22,24 +22,21 @@ _FILES = {"profile": "profiler", "memory_snapshot": "allocator"}
 _WHOSE = "Of the rank that holds most, in its largest instrumented step; medians over launches."
 
 
-def sections(seen: SessionData) -> list[Section]:
-    """The section; none where a session was run without instruments and nothing else was asked of a library."""
+def libraries_section(seen: SessionData) -> Section | None:
+    """None where a session was run without instruments and nothing else was asked of a library."""
     spans = ddp_spans(seen.once(ddp_comparison))
     tables = (*_ddp(spans), *_memory(memory_phases(seen)), *_nccl(seen), *_inspected(inspected(seen)), *_files(seen))
     silent = _silent(seen)
     if not tables and not silent and seen.rows("span").empty:
-        return []
-    return [
-        Section(
-            "libraries",
-            "What the libraries say",
-            " ".join(["What torch and NCCL note by themselves, beside what is measured here.", silent]).strip(),
-            [],
-            silent or "Neither torch nor NCCL told anything of these launches: unknown, not zero.",
-            tables,
-            lead=_apart(spans),
-        )
-    ]
+        return None
+    return Section(
+        "libraries",
+        "What the libraries say",
+        " ".join(["What torch and NCCL note by themselves, beside what is measured here.", silent]).strip(),
+        silent or "Neither torch nor NCCL told anything of these launches: unknown, not zero.",
+        tables,
+        lead=_apart(spans),
+    )
 
 
 def _apart(spans: pd.DataFrame) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
-from parabench.analysis.memory import PARTS, SYMBOLS, sentences
+from parabench.analysis.memory import PARTS, SYMBOLS, case_states, sentences
+from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.report.figures.figures import headroom, marked, measured
 from parabench.report.palette import STATE
-from parabench.report.spec import Section, case_table
+from parabench.report.spec import Section, case_table, nothing_to_draw
 from parabench.store.record import MIB
 
 _RESIDENT = (
@@ -17,10 +16,9 @@ _RESIDENT = (
 )
 
 
-def peaks_section(cases: pd.DataFrame, states: pd.DataFrame, nothing: str) -> Section:
-    """The peaks that were observed, against what the training state (`states`) must take; `nothing` says why no case
-    has a latency, where none has."""
-    rows = measured(cases)
+def peaks_section(seen: SessionData) -> Section:
+    """The peaks that were observed, against what the training state must take."""
+    rows, states = measured(seen.cases), seen.once(case_states)
     recorded = rows[["peak_memory_bytes", "peak_reserved_bytes", "used_bytes"]].notna().any(axis=None)
     theory = (
         "The diamond is what parameters, gradients and optimizer state of that rank must take by theory; what lies "
@@ -34,8 +32,7 @@ def peaks_section(cases: pd.DataFrame, states: pd.DataFrame, nothing: str) -> Se
         f"The largest of all ranks and launches. {theory}"
         + (_RESIDENT if (rows["device"] == "cpu").any() else "")
         + headroom(rows["strategy"]),
-        [],
-        nothing
+        nothing_to_draw(seen)
         or (
             "The peak memory of the selected cases is unknown."
             if recorded
@@ -45,8 +42,9 @@ def peaks_section(cases: pd.DataFrame, states: pd.DataFrame, nothing: str) -> Se
     )
 
 
-def state_section(states: pd.DataFrame, nothing: str) -> Section:
-    """What ranks hold of the training state (`analysis.memory.state_table`), measured and by formula."""
+def state_section(seen: SessionData) -> Section:
+    """What ranks hold of the training state, measured and by formula."""
+    states = seen.once(case_states)
     uneven = (
         " What a pipeline's rank holds depends on its stage; its theory is an even split."
         if (~states["exact"].astype(bool) & states["formula"].notna()).any()
@@ -74,8 +72,7 @@ def state_section(states: pd.DataFrame, nothing: str) -> Section:
         "communication buffers are not in it. Of cases that hold the same one bar is drawn, and lines of strategies "
         "that do lie on one another. "
         f"{SYMBOLS}{uneven}{headroom(states['strategy'], dashed=True)}",
-        [],
-        nothing
+        nothing_to_draw(seen)
         or (
             "What the selected cases hold is unknown."
             if len(states)

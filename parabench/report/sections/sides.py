@@ -19,7 +19,7 @@ def difference_section(title: str, differences: Iterable[Difference]) -> Section
     """What is not the same on both sides, as a table."""
     rows: list[tuple[str, ...]] = [(each.name, each.base, each.candidate) for each in differences]
     table = (Table(title, ("", *TWO), rows, texts=3, closed=False),) if rows else ()
-    return Section("differs", title, "", [], "Nothing that was recorded.", table)
+    return Section("differs", title, "", "Nothing that was recorded.", table)
 
 
 def finding_groups(findings: Iterable[Finding]) -> list[FindingGroup]:
@@ -44,7 +44,6 @@ def launch_section(
         "launches",
         "Launches that the numbers are made of",
         f"Ids in table launch of each side's store.{some}",
-        [],
         "None.",
         (table,) if rows else (),
     )
@@ -65,4 +64,4 @@ def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title:
     }
     rows: list[tuple[str, ...]] = [(name, *map(say, origins)) for name, say in said.items()]
     table = Table(title, ("", *names), rows, texts=1 + len(names), closed=False)
-    return Section("sides", title, "", [], "", (table,))
+    return Section("sides", title, "", "", (table,))

@@ -16,8 +16,7 @@ from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel, headroom, marked, measured
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.palette import PART
-from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
-from parabench.report.spec import Section, Table, case_table, ms
+from parabench.report.spec import Section, Table, case_table, ms, nothing_to_draw
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import MIB
 from parabench.strategies import Layout, entry_of
@@ -35,23 +34,7 @@ _ON_CPU = (
 SHARES = "Compute, and communication seen and hidden"
 
 
-def sections(seen: SessionData) -> list[Section]:
-    """Those of a session, in the order in which a reader asks."""
-    nothing = _why_nothing(seen)
-    if nothing:  # said once
-        return [Section("anatomy", SHARES, "", [], nothing)]
-    calls = seen.once(call_table)
-    every = [
-        _shares(seen.once(taken_apart)),
-        _timeline(seen, calls),
-        bucket_section(seen),
-        bandwidth_section(seen, calls),
-        straggler_section(seen),
-    ]
-    return [section for section in every if section is not None]
-
-
-def _why_nothing(seen: SessionData) -> str:
+def why_nothing(seen: SessionData) -> str:
     """Why no step was taken apart; empty where some were, of several ranks."""
     if len(seen.rows("span")):
         alone = "One rank has nobody to communicate with. Measure more ranks to see what communication costs."
@@ -66,7 +49,11 @@ def _why_nothing(seen: SessionData) -> str:
     return "No instrumented step was recorded: unknown, not zero."
 
 
-def _shares(cases: pd.DataFrame) -> Section:
+def shares_section(seen: SessionData) -> Section:
+    """Compute, and exposed and overlapped communication; or why no step was taken apart, which is said once."""
+    if nothing := why_nothing(seen):
+        return Section("anatomy", SHARES, empty=nothing)
+    cases = seen.once(taken_apart)
     bounded = (cases["unknown_calls"] > 0).any()
     several = cases[cases["world_size"] > 1]
     on_cpu = (several["device"] == "cpu").any()
@@ -80,7 +67,6 @@ def _shares(cases: pd.DataFrame) -> Section:
         f"{_slower(cases)} Latency, ranking and the parts above come from the timed ones."
         + (" Of some calls the end is not known; there ≥ says that the number is a lower bound." if bounded else "")
         + (_ON_CPU if on_cpu else ""),
-        [],
         "No step of the selected cases was taken apart.",
         (_share_table(cases),),
         lead=_seen_and_hidden(several),
@@ -144,7 +130,11 @@ def _share_table(cases: pd.DataFrame) -> Table:
     )  # fmt: skip
 
 
-def _timeline(seen: SessionData, calls: pd.DataFrame) -> Section:
+def timeline_section(seen: SessionData) -> Section | None:
+    """One step of each strategy or algorithm, rank by rank."""
+    if why_nothing(seen):
+        return None
+    calls = seen.once(call_table)
     each, shown = timelines(seen)
     there = {one.case_id for one in shown}
     steps = (median_step(seen, str(case_id)) for case_id in seen.cases["case_id"][:MOST_SPARE] if case_id not in there)
@@ -160,9 +150,9 @@ def _timeline(seen: SessionData, calls: pd.DataFrame) -> Section:
         "time that it waits for ranks that come later. A triangle: the bucket's last gradient is there. "
         f"All ranks share one clock{_clocks(seen, shown)}."
         + (f" {_drawn(shown)} {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),
-        [_panel(one, labels) for one in shown],
         "No case with several ranks was seen to communicate, so there is no timeline to compare.",
         tuple(_call_table(calls, one, labels[one.case_id]) for one in shown),
+        panels=[_panel(one, labels) for one in shown],
         spare=tuple(_panel(one, labels) for one in spare),
     )
 
@@ -202,9 +192,9 @@ def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:
     )  # fmt: skip
 
 
-def parts_section(cases: pd.DataFrame, nothing: str) -> Section:
-    """The parts of the timed steps; `nothing` says why no case has a latency, where none has."""
-    rows = measured(cases).dropna(subset=list(STEP_PARTS), how="all")
+def parts_section(seen: SessionData) -> Section:
+    """The parts of the timed steps."""
+    rows = measured(seen.cases).dropna(subset=list(STEP_PARTS), how="all")
     in_turns = (
         " Where they take turns (micro-batches, accumulation), forward and backward are one part."
         if rows["forward_backward_s"].notna().any()
@@ -217,8 +207,7 @@ def parts_section(cases: pd.DataFrame, nothing: str) -> Section:
         "Medians over steps of the slowest rank, then over launches; medians also where cases are "
         f"ranked by another number. Backward includes the communication that it waits for.{in_turns}"
         + headroom(rows["strategy"]),
-        [],
-        nothing
+        nothing_to_draw(seen)
         or (
             "The parts of the selected cases' steps are unknown."
             if recorded
@@ -228,14 +217,14 @@ def parts_section(cases: pd.DataFrame, nothing: str) -> Section:
     )  # fmt: skip
 
 
-def pipelines_section(launches: pd.DataFrame, cases: pd.DataFrame, whole: pd.DataFrame, nothing: str) -> Section | None:
-    """Only where there are pipelines: what a session has not tried needs no section. `whole` is as `Results` has it."""
-    if not any(entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in cases["strategy"].unique()):
+def pipelines_section(seen: SessionData) -> Section | None:
+    """Only where there are pipelines: what a session has not tried needs no section."""
+    if not any(entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in seen.cases["strategy"].unique()):
         return None
     table = case_table(
         "Pipelines: the bubble, theory and measured",
         ("Case", "Schedule", "Stages", "Micro-batches", "Theory", "Measured"),
-        bubbles(launches, whole),
+        bubbles(seen.launches, seen.results.whole),
         lambda row: (
             *(str(row[name]) for name in ("label", "schedule", "stages", "microbatches")),
             format.percent(row["theory"]),
@@ -251,7 +240,6 @@ def pipelines_section(launches: pd.DataFrame, cases: pd.DataFrame, whole: pd.Dat
         "The bubble is the share of a step's forward and backward in which a rank computes nothing, mean over ranks, "
         "median over launches. Theory takes all stages to be equally long and messages to cost nothing; what is "
         "measured beyond it is uneven stages, messages, and ranks that share a core.",
-        [],
-        nothing or "How busy the stages were was not recorded: unknown, not zero.",
+        nothing_to_draw(seen) or "How busy the stages were was not recorded: unknown, not zero.",
         (table,) if table.rows else (),
     )

@@ -23,41 +23,43 @@ _NO_COUNT = {
 }
 
 
-def sections(seen: SessionData) -> list[Section]:
-    """The sections of the Trust tab that show launches."""
+def spread_section(seen: SessionData) -> Section:
+    """How far the launches of a case are from one another."""
     on_cpu = (seen.good["device"] == "cpu").any()
+    return Section(
+        "spread",
+        "Launches of the same case",
+        "Each launch's number against the step time of its case. The narrower, the smaller the differences between "
+        "cases that can be told." + (_shaded() if on_cpu else ""),
+        "No case has two launches that count, so how far launches agree is unknown.",
+        draw="spread",
+    )
+
+
+def drift_section(seen: SessionData) -> Section:
+    """Whether steps became slower within a launch."""
     devices = [device for device in DRIFTS if (seen.good["device"] == device).any()] or list(DRIFTS)
-    return [
-        Section(
-            "spread",
-            "Launches of the same case",
-            "Each launch's number against the step time of its case. The narrower, the smaller the differences between "
-            "cases that can be told." + (_shaded() if on_cpu else ""),
-            [],
-            "No case has two launches that count, so how far launches agree is unknown.",
-            draw="spread",
-        ),
-        Section(
-            "drift",
-            "Drift within a launch",
-            "The last third of a launch's measured steps against its first third; above zero, steps became slower. "
-            f"Beyond the dashed lines ({_limits(devices)}) a launch is marked, and warm-up was perhaps too short.",
-            [],
-            "No launch has nine measured steps or more, so drift within launches is unknown.",
-            draw="drift",
-        ),
-        Section(
-            "order",
-            "Drift of the machine",
-            "The same launches in the order in which they ran: a trend, or a jump from block to block, is the "
-            "machine's (clocks, temperature, other work), for every block has its cases in an order of its own. The "
-            "lines are each block's median, of all its launches.",
-            [],
-            "No case has two launches that count, so nothing can be said about the order.",
-            draw="order",
-        ),
-        _excluded(seen.launches, set(seen.good["launch_id"])),
-    ]
+    return Section(
+        "drift",
+        "Drift within a launch",
+        "The last third of a launch's measured steps against its first third; above zero, steps became slower. "
+        f"Beyond the dashed lines ({_limits(devices)}) a launch is marked, and warm-up was perhaps too short.",
+        "No launch has nine measured steps or more, so drift within launches is unknown.",
+        draw="drift",
+    )
+
+
+def order_section(seen: SessionData) -> Section:
+    """Whether the machine drifted from launch to launch."""
+    return Section(
+        "order",
+        "Drift of the machine",
+        "The same launches in the order in which they ran: a trend, or a jump from block to block, is the "
+        "machine's (clocks, temperature, other work), for every block has its cases in an order of its own. The "
+        "lines are each block's median, of all its launches.",
+        "No case has two launches that count, so nothing can be said about the order.",
+        draw="order",
+    )
 
 
 def _shaded() -> str:
@@ -74,8 +76,10 @@ def _limits(devices: list[str]) -> str:
     )
 
 
-def _excluded(launches: pd.DataFrame, good: set[int]) -> Section:
-    others = launches[~launches["launch_id"].isin(good)]
+def excluded_section(seen: SessionData) -> Section:
+    """The launches that do not count, and why."""
+    launches = seen.launches
+    others = launches[~launches["launch_id"].isin(seen.good["launch_id"])]
     own = others[others["block"] >= FIRST_BLOCK]
     # What went wrong is read before what is as planned.
     shown = pd.concat([own, others[others["block"] < FIRST_BLOCK]]).head(MOST_EXCLUDED)
@@ -98,7 +102,6 @@ def _excluded(launches: pd.DataFrame, good: set[int]) -> Section:
         "excluded",
         "Launches that do not count",
         "They are in no number, figure or verdict.",
-        [],
         "Every launch counts.",
         (table,) if rows else (),
         lead=f"{NEVER_DELETED} {what}".strip(),

@@ -13,11 +13,16 @@ from parabench.report.spec import DASH, Section, Table, case_table
 from parabench.strategies import entry_of
 
 
+def on_gpus(seen: SessionData) -> bool:
+    """Whether any case ran on accelerators."""
+    return bool((seen.cases["device"] == accelerator.TYPE).any())
+
+
 def usage_section(seen: SessionData) -> Section:
     """Arithmetic by second, and its share of what the devices could do."""
     table, title = seen.once(efficiency), "How much of the hardware is used"
     if table.empty:
-        return Section("usage", title, "", [], f"{seen.why_none}, so nothing can be said about it.")
+        return Section("usage", title, "", f"{seen.why_none}, so nothing can be said about it.")
     found = []
     known = table["flops_per_s"].notna().any()
     if known:
@@ -25,17 +30,17 @@ def usage_section(seen: SessionData) -> Section:
     if table[["formula_flops", "counted_flops"]].notna().any(axis=None):
         found.append(_flops(table))
     said = _said_of_use(table)
-    return Section("usage", title, said, [], said, tuple(found), lead=_lead(table), draw="usage" if known else "")
+    return Section("usage", title, said, said, tuple(found), lead=_lead(table), draw="usage" if known else "")
 
 
 def energy_section(seen: SessionData) -> Section | None:
     """What a step costs in joules; only where something ran on GPUs."""
-    if not (seen.cases["device"] == accelerator.TYPE).any():
+    if not on_gpus(seen):
         return None
     table, title = seen.once(efficiency), "Energy of a step"
     reasons = _unknown(table, "Energy", "joules_per_step", "joules_reason")
     if table["joules_per_step"].isna().all():
-        return Section("energy", title, "", [], " ".join(reasons) or f"{seen.why_none}, so there is nothing to draw.")
+        return Section("energy", title, "", " ".join(reasons) or f"{seen.why_none}, so there is nothing to draw.")
     said = [
         "The joules of all devices of a case in a measured step, idle time between steps included; lower is better."
     ]
@@ -45,7 +50,6 @@ def energy_section(seen: SessionData) -> Section | None:
         "energy",
         title,
         " ".join([*said, *reasons]),
-        [],
         "Of no selected case is the energy known.",
         (_energy_table(table),),
         lead=_least(table),

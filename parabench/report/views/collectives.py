@@ -22,8 +22,8 @@ from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.report.data.collectives import case_table, page_data
 from parabench.report.page import render_page
 from parabench.report.palette import in_native_order
-from parabench.report.sections.environment import link_sections, machine_section
-from parabench.report.spec import Section
+from parabench.report.sections.environment import links_section
+from parabench.report.spec import Section, Tab
 from parabench.store.record import Status
 from parabench.store.results import Results
 
@@ -48,8 +48,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     return render_page(
         "collectives.html",
         session,
-        [*_sections(bool((table["good"] > 0).any()), in_words(session.timing)), *link_sections(links)],
-        machine_section(session),
+        _tabs(bool((table["good"] > 0).any()), in_words(session.timing), links_section(links)),
         template_folder,
         data=page_data(cases, launches, table, fits),
         answers=answers(sizes),
@@ -70,17 +69,26 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     )  # fmt: skip
 
 
-def _sections(drawn: bool, timed: str) -> list[Section]:
+def _tabs(drawn: bool, timed: str, links: Section | None) -> list[Tab]:
+    return [
+        Tab("answer", "Answer", ()),
+        Tab("algorithms", "Algorithms", _algorithms(drawn, timed)),
+        Tab("trust", "Trust", ()),
+        Tab("environment", "Environment", (links,) if links else ()),
+        Tab("data", "Data", ()),
+    ]
+
+
+def _algorithms(drawn: bool, timed: str) -> tuple[Section, ...]:
     nothing = "No launch of the selected cases ended well, so there is nothing to draw."
     none = "No launch ended well, so there is nothing to draw."
-    return [
+    return (
         Section(
             "bus",
             "Bus bandwidth against size",
             "Higher is better. Bus bandwidth is what the links carry, by nccl-tests' factors, so it can be held "
             "against the hardware whatever the number of ranks. Bars reach from the slowest to the fastest launch. "
             f"Out of place where torch has both forms. Timed: {timed}.",
-            [],
             nothing if drawn else none,
             draw="bus" if drawn else "",
         ),
@@ -90,11 +98,10 @@ def _sections(drawn: bool, timed: str) -> list[Section]:
             "A point is a launch; a line is the algorithm's formula with its fitted constants, or a + S b where there "
             "is no formula. Both axes are logarithmic. Points that leave their line show where the algorithm does not "
             f"behave as theory says. Timed: {timed}.",
-            [],
             nothing if drawn else none,
             draw="fit" if drawn else "",
         ),
-    ]
+    )
 
 
 def _row(row: dict[Any, Any]) -> dict[str, Any]:

@@ -13,22 +13,8 @@ from parabench.analysis.text import across, comparison, comparison_next
 from parabench.files import write_whole
 from parabench.report.data.comparison import several_data, side_styles
 from parabench.report.page import fill
-from parabench.report.sections.comparison import several_sections
+from parabench.report.sections.comparison import several_tabs
 from parabench.report.sections.sides import explore
-from parabench.report.spec import tabs_of
-
-# By tab: its title, and its sections in their order.
-TABS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "answer": ("Answer", ("ratios",)),
-    "best": ("Best of each", ("best",)),
-    "buckets": ("Buckets", ("buckets",)),
-    "scaling": ("Scaling", ("scaling",)),
-    "memory": ("Memory", ("memory", "per-gb")),
-    "energy": ("Energy", ("per-joule",)),
-    "differs": ("What differs", ("hardware", "software", "agrees", "sides")),
-    "trust": ("Trust", ("missing", "launches")),
-    "data": ("Data", ()),
-}
 
 
 def write_comparison(stores: list[tuple[Path, str | None]], out: Path, template_folder: Path | None = None) -> Path:
@@ -46,14 +32,14 @@ def render(of: Several, template_folder: Path | None = None) -> str:
     """The page as text."""
     works = overall(of)
     told = facts(of.sides)
-    sections = several_sections(of, works, told)
+    tabs = several_tabs(of, works, told)
     names = [side.role for side in of.sides]
     return fill(
         "several.html",
-        sections,
+        [section for tab in tabs for section in tab.sections],
         template_folder,
         data=several_data(of, works),
-        tabs=tabs_of(sections, TABS, TABS),
+        tabs=tabs,
         names=names,
         colours=[style["color"] for style in side_styles(names)],
         apart=[apart(told, at) for at in range(len(names))],

@@ -52,8 +52,8 @@ def _changes(of: Comparison) -> Section:
         "of that case alone; the shade is the tolerance. A grey tick is the one-sided 95 % upper bound: "
         "slowdowns beyond it are ruled out, and where it lies right of the shade, one of the tolerance is not. A bar "
         f"or tick that leaves the figure has its numbers in the table.{some}",
-        panels,
         "No case has a number on both sides, so there is nothing to draw.",
+        panels=panels,
     )
 
 
