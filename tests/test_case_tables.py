@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 
 from parabench.report.data.columns import rounded
-from parabench.report.spec import MOST_CASES, MOST_ROWS, case_table
+from parabench.report.spec import MOST_CASES, MOST_ROWS, Column, case_table
 
 
 def table(cases, rows_each=1):
     rows = pd.DataFrame([{"case_id": f"c{i}", "n": j} for i in range(cases) for j in range(rows_each)])
-    return case_table("Title", ("Case", "n"), rows, lambda row: (row["case_id"], str(row["n"])), note="Read it so.")
+    return case_table("Title", (Column("Case", "case_id"), Column("n", "n", str)), rows, note="Read it so.")
 
 
 def test_few_cases_are_all_listed_each_row_with_its_case():
@@ -34,7 +34,7 @@ def test_of_many_the_first_are_listed_and_it_is_said(cases, rows_each, listed, s
 
 
 def test_no_rows_make_an_empty_table():
-    found = case_table("Title", ("Case",), pd.DataFrame({"case_id": []}), lambda row: (row["case_id"],))
+    found = case_table("Title", (Column("Case", "case_id"),), pd.DataFrame({"case_id": []}))
     assert (found.rows, found.cases, found.note) == ([], (), "")
 
 

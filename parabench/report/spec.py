@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.report.figures.figures import Panel
+from parabench.report.figures.figures import Panel, marked
 
 
 @dataclass(frozen=True)
@@ -115,22 +115,38 @@ MOST_CASES = 50
 MOST_ROWS = 300
 
 FASTEST = "the fastest"
-Said = Callable[[dict[Any, Any]], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of cases: its head, which has the unit; its value, by the name of a row's column or worked
+    out of the row; and what says it where it is a number."""
+
+    title: str
+    value: str | Callable[[dict[Any, Any]], Any]
+    say: Callable[[Any], str] | None = None
+
+    def cell(self, row: dict[Any, Any]) -> str:
+        """What the row has in this column, in words."""
+        value = row[self.value] if isinstance(self.value, str) else self.value(row)
+        return str(value) if self.say is None else self.say(value)
+
+
+# A case by its name, which says where it is no answer.
+MARKED = Column("Case", lambda row: marked(row["label"], row["strategy"]))
 
 
 def case_table(
     title: str,
-    head: tuple[str, ...],
+    columns: Sequence[Column],
     rows: pd.DataFrame,
-    said: Said,
     *,
-    texts: int = 1,
     closed: bool = True,
     note: str = "",
     first: str = FASTEST,
 ) -> Table:
-    """The table of `rows`, which have a `case_id` and come as they are to be read; `said` makes the words of one. Of
-    many cases the first are listed, and that is said: `first` names which they are."""
+    """The table of `rows`, which have a `case_id` and come as they are to be read; columns of words come first. Of many
+    cases the first are listed, and that is said: `first` names which they are."""
     place = pd.factorize(rows["case_id"])[0]
     shown = rows[place < MOST_CASES].head(MOST_ROWS)
     if len(shown) < len(rows):
@@ -139,15 +155,20 @@ def case_table(
         note = f"{note} Listed are {which}, {first}; the store has all.".strip()
     return Table(
         title,
-        head,
-        [said(row) for row in shown.to_dict("records")],
-        texts,
+        tuple(column.title for column in columns),
+        [tuple(column.cell(row) for column in columns) for row in shown.to_dict("records")],
+        sum(column.say is None for column in columns),
         closed,
         note,
         tuple(map(str, shown["case_id"])),
     )
 
 
+def amount(unit: float = 1.0, unknown: str = DASH) -> Callable[[float | None], str]:
+    """Says numbers in a unit that the head names; `unknown` where there is none."""
+    return lambda value: format.digits(value / unit) if format.known(value) else unknown
+
+
 def ms(seconds: float | None) -> str:
     """Milliseconds in a table whose head says so; a dash where they are unknown."""
-    return format.digits(seconds * 1e3) if format.known(seconds) else "–"
+    return format.digits(seconds * 1e3) if format.known(seconds) else DASH

@@ -12,7 +12,7 @@ from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.analysis.text import format
 from parabench.report.figures.anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
 from parabench.report.sections.step import why_nothing
-from parabench.report.spec import MOST_ROWS, Section, Table, case_table, ms
+from parabench.report.spec import DASH, MOST_ROWS, Column, Section, Table, amount, case_table, ms
 from parabench.store.record import MIB
 
 # Bucket sizes that are drawn.
@@ -21,6 +21,7 @@ _BY_SCHEDULE = (
     " In a pipeline one rank comes last by the schedule's structure: the first stage ends backward after all others, "
     "whatever it runs on."
 )
+_BY_ORDER = ", by the schedule"
 # Names of parameters in a cell.
 _MOST_NAMES = 2
 
@@ -42,20 +43,20 @@ def bucket_section(seen: SessionData) -> Section | None:
     table = case_table(
         "The cases' buckets; moments in ms after the begin of the part under Counted from",
         (
-            "Case", "Parameters", "Counted from", "Bucket", "MiB", "Ready", "Called", "Begun", "Took", "Wire",
-            "Exposed", "GB/s",
+            Column("Case", lambda row: label[row["case_id"]]),
+            Column("Parameters", lambda row: _names(row["parameters"])),
+            Column("Counted from", lambda row: SINCE_WORDS.get(row["since"], DASH)),
+            Column("Bucket", "bucket", str),
+            Column("MiB", "bytes", amount(MIB)),
+            Column("Ready", "ready_s", ms),
+            Column("Called", "made_s", ms),
+            Column("Begun", "start_s", ms),
+            Column("Took", "duration_s", ms),
+            Column("Wire", "wire_s", ms),
+            Column("Exposed", "exposed_s", ms),
+            Column("GB/s", "busbw", amount()),
         ),
         buckets,
-        lambda row: (
-            label[row["case_id"]],
-            _names(row["parameters"]),
-            SINCE_WORDS.get(row["since"], "–"),
-            str(row["bucket"]),
-            format.digits(row["bytes"] / MIB),
-            *(ms(row[name]) for name in ("ready_s", "made_s", "start_s", "duration_s", "wire_s", "exposed_s")),
-            format.digits(row["busbw"]) if format.known(row["busbw"]) else "–",
-        ),
-        texts=3,
     )  # fmt: skip
     return Section(
         "buckets",
@@ -153,16 +154,15 @@ def straggler_section(seen: SessionData) -> Section | None:
     rows = seen.once(straggler_table)
     table = case_table(
         "The rank that the others waited for most, by case",
-        ("Case", "Rank", "Last, of its steps", "Wait a step, ms", "Wait, of the step", "Launches that agree"),
-        rows,
-        lambda row: (
-            str(row["label"]),
-            f"{row['who'].removeprefix('rank ')}{', by the schedule' if row['by_schedule'] else ''}",
-            format.percent(row["share"]),
-            ms(row["waited_s"]),
-            format.percent(row["waited_share"]),
-            f"{row['agreeing']}/{row['launches']}",
+        (
+            Column("Case", "label"),
+            Column("Rank", lambda row: row["who"].removeprefix("rank ") + _BY_ORDER * row["by_schedule"], str),
+            Column("Last, of its steps", "share", format.percent),
+            Column("Wait a step, ms", "waited_s", ms),
+            Column("Wait, of the step", "waited_share", format.percent),
+            Column("Launches that agree", lambda row: f"{row['agreeing']}/{row['launches']}", str),
         ),
+        rows,
     )
     return Section(
         "stragglers",

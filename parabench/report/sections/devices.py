@@ -26,7 +26,7 @@ from parabench.analysis.warnings.health import findings
 from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
 from parabench.report.figures.figures import Panel
 from parabench.report.sections.usage import on_gpus
-from parabench.report.spec import DASH, Section, Table, case_table
+from parabench.report.spec import DASH, Column, Section, Table, amount, case_table
 
 # Of more devices a case than these the table has a row for each node.
 _MOST_DEVICES = 32
@@ -133,7 +133,7 @@ def host_section(seen: SessionData) -> Section | None:
     most = host.iloc[int(host["other_share"].argmax())]
     of_several = several(seen.session.environment)
     whose = f"node {most['node']:.0f}'s" if of_several else "the host's"
-    on_node = (lambda row: (f"node {row['node']:.0f}" if format.known(row["node"]) else DASH,)) if of_several else _none
+    on_node = (Column("On", "node", lambda node: f"node {node:.0f}" if format.known(node) else DASH),)
     return Section(
         "host",
         "The host during the timed steps",
@@ -146,23 +146,17 @@ def host_section(seen: SessionData) -> Section | None:
         (
             case_table(
                 "Other processes beside the cases",
-                ("Case", "Used by other processes", *(["On"] if of_several else []), "Cost of reading, of a core"),
-                host,
-                lambda row: (
-                    str(row["label"]),
-                    format.percent(row["other_share"]),
-                    *on_node(row),
-                    format.percent(row["sampler_share"]),
+                (
+                    Column("Case", "label"),
+                    Column("Used by other processes", "other_share", format.percent),
+                    *(on_node if of_several else ()),
+                    Column("Cost of reading, of a core", "sampler_share", format.percent),
                 ),
+                host,
             ),
         ),
         lead=f"Of {whose} CPU time other processes used up to {format.percent(most['other_share'])} ({most['label']}).",
     )  # fmt: skip
-
-
-def _none(row: dict[Any, Any]) -> tuple[str, ...]:
-    """No cell: there is one host."""
-    return ()
 
 
 def health_section(seen: SessionData) -> Section | None:
@@ -184,14 +178,12 @@ def health_section(seen: SessionData) -> Section | None:
         tables = (
             case_table(
                 "Findings of health",
-                ("Case", "Finding", "What was seen"),
-                table,
-                lambda row: (
-                    labels.get(row["case_id"], "all"),
-                    row["code"].replace("_", "\u00a0"),
-                    row["message"].removeprefix(f"{labels.get(row['case_id'])}: "),
+                (
+                    Column("Case", lambda row: labels.get(row["case_id"], "all")),
+                    Column("Finding", lambda row: row["code"].replace("_", "\u00a0")),
+                    Column("What was seen", lambda row: row["message"].removeprefix(f"{labels.get(row['case_id'])}: ")),
                 ),
-                texts=3,
+                table,
                 closed=len(table) > _MOST_OPEN,
             ),
         )
@@ -218,37 +210,30 @@ def _counted(table: pd.DataFrame) -> str:
 
 
 def _device_rows(table: pd.DataFrame) -> Table:
-    def row(of: dict[Any, Any]) -> tuple[str, ...]:
-        low, high = of["sm_clock_low_hz"], of["sm_clock_high_hz"]
-        clocks = f"{low / 1e6:,.0f}–{high / 1e6:,.0f}" if format.known(low) else DASH
-        return (
-            str(of["label"]),
-            str(of["place"]).removeprefix("device "),
-            _said(of["power_w"]),
-            _said(of["energy_j"]),
-            clocks,
-            _said(of["temperature_c"]),
-            format.percent(of["gpu_utilization"]) if format.known(of["gpu_utilization"]) else DASH,
-            _both(of["pcie_tx_bytes_per_s"], of["pcie_rx_bytes_per_s"]),
-            _both(of["nvlink_tx_bytes_per_s"], of["nvlink_rx_bytes_per_s"]),
-        )
-
     return case_table(
         "The devices during the timed steps",
         (
-            "Case", "Device", "Power, W", "Energy, J", "SM clock, MHz", "Hottest, °C", "Busy", "PCIe out and in, GB/s",
-            "NVLink out and in, GB/s",
+            Column("Case", "label"),
+            Column("Device", lambda row: row["place"].removeprefix("device "), str),
+            Column("Power, W", "power_w", amount()),
+            Column("Energy, J", "energy_j", amount()),
+            Column("SM clock, MHz", _clocks, str),
+            Column("Hottest, °C", "temperature_c", amount()),
+            Column("Busy", "gpu_utilization", lambda share: format.percent(share) if format.known(share) else DASH),
+            Column("PCIe out and in, GB/s", lambda row: _both(row, "pcie"), str),
+            Column("NVLink out and in, GB/s", lambda row: _both(row, "nvlink"), str),
         ),
         table,
-        row,
-    )  # fmt: skip
+    )
 
 
-def _said(value: float) -> str:
-    return format.digits(value) if format.known(value) else DASH
+def _clocks(row: dict[Any, Any]) -> str:
+    low, high = row["sm_clock_low_hz"], row["sm_clock_high_hz"]
+    return f"{low / 1e6:,.0f}–{high / 1e6:,.0f}" if format.known(low) else DASH
 
 
-def _both(sent: float, received: float) -> str:
+def _both(row: dict[Any, Any], link: str) -> str:
+    sent, received = row[f"{link}_tx_bytes_per_s"], row[f"{link}_rx_bytes_per_s"]
     if not format.known(sent) or not format.known(received):
         return DASH
     return f"{format.digits(sent / 1e9)}, {format.digits(received / 1e9)}"

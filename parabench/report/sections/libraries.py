@@ -12,13 +12,14 @@ from parabench.analysis.step.ddp_log import ddp_comparison, ddp_spans
 from parabench.analysis.step.memory import memory_phases
 from parabench.analysis.step.nccl import Wiring, choices, inspected, wirings
 from parabench.analysis.text import format
-from parabench.report.spec import DASH, MOST_CASES, Section, Table, case_table, ms
+from parabench.report.spec import DASH, MOST_CASES, Column, Section, Table, amount, case_table, ms
 from parabench.store.metrics import MEMORY_PARTS
-from parabench.store.record import EXPLAIN_BLOCK, MIB, REFERENCE_BLOCK, TRACES
+from parabench.store.record import EXPLAIN_BLOCK, GB, MIB, REFERENCE_BLOCK, TRACES
 
 _APART = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "explaining"}
 # What launches tell of their files, and who wrote them.
 _FILES = {"profile": "profiler", "memory_snapshot": "allocator"}
+_MIB = amount(MIB)
 _WHOSE = "Of the rank that holds most, in its largest instrumented step; medians over launches."
 
 
@@ -55,17 +56,15 @@ def _ddp(spans: pd.DataFrame) -> Iterator[Table]:
         return
     yield case_table(
         "DDP's own numbers beside ours, in ms",
-        ("Case", "Span", "DDP", "Here", "Difference", "Launches"),
-        spans,
-        lambda row: (
-            str(row["label"]),
-            str(row["span"]),
-            ms(row["ddp_s"]),
-            ms(row["ours_s"]),
-            format.percent(row["difference"]),
-            str(row["launches"]),
+        (
+            Column("Case", "label"),
+            Column("Span", "span"),
+            Column("DDP", "ddp_s", ms),
+            Column("Here", "ours_s", ms),
+            Column("Difference", "difference", format.percent),
+            Column("Launches", "launches", str),
         ),
-        texts=2,
+        spans,
         first="the first",
         note="Of each launch's last instrumented step; medians over launches and ranks. These spans are DDP's, not a "
         "step's parts: forward is the module's, without the loss; backward ends with the last gradient, here with the "
@@ -79,18 +78,16 @@ def _memory(table: pd.DataFrame) -> Iterator[Table]:
     if len(counted):
         yield case_table(
             "Torch's allocator in each part of a step, in MiB",
-            ("Case", "Part", "Allocated", "Reserved", "Not filled", "Unused after", "In split blocks"),
-            counted.assign(unfilled=1 - counted["allocated_bytes"] / counted["reserved_bytes"]),
-            lambda row: (
-                str(row["label"]),
-                _part(row["part"]),
-                _mib(row["allocated_bytes"]),
-                _mib(row["reserved_bytes"]),
-                format.percent(row["unfilled"]),
-                _mib(row["unused_bytes"]),
-                _mib(row["inactive_split_bytes"]),
+            (
+                Column("Case", "label"),
+                Column("Part", lambda row: _part(row["part"])),
+                Column("Allocated", "allocated_bytes", _MIB),
+                Column("Reserved", "reserved_bytes", _MIB),
+                Column("Not filled", "unfilled", format.percent),
+                Column("Unused after", "unused_bytes", _MIB),
+                Column("In split blocks", "inactive_split_bytes", _MIB),
             ),
-            texts=2,
+            counted.assign(unfilled=1 - counted["allocated_bytes"] / counted["reserved_bytes"]),
             note="Allocated is the most that tensors took during a part, reserved the most that the allocator held for "
             "them; not filled is the share that the first leaves of the second: fragmentation and cache. Unused after "
             "was held in no tensor when the part ended; what of it lies in split blocks cannot be given back. Begin is "
@@ -98,12 +95,12 @@ def _memory(table: pd.DataFrame) -> Iterator[Table]:
         )
     if len(resident):
         parts = [part for part in MEMORY_PARTS if part in set(resident["part"])]
-        held = {(row["case_id"], row["part"]): row["rss_bytes"] for row in resident.to_dict("records")}
         yield case_table(
             "Resident set after each part of a step, in MiB",
-            ("Case", *(_part(part).capitalize() for part in parts)),
-            resident.drop_duplicates("case_id"),
-            lambda row: (str(row["label"]), *(_mib(held.get((row["case_id"], part))) for part in parts)),
+            (Column("Case", "label"), *(Column(_part(part).capitalize(), part, _MIB) for part in parts)),
+            resident.pivot_table(
+                "rss_bytes", ["case_id", "label"], "part", "first", sort=False, observed=True
+            ).reset_index(),
             note="On the CPU torch's allocator keeps no count. This is the whole process, torch itself too, and memory "
             f"that was freed may stay in it. {_WHOSE}",
         )
@@ -114,18 +111,16 @@ def _nccl(seen: SessionData) -> Iterator[Table]:
     if len(chosen):
         yield case_table(
             "What NCCL chose",
-            ("Case", "Operation", "Algorithm", "Protocol", "Bytes", "Channels", "Calls"),
-            chosen,
-            lambda row: (
-                str(row["label"]),
-                row["op"] if isinstance(row["op"], str) else format.UNKNOWN,
-                str(row["algorithm"]),
-                str(row["protocol"]),
-                f"{row['bytes']:,}",
-                f"{row['channels']:.0f}" if format.known(row["channels"]) else DASH,
-                f"{row['calls']:,}",
+            (
+                Column("Case", "label"),
+                Column("Operation", lambda row: row["op"] if isinstance(row["op"], str) else format.UNKNOWN),
+                Column("Algorithm", "algorithm"),
+                Column("Protocol", "protocol"),
+                Column("Bytes", "bytes", "{:,}".format),
+                Column("Channels", "channels", lambda count: f"{count:.0f}" if format.known(count) else DASH),
+                Column("Calls", "calls", "{:,}".format),
             ),
-            texts=4,
+            chosen,
             first="the first",
             note="From NCCL's own log, in a launch of each case that counts for nothing else. Of a reduce-scatter or "
             "an all-gather, bytes are one rank's part.",
@@ -176,19 +171,17 @@ def _inspected(table: pd.DataFrame) -> Iterator[Table]:
         return
     yield case_table(
         "NCCL's Inspector",
-        ("Case", "Operation", "Bytes", "Ranks", "Calls", "Took, µs", "Algorithm, GB/s", "Bus, GB/s"),
-        table,
-        lambda row: (
-            str(row["label"]),
-            str(row["op"]),
-            f"{row['bytes']:,}",
-            str(row["ranks"]),
-            f"{row['calls']:,.0f}",
-            _scaled(row["duration_s"], 1e-6),
-            _scaled(row["algbw_bytes_per_s"], 1e9),
-            _scaled(row["busbw_bytes_per_s"], 1e9),
+        (
+            Column("Case", "label"),
+            Column("Operation", "op"),
+            Column("Bytes", "bytes", "{:,}".format),
+            Column("Ranks", "ranks", str),
+            Column("Calls", "calls", "{:,.0f}".format),
+            Column("Took, µs", "duration_s", amount(1e-6)),
+            Column("Algorithm, GB/s", "algbw_bytes_per_s", amount(GB)),
+            Column("Bus, GB/s", "busbw_bytes_per_s", amount(GB)),
         ),
-        texts=2,
+        table,
         first="the first",
         note="It was switched on for all of the run, so the timed steps carried it too. Medians over ranks and "
         "launches; calls are one rank's in one launch.",
@@ -207,13 +200,15 @@ def _files(seen: SessionData) -> Iterator[Table]:
     if rows:
         yield case_table(
             "Files that traced steps left",
-            ("Case", "Launch", "From", "File", "Rank", "MiB"),
-            pd.DataFrame(rows),
-            lambda row: (
-                *(str(row[name]) for name in ("label", "launch", "from", "file", "rank")),
-                _mib(row["bytes"]),
+            (
+                Column("Case", "label"),
+                Column("Launch", "launch"),
+                Column("From", "from"),
+                Column("File", "file"),
+                Column("Rank", "rank", str),
+                Column("MiB", "bytes", _MIB),
             ),
-            texts=4,
+            pd.DataFrame(rows),
             first="the first",
             note=f"They are in the folder {TRACES} beside the store. torch.profiler's are for ui.perfetto.dev, those "
             "of torch's allocator for pytorch.org/memory_viz.",
@@ -222,11 +217,3 @@ def _files(seen: SessionData) -> Iterator[Table]:
 
 def _part(name: str) -> str:
     return name.replace("_", " and ")
-
-
-def _mib(count: float | None) -> str:
-    return format.digits(count / MIB) if format.known(count) else DASH
-
-
-def _scaled(value: float, unit: float) -> str:
-    return format.digits(value / unit) if format.known(value) else DASH

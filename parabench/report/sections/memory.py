@@ -5,9 +5,9 @@ from __future__ import annotations
 from parabench.analysis.memory import PARTS, SYMBOLS, case_states, sentences
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.report.figures.figures import headroom, marked, measured
+from parabench.report.figures.figures import headroom, measured
 from parabench.report.palette import STATE
-from parabench.report.spec import Section, case_table, nothing_to_draw
+from parabench.report.spec import MARKED, Column, Section, amount, case_table, nothing_to_draw
 from parabench.store.record import MIB
 
 _RESIDENT = (
@@ -50,19 +50,18 @@ def state_section(seen: SessionData) -> Section:
         if (~states["exact"].astype(bool) & states["formula"].notna()).any()
         else ""
     )
+    mib = amount(MIB, format.UNKNOWN)
     table = case_table(
         "The cases' training state, in MiB: measured, and by formula",
-        ("Case", "Formula", *(STATE[part][1].capitalize() for part in PARTS), "Measured", "Theory", "Ratio"),
-        states,
-        lambda row: (
-            marked(row["label"], row["strategy"]),
-            row["formula"] if isinstance(row["formula"], str) else format.UNKNOWN,
-            *(_mib(row[part]) for part in PARTS),
-            _mib(row["measured"]),
-            _mib(row["theory"]),
-            f"{row['ratio']:.2f}" if format.known(row["ratio"]) else format.UNKNOWN,
+        (
+            MARKED,
+            Column("Formula", lambda row: row["formula"] if isinstance(row["formula"], str) else format.UNKNOWN),
+            *(Column(STATE[part][1].capitalize(), part, mib) for part in PARTS),
+            Column("Measured", "measured", mib),
+            Column("Theory", "theory", mib),
+            Column("Ratio", "ratio", lambda ratio: f"{ratio:.2f}" if format.known(ratio) else format.UNKNOWN),
         ),
-        texts=2,
+        states,
         first="those of few ranks that hold least",
     )
     return Section(
@@ -82,7 +81,3 @@ def state_section(seen: SessionData) -> Section:
         lead=" ".join(sentences(states)),
         draw="states" if len(states) else "",
     )
-
-
-def _mib(count: float) -> str:
-    return format.digits(count / MIB) if format.known(count) else format.UNKNOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -13,10 +14,10 @@ from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_step, timelines
 from parabench.analysis.text import format
-from parabench.report.figures.figures import Panel, headroom, marked, measured
+from parabench.report.figures.figures import Panel, headroom, measured
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.palette import PART
-from parabench.report.spec import Section, Table, case_table, ms, nothing_to_draw
+from parabench.report.spec import MARKED, Column, Section, Table, amount, case_table, ms, nothing_to_draw
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import MIB
 from parabench.strategies import Layout, entry_of
@@ -114,19 +115,19 @@ def _share_table(cases: pd.DataFrame) -> Table:
     return case_table(
         "The cases' steps, in ms; the ratio is an instrumented step by a timed one",
         (
-            "Case", "Share", "Exposed", *(f"in {PART[f'{name}_s'][1]}" for name in within), "Hidden", "Compute",
-            "Idle", "Data", "Ratio",
+            MARKED,
+            Column("Share", "exposed_share", format.percent),
+            Column("Exposed", "exposed_s", ms),
+            *(Column(f"in {PART[f'{name}_s'][1]}", column, ms) for name, column in within.items()),
+            Column("Hidden", lambda row: f"{'≥ ' if row['unknown_calls'] else ''}{ms(row['overlapped_s'])}", str),
+            Column("Compute", "compute_s", ms),
+            Column("Idle", "idle_s", ms),
+            Column("Data", "data_s", ms),
+            Column(
+                "Ratio", "instruments_ratio", lambda ratio: f"{ratio:.2f}" if format.known(ratio) else format.UNKNOWN
+            ),
         ),
         cases,
-        lambda row: (
-            marked(row["label"], row["strategy"]),
-            format.percent(row["exposed_share"]),
-            ms(row["exposed_s"]),
-            *(ms(row[column]) for column in within.values()),
-            f"{'≥ ' if row['unknown_calls'] else ''}{ms(row['overlapped_s'])}",
-            *(ms(row[column]) for column in ("compute_s", "idle_s", "data_s")),
-            f"{row['instruments_ratio']:.2f}" if format.known(row["instruments_ratio"]) else format.UNKNOWN,
-        ),
     )  # fmt: skip
 
 
@@ -170,24 +171,28 @@ def _panel(one: Timeline, labels: Mapping[str, str]) -> Panel:
     return timeline_panel(one, f"{labels[one.case_id]}: {format.milliseconds(one.length_s)}")
 
 
+def _operation(call: dict[Any, Any]) -> str:
+    return str(call["op"]) + (f", bucket {call['bucket']:.0f}" if format.known(call["bucket"]) else "")
+
+
 def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:
     """The calls of a timeline, each once for all its ranks, in the order in which a rank makes them."""
     own = calls[(calls["launch_id"] == step.launch_id) & (calls["step"] == step.step)]
     return case_table(
         f"{label}: the calls of this step, in ms; late is the last rank after the first",
-        ("Operation", "Algorithm", "Ranks", "Called in", "MiB", "Took", "On the wire", "Late",
-         "Exposed", "GB/s"),
-        own.assign(case_id=step.case_id),
-        lambda row: (
-            str(row["op"]) + (f", bucket {row['bucket']:.0f}" if format.known(row["bucket"]) else ""),
-            str(row["algorithm"]),
-            str(row["ranks"]),
-            str(row["part"]).replace("_", " and "),
-            format.digits(row["bytes"] / MIB),
-            *(ms(row[name]) for name in ("duration_s", "wire_s", "late_s", "exposed_s")),
-            format.digits(row["busbw"]) if format.known(row["busbw"]) else "–",
+        (
+            Column("Operation", _operation),
+            Column("Algorithm", "algorithm"),
+            Column("Ranks", "ranks"),
+            Column("Called in", lambda row: str(row["part"]).replace("_", " and ")),
+            Column("MiB", "bytes", amount(MIB)),
+            Column("Took", "duration_s", ms),
+            Column("On the wire", "wire_s", ms),
+            Column("Late", "late_s", ms),
+            Column("Exposed", "exposed_s", ms),
+            Column("GB/s", "busbw", amount()),
         ),
-        texts=4,
+        own.assign(case_id=step.case_id),
         first="the first",
     )  # fmt: skip
 
@@ -223,14 +228,15 @@ def pipelines_section(seen: SessionData) -> Section | None:
         return None
     table = case_table(
         "Pipelines: the bubble, theory and measured",
-        ("Case", "Schedule", "Stages", "Micro-batches", "Theory", "Measured"),
-        bubbles(seen.launches, seen.results.whole),
-        lambda row: (
-            *(str(row[name]) for name in ("label", "schedule", "stages", "microbatches")),
-            format.percent(row["theory"]),
-            format.percent(row["measured"]),
+        (
+            Column("Case", "label"),
+            Column("Schedule", "schedule"),
+            Column("Stages", "stages", str),
+            Column("Micro-batches", "microbatches", str),
+            Column("Theory", "theory", format.percent),
+            Column("Measured", "measured", format.percent),
         ),
-        texts=2,
+        bubbles(seen.launches, seen.results.whole),
         closed=False,
         first="the first",
     )

@@ -8,8 +8,7 @@ from parabench.analysis.efficiency import COUNTED, FORMULA, POWER, efficiency
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.machine import accelerator
-from parabench.report.figures.figures import marked
-from parabench.report.spec import DASH, Section, Table, case_table
+from parabench.report.spec import DASH, MARKED, Column, Section, Table, amount, case_table
 from parabench.strategies import entry_of
 
 
@@ -60,30 +59,28 @@ def energy_section(seen: SessionData) -> Section | None:
 def _use(table: pd.DataFrame) -> Table:
     factor, prefix = format.scaled(table["flops_per_s"].max())
     # A column without any number says nothing that the caption does not.
-    peak = ("MFU",) if table["mfu"].notna().any() else ()
+    peak = (Column("MFU", "mfu", _share),) if table["mfu"].notna().any() else ()
     return case_table(
         "Throughput and arithmetic of the cases",
-        ("Case", f"{_unit(table).capitalize()}/s", f"{prefix}FLOP/s", *peak),
-        table,
-        lambda row: (
-            marked(row["label"], row["strategy"]),
-            format.rate(row["tokens_per_s"]),
-            _cell(row["flops_per_s"] / factor),
-            *(_share(row["mfu"]) for _ in peak),
+        (
+            MARKED,
+            Column(f"{_unit(table).capitalize()}/s", "tokens_per_s", format.rate),
+            Column(f"{prefix}FLOP/s", "flops_per_s", amount(factor)),
+            *peak,
         ),
+        table,
     )
 
 
 def _energy_table(table: pd.DataFrame) -> Table:
     return case_table(
         "Energy of the cases",
-        ("Case", "J per step", f"mJ per {_one(table)}"),
-        table[table["joules_per_step"].notna()],
-        lambda row: (
-            marked(row["label"], row["strategy"]),
-            _cell(row["joules_per_step"]),
-            _cell(row["joules_per_token"] * 1e3),
+        (
+            MARKED,
+            Column("J per step", "joules_per_step", amount()),
+            Column(f"mJ per {_one(table)}", lambda row: row["joules_per_token"] * 1e3, amount()),
         ),
+        table[table["joules_per_step"].notna()],
     )
 
 
@@ -158,12 +155,13 @@ def _flops(table: pd.DataFrame) -> Table:
     """A step's operations by both ways, of each work once: they are the work's, not the strategy's."""
     works = table.drop_duplicates(["model", "global_batch", "seq_len", "formula_flops", "counted_flops"])
     factor, prefix = format.scaled(works[["formula_flops", "counted_flops"]].max().max())
+    said = amount(factor)
     rows: list[tuple[str, ...]] = [
         (
             f"{row['model']}, batch {row['global_batch']}" + (f" × {row['seq_len']}" if row["seq_len"] > 1 else ""),
-            _cell(row["formula_flops"] / factor),
-            _cell(row["counted_flops"] / factor),
-            _cell(row["counted_flops"] / row["formula_flops"]),
+            said(row["formula_flops"]),
+            said(row["counted_flops"]),
+            amount()(row["counted_flops"] / row["formula_flops"]),
         )
         for row in works.to_dict("records")
     ]
@@ -179,7 +177,3 @@ def _flop_s(value: float) -> str:
 def _share(mfu: float) -> str:
     """Small models use a thousandth of a large device, which is not 0."""
     return f"{format.digits(mfu * 100, 2)} %" if format.known(mfu) else DASH
-
-
-def _cell(value: float) -> str:
-    return format.digits(value) if format.known(value) else DASH
