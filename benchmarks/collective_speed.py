@@ -30,7 +30,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 from benchmarks import collective_speed as ours
 from benchmarks.groups import TIMEOUT_S, beside
 from benchmarks.ratios import median_ratio
-from parabench.collectives import join as membership
+from parabench.collectives import join
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes, start_server
 from parabench.launch.rank import die_with_driver
@@ -98,7 +98,7 @@ def measure(folder: Path, asked: list[Question], rounds: int) -> None:
     os.environ.update(LOOPBACK)
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), asked[0].ranks
-    membership.join(
+    join.join(
         algorithm=NATIVE, backend="gloo", rank=rank, world_size=ranks, ranks_per_node=None,
         store=dist.FileStore(str(folder / "store"), ranks), timeout_s=TIMEOUT_S,
     )  # fmt: skip
@@ -119,7 +119,7 @@ def measure(folder: Path, asked: list[Question], rounds: int) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(seen))
     groups.clear()
     gc.collect()
-    membership.leave()
+    join.leave()
 
 
 def say(question: str, logs: NDArray[np.float64], goal: float) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.nodes_cost_rank import CASE, NODES, PROTOCOL, RANKS_PER_NODE, busiest_s
 from parabench.cluster.join import join_cluster
-from parabench.cluster.participants import OneMachine
+from parabench.cluster.participants import Participants
 from parabench.cluster.topology import Topology
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import this_machine
@@ -34,7 +34,7 @@ def main() -> int:
     return 0
 
 
-def lead(nodes: OneMachine) -> None:
+def lead(nodes: Participants) -> None:
     """Launch whenever a line comes in, until none does."""
     nodes.assemble(())
     with stop_signals():
@@ -44,7 +44,7 @@ def lead(nodes: OneMachine) -> None:
     nodes.end(0)
 
 
-def beyond_steps_s(nodes: OneMachine) -> float:
+def beyond_steps_s(nodes: Participants) -> float:
     done = nodes.executor()(LaunchSpec.of(CASE, PROTOCOL, deadline_s=DEADLINE_S))
     assert done.status == "ok", done.failure
     steps = defaultdict(list)

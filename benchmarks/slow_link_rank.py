@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.groups import TIMEOUT_S, beside
-from parabench.collectives import join as membership
+from parabench.collectives import join
 
 # Small whole numbers: no order of adding them rounds. The period is prime, so no part looks like another.
 PERIOD = 251
@@ -45,7 +45,7 @@ def main() -> None:
     path, rank = Path(sys.argv[1]), int(sys.argv[2])
     job = Job(**json.loads(path.read_text()))
     torch.set_num_threads(1)
-    membership.join(
+    join.join(
         algorithm=job.algorithms[0],
         backend="gloo",
         rank=rank,
@@ -62,7 +62,7 @@ def main() -> None:
     dist.barrier()
     groups.clear()
     gc.collect()
-    membership.leave()
+    join.leave()
 
 
 def measure(groups: dict[str, Any], job: Job, rank: int, size: int) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def leave(path: Path, text: str) -> None:
+def hand_over_file(path: Path, text: str) -> None:
     """Leave a file in a launch's folder for another process, which finds it whole, or not there."""
     part = path.with_suffix(".part")
     part.write_text(text)

@@ -58,8 +58,10 @@ def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
     point = None if entry or ":" in name else _entry_point(kind, name)
     target = entry.target if entry else point.value if point else name
     module_name, _, attribute = target.partition(":")
-    with users_code(f"{kind} {name!r} cannot be loaded"):
+    try:
         return getattr(importlib.import_module(module_name), attribute)
+    except (Exception, SystemExit) as error:  # a UsageError too: what it says is not of the user's options
+        raise UsageError(f"{kind} {name!r} cannot be loaded: {_one_line(error)}") from error
 
 
 def load_factory(table: Mapping[str, Entry], kind: str, name: str, returns: str) -> Callable[..., Any]:

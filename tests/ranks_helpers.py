@@ -66,7 +66,7 @@ SMALL_PIECE_BYTES = 32
 
 # Empty, fewer than the ranks, odd, prime, and larger than a piece.
 SIZES = (0, 1, 2, 3, 5, 7, 16, 31, 64, 97)
-FEW_SIZES = (1, 5, 31)
+FEW_SIZES = (0, 1, 5, 31)
 
 
 def whole_numbers(rank: int, numel: int, dtype: torch.dtype) -> Tensor:
@@ -92,7 +92,7 @@ def combinations() -> Iterator[tuple[torch.dtype, str]]:
 
 def reductions_and_gathers(rank: int, size: int) -> Iterator[str]:
     """all_reduce, reduce_scatter, all_gather in every form: every op in every dtype, and the sum in every size too.
-    The simulated wire, which costs no processes, has all of it by all."""
+    The simulated wire, which costs no processes, has all ops and dtypes by all sizes, but no carrier."""
     wire.PIECE_BYTES = SMALL_PIECE_BYTES
     for (dtype, op), numel in itertools.product(combinations(), SIZES):
         if op != "sum" and numel not in FEW_SIZES:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-from parabench.collectives import join as membership
+from parabench.collectives import join
 from parabench.launch.rank import die_with_driver
 from parabench.launch.rendezvous import LOOPBACK
 from parabench.plan.case import Case
@@ -76,13 +76,13 @@ def scripts(folder: Path) -> None:
     )
     seen = [ddp(rank), zero1(rank), fsdp(rank), grid(rank), pipeline(rank)]
     gc.collect()
-    membership.leave()
+    join.leave()
     (folder / f"rank{rank}.json").write_text(json.dumps({k: v for each in seen for k, v in each.items()}))
 
 
 def ddp(rank: int) -> dict[str, Any]:
     model = script(DDP, rank, joins=True)["model"]  # whose lines took a first, accumulated step
-    calls = membership.calls()["all_reduce"]
+    calls = join.calls()["all_reduce"]
     logged = model._get_ddp_logging_data()
     return {
         "backend": dist.get_backend(),

@@ -457,7 +457,7 @@ def scripted(folder: Path, does: str) -> str:
         ("line.send_bytes(b'{\"answer\": {}}')", f"is parabench None with protocol None, and this one has {PROTOCOL}"),
         (
             "print('it hurts', file=sys.stderr); sys.exit(7)",
-            "ended with exit code 7: it hurts; that side needs a parabench which knows `ab`",
+            f"ended with exit code 7: it hurts; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}",
         ),
         ("print('module load'); sys.exit(1)", "ended with exit code 1: module load; that side needs"),
         ("sys.exit(130)", "was stopped; "),

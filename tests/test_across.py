@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from fake_results import OOM
+from markupsafe import Markup
 from schema_helpers import EVIL, check
 
 from parabench.analysis.compare.across import across, machines
@@ -199,7 +200,7 @@ def test_no_launch_ended_well(tmp_path):
     found = across(sides)
     assert found.sentence().startswith("No case ended well on both sides, so base (8 cores of Some CPU) cannot be ")
     check(found)
-    assert "No case ended well both on a and on b, so nothing can be compared." in comparison.render(sides)
+    assert "its launches ended oom" in comparison.render(sides)
     assert "its launches ended oom" in markdown_across.render(found)
 
 
@@ -281,6 +282,20 @@ def test_the_page_has_the_same_mean_as_the_text(gpus, gpu_sides):
     page = comparison.render(gpu_sides)
     assert "--across-hardware</pre>" in page
     assert comparison_next.steps(gpu_sides, (work,)) == []
+
+
+def test_the_page_leads_with_the_mean_of_all_common_cases_whatever_their_work(tmp_path):
+    """Also of what trains nothing in common (`local_only`), and of another batch."""
+    cases = [fake.case(), fake.case(strategy="local_only"), fake.case(global_batch=16)]
+    old = fake.sweep(cases, lambda c: 0.05, noise=0.01)
+    new = fake.sweep(cases, lambda c: 0.05 if c.strategy == "local_only" else 0.02, noise=0.01, seed=1)
+    sides = machines(side(tmp_path, "old", old), side(tmp_path, "new", new))
+    found = across(sides)
+    assert found.latency.ratio == pytest.approx(0.4 ** (2 / 3), rel=0.02)
+    assert len(overall(sides)) == 2
+    page = comparison.render(sides)
+    assert page.count('<p class="verdict">') == 1
+    assert str(Markup.escape(found.sentence())) in page
 
 
 def run(*words):

@@ -84,6 +84,9 @@ def test_a_client_answers_and_a_check_ends_a_wait(store: TCPStore, client: Store
 def test_a_store_that_does_not_answer_is_lost(store: TCPStore, client: StoreClient) -> None:
     with pytest.raises(StoreLost, match="has not answered for"):
         client.call("get", "never", timeout_s=0.1)
+    # A thread that is in C++ when the interpreter ends would end the process with SIGABRT.
+    client.end()
+    assert not client._thread.is_alive()
     gone = StoreClient("127.0.0.1", store.port, "here")
     with pytest.raises(StoreLost, match="is gone: broken"):
         gone.call(lambda s: (_ for _ in ()).throw(RuntimeError("broken\nin many lines")).__next__())

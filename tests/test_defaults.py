@@ -10,7 +10,7 @@ from fake_launch import FakeLauncher
 
 from parabench.analysis.text.progress import verdict
 from parabench.cli import main
-from parabench.cluster.participants import OneMachine
+from parabench.cluster.participants import Participants
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
@@ -226,7 +226,7 @@ def test_what_one_gpu_is_asked_is_answered(tmp_path):
     suite = load_suite("quick").on(ONE_GPU)
     plan = make_plan(suite, overrides, Protocol(warmup=2, measure_s=0.05, launches=1), with_gpus(0), 0)
     assert len(plan.cases) == 8
-    kept = walk(plan, OneMachine().executor(), tmp_path)
+    kept = walk(plan, Participants().executor(), tmp_path)
     assert {each.status for each in kept} == {Status.OK}, [each.failure for each in kept]
     assert {each.facts["verified_steps"] for each in kept if each.block >= 0} <= set(range(16, 50))
     said = "\n".join(verdict(load(tmp_path / "results.db"), None))

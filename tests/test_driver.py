@@ -155,6 +155,7 @@ def test_an_impatient_user_gets_the_same_and_resume_runs_only_the_rest(
 
     # What is complete stays as it is.
     monkeypatch.chdir(driver.folder)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     again = CliRunner().invoke(main, ["run", "mine.py", "--out", "results", "--resume"])
     assert again.exit_code == 0, again.output
     assert driver.stored() == stored
@@ -175,6 +176,7 @@ def killed(driver: Driver, process: subprocess.Popen[str], family: list[psutil.P
     assert [status for _, status in driver.stored()] == ["ok", "ok"]
 
 
+@pytest.mark.alone  # any other driver of this user would remove what the killed one leaves
 def test_what_a_killed_driver_leaves_the_next_run_removes_and_nothing_that_is_in_use(driver: Driver) -> None:
     process, family = driver.held_up()
     listener, *_ = (each for left in driver.left_by(process) for each in left.rglob("listener-*"))

@@ -149,6 +149,7 @@ def test_a_launch_that_can_have_no_thread_goes_on(monkeypatch):
     assert sampler.facts()["unread"] == {"host": "can't start new thread"}
 
 
+@pytest.mark.alone
 def test_an_allocation_is_seen_with_its_size_at_its_time(tmp_path):
     """A model that takes 256 MiB in a known step and keeps them; the step clock says when that step was."""
     case = Case(

@@ -18,7 +18,7 @@ from rich.console import Console
 import parabench.pytest_plugin.gate
 import parabench.report.build
 import parabench.session.session
-from parabench.cluster.participants import OneMachine
+from parabench.cluster.participants import Participants
 from parabench.plan.case import Case
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
@@ -106,7 +106,7 @@ def lab(pytester, monkeypatch, measured):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(parabench.report.build, "write_report", lambda results, output, session: output)
     monkeypatch.setattr(parabench.session.session, "conclude", lambda request, session, console: None)
-    monkeypatch.setattr(OneMachine, "executor", lambda self: lab.launcher)
+    monkeypatch.setattr(Participants, "executor", lambda self: lab.launcher)
     return lab
 
 

@@ -12,7 +12,8 @@ from benchmarks import soak
 from parabench.launch.spec import LaunchSpec
 from parabench.store.record import Failure, Launch, Phase, Sample, Status
 
-# All algorithms once; test_strategies has each under every strategy.
+# All algorithms once, each under one strategy. The slow tests of test_strategies have all but the two spelled-out
+# two_level(...) under every strategy, `make soak` has every pair.
 LAUNCHES = len(soak.ALGORITHMS)
 
 

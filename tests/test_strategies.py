@@ -176,9 +176,9 @@ DISTINCT = ("ddp", "fsdp", "tp")
 
 
 def marked(group: Group) -> Any:
-    """Four ranks over every algorithm are in the soak too (ddp, fsdp and tp). Here they are `native`, and of ours what
-    has all three operations on a grid of ranks. Two ranks, which are no grid, meet every algorithm in the strategies
-    that differ in what travels. The others take part when slow tests do."""
+    """Four ranks over every algorithm are in the soak too, under one strategy each. Here they are `native`, and of ours
+    what has all three operations on a grid of ranks. Two ranks, which are no grid, meet every algorithm in the
+    strategies that differ in what travels. The others take part when slow tests do."""
     strategy, algorithm = group.strategy, group.algorithm
     if group.world_size == 2:
         usual = strategy in DISTINCT or algorithm == "ring" or (algorithm == "native" and strategy not in GRIDS)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from docs.drawing.svg import FAINT, INK, Canvas
-from tests.test_imports import ORDER, arrows, room
+from tests.test_imports import MEASURING, ORDER, READING, arrows, room
 
 FILE = Path(__file__).parents[1] / "rooms.svg"
 
@@ -28,7 +28,6 @@ ROOMS = {
     "serve": (4.6, "the page during a run"),
     "launch": (2.0, "fresh ranks, one outcome"),
     "strategies": (0.0, "ddp, fsdp, tp, pp ..."),
-    "data.loader": (1.0, "batches for a rank"),
     "report": (4.6, "pages and files"),
     "probes": (1.0, "what instruments see"),
     "plan": (3.45, "what will be measured"),
@@ -44,8 +43,7 @@ ROOMS = {
     "store": (3.6, "every row, in SQLite"),
 }
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 170, 40, 20, 26, 16
-MEASURING, READING = "#e8f0fa", "#fdf1dc"
-READS = {"analysis", "report", "serve"}
+MEASURES, READS, BOTH = "#e8f0fa", "#fdf1dc", "#ffffff"
 
 
 def imported() -> dict[str, set[str]]:
@@ -85,6 +83,11 @@ def rows_of(to: Mapping[str, set[str]]) -> dict[str, int]:
     return rows
 
 
+def color_of(room: str) -> str:
+    """Blue measures, yellow reads; neither imports the other. White is what both stand on, and what sees both."""
+    return MEASURES if room in MEASURING else READS if room in READING else BOTH
+
+
 def draw() -> str:
     """The SVG document. Raises KeyError for a room that has no column in ROOMS."""
     to = imported()
@@ -105,7 +108,7 @@ def draw() -> str:
                 stroke=FAINT, marker_end="url(#rooms-head)",
             )  # fmt: skip
     for name, (x, y) in sorted(places.items()):
-        canvas.rect(x, y, WIDTH, HEIGHT, rx=5, fill=READING if name in READS else MEASURING, stroke=INK)
+        canvas.rect(x, y, WIDTH, HEIGHT, rx=5, fill=color_of(name), stroke=INK)
         middle = {"text_anchor": "middle"}
         canvas.text(x + WIDTH / 2, y + 17, name, font_size=13, font_weight="bold", **middle)
         canvas.text(x + WIDTH / 2, y + 32, ROOMS[name][1], font_size=11.5, **({"fill": INK} | middle))

@@ -73,7 +73,8 @@ class VariantProcess:
             there = self.hear()
         except UsageError as error:
             raise UsageError(
-                f"{error}; that side needs a parabench which knows `ab`: install this one there, or give another"
+                f"{error}; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: "
+                "install this one there, or give another"
             ) from None
         for what, mine in (("protocol", PROTOCOL), ("schema", SCHEMA_VERSION)):
             if there.get(what) != mine:

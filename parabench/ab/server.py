@@ -217,6 +217,8 @@ def main() -> None:
     """Answer what is asked through the connection whose descriptor is the second argument, until it ends. The process
     does not outlive the one at the other end, whose id is the first."""
     die_with_parent(int(sys.argv[1]))
+    if len(sys.argv) < 3:
+        sys.exit(f"this parabench speaks protocol {PROTOCOL} of ab, and the one that asks an older one")
     connection = Connection(int(sys.argv[2]))
     os.set_inheritable(connection.fileno(), False)
     find_code()

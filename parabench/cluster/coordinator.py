@@ -19,7 +19,7 @@ from typing import Any
 from parabench.cluster.fingerprint import user_code
 from parabench.cluster.heartbeat import Heartbeat
 from parabench.cluster.membership import WRONG, Membership
-from parabench.cluster.participants import OneMachine
+from parabench.cluster.participants import Participants
 from parabench.cluster.shared_store import SharedStore
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting, numbered
@@ -38,7 +38,7 @@ from parabench.store.record import AnyCase, Launch
 LOOK_S = 0.005
 
 
-class Coordinator(OneMachine):
+class Coordinator(Participants):
     """The other nodes of a session, which meet in `store`; all must have the same `facts`. `log` tells the user a line.
 
     As a context it leaves no member waiting, however its block fails.

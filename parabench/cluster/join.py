@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from parabench.cluster import network
-from parabench.cluster.participants import OneMachine
+from parabench.cluster.participants import Participants
 from parabench.cluster.topology import Topology
 from parabench.machine.machine import Machine, environment
 from parabench.signals import STOPPED, Interrupted, stop_signals
@@ -21,14 +21,14 @@ def join_cluster(
     machine: Machine,
     out: Path,
     log: Callable[[str], None],
-) -> OneMachine | int:
+) -> Participants | int:
     """Who takes part, where this process leads them; the exit code of any other node, which has followed node 0.
 
     `options` decide what is measured, as they are typed, and `suite` is the file that is asked for: all nodes must have
     them alike. Raises UsageError.
     """
     if topology is None or topology.nodes == 1:
-        return OneMachine()
+        return Participants()
     from parabench.cluster.agent import NodeAgent
     from parabench.cluster.coordinator import Coordinator
     from parabench.cluster.fingerprint import facts_of

@@ -14,7 +14,7 @@ from parabench.store.record import AnyCase, Launch
 from parabench.store.store import Store
 
 
-class OneMachine:
+class Participants:
     """Nobody else: every launch starts its own processes here. As a context it leaves nobody waiting for this process,
     however the block fails."""
 

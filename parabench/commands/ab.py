@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parabench.commands.compare import OF_GATE, OUTPUTS
-from parabench.commands.options import axes_in, command, gate, session, shared, training
+from parabench.commands.options import axes_in, command, gate_options, session_options, shared, training_options
 from parabench.commands.output import STANDARD_OUTPUT, console, files_in, give, renders_of
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @click.argument("suite", required=False)
 @click.option("--a", "a", required=True, metavar="SIDE", help="The base: words as below, or '' for as it is here.")
 @click.option("--b", "b", required=True, metavar="SIDE", help="The candidate.")
-@shared(*training)
-@shared(*gate)
+@shared(*training_options)
+@shared(*gate_options)
 @shared(*OUTPUTS)
-@shared(*session)
+@shared(*session_options)
 def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
     """Is side B of SUITE slower than side A? Both run in turns, launch by launch.
 

@@ -7,7 +7,17 @@ from typing import Any
 
 import click
 
-from parabench.commands.options import cluster, dry, label, links, options_of, out, resume, seed, shared
+from parabench.commands.options import (
+    dry_run_option,
+    label_option,
+    launcher_options,
+    links_option,
+    options_of,
+    out_option,
+    resume_option,
+    seed_option,
+    shared,
+)
 from parabench.commands.run import measure
 from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
 
@@ -15,14 +25,14 @@ from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSwe
 @click.command()
 @shared(*options_of(CollectiveSweep))
 @shared(*options_of(CollectiveProtocol))
-@links
-@seed
-@label
+@links_option
+@seed_option
+@label_option
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write nccl-tests' JSON to this file too.")
-@out
-@resume
-@shared(*cluster)
-@dry
+@out_option
+@resume_option
+@shared(*launcher_options)
+@dry_run_option
 def collectives(**options: Any) -> None:
     """Time single collective operations, as nccl-tests does, by every algorithm; check results exactly."""
     from parabench.session.request import CollectivesRequest

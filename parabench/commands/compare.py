@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parabench.commands.options import between_sessions, gate, shared
+from parabench.commands.options import between_sessions, gate_options, shared
 from parabench.commands.output import file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 
@@ -36,7 +36,7 @@ OF_SIDES = {"--html": "parabench.report.views.comparison"}
 @click.command()
 @click.argument("base")
 @click.argument("candidate")
-@shared(*gate, between_sessions)
+@shared(*gate_options, between_sessions)
 @click.option("--changed", multiple=True, metavar="NAME", help="What else differs, and is what you want to judge.")
 @click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no pass and no fail.")
 @shared(*OUTPUTS)

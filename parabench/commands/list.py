@@ -23,7 +23,7 @@ def list() -> None:
 def lines() -> Iterator[str]:
     """Suites, strategies, algorithms, models, data, then what this machine can run."""
     from parabench.collectives import ALGORITHMS
-    from parabench.data import SOURCES
+    from parabench.data import DATASETS
     from parabench.machine.machine import this_machine
     from parabench.models import MODELS
     from parabench.plan.suite import shipped
@@ -33,7 +33,7 @@ def lines() -> Iterator[str]:
     yield from _section("strategies", {name: _strategy(entry) for name, entry in STRATEGIES.items()})
     yield from _section("algorithms", {name: entry.summary for name, entry in ALGORITHMS.items()})
     yield from _section("models", {name: shape.summary for name, shape in MODELS.items()})
-    yield from _section("data", {name: entry.summary for name, entry in SOURCES.items()})
+    yield from _section("data", {name: entry.summary for name, entry in DATASETS.items()})
     machine = this_machine()
     gpus = ", ".join(gpu.name for gpu in machine.gpus)
     devices = {"cpu": f"{machine.cores} core(s), gloo, up to {machine.ranks('cpu')} ranks"}

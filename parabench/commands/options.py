@@ -53,7 +53,7 @@ class Rate(click.FloatRange):
 ALPHAS = Rate(1e-4, 0.5)
 
 # What a gate is asked for.
-gate = (
+gate_options = (
     click.option(
         "--tolerance",
         type=Fraction(),
@@ -85,7 +85,7 @@ def torchruns(flag: str, **more: Any) -> Callable[[F], F]:
 
 
 # torchrun's own flags; then two of ours.
-cluster = (
+launcher_options = (
     torchruns("nnodes", metavar="N", help="Nodes; the same command runs on each. As torchrun's."),
     torchruns(
         "nproc-per-node",
@@ -141,37 +141,37 @@ def options_of(kind: Hashable, role: str = "") -> tuple[Callable[[F], F], ...]:
     )
 
 
-seed = click.option(
+seed_option = click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
     help="Seed of the order in which cases are launched. [default: 0]",
 )
-links = click.option(
+links_option = click.option(
     "--links",
     is_flag=True,
     help="First measure latency and bandwidth between all nodes, and between the devices of each.",
 )
-label = click.option("--label", help="A name for this session.")
-out = click.option(
+label_option = click.option("--label", help="A name for this session.")
+out_option = click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=DEFAULT_OUT,
     show_default=True,
     help="Folder for results.db and report.html.",
 )
-dry = click.option(
+dry_run_option = click.option(
     "--dry-run",
     is_flag=True,
     help="Say what would be launched, and for how long, on any number of nodes; launch and write nothing.",
 )
-resume = click.option(
+resume_option = click.option(
     "--resume",
     is_flag=True,
     help="Continue the interrupted session in --out; nothing that is done runs again.",
 )
 
 # What a training session is asked for: its cases and how each is launched; then the session itself.
-training = (
+training_options = (
     click.option(
         "--set", "axes", multiple=True, metavar="AXIS=V1,V2", help="Values for an axis, instead of the suite's."
     ),
@@ -184,8 +184,8 @@ training = (
     ),
 )
 # Only `run` writes traces.
-traces = options_of(Protocol, TRACE)
-session = (seed, label, out, resume)
+trace_options = options_of(Protocol, TRACE)
+session_options = (seed_option, label_option, out_option, resume_option)
 
 
 def shared(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -8,15 +8,15 @@ import click
 
 from parabench.commands.options import (
     axes_in,
-    cluster,
     command,
-    dry,
+    dry_run_option,
     flags_of,
-    links,
-    session,
+    launcher_options,
+    links_option,
+    session_options,
     shared,
-    traces,
-    training,
+    trace_options,
+    training_options,
 )
 from parabench.commands.output import console
 from parabench.registry import import_from_here
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("suite", required=False)
-@shared(*training)
-@shared(*traces)
+@shared(*training_options)
+@shared(*trace_options)
 @click.option(
     "--until-decided",
     is_flag=True,
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     metavar="MINUTES",
     help="With it: begin no further block that would end after that time. The planned ones are run in any case.",
 )
-@links
-@shared(*session)
-@shared(*cluster)
-@dry
+@links_option
+@shared(*session_options)
+@shared(*launcher_options)
+@dry_run_option
 def run(**options: Any) -> None:
     """Run SUITE (a name that `parabench list` shows, or a file) and write the store and the report."""
     from parabench.session.request import TrainingRequest

@@ -8,7 +8,7 @@ from parabench.registry import Entry, find
 
 SYNTHETIC, TEXT, MNIST = "synthetic", "text", "mnist"
 
-SOURCES: dict[str, Entry] = {
+DATASETS: dict[str, Entry] = {
     SYNTHETIC: Entry(
         target="parabench.data.datasets:synthetic", summary="seeded samples that the model makes for itself"
     ),
@@ -23,14 +23,14 @@ SOURCES: dict[str, Entry] = {
 
 
 def source_of(data: str) -> tuple[str | None, str]:
-    """What `data` names, one of SOURCES or None for a user's own, and what stands after the colon.
+    """What `data` names, one of DATASETS or None for a user's own, and what stands after the colon.
 
     Raises UsageError for an unknown name.
     """
     name, _, argument = data.partition(":")
-    if name in SOURCES:
+    if name in DATASETS:
         return name, argument
-    find(SOURCES, "data", data)
+    find(DATASETS, "data", data)
     return None, ""
 
 

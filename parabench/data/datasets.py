@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from parabench.data import SOURCES, check_count, source_of
+from parabench.data import DATASETS, check_count, source_of
 from parabench.data import mnist as idx
 from parabench.data import text as corpus
 from parabench.errors import UsageError
@@ -67,7 +67,7 @@ def dataset_of(case: Case, model: Model) -> Dataset[Any]:
     name, _ = source_of(case.data)
     if name is None:
         return user_dataset(case)
-    made: Dataset[Any] = load(SOURCES, "data", name)(case, model)
+    made: Dataset[Any] = load(DATASETS, "data", name)(case, model)
     return made
 
 
@@ -94,7 +94,7 @@ def mnist(case: Case, model: Model) -> Dataset[Any]:
 def user_dataset(case: Case) -> Dataset[Any]:
     """What the user's function gives; one that takes an argument is given the case. Raises UsageError for what is no
     map-style Dataset."""
-    factory = load_factory(SOURCES, "data", case.data, "Dataset")
+    factory = load_factory(DATASETS, "data", case.data, "Dataset")
     with users_code(f"data {case.data!r} cannot be made", "mend that function"):
         dataset = call_factory(factory, case)
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from parabench.files import leave
+from parabench.files import hand_over_file
 from parabench.machine import accelerator
 from parabench.probes.step_clock import StepClock
 from parabench.signals import HANG_REQUEST
@@ -72,7 +72,7 @@ def answer(folder: Path, rank: int) -> None:
             told["enqueued"] = clock.enqueued
     with contextlib.suppress(RuntimeError, ValueError, AttributeError, KeyError):  # another torch may write otherwise
         told["groups"] = flight()
-    leave(folder / f"standing{rank}.json", json.dumps(told))
+    hand_over_file(folder / f"standing{rank}.json", json.dumps(told))
 
 
 def read_answer(folder: Path, rank: int) -> dict[str, Any]:

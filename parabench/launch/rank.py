@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import FileStore
 
-from parabench.collectives import join as membership
-from parabench.files import leave
+from parabench.collectives import join
+from parabench.files import hand_over_file
 from parabench.launch import hang
 from parabench.launch.results import RankError, RankReport
 from parabench.launch.spec import LaunchSpec
@@ -47,7 +47,7 @@ def main(workload: Workload, spec: LaunchSpec, env: RankEnv) -> None:
         failed = True
         hang.settle()
         text = json.dumps(RankReport(rank=rank, error=error_of(error)).to_dict())
-    leave(report_path(env.folder, rank), text)
+    hand_over_file(report_path(env.folder, rank), text)
     if failed:
         # When a rank dies, its peers fail a moment later: let the driver see the first cause first.
         time.sleep(0.25)
@@ -125,7 +125,7 @@ def join_group(case: AnyCase, env: RankEnv, rank: int) -> dict[str, float] | Non
     """
     point = env.rendezvous
     store = point.store(env.timeout_s) if point else FileStore(str(env.folder / "store"), case.world_size)
-    membership.join(
+    join.join(
         algorithm=case.algorithm,
         backend=case.backend,
         rank=rank,

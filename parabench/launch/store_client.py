@@ -3,11 +3,16 @@ reaches it, and when the network is cut every call waits for as long as TCP trie
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import socket
+import stat
 import threading
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -23,6 +28,9 @@ POLL_S = 0.005
 FOR_EVER = timedelta(days=7)
 CONNECT = timedelta(seconds=10)
 
+# What a call gets to return in, when no more are made, before its connection is cut, and again afterwards.
+END_S = 0.5
+
 # torch's TCPStore refuses values of more than 8 MiB.
 PIECE_BYTES = 4 << 20
 
@@ -32,7 +40,7 @@ class StoreLost(Exception):
 
 
 class StoreClient:
-    """A connection to the store with a thread of its own that makes the calls; one that is stuck is left behind.
+    """A connection to the store with a thread of its own that makes the calls; who waits is never stuck with it.
 
     While a call has no answer `check` is called, which may raise. Every method raises StoreLost, also where nothing
     has come for `timeout_s`.
@@ -40,10 +48,12 @@ class StoreClient:
 
     def __init__(self, address: str, port: int, prefix: str) -> None:
         self.where = f"{address}:{port}"
+        self._address, self._port = address, port
         self.check: Callable[[], None] = lambda: None
         self._calls: SimpleQueue[tuple[Callable[[Any], Any], SimpleQueue[tuple[bool, Any]]] | None] = SimpleQueue()
         self._connect = partial(connect, address, port, prefix, FOR_EVER)
-        threading.Thread(target=self._serve, name="parabench store client", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="parabench store client", daemon=True)
+        self._thread.start()
 
     def call(self, do: str | Callable[[Any], Any], *args: Any, timeout_s: float | None = None) -> Any:
         """What the store's method `do` returns for `args`, or `do(store, *args)`."""
@@ -102,8 +112,19 @@ class StoreClient:
         return json.loads(zlib.decompress(packed))
 
     def end(self) -> None:
-        """Make no more calls."""
+        """Make no more calls.
+
+        A thread that is still in C++ when the interpreter ends would take the process along with SIGABRT
+        ("terminate called without an active exception"), so one that is stuck loses its connection, and with it those
+        of this process' other clients of that store.
+        """
         self._calls.put(None)
+        self._thread.join(END_S)
+        if self._thread.is_alive():
+            cut_off(self._address, self._port)
+            self._thread.join(END_S)
+        if self._thread.is_alive():  # it is still connecting
+            atexit.register(self._thread.join, CONNECT.total_seconds())
 
     def _serve(self) -> None:
         store: Any = None
@@ -121,3 +142,17 @@ def connect(address: str, port: int, prefix: str, timeout: timedelta) -> Any:
     store = TCPStore(address, port, None, False, CONNECT, wait_for_workers=False)
     store.set_timeout(timeout)
     return PrefixStore(prefix, store)
+
+
+def cut_off(address: str, port: int) -> None:
+    """End this process' connections to that address: whoever waits for an answer there has an error at once."""
+    with suppress(OSError):
+        peers = {(str(known[4][0]), port) for known in socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)}
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):  # closed meanwhile, or not connected
+                if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    with socket.socket(fileno=os.dup(fd)) as connection:
+                        # torch's sockets are of IPv6, which has IPv4 addresses as ::ffff:10.0.0.1.
+                        host, at, *_ = connection.getpeername() or ("", 0)
+                        if (str(host).removeprefix("::ffff:"), at) in peers:
+                            connection.shutdown(socket.SHUT_RDWR)

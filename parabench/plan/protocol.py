@@ -13,6 +13,10 @@ from parabench.store.record import MIB
 # A week: no launch is worth more, and a timer cannot wait for ever.
 LONGEST_DEADLINE_S = 7 * 86400.0
 
+# A launch counts as hung after so many times what is expected of it, and never before a minute.
+DEADLINE_FACTOR = 10
+LEAST_DEADLINE_S = 60
+
 # Of each kind; no launch takes more, and its deadline could not be told.
 MOST_STEPS = 1_000_000
 
@@ -34,7 +38,7 @@ DEADLINE = Field(
     most=LONGEST_DEADLINE_S,
     option="--deadline",
     metavar="SECONDS",
-    help="When a launch counts as hung. [default: 10 x expected, 60 at least]",
+    help=f"When a launch counts as hung. [default: {DEADLINE_FACTOR} x expected, {LEAST_DEADLINE_S} at least]",
 )
 
 
@@ -190,7 +194,7 @@ ON_DEVICE: dict[str, dict[str, Any]] = {
 # What makes one latency of a link's many round trips, by the kind of device: the median, or the 10th percentile where
 # ranks share cores with others: the scheduler's turns (2 ms) came into the median of most runs and seldom into the
 # 10th percentile.
-QUANTILE = {"cpu": 0.1, accelerator.TYPE: 0.5}
+LATENCY_QUANTILE = {"cpu": 0.1, accelerator.TYPE: 0.5}
 
 # Why a bandwidth is unknown where all ranks came to their end: to measure again changes nothing.
 TOO_QUICK = "the largest transfer took less than two round trips"

@@ -16,7 +16,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from parabench.files import leave
+from parabench.files import hand_over_file
 from parabench.store.record import DeviceSample, HostSample
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Sampler:
 
 def leave_pid(folder: Path, rank: int) -> None:
     """Say that this process is `rank`, as RankPids looks for it."""
-    leave(folder / f"pid{rank}", str(os.getpid()))
+    hand_over_file(folder / f"pid{rank}", str(os.getpid()))
 
 
 class RankPids:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from parabench.files import leave
+from parabench.files import hand_over_file
 from parabench.machine import accelerator
 from parabench.machine.accelerator import Moment, clock_of, elapsed_s
 from parabench.plan.protocol import Counts
@@ -177,7 +177,7 @@ def read_marks(path: Path, steps: int | None, width: int = MARKS) -> npt.NDArray
 
 def write_counts(folder: Path, rank: int, counts: Counts) -> None:
     """Leave in a launch's folder how many steps its ranks agreed to take, whatever becomes of the rank."""
-    leave(folder / f"counts{rank}", f"{counts.warmup} {counts.measured}")
+    hand_over_file(folder / f"counts{rank}", f"{counts.warmup} {counts.measured}")
 
 
 def read_counts(folder: Path, ranks: Iterable[int]) -> tuple[int, int] | None:

@@ -175,7 +175,7 @@ class SuiteFile(pytest.File):
         from rich.console import Console
 
         from parabench.analysis.compare.sides import side_of
-        from parabench.cluster.participants import OneMachine
+        from parabench.cluster.participants import Participants
         from parabench.machine.machine import this_machine
         from parabench.report.build import write_report
         from parabench.session.resume import REPORT_NAME, resume_command
@@ -192,7 +192,7 @@ class SuiteFile(pytest.File):
         if gate is not None:
             base = gate.base(self.suite.name)
             gate.check(base, plan, machine)
-        code, session_id = lead_session(request, replace(self.planned, plan=plan), machine, OneMachine(), Console())
+        code, session_id = lead_session(request, replace(self.planned, plan=plan), machine, Participants(), Console())
         path = request.out / STORE_NAME
         if code == STOPPED:
             pytest.exit(f"every finished launch is kept; resume: {resume_command(path)}", returncode=STOPPED)

@@ -14,15 +14,11 @@ from pathlib import Path
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.serve.text import last_words, progress_words
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.results import open_to_read
 from parabench.store.schema import DONE, NOT_WELL
-
-# After so many times its longest launch, and never before a minute, a run has recorded one more, were it hung: this is
-# when the driver ends it (session.py).
-PATIENCE = 10.0
-LEAST_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,8 @@ def _standing(db: sqlite3.Connection, found: list[_Planned], file: int, now: dat
     planned = sum(each.launches for each in found)
     finished = all(each.finished for each in found) and done >= planned
     quiet_s = _quiet_s(db, newest, now)
-    patience_s = max(LEAST_PATIENCE_S, PATIENCE * (longest_s or 0), *(each.deadline_s or 0 for each in found))
+    patience_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * (longest_s or 0), *(each.deadline_s or 0 for each in found))
+    # Later than that the driver has ended a launch that hangs, and recorded it.
     stalled = not finished and quiet_s is not None and quiet_s > patience_s
     left_s = _left_s(db, found)
     shown = [file, newest, findings, *((each.id, each.label, each.finished, each.launches) for each in found)]

@@ -42,9 +42,9 @@ class Planned(Generic[C, P]):
 class Request:
     """What every session is asked for. Raises UsageError for a label that is none.
 
-    `kind` is a key of plan.KINDS; what is said of a session begins with `prefix`, the results apart. `options` are the
-    given ones of the fields that `planned` declare: with the seed they decide what is measured, so all nodes must
-    have them alike, and a session that is resumed cannot change them.
+    `kind` is a key of workloads.WORKLOADS; what is said of a session begins with `prefix`, the results apart. `options`
+    are the given ones of the fields that `planned` declare: with the seed they decide what is measured, so all nodes
+    must have them alike, and a session that is resumed cannot change them.
     """
 
     kind: ClassVar[str]

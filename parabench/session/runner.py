@@ -14,7 +14,7 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
-from parabench.plan.protocol import Protocol
+from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, Protocol
 from parabench.plan.validate import entry_of_model
 from parabench.session.progress import Progress
 from parabench.store.record import (
@@ -27,10 +27,6 @@ from parabench.store.record import (
     Status,
 )
 from parabench.workloads.verify import Reference, reference_of, verify
-
-# A launch is hung after ten times the time that is expected of it, and never before a minute.
-DEADLINE_FACTOR = 10.0
-LEAST_DEADLINE_S = 60.0
 
 REFERENCE_TRIES = 2
 

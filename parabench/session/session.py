@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from parabench.cluster.join import join_cluster
-from parabench.cluster.participants import OneMachine
+from parabench.cluster.participants import Participants
 from parabench.cluster.topology import topology_of
 from parabench.errors import NodeGone, UsageError
 from parabench.files import is_special, write_whole
@@ -82,7 +82,7 @@ def lead_session(
     request: Request,
     planned: Planned[Any, Any] | None,
     machine: Machine,
-    nodes: OneMachine,
+    nodes: Participants,
     console: Console,
     launch: Executor | None = None,
     stopping: AdaptiveStopping | None = None,
@@ -168,10 +168,10 @@ def run_launches(
 
 
 def runner_of(
-    store: Store, state: SessionState[Any, Any], launch: Executor | None, nodes: OneMachine | None = None
+    store: Store, state: SessionState[Any, Any], launch: Executor | None, nodes: Participants | None = None
 ) -> Runner[Any, Any]:
     """What runs a session that is in the store, with the `nodes` that take part; `launch` stands in for theirs."""
-    nodes = nodes or OneMachine()
+    nodes = nodes or Participants()
 
     def keep(launch: Launch) -> None:
         store.append(state.session_id, launch)

@@ -52,7 +52,7 @@ def zero(model: Model, context: StrategyContext) -> ParallelModel:
             if i < parts:
                 engine.step()  # counts the part
             losses.append(loss.detach() / parts)
-        return reduce(torch.add, losses)
+        return reduce(torch.add, losses, torch.zeros((), device=inputs.device)) if parts > 1 else losses[0]
 
     return ParallelModel(
         module=engine,

@@ -15,7 +15,7 @@ MOST_NODES = 64
 
 # What joining may take, and each direction of a round beside what its protocol allows: a link that is slower than that
 # hangs.
-LEAST_DEADLINE_S = 60.0
+JOIN_S = 60.0
 SLACK_S = 5.0
 
 
@@ -73,4 +73,4 @@ def disjoint(pairs: Iterable[Pair]) -> list[Round]:
 def most_s(case: Case, protocol: LinkProtocol) -> float:
     """How long the measurement may take at most, in seconds."""
     rounds = len(schedule(case.nodes, case.world_size // case.nodes))
-    return LEAST_DEADLINE_S + rounds * 2 * (protocol.most_s + SLACK_S)
+    return JOIN_S + rounds * 2 * (protocol.most_s + SLACK_S)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from parabench.machine import accelerator
 from parabench.machine.accelerator import elapsed_s, record_event
-from parabench.plan.protocol import QUANTILE, LinkProtocol
+from parabench.plan.protocol import LATENCY_QUANTILE, LinkProtocol
 
 # The smallest message, and what tells a partner how many bytes come next.
 WORD_BYTES = 8
@@ -120,7 +120,7 @@ class Wire(ABC):
 class HostWire(Wire):
     """Messages between hosts' memories."""
 
-    QUANTILE = QUANTILE["cpu"]
+    QUANTILE = LATENCY_QUANTILE["cpu"]
 
     def answer(self, partner: int) -> None:
         """The other end of `latency` and `bandwidth`."""
@@ -164,7 +164,7 @@ class HostWire(Wire):
 class NcclWire(Wire):
     """Messages of NCCL; round trips are timed TRIPS at a time."""
 
-    QUANTILE = QUANTILE[accelerator.TYPE]
+    QUANTILE = LATENCY_QUANTILE[accelerator.TYPE]
 
     def answer(self, partner: int) -> None:
         """The other end of `latency` and `bandwidth`."""

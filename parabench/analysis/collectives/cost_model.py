@@ -37,7 +37,7 @@ class Point:
     """One measured time: what ran, how many bytes (the whole buffer) in pieces of how many, how many seconds.
 
     `launch` is the group of processes that it is from; None is one of its own. `timing` is how calls were timed
-    (`collective_modes`); None is unknown.
+    (`in_words` of a protocol); None is unknown.
     """
 
     op: str

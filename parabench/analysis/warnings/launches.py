@@ -30,7 +30,7 @@ NOISY = {"cpu": 2 * AA_SPREAD["cpu"], accelerator.TYPE: 0.03}
 # With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
 FEW_LAUNCHES = 3
 # What each instrument makes doubtful: functions of the session's data, in the order in which they are said.
-INSTRUMENTS: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
+CHECKS: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
     node_checks.findings,
     breakdown.findings,
     stragglers.findings,
@@ -61,7 +61,7 @@ def check_evidence(seen: SessionData) -> list[Finding]:
         *_noisy(cases),
         *_drifting(seen.good),
         *_slow_ranks(seen),
-        *(finding for findings in INSTRUMENTS for finding in findings(seen)),
+        *(finding for findings in CHECKS for finding in findings(seen)),
     ]
 
 

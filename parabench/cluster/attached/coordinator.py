@@ -137,6 +137,9 @@ class RankCoordinator(Coordinator):
         # One rank alone that failed has left no other in the middle of anything.
         alone = len(results) == 1 and self._here.over.is_set()
         self.sane = self.sane and (alone or all(result.outcome.ok for result in results))
+        # What rank 0 measures next is in this process too, and its memory with it.
+        self._results = {}
+        del self._here
         return group_by_node(results, spec.ranks_per_node)
 
     def run_here(self, spec: LaunchSpec, workload: Workload, context: LaunchContext) -> NodeResult:

@@ -72,8 +72,10 @@ def numbers(values: pd.Series[Any]) -> list[int | float | None]:
 
 
 def rounded(figure: Any) -> Any:
-    """A figure's JSON with its numbers so rounded."""
+    """A figure's JSON with its numbers so rounded, None where one is not finite."""
     if isinstance(figure, float):
+        if not math.isfinite(figure):
+            return None  # JSON has no such number, and plotly draws nothing there
         short = float(f"{figure:.{DIGITS}g}")
         return int(short) if short.is_integer() else short
     if isinstance(figure, list):

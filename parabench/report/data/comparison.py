@@ -3,6 +3,7 @@ its own, `latency_s.0`, `latency_s.1`, embedded once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -92,6 +93,9 @@ def _cases(of: Several) -> pd.DataFrame:
             columns[f"{name}.{at}"] = [each.get(name) for each in own]
         if at:
             columns |= _beside(of, at)
+    if of.launches_alone:
+        columns["devices"] = [_devices(tables, row) for row in of.rows]
+        columns["reason"] = [ratio.reason if (ratio := of.ratio(row, 1)) else "" for row in of.rows]
     every = range(len(tables))
     columns["status"] = [_status(of, row) for row in of.rows]
     columns["sides"] = [
@@ -105,9 +109,17 @@ def _cases(of: Several) -> pd.DataFrame:
     return found.sort_values("latency_s", na_position="last", kind="stable").reset_index(drop=True)
 
 
+def _devices(tables: Sequence[Mapping[Any, Mapping[Any, Any]]], row: Sequence[str | None]) -> str:
+    """What a case ran on: 'cuda', or 'cuda, cpu' where sides differ."""
+    own = [str(table[case]["device"]) for table, case in zip(tables, row, strict=True) if case is not None]
+    return ", ".join(dict.fromkeys(own))
+
+
 def _beside(of: Several, at: int) -> dict[str, list[Any]]:
     """The columns of a side beside the first."""
-    found: dict[str, list[Any]] = {f"change.{at}": [of.change(row, at) for row in of.rows]}
+    found: dict[str, list[Any]] = {}
+    if not of.launches_alone:
+        found[f"change.{at}"] = [of.change(row, at) for row in of.rows]
     for name, ratio in RATIOS.items():
         own = [of.ratio(row, at, ratio) for row in of.rows]
         found[f"{name}.{at}"] = [each and each.ratio for each in own]
@@ -125,7 +137,7 @@ def _status(of: Several, row: tuple[str | None, ...]) -> str:
 
 
 def _filters(cases: pd.DataFrame, of: Several) -> list[tuple[str, str]]:
-    changes = {f"change.{at}": f"{side.role} is" for at, side in enumerate(of.sides) if at}
+    changes = {f"change.{at}": f"{side.role} is" for at, side in enumerate(of.sides) if at and not of.launches_alone}
     works = {name: name.replace("_", " ").capitalize() for name in SHARED_WORK if name not in FILTERS}
     titles = FILTERS | works | {"sides": "Measured on"} | (changes if len(changes) <= MOST_CHANGES else {})
     return [(name, title) for name, title in titles.items() if cases[name].nunique(dropna=False) > 1]

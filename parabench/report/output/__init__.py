@@ -1,1 +1,1 @@
-"""What other programs read: JUnit, Markdown, traces."""
+"""What other programs read: JUnit and Markdown."""

@@ -83,14 +83,18 @@ def _launches(of: Several) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
 
 def _ratios(of: Several) -> Section:
     first = of.first.role
+    bars = (
+        "Bars are 95 % intervals of that case's launches alone."
+        if of.launches_alone
+        else "Bars are 95 % intervals of that case alone, with what sessions differ by themselves in them where two "
+        "sides did not take turns on one machine. A filled mark is slower or faster by the rule of "
+        "`parabench compare`, as its defaults are."
+    )
     return Section(
         "ratios",
         f"Every case beside {first}",
-        f"Left of the line a step takes less time than on {first}; the axis is logarithmic. Bars are 95 % intervals of "
-        "that case alone, with what sessions differ by themselves in them where two sides did not take turns on one "
-        "machine. A filled mark is slower or faster by the rule of `parabench compare`, as its defaults are. "
-        "The geometric mean is filled where its interval, which takes blocks of launches for its unit, tells it from "
-        "1.",
+        f"Left of the line a step takes less time than on {first}; the axis is logarithmic. {bars} The geometric mean "
+        "is filled where its interval, which takes blocks of launches for its unit, tells it from 1.",
         f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
         draw="sides_ratios",
     )

@@ -1,1 +1,1 @@
-"""Whole pages, one module each: a session, collectives, a gate, a comparison, history."""
+"""Whole pages that are no session's: of collectives, of a gate, of a comparison. A session's is `report/build.py`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from parabench.analysis.compare import across as machines
 from parabench.analysis.compare.overall import Overall, overall
 from parabench.analysis.compare.several import Several, several
 from parabench.analysis.compare.sides import read_several
@@ -43,10 +44,10 @@ def render(of: Several, template_folder: Path | None = None) -> str:
         names=names,
         colours=[style["color"] for style in side_styles(names)],
         apart=[apart(told, at) for at in range(len(names))],
-        answers=[_answer(each) for each in works],
+        answers=[_of_machines(of)] if of.launches_alone else [_answer(each) for each in works],
         origins=of.origins,
         started=max(origin.started_utc for origin in of.origins),
-        paired=[against.paired for against in of.against],
+        paired=None if of.launches_alone else [against.paired for against in of.against],
         findings=several_findings(of),
         unfinished=[name for name, origin in zip(names, of.origins, strict=True) if not origin.finished_utc],
         next=comparison_next.steps(of, works),
@@ -61,3 +62,11 @@ def _answer(each: Overall) -> dict[str, object]:
         for at in each.others
     ]
     return {"heading": each.heading, "sentences": comparison.sentences(each), "numbers": numbers, "of": each}
+
+
+def _of_machines(of: Several) -> dict[str, object]:
+    """What the text says of two machines: one mean over all cases that both measured, whatever their work."""
+    found = machines.across(of)
+    means = {"a step takes": found.latency, "tokens per joule": found.per_joule, "tokens/s per GB": found.per_gb}
+    numbers = [(name, *comparison.said(mean)) for name, mean in means.items() if mean.ratio is not None]
+    return {"heading": "", "sentences": [found.sentence()], "numbers": numbers, "of": None}
