@@ -682,7 +682,8 @@ def test_a_python_without_parabench_is_named_before_anything_is_made(tmp_path: P
     assert process.returncode == 2
     assert output == (
         f"parabench: side b ({tmp_path}/bare) ended with exit code 1: ModuleNotFoundError: No module named "
-        "'parabench'; that side needs a parabench which knows `ab`: install this one there, or give another\n"
+        f"'parabench'; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: install "
+        "this one there, or give another\n"
     )
     assert not (tmp_path / "results").exists()
 
