@@ -7,12 +7,20 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 from parabench.machine.machine import Machine
+from parabench.signals import signals_restored
 
 pytest_plugins = ["pytester", "browser_helpers"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="Write what test_golden.py compares with.")
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """A session that was stopped ignores further stop signals, as its process is ending; a test's process goes on."""
+    with signals_restored():
+        yield
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,7 +178,10 @@ def test_facts_that_are_no_json_fail_with_their_traceback() -> None:
     assert "TypeError: Object of type" in str(seen.failure)
 
 
-def test_ranks_that_all_leave_quietly_are_hung_not_waited_for() -> None:
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ranks_that_all_leave_quietly_are_hung_not_waited_for(ignored: bool) -> None:
+    if ignored:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     seen = launch(LaunchSpec.of(case("all_vanishing"), PROTOCOL, deadline_s=1.0))
     assert seen.status is Status.HUNG
     assert "no end after 1 s" in str(seen.failure)

@@ -128,6 +128,8 @@ def run_processes(
     with _Deadline(deadline_s, others) as deadline, context.abort.on_abort(deadline.end):
         try:
             with signals_restored():  # one more Ctrl-C, while the ranks are ended, is not torch elastic's to raise
+                if signal.SIGTERM not in watched():
+                    signal.signal(signal.SIGTERM, deadline.stop_if_forced)
                 elastic_launch(config, entry)(*args)
         except ChildFailedError as error:
             if context.abort.reason is None:
@@ -197,6 +199,11 @@ class _Deadline:
         if not self._over.wait(2 * SHUTDOWN_TIMEOUT_S):
             self.forced = True
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    def stop_if_forced(self, number: int, _: object) -> None:
+        """In the place of torch elastic's handler, where a driver is to ignore this signal of others."""
+        if self.forced:
+            raise SignalException("", signal.Signals(number))
 
 
 def _ranks(others: set[int]) -> list[psutil.Process]:

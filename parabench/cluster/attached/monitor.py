@@ -81,6 +81,7 @@ def _serve(pipe: Connection, rank: int) -> None:
     # Ctrl-C in a terminal reaches this one too; SIGTERM is how a rank that ends has it ended.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the rank may ignore it
     die_with_parent(rank)
     # mpirun binds a rank to a core, and what the rank starts with it: there every reading would be in its way.
     with suppress(OSError):
