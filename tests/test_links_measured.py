@@ -17,7 +17,7 @@ from parabench.launch.launcher import launch
 from parabench.launch.results import marks_path
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
-from parabench.plan.protocol import QUANTILE, LinkProtocol
+from parabench.plan.protocol import LATENCY_QUANTILE, LinkProtocol
 from parabench.store.record import MIB, Phase
 from parabench.store.results import load
 from parabench.workloads.link_wires import rate
@@ -53,7 +53,7 @@ def test_three_ranks_measure_all_pairs_both_ways():
         trips, transfers = ([each for each in own if (each.bytes == 8) is small] for small in (True, False))
         assert [each.phase for each in trips] == [Phase.WARMUP] * 2 + [Phase.MEASURE] * 50
         counted = [each.duration_s for each in trips if each.phase == Phase.MEASURE]
-        assert link.latency_s == np.quantile(counted, QUANTILE["cpu"]) / 2
+        assert link.latency_s == np.quantile(counted, LATENCY_QUANTILE["cpu"]) / 2
         sizes = [each.bytes for each in transfers]
         assert sizes == sorted(sizes)
         took = [each.duration_s for each in transfers if each.phase == Phase.MEASURE]

@@ -182,8 +182,8 @@ class HostSample(NamedTuple):
 class LinkSample(NamedTuple):
     """What lies between two ranks of a session, one way: `from_rank` sends. A device is `cpu`, or `cuda:3` of its node.
 
-    `latency_s` is half a round trip of the smallest message (`plan.protocol.QUANTILE` says which of many). A value that
-    could not be measured is None, with the reason.
+    `latency_s` is half a round trip of the smallest message (`plan.protocol.LATENCY_QUANTILE` says which of many). A
+    value that could not be measured is None, with the reason.
     """
 
     from_rank: int
