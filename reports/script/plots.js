@@ -30,13 +30,15 @@ const themed = (layout) => {
 
 // The look of every figure that is drawn here; `more` are its own settings.
 const laidOut = (x, y, more = {}) => {
-  const axis = (title, own = {}) => ({
-    title: { text: title, standoff: 10, font: { size: 13 } }, automargin: true, zeroline: false, ...own,
+  // An axis makes room on its own side alone: were the last label of the x axis to move the right edge too, other labels
+  // could come of it, and plotly would go to and fro between the two.
+  const axis = (title, automargin, own = {}) => ({
+    title: { text: title, standoff: 10, font: { size: 13 } }, automargin, zeroline: false, ...own,
   });
   return {
-    margin: { l: 8, r: 12, t: 8, b: 8 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    margin: { l: 8, r: 20, t: 8, b: 8 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     hovermode: "closest", legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom" },
-    ...more, xaxis: axis(x, more.xaxis), yaxis: axis(y, more.yaxis),
+    ...more, xaxis: axis(x, "height", more.xaxis), yaxis: axis(y, "width", more.yaxis),
   };
 };
 
