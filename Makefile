@@ -40,7 +40,7 @@ slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
 golden: $(STAMP)
-	$(BIN)/python -m pytest -q tests/test_golden.py --golden
+	$(BIN)/python -m pytest -q tests/golden/test_golden.py --golden
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

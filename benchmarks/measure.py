@@ -1,6 +1,7 @@
 """`python -m benchmarks.measure`: how large the house is, room by room, and whether imports go one way.
 
-Lines are counted as `wc -l` does. The order of rooms is that of tests/test_imports.py, which holds what this prints.
+Lines are counted as `wc -l` does. The order of rooms is that of tests/unit/test_imports.py, which holds what this
+prints.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.test_imports import ORDER, arrows, names, room
+from tests.unit.test_imports import ORDER, arrows, names, room
 
 # What reads stores and makes pages; all else plans, measures and keeps.
 READING = ("analysis", "report", "serve")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from docs.drawing.svg import FAINT, INK, Canvas
-from tests.test_imports import MEASURING, ORDER, READING, arrows, room
+from tests.unit.test_imports import MEASURING, ORDER, READING, arrows, room
 
 FILE = Path(__file__).parents[1] / "rooms.svg"
 

@@ -1,0 +1,25 @@
+"""A large store in a real browser. Of 10,000 cases `benchmarks.big_store` and `report_cost` do the same, in minutes."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import big_store, report_cost
+from browser_helpers import CHROMIUM, needs_chromium
+from parabench.report.build import write_report
+from parabench.store.results import load
+
+# A minute of making the store and of visiting all that there is.
+pytestmark = [*needs_chromium, pytest.mark.slow]
+
+CASES = 1000
+
+
+def test_a_thousand_cases_are_opened_filtered_and_sorted_without_a_word(tmp_path, capsys):
+    store = tmp_path / "results.db"
+    big_store.write(out=store, cases=CASES, launches=2, steps=10, ranks=2, explained=4, only_step_times=False)
+    report = write_report(load(store), tmp_path / "report.html")
+    assert report_cost.read(report, CHROMIUM) == []
+    told = capsys.readouterr().out
+    for use in ("open", "tab data", "buckets: filter strategy", "anatomy: show all", "sort by Case", "open a case"):
+        assert f" ms  {use}\n" in told

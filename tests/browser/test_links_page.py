@@ -1,0 +1,127 @@
+"""The section of links: who sends to whom, in a matrix that everybody can read."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import fake_collectives
+import fake_links
+import fake_nodes
+import fake_results as fake
+from browser_helpers import AXE, FIND, assert_it_fits, browser, go_to, needs_chromium, opened
+from parabench.analysis.links import link_table
+from parabench.analysis.session import select_session
+from parabench.report.build import render, write_report
+from parabench.report.sections.environment import links_section
+from parabench.report.spec import SHADES, Cell
+from parabench.store.results import load
+from parabench.store.store import Store
+
+__all__ = ["browser"]
+
+
+def measured(path, links, of=None):
+    fake.write(path, of or [fake.launch(fake.case(), 8.0)], environment=fake_nodes.environment())
+    with Store.open_or_create(path) as store:
+        store.add_links(1, links)
+    return load(path)
+
+
+def section(path, links):
+    results = measured(path, links)
+    one = links_section(link_table(results, select_session(results)))
+    return one
+
+
+def texts(matrix):
+    return [[cell.text for cell in row] for row in matrix.rows]
+
+
+def test_nothing_stands_there_where_nobody_measured(tmp_path):
+    assert links_section(link_table(measured(tmp_path / "a.db", []), select_session(load(tmp_path / "a.db")))) is None
+    assert 'id="links"' not in render(load(tmp_path / "a.db"))
+
+
+def test_between_nodes_one_cell_reaches_over_the_ranks_of_both(tmp_path):
+    one = section(tmp_path / "a.db", fake_links.rows(2, 2, lambda a, b: 0.5 if (a, b) == (3, 2) else 1.0))
+    bandwidth, latency = one.matrices
+    assert bandwidth.groups == (("node 0", 2), ("node 1", 2))
+    assert bandwidth.names == ("rank 0", "rank 1", "rank 2", "rank 3")
+    across = Cell("0.50", 0, 2, 2)
+    assert bandwidth.rows == (
+        (Cell(""), Cell("4.0", SHADES), across),
+        (Cell("4.0", SHADES), Cell("")),
+        (across, Cell(""), Cell("4.0", SHADES)),
+        (Cell("2.0", 3), Cell("")),
+    )
+    assert texts(latency) == [["", "20", "60"], ["20", ""], ["60", "", "20"], ["20", ""]]
+    assert one.lead == "Across nodes 0.50 GB/s, in a node 4.0 GB/s: 8.0 times less."
+    assert one.tables[0].rows == [
+        ("across nodes", "2", "60", "0.50", "0.50", "0.50"),
+        ("in a node", "4", "20", "4.0", "2.0", "4.0"),
+    ]
+    assert "Between nodes their first ranks were measured." in one.caption
+    assert "apart" not in one.caption
+
+
+def test_links_that_are_nearly_alike_look_alike_and_the_unknown_is_a_dash(tmp_path):
+    first, *rest = fake_links.rows(1, 3, lambda a, b: 1.05 if a == 0 else 1.0)
+    one = section(tmp_path / "a.db", [first._replace(bytes_per_s=None, reason="x"), *rest])
+    assert {cell.shade for row in one.matrices[0].rows for cell in row if cell.text not in ("", "–")} == {0}
+    assert texts(one.matrices[0]) == [["", "4.2", "4.2"], ["4.0", "", "–"], ["4.0", "4.0", ""]]
+
+
+def test_many_ranks_become_their_nodes_and_many_nodes_their_tiers(tmp_path):
+    one = section(tmp_path / "a.db", fake_links.rows(3, 8))
+    assert texts(one.matrices[0]) == [["4.0", "0.50", "0.50"], ["0.50", "4.0", "0.50"], ["0.50", "0.50", "4.0"]]
+    assert (one.matrices[0].names, one.matrices[0].groups) == (("node 0", "node 1", "node 2"), ())
+    assert "On the diagonal stands the median inside a node." in one.caption
+    many = section(tmp_path / "b.db", fake_links.rows(70, 1))
+    assert (many.matrices, [row[0] for row in many.tables[0].rows]) == ((), ["across nodes"])
+    assert "Of so many nodes, only those 1, 2, 4, 8, ... apart." in many.caption
+
+
+def test_the_page_has_it_after_the_machine_with_heads_and_captions(tmp_path):
+    text = render(measured(tmp_path / "a.db", fake_links.rows(2, 2)))
+    assert text.index('<section id="machine">') < text.index('<section id="links">') < text.index('id="environment"')
+    assert text.count("<caption>") == 2
+    assert text.count('<th scope="colgroup" colspan="2">node 1</th>') == 2
+    assert text.count('<th scope="rowgroup" rowspan="2">node 1</th>') == 2
+    assert text.count('<th scope="row">rank 3</th>') == 2
+    assert text.count('<td class="shade0" colspan="2" rowspan="2">0.50</td>') == 2
+    assert set(re.findall(r"shade\d", text[text.index("<section") :])) <= {f"shade{n}" for n in range(SHADES + 1)}
+
+
+def test_why_a_link_is_unknown_is_escaped(tmp_path):
+    links = [each._replace(bytes_per_s=None, reason="<script>x</script>") for each in fake_links.rows(1, 2)]
+    text = render(measured(tmp_path / "a.db", links))
+    assert "could not be measured: &lt;script&gt;x" in text
+    assert "No bandwidth is known; the findings say why." in text
+
+
+def test_a_page_of_collectives_has_it_too(tmp_path):
+    cases = [fake_collectives.case("all_reduce", name) for name in ("native", "ring")]
+    fake_collectives.write(tmp_path / "a.db", fake_collectives.sweep(cases, lambda case, size: 1e-3 + size / 1e9))
+    with Store.open_or_create(tmp_path / "a.db") as store:
+        store.add_links(1, fake_links.rows(1, 4, lambda a, b: 0.5 if a == 3 else 1.0))
+    text = render(load(tmp_path / "a.db"))
+    assert '<section id="links">' in text
+    assert "All that rank 3 sends: 2.0 GB/s" in text
+
+
+@pytest.mark.skipif(AXE is None, reason="axe-playwright-python, which has axe-core, is not installed")
+class TestInABrowser:
+    pytestmark = needs_chromium
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_the_matrix_fits_and_can_be_read(self, browser, tmp_path, scheme):
+        page = write_report(measured(tmp_path / "a.db", fake_links.rows(4, 4)), tmp_path / "page.html")
+        assert AXE is not None
+        with opened(browser, page, scheme=scheme) as shown:
+            go_to(shown, "environment")
+            assert shown.locator("#links td.shade4").first.is_visible()
+            shown.evaluate(AXE.read_text())
+            assert shown.evaluate(FIND, None) == []
+            assert_it_fits(shown)

@@ -1,0 +1,82 @@
+"""Pages that everybody can use: axe-core finds nothing serious on any of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import fake_collectives
+import fake_results as fake
+from browser_helpers import AXE, FIND, each_tab, needs_chromium, opened
+from fake_results import step
+from parabench.analysis.compare import across
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.history.history import history
+from parabench.report.build import write_report
+from parabench.report.sections import history as history_report
+from parabench.report.views import comparison
+from parabench.report.views import gate as compare_report
+
+pytestmark = [
+    *needs_chromium,
+    pytest.mark.skipif(
+        AXE is None and not os.environ.get("CI"), reason="axe-playwright-python, which has axe-core, is not installed"
+    ),
+]
+
+# What a dark page can do worse than a light one.
+OF_COLOUR = ["color-contrast", "link-in-text-block"]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("access")
+    assert AXE is not None, "axe-playwright-python is not installed"
+    stepped = [step(fake.launch(fake.case(strategy=name), 8.0 + i), late=0.1) for i, name in enumerate(("ddp", "fsdp"))]
+    collectives = fake_collectives.sweep(
+        [fake_collectives.case(op, name) for op in ("all_reduce", "all_gather") for name in ("native", "ring")],
+        lambda c, s: 1e-4 + s * 1e-9,
+        noise=0.02,
+    )
+    first, second = (fake.rich(folder / f"{name}.db") for name in ("first", "second"))
+    made = {
+        "rich": write_report(first, folder / "rich.html"),
+        "anatomy": write_report(fake.write(folder / "anatomy.db", stepped), folder / "anatomy.html"),
+        "collectives": write_report(
+            fake_collectives.write(folder / "collectives.db", collectives), folder / "collectives.html"
+        ),
+        "nothing": write_report(fake.write(folder / "nothing.db", []), folder / "nothing.html"),
+    }
+    both = side_of(first), side_of(second, role="candidate")
+    for name, text in (
+        ("gate", compare_report.render(compare(*both))),
+        ("machines", comparison.render(across.machines(*both))),
+        ("history", history_report.render(history([first, second]))),
+    ):
+        made[name] = folder / f"{name}.html"
+        made[name].write_text(text)
+    return made
+
+
+@pytest.mark.parametrize("which", ["rich", "anatomy", "collectives", "nothing", "gate", "machines", "history"])
+def test_no_serious_violation_on_any_tab(browser, pages, which):
+    with opened(browser, pages[which]) as page:
+        page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
+        for tab in each_tab(page):
+            assert page.evaluate(FIND) == [], tab
+            page.emulate_media(color_scheme="dark")
+            assert page.evaluate(FIND, OF_COLOUR) == [], f"{tab}, dark"
+            page.emulate_media(color_scheme="light")
+
+
+def test_no_serious_violation_where_lists_and_details_are_open(browser, pages):
+    with opened(browser, pages["rich"], width=360) as page:
+        page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
+        page.click(".filter summary >> nth=0")
+        assert page.evaluate(FIND) == []
+        page.keyboard.press("Escape")
+        for tab in each_tab(page):
+            page.evaluate("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
+            assert page.evaluate(FIND) == [], tab

@@ -1,0 +1,348 @@
+"""The report in a real browser, from disk, as a reader opens it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import fake_collectives
+import fake_results as fake
+from browser_helpers import (
+    UNMARKED,
+    WIDTHS,
+    assert_it_fits,
+    choose,
+    counted,
+    drawn,
+    each_tab,
+    go_to,
+    needs_chromium,
+    opened,
+    points,
+    tab_names,
+    too_wide,
+    unmarked,
+)
+from fake_results import step
+from parabench.analysis.compare import across
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import side_of
+from parabench.report.build import write_report
+from parabench.report.views import comparison
+from parabench.report.views import gate as compare_report
+from parabench.store.record import Failure, Status
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    return write_report(fake.rich(folder / "r.db"), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """Every strategy, with long labels, and every section there can be."""
+    folder = tmp_path_factory.mktemp("family")
+    return write_report(fake.family(folder / "r.db"), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def anatomy(tmp_path_factory):
+    """Instrumented steps of strategies, with 8 ranks: timelines, buckets, bandwidth."""
+    folder = tmp_path_factory.mktemp("anatomy")
+    cases = [fake.case(strategy=name, world_size=8) for name in ("ddp", "fsdp", "tp")]
+    launches = [step(fake.launch(case, 8.0 + i), late=0.1, ranks="0-7") for i, case in enumerate(cases)]
+    return write_report(fake.write(folder / "r.db", launches), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def collectives(tmp_path_factory):
+    """All algorithms of ours and a user's own with a long name, over enough sizes to crowd an axis."""
+    folder = tmp_path_factory.mktemp("collectives")
+    own = f"{'package.' * 8}module:AN_ALGORITHM_OF_MY_OWN_WITH_A_LONG_NAME"
+    names = ("native", "ring", "tree", "halving_doubling", "parameter_server", "two_level(ring,tree)", own)
+    cases = [
+        fake_collectives.case(op, name, world_size=4, max_bytes=1 << 26, factor=2)
+        for op in ("all_reduce", "all_gather")
+        for name in names
+    ]
+    launches = fake_collectives.sweep(cases, lambda c, s: 1e-4 + s * 1e-9 * len(c.algorithm), noise=0.02)
+    return write_report(fake_collectives.write(folder / "r.db", launches), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory):
+    """A gate in which cases got slower, faster and out of memory."""
+    folder = tmp_path_factory.mktemp("gate")
+    cases = [fake.case(bucket_mib=b, world_size=n) for b in (1.0, 4.0, 25.0) for n in (2, 4)]
+    oom = fake.launch(cases[0], status=Status.OOM, failure=Failure("out of memory" * 9))
+    slow = fake.sweep(cases[1:], lambda c: 0.04 + 0.002 * (c.bucket_mib - 4), noise=0.001, seed=1)
+    sides = fake.sweep(cases, lambda c: 0.04, noise=0.001), [oom, *slow]
+    both = [side_of(fake.write(folder / f"{i}.db", side)) for i, side in enumerate(sides)]
+    (folder / "gate.html").write_text(compare_report.render(compare(*both)))
+    return folder / "gate.html"
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    """Two machines, one of them with a long name."""
+    folder = tmp_path_factory.mktemp("machines")
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
+    environments = fake.ENVIRONMENT, fake.ENVIRONMENT | {"cpu": "c" * 200, "host": "other"}
+    both = [
+        side_of(
+            fake.write(folder / f"{i}.db", fake.sweep(cases, lambda c: 0.04, noise=0.01, seed=i), environment=env),
+            role=f"side {i}",
+        )
+        for i, env in enumerate(environments)
+    ]
+    (folder / "machines.html").write_text(comparison.render(across.machines(*both)))
+    return folder / "machines.html"
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory):
+    """Names and texts as long as a user may give them, without a space to break at."""
+    folder = tmp_path_factory.mktemp("long")
+    strategy = f"{'package.' * 8}module:a_strategy_of_my_own_with_a_long_name"
+    cases = [fake.case(strategy=strategy, bucket_mib=b, world_size=n) for b in (1.0, 2.0) for n in (2, 4)]
+    results = fake.write(
+        folder / "r.db",
+        fake.sweep(cases, lambda c: 0.1 / c.world_size, noise=0.01),
+        question="Why?" * 100,
+        label="l" * 64,
+        argv=["parabench", "x" * 300],
+        environment=fake.ENVIRONMENT | {"cpu": "c" * 200, "env": {"E" * 80: "v" * 200}},
+    )
+    return write_report(results, folder / "report.html")
+
+
+PAGES = ("report", "family", "anatomy", "collectives", "long_names", "gate", "machines")
+
+
+@pytest.mark.parametrize("which", PAGES)
+def test_every_tab_is_drawn_without_complaint_and_fits(browser, request, which):
+    with opened(browser, request.getfixturevalue(which), width=WIDTHS[-1]) as page:
+        assert assert_it_fits(page) > 0
+
+
+def test_figures_follow_the_colour_scheme(browser, report):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with opened(browser, report, "#tab=buckets", scheme="dark") as page:
+        ink = sync_api.expect(page.locator("#bucket .xtick text").first)
+        ink.to_have_css("fill", "rgb(228, 232, 236)")
+        page.emulate_media(color_scheme="light")
+        ink.to_have_css("fill", "rgb(27, 31, 36)")
+
+
+# A listener after the page's own sees what the browser takes its picture of, before anything that comes later.
+ON_PAPER = f"""() => addEventListener("beforeprint", () => {{ window.onPaper = {{
+  hidden: [...document.querySelectorAll("[role=tabpanel]")].filter((tab) => !tab.checkVisibility()).length,
+  plots: document.querySelectorAll(".plot").length,
+  unmarked: ({UNMARKED})(),
+  closed: document.querySelectorAll("details:not([open]):not(.filter)").length,
+  ink: document.querySelector(".plot .xtick text").style.fill,
+  wide: Math.max(...[...document.querySelectorAll(".plot")].map((plot) => plot.getBoundingClientRect().width)),
+}}; }})"""
+
+
+@pytest.mark.parametrize("which", ["report", "anatomy", "collectives"])
+def test_paper_has_every_tab_and_every_figure_at_once(browser, request, which):
+    with opened(browser, request.getfixturevalue(which), scheme="dark") as page:
+        before = page.locator("details[open]").count()
+        page.evaluate(ON_PAPER)
+        assert page.pdf(format="A4").startswith(b"%PDF")
+        paper = page.evaluate("onPaper")
+        assert paper.pop("plots") > 2
+        assert paper.pop("wide") <= 690  # what an A4 sheet has room for
+        assert paper == {"hidden": 0, "unmarked": [], "closed": 0, "ink": "rgb(0, 0, 0)"}
+        drawn(page)
+        assert page.locator("[role=tabpanel]:visible").count() == 1
+        assert page.locator("details[open]").count() == before
+
+
+def test_paper_shows_no_bar_but_what_was_chosen(browser, report):
+    with opened(browser, report) as page:
+        page.emulate_media(media="print")
+        drawn(page)
+        assert page.locator("[role=tabpanel]:visible").count() == len(tab_names(page))
+        assert page.locator("[role=tablist]:visible, #filters:visible").count() == 0
+        page.emulate_media(media="screen")
+        choose(page, "algorithm", "ring")
+        page.emulate_media(media="print")
+        drawn(page)
+        assert page.locator("#filters").inner_text().split() == ["Algorithm:", "ring", "9", "of", "28", "cases"]
+
+
+def test_filters_drive_figures_and_counts(browser, report):
+    with opened(browser, report, "#tab=buckets") as page:
+        assert counted(page) == "all 28 cases"
+        every = points(page, "bucket")
+        choose(page, "algorithm", "ring")
+        assert (counted(page), points(page, "bucket")) == ("9 of 28 cases", every // 3)
+        choose(page, "world_size", "4")
+        assert (counted(page), points(page, "bucket")) == ("5 of 28 cases", every // 6)
+        choose(page, "algorithm", "tree")
+        assert (counted(page), points(page, "bucket")) == ("9 of 28 cases", every // 3)
+        page.get_by_role("button", name="Show all").click()
+        drawn(page)
+        assert (counted(page), points(page, "bucket")) == ("all 28 cases", every)
+        assert page.get_by_role("button", name="Show all").is_hidden()
+
+
+def test_no_case_selected_is_said_in_place_of_figures(browser, report):
+    with opened(browser, report, "#tab=buckets&strategy=single&world_size=4") as page:
+        assert counted(page) == "0 of 28 cases"
+        assert page.locator("#bucket .plot").count() == 0
+        assert "No case is selected" in page.locator("#bucket .empty").inner_text()
+        assert too_wide(page) <= 0
+        for tab in each_tab(page):
+            assert unmarked(page) == [], tab
+
+
+def test_the_address_keeps_what_was_chosen(browser, report):
+    with opened(browser, report) as page:
+        choose(page, "algorithm", "ring", "tree")
+        choose(page, "bucket_mib", "default")
+        go_to(page, "buckets")
+        address = page.evaluate("location.hash")
+        seen = counted(page), points(page, "bucket")
+    with opened(browser, report, address) as page:
+        assert page.locator("[role=tab][aria-selected=true]").inner_text() == "Buckets"
+        assert (counted(page), points(page, "bucket")) == seen
+        assert page.locator(".filter.set b").all_inner_texts() == ["ring, tree", "default"]
+
+
+def test_back_returns_to_the_tab_before(browser, report):
+    with opened(browser, report) as page:
+        go_to(page, "buckets")
+        go_to(page, "trust")
+        for tab in ("buckets", "answer"):
+            page.go_back()
+            drawn(page)
+            assert page.locator("[role=tab][aria-selected=true]").get_attribute("data-tab") == tab
+            assert page.locator("[role=tabpanel]:visible").get_attribute("id") == f"tab-{tab}"
+
+
+def test_tabs_are_moved_through_by_keys(browser, report):
+    with opened(browser, report) as page:
+        names = tab_names(page)
+        page.focus("[role=tab][aria-selected=true]")
+        for key, tab in (
+            ("ArrowRight", names[1]), ("End", names[-1]), ("ArrowRight", names[0]), ("ArrowLeft", names[-1]),
+            ("Home", names[0]),
+        ):  # fmt: skip
+            page.keyboard.press(key)
+            drawn(page)
+            assert page.evaluate("document.activeElement.dataset.tab") == tab
+            assert page.locator("[role=tabpanel]:visible").get_attribute("id") == f"tab-{tab}"
+        assert page.locator("[role=tab][tabindex='0']").count() == 1
+
+
+def test_a_list_of_the_bar_closes_by_escape_and_by_a_click_elsewhere(browser, report):
+    with opened(browser, report) as page:
+        lists = page.locator("#filters details[open]")
+        page.click(".filter[data-filter=algorithm] summary")
+        page.click(".filter[data-filter=strategy] summary")
+        assert lists.count() == 1
+        page.keyboard.press("Escape")
+        assert lists.count() == 0
+        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+        page.click(".filter[data-filter=algorithm] summary")
+        page.click("h1")
+        assert lists.count() == 0
+        page.click(".filter[data-filter=strategy] summary")
+        page.keyboard.press("Shift+Tab")
+        assert lists.count() == 0
+
+
+def test_a_tab_begins_at_its_begin_however_far_the_one_before_was_read(browser, report):
+    for width in WIDTHS:
+        with opened(browser, report, "#tab=trust", width=width) as page:
+            page.evaluate("scrollTo(0, 1500)")
+            go_to(page, "buckets")
+            heading = page.locator("#tab-buckets section h2").first.bounding_box()["y"]
+            stuck = page.locator("[role=tablist]").bounding_box()
+            assert stuck["y"] + stuck["height"] <= heading < 300, width
+
+
+def test_links_to_doubts_open_where_they_are_told(browser, report):
+    with opened(browser, report) as page:
+        for target in ("findings", "failed"):
+            go_to(page, "answer")
+            page.click(f"#verdict a[data-goes-to={target}]")
+            drawn(page)
+            assert page.locator(f"#{target}").is_visible()
+            assert page.locator("[role=tab][aria-selected=true]").get_attribute("data-tab") == "trust"
+
+
+def test_a_page_of_collectives_is_filtered_too(browser, collectives):
+    with opened(browser, collectives, "#tab=algorithms&op=all_gather&algorithm=ring") as page:
+        assert counted(page) == "1 of 14 cases"
+        assert page.locator("#bus figure").count() == 1
+        assert points(page, "bus") == 11  # sizes
+        assert points(page, "fit") == 11 + 3 * 11  # the line, and every launch
+        assert page.locator("#model tbody:visible").count() == 1
+        go_to(page, "data")
+        rows = page.locator("#cases tbody tr:visible")
+        assert rows.count() == 2 * 11  # both forms
+        assert set(rows.locator("td:first-child").all_inner_texts()) == {"all_gather ring, 4 ranks"}
+
+
+def test_the_table_of_sizes_sorts_and_unknown_stays_last(browser, tmp_path):
+    case, wrong = fake_collectives.case(), fake_collectives.case("all_gather")
+    launches = fake_collectives.sweep([case], lambda c, s: 1e-4 + s * 1e-9)
+    launches.append(fake_collectives.launch(wrong, lambda s: 1e-3))  # once, so its spread is unknown
+    path = write_report(fake_collectives.write(tmp_path / "r.db", launches), tmp_path / "report.html")
+    with opened(browser, path, "#tab=data") as page:
+        times = page.locator("#cases tbody tr td:nth-child(4)")
+        spreads = page.locator("#cases tbody tr td:nth-child(10)")
+        numbers = [float(text.replace(",", "")) for text in times.all_inner_texts()]
+        for order, reverse in (("ascending", False), ("descending", True)):
+            page.get_by_role("button", name="Time").click()
+            assert page.locator("#cases th[aria-sort]").get_attribute("aria-sort") == order
+            shown = [float(text.replace(",", "")) for text in times.all_inner_texts()]
+            assert shown == sorted(numbers, reverse=reverse)
+        for _ in range(2):
+            page.get_by_role("button", name="Spread").click()
+            assert spreads.all_inner_texts()[-8:] == ["–"] * 8
+
+
+def test_a_click_on_a_point_opens_its_case(browser, report):
+    with opened(browser, report, "#tab=buckets") as page:
+        case = page.evaluate("document.querySelector('#bucket .plot').data[0].ids[0]")
+        # Plotly's own layer for the mouse lies over its points.
+        page.locator("#bucket .plot").first.locator(".scatterlayer .point").first.click(force=True)
+        page.wait_for_selector("dialog[data-drawn=yes]")
+        assert f"case={case}" in page.evaluate("location.hash")
+        page.keyboard.press("Escape")
+        assert page.locator("dialog[open]").count() == 0
+        sync_api = pytest.importorskip("playwright.sync_api")
+        sync_api.expect(page).not_to_have_url(re.compile("case="))
+
+
+def test_what_is_said_of_all_cases_says_so_while_some_are_chosen(browser, anatomy):
+    with opened(browser, anatomy, "#tab=anatomy") as page:
+        assert page.locator("[data-of-all]:visible").count() == 0
+        choose(page, "strategy", "tp")
+        said = "Of all 3 cases, selected or not:"
+        assert page.locator("#anatomy .lead").inner_text().startswith(f"{said} ")
+        go_to(page, "answer")
+        assert page.locator("#verdict [data-of-all]").inner_text() == said
+        page.locator("#filters > button").click()
+        assert page.locator("[data-of-all]:visible").count() == 0
+
+
+def test_calls_that_no_selected_case_made_leave_their_table(browser, tmp_path):
+    ops = {"ddp": "all_reduce", "fsdp": "all_gather"}
+    launches = [step(fake.launch(fake.case(strategy=name), 8.0), late=0.1, name=op) for name, op in ops.items()]
+    path = write_report(fake.write(tmp_path / "r.db", launches), tmp_path / "report.html")
+    with opened(browser, path, "#tab=algorithms") as page:
+        page.locator("#bandwidth summary").click()
+        listed = page.locator("#bandwidth tbody tr:visible td:first-child")
+        assert set(listed.all_inner_texts()) == {"all_reduce", "all_gather"}
+        choose(page, "strategy", "fsdp")
+        assert set(listed.all_inner_texts()) == {"all_gather"}

@@ -1,0 +1,366 @@
+"""The tables of all cases and launches, their files, a case's details and the figures of trust, in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+import fake_results as fake
+from browser_helpers import choose, drawn, go_to, needs_chromium, opened, too_wide, until
+from fake_results import step
+from parabench.analysis.session import select_session
+from parabench.plan.case import Case
+from parabench.report.build import write_report
+from parabench.report.rerun import rerun_of
+from parabench.store.record import Failure, Status
+from paths import DOCS
+
+pytestmark = needs_chromium
+
+ERRORS = ('=HYPERLINK("https://example.invalid","x")', "+1", "-2", "@SUM(1)", "\tx", 'a "b", c\nsecond line', "\rx")
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rich")
+    return write_report(fake.rich(folder / "r.db"), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """130 cases in 2 blocks, some failed with errors that a spreadsheet would take for formulas."""
+    folder = tmp_path_factory.mktemp("many")
+    cases = [fake.case(bucket_mib=i / 4, world_size=n) for i in range(1, 66) for n in (2, 4)]
+    launches = fake.sweep(cases, lambda c: 0.04 + c.bucket_mib / 1000 + c.world_size / 1e4, blocks=2, noise=0.01)
+    for i, text in enumerate(ERRORS):
+        bad = fake.case(strategy="fsdp", bucket_mib=float(i + 1))
+        launches.append(fake.launch(bad, status=Status.FAILED, failure=Failure(text)))
+    # One that gets faster within, so that a number is below zero.
+    launches.append(fake.launch(fake.case(strategy="tp"), [0.05] * 10 + [0.04] * 10))
+    return write_report(fake.write(folder / "r.db", launches, label="many"), folder / "report.html")
+
+
+def column(page, table, at):
+    return page.locator(f"#{table} tbody tr td:nth-child({at})").all_inner_texts()
+
+
+def sort(page, table, head):
+    page.locator(f"#{table} th", has_text=head).locator("button").click()
+
+
+def rows_said(page, table):
+    return page.locator(f"#{table} .pager output").inner_text()
+
+
+def test_a_table_sorts_both_ways_and_back_with_unknown_last(browser, rich):
+    with opened(browser, rich, "#tab=data") as page:
+        head = page.locator("#cases th", has_text="Step")
+        fastest = column(page, "cases", 3)
+        assert head.get_attribute("aria-sort") == "ascending"
+        assert [float(each) for each in fastest[:-1]] == sorted(float(each) for each in fastest[:-1])
+        assert fastest[-1] == "–"
+        sort(page, "cases", "Step")
+        assert head.get_attribute("aria-sort") == "descending"
+        assert column(page, "cases", 3) == [*fastest[-2::-1], "–"]
+        assert page.locator("#cases th[aria-sort]").count() == 1
+        sort(page, "cases", "Step")
+        assert column(page, "cases", 3) == fastest
+        sort(page, "launches", "Step")
+        assert column(page, "launches", 5)[-3:] == ["–"] * 3
+        sort(page, "launches", "Step")
+        assert column(page, "launches", 5)[-3:] == ["–"] * 3
+
+
+def test_names_sort_by_the_numbers_in_them_and_equal_rows_stay_as_they_were(browser, rich):
+    with opened(browser, rich, "#tab=data&strategy=ddp&world_size=4&algorithm=ring") as page:
+        sort(page, "cases", "Case")
+        assert page.locator("#cases tbody .name").all_inner_texts() == [
+            f"ddp ring{size}, 4 ranks" for size in (" 1 MiB", " 4 MiB", " 25 MiB", "")
+        ]
+        sort(page, "launches", "Case")
+        assert column(page, "launches", 2) == ["0", "1", "2"] * 4
+        sort(page, "launches", "Case")
+        assert column(page, "launches", 2) == ["0", "1", "2"] * 4
+
+
+def test_the_address_keeps_filters_and_orders_and_ignores_what_is_no_column(browser, rich):
+    with opened(browser, rich, "#tab=data") as page:
+        choose(page, "algorithm", "tree")
+        sort(page, "cases", "Spread")
+        sort(page, "cases", "Spread")
+        sort(page, "launches", "Wall")
+        address, seen = page.evaluate("location.hash"), (column(page, "cases", 1), column(page, "launches", 1))
+        assert (len(seen[0]), len(seen[1])) == (8, 24)
+    assert "sort.cases=-spread" in address
+    with opened(browser, rich, address) as page:
+        assert (column(page, "cases", 1), column(page, "launches", 1)) == seen
+        assert page.locator("#cases th[aria-sort=descending]").inner_text().strip() == "Spread"
+    with opened(browser, rich, "#tab=data&sort.cases=-nothing&sort.nothing=x") as page:
+        assert rows_said(page, "cases") == "28 rows"
+
+
+def test_launches_follow_the_filters_and_references_are_among_all_of_them(browser, rich):
+    with opened(browser, rich, "#tab=data") as page:
+        assert rows_said(page, "launches") == "85 rows"
+        assert column(page, "launches", 2)[0] == "reference"
+        choose(page, "status", "crashed")
+        assert (rows_said(page, "cases"), rows_said(page, "launches")) == ("1 row", "3 rows")
+        assert page.locator("#launches .status.bad").count() == 3
+        assert column(page, "launches", 10) == ["rank 2: killed by SIGKILL"] * 3
+    with opened(browser, rich, "#tab=data&strategy=single&world_size=4") as page:
+        assert (
+            page.locator("#cases .empty, #launches .empty").all_inner_texts()
+            == ["No case is selected. “Show all” takes the filters away."] * 2
+        )
+        assert page.locator("#cases table:visible").count() == 0
+
+
+def test_a_reference_of_no_case_is_among_the_launches(browser, tmp_path):
+    launches = [fake.launch(fake.case(strategy="single", world_size=1), block=-1), fake.launch(fake.case())]
+    report = write_report(fake.write(tmp_path / "r.db", launches), tmp_path / "report.html")
+    with opened(browser, report, "#tab=data") as page:
+        assert column(page, "cases", 1) == ["ddp native, 2 ranks"]
+        assert column(page, "launches", 1) == ["single, 1 rank", "ddp native, 2 ranks"]
+        assert page.locator("#launches button.name").count() == 1  # of the other nothing more is known
+
+
+def test_many_rows_come_a_hundred_at_a_time_and_keys_turn_the_page(browser, many):
+    with opened(browser, many, "#tab=data", width=360) as page:
+        assert rows_said(page, "cases") == "rows 1 to 100 of 138"
+        assert page.locator("#cases tbody tr").count() == 100
+        to = {name: page.locator(f"#cases [data-to={name}]") for name in ("first", "previous", "next", "last")}
+        to["next"].focus()
+        page.keyboard.press("Enter")
+        assert rows_said(page, "cases") == "rows 101 to 138 of 138"
+        page.keyboard.press("Enter")  # there is no further page, and the focus stays
+        assert rows_said(page, "cases") == "rows 101 to 138 of 138"
+        assert page.evaluate("document.activeElement.dataset.to") == "next"
+        assert [to[name].get_attribute("aria-disabled") for name in to] == ["false", "false", "true", "true"]
+        to["first"].click()
+        assert rows_said(page, "cases") == "rows 1 to 100 of 138"
+        to["last"].click()
+        sort(page, "cases", "Case")  # another order begins at its first row
+        assert rows_said(page, "cases") == "rows 1 to 100 of 138"
+        choose(page, "strategy", "fsdp")
+        assert (rows_said(page, "cases"), to["next"].is_hidden()) == ("7 rows", True)
+        assert too_wide(page) <= 0
+        first = page.locator("#cases tbody td:first-child").first
+        assert first.bounding_box()["width"] >= 140
+        page.locator("#cases .scroll").evaluate("frame => { frame.scrollLeft = 300; }")
+        assert first.bounding_box()["x"] >= 0  # it stays in sight
+
+
+def downloaded(page, table):
+    with page.expect_download() as download:
+        page.locator(f"#{table} .save").click()
+    raw = Path(download.value.path()).read_bytes()
+    assert raw.startswith(b"\xef\xbb\xbf")
+    text = raw.decode("utf-8-sig")
+    assert "\n" not in re.sub(r'"[^"]*"', "", text.replace('""', "")).replace("\r\n", "")
+    return download.value.suggested_filename, list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def unexplained(heads):
+    """Those that docs/report.md says nothing about."""
+    told = (DOCS / "report.md").read_text(encoding="utf-8")
+    return {head for head in heads if f"`{head}`" not in told}
+
+
+def test_a_file_has_the_selected_rows_in_the_tables_order_with_all_that_is_known(browser, many):
+    with opened(browser, many, "#tab=data&world_size=4") as page:
+        sort(page, "cases", "Step")
+        name, rows = downloaded(page, "cases")
+        assert (name, len(rows)) == ("many-cases.csv", 65)
+        assert [row["label"] for row in rows] == page.locator("#cases tbody .name").all_inner_texts()
+        slowest = rows[0]
+        assert (slowest["bucket_mib"], slowest["world_size"], slowest["seq_len"]) == ("16.25", "4", "64")
+        assert len(slowest["step_s"]) > 5  # more digits than the table shows
+        assert float(slowest["step_s"]) == pytest.approx(0.0566, rel=0.05)
+        assert int(slowest["peak_memory_bytes"]) == pytest.approx(103 * 2**20, rel=1e-4)
+        assert slowest["throughput_unit"] == "tokens/s"
+        assert set(Case().to_dict()) <= set(slowest)
+        assert unexplained(set(slowest) - set(Case().to_dict())) == set()
+        assert not {"latency_s", "work", "n"} & set(slowest)
+
+
+def test_a_text_that_a_spreadsheet_would_run_is_text_and_numbers_stay_numbers(browser, many):
+    with opened(browser, many, "#tab=data") as page:
+        name, rows = downloaded(page, "launches")
+        assert (name, len(rows)) == ("many-launches.csv", 130 * 2 + len(ERRORS) + 1)
+        errors = [row["error"] for row in rows if row["error"]]
+        # What a launch's error begins with is up to the store: the rank is not known here.
+        assert errors == [text if text[0] == "a" else f"'{text}" for text in ERRORS]
+        (faster,) = [row for row in rows if row["label"].startswith("tp")]
+        assert float(faster["drift"]) == pytest.approx(-0.2)
+        assert (faster["block"], faster["status"]) == ("0", "ok")
+        assert unexplained(faster) == set()
+
+
+def open_case(page, name):
+    page.locator("#cases tbody button.name", has_text=re.compile(f"^{re.escape(name)}$")).click()
+    page.wait_for_selector("dialog[data-drawn=yes]")
+
+
+def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(browser, rich):
+    with opened(browser, rich, "#tab=data") as page:
+        open_case(page, "ddp ring 25 MiB, 4 ranks")
+        dialog = page.locator("dialog.detail")
+        said = dialog.inner_text()
+        for part in (
+            "fastest", "tokens/s", "22.2 ± 0.3 ms", "(Student's t)", "2 buckets: 1.00, 25.0 MiB.", "backward",
+            "None is about this case", "The page holds none of this case",
+        ):  # fmt: skip
+            assert part in said, part
+        assert page.evaluate("location.hash").endswith("case=ddp-ring-w4-25mib-e1a5941d")
+        plot = page.evaluate("document.querySelector('dialog .plot').data[0]")
+        assert plot["x"] == [0, 1, 2]
+        assert [f"{y:.1f}" for y in plot["y"]] == dialog.locator(
+            "[aria-label='Its launches'] td:nth-child(3)"
+        ).all_inner_texts()
+        page.keyboard.press("Escape")
+        assert not dialog.is_visible()
+        page.wait_for_url(lambda url: "case=" not in url)
+        assert page.evaluate("document.activeElement.textContent") == "ddp ring 25 MiB, 4 ranks"
+        page.go_forward()
+        page.wait_for_selector("dialog[open]")
+        dialog.get_by_role("button", name="Close").click()
+        assert not dialog.is_visible()
+        page.wait_for_url(lambda url: "case=" not in url)
+
+
+def test_going_back_after_a_case_was_closed_does_not_open_it_again(browser, rich):
+    with opened(browser, rich) as page:
+        go_to(page, "data")
+        open_case(page, "ddp ring 25 MiB, 4 ranks")
+        page.keyboard.press("Escape")
+        page.wait_for_url(lambda url: "case=" not in url)
+        page.go_back()
+        page.wait_for_selector("#tab-answer:not([hidden])")
+        assert page.locator("dialog[open]").count() == 0
+
+
+def test_a_link_opens_a_case_of_which_nothing_is_known_and_says_so(browser, rich):
+    with opened(browser, rich, "#tab=data") as page:
+        open_case(page, "fsdp ring, 4 ranks")
+        address = page.evaluate("location.hash")
+    with opened(browser, rich, address, width=360) as page:
+        page.wait_for_selector("dialog[data-drawn=yes]")
+        said = page.locator("dialog").inner_text()
+        for part in (
+            "unknown", "No launch of it counts", "rank 2: killed by SIGKILL",
+            "The parts of its step were not recorded.", "Bucket sizes were not recorded",
+        ):  # fmt: skip
+            assert part in said, part
+        assert page.locator("dialog .plot").count() == 0
+        assert page.evaluate("document.querySelector('dialog').scrollWidth <= innerWidth")
+
+
+def test_an_id_that_no_case_has_is_ignored(browser, rich):
+    with opened(browser, rich, "#tab=data&case=no-such-case") as page:
+        assert page.locator("dialog[open]").count() == 0
+        open_case(page, "single, 1 rank")
+
+
+def test_details_hold_the_figures_and_tables_that_are_ready_made_of_the_case(browser, tmp_path):
+    cases = [fake.case(strategy=name, world_size=4) for name in ("ddp", "fsdp")]
+    launches = [step(fake.launch(case, 8.0 + i), late=0.1, ranks="0-3") for i, case in enumerate(cases)]
+    report = write_report(fake.write(tmp_path / "r.db", launches), tmp_path / "report.html")
+    with opened(browser, report, "#tab=data") as page:
+        open_case(page, "fsdp native, 4 ranks")
+        titles = page.locator("dialog figcaption").all_inner_texts()
+        assert len(titles) == 1
+        assert titles[0].startswith("Timeline of one step: fsdp native, 4 ranks")
+        tables = page.locator("dialog section", has_text="In the page's other tables").locator("tbody")
+        assert tables.count() > 0
+        assert "ddp" not in " ".join(tables.all_inner_texts())
+        drawn_calls = page.evaluate("[...document.querySelectorAll('dialog .plot')].map(p => p.data?.length > 0)")
+        assert all(drawn_calls)
+
+
+def test_the_findings_of_a_case_are_among_its_details(browser, many):
+    with opened(browser, many, "#tab=data&strategy=tp") as page:
+        open_case(page, "tp native, 2 ranks")
+        (code,) = page.locator("dialog .findings code").all_inner_texts()
+        assert code == "drift"
+        assert page.locator("dialog .findings p").first.inner_text().startswith("in 1 of 1 launch the last third")
+
+
+def test_the_command_is_the_one_that_python_makes(browser, tmp_path):
+    cases = [
+        fake.case(bucket_mib=0.123456, algorithm="ring"), fake.case(strategy="single", world_size=1),
+        fake.case(strategy="pp", schedule="gpipe", microbatches=2), fake.case(grad_accumulation=2, no_sync=False),
+        fake.case(algorithm="two_level(ring,tree)", ranks_per_node=2, world_size=4),
+        fake.case(data="text:/a b/it's, here.txt"),
+    ]  # fmt: skip
+    results = fake.write(tmp_path / "r.db", [fake.launch(case) for case in cases])
+    rerun = rerun_of(select_session(results))
+    report = write_report(results, tmp_path / "report.html")
+    with opened(browser, report) as page:
+        for case in cases:
+            page.evaluate("address => { location.hash = address; }", f"case={case.id}")
+            page.get_by_role("heading", name=case.label, exact=True).wait_for()
+            assert page.locator("dialog pre").inner_text() == rerun.command(case)
+
+
+def test_where_the_clipboard_is_refused_the_command_is_selected(browser, rich):
+    with opened(browser, rich, "#tab=data") as page:
+        open_case(page, "single, 1 rank")
+        page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')); }")
+        page.locator("dialog .copy button").click()
+        page.get_by_text("Selected: press").wait_for()
+        assert page.evaluate("getSelection().toString()") == page.locator("dialog pre").inner_text()
+        page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+        page.locator("dialog .copy button").click()
+        until(page, "window.copied")
+        assert page.evaluate("copied") == page.locator("dialog pre").inner_text()
+
+
+def traces(page, section, at=0):
+    return page.evaluate(
+        "([id, at]) => { const { data, layout } = document.querySelectorAll(`#${id} .plot`)[at];"
+        " return JSON.parse(JSON.stringify([data, layout])); }",
+        [section, at],
+    )
+
+
+def test_the_figures_of_trust_hold_every_launch_that_counts(browser, rich):
+    with opened(browser, rich, "#tab=trust") as page:
+        (bars,), layout = traces(page, "spread")
+        assert sum(bars["y"]) == 81
+        assert [shape["x1"] for shape in layout["shapes"]] == [2.5]  # the A/A spread of the 10th percentile
+        marks, _ = traces(page, "spread", 1)
+        assert sum(len(trace["x"]) for trace in marks) == 16 * 3
+        drift, layout = traces(page, "drift")
+        assert sorted(x for trace in drift for x in trace["x"]) == list(range(1, 82))
+        assert {shape["y0"] for shape in layout["shapes"]} == {-10, 10}
+        order, _ = traces(page, "order")
+        *marks, medians = order
+        by_case = {}
+        for trace in marks:
+            for case, y in zip(trace["customdata"], trace["y"], strict=True):
+                by_case.setdefault(case, []).append(1 + y / 100)
+        assert all(a * b * c == pytest.approx(1, abs=1e-4) for a, b, c in by_case.values())  # the mean is of logarithms
+        assert medians["x"] == [1, 27, None, 28, 54, None, 55, 81, None]
+        choose(page, "strategy", "fsdp")
+        assert sum(traces(page, "spread")[0][0]["y"]) == 6
+        page.evaluate(
+            "() => { const plot = document.querySelector('#order .plot');"
+            " plot.emit('plotly_click', { points: [{ customdata: plot.data[0].customdata[0], data: {} }] }); }"
+        )
+        page.wait_for_selector("dialog[data-drawn=yes]")
+        assert page.locator("#detail-title").inner_text().startswith("fsdp")
+
+
+def test_what_launches_cannot_tell_is_said(browser, tmp_path):
+    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case(bucket_mib=b), steps=8) for b in (1.0, 2.0)])
+    with opened(browser, write_report(results, tmp_path / "report.html"), "#tab=trust") as page:
+        said = page.locator("#tab-trust").inner_text()
+        for part in ("how far launches agree is unknown", "nine measured steps", "nothing can be said about the order"):
+            assert part in said, part
+        assert "Every launch counts." in said
+        assert page.locator("#tab-trust .plot").count() == 0
+        drawn(page)

@@ -1,0 +1,306 @@
+"""What users read on the command line, held as files in tests/golden. `make golden` writes them anew."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import fake_collectives
+import fake_results as fake
+from fake_launch import FakeLauncher
+from parabench import __version__
+from parabench.cli import COMMANDS, main
+from parabench.commands import doctor
+from parabench.machine import machine
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.session import session
+from parabench.session.progress import make_progress
+from parabench.session.request import CollectivesRequest, TrainingRequest
+from parabench.session.session import run_session
+from parabench.signals import signals_restored
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Status
+
+GOLDEN = Path(__file__).parent
+HERE = Machine(cores=8, gpus_reason="this machine has none")
+OOM = {"status": Status.OOM, "failure": Failure("torch.OutOfMemoryError: 2 GiB of 1 GiB", rank=1)}
+
+SUITE = '''\
+"""Which bucket size is fastest?"""
+
+from parabench import Protocol, sweep
+
+CASES = [
+    sweep(strategy="single", device="cpu"),
+    sweep(strategy="ddp", bucket_mib=(1, 25), algorithm=("native", "ring"), world_size=2, device="cpu"),
+]
+PROTOCOL = Protocol(warmup=2, steps=4, launches=3, instrumented=0)
+'''
+
+# One of each kind of wrong input, where it is not for a command's own test to say more of it.
+WRONG = (
+    "run",
+    "run qick",
+    "run quick --set bucket=1",
+    "run quick --set bucket_mib",
+    "run quick --set bucket_mib=big",
+    "run quick --set strategy=ddpp",
+    "run quick --set algorithm=rung",
+    "run quick --set global_batch=7",
+    "run quick --model gpt9",
+    "run quick --data text:/no/file",
+    "run quick --label ../x",
+    "run quick --steps 0",
+    "run quick --deadline 0",
+    "run quick --budget 5",
+    "run quick --resume",
+    "run quick --nnodes 2",
+    "run quick --nnodes two --rdzv-endpoint a:1",
+    "run quick --nnodes 2 --rdzv-endpoint a:b",
+    "collectives --op all_to_all",
+    "collectives --algorithm rung",
+    "collectives --min 64XB",
+    "collectives --min 1MiB --max 64KiB",
+    "collectives --factor 1",
+    "collectives --mode fast",
+    "collectives --resume",
+    "ab quick --a no/such/folder --b FOO=1",
+    "report",
+    "report no.db",
+    "report a.db b.db --session 2",
+    "best no.db",
+    "best a.db --session nightly",
+    "best a.db --by strategy,,device",
+    "best a.db@1 --session 2",
+    "compare a.db no.db",
+    "compare a.db a.db",
+    "compare a.db b.db --tolerance two",
+    "compare a.db b.db --across-hardware --alpha 0.1",
+    "compare a.db b.db --json - --junit -",
+    "history a.db@1",
+    "history a.db --since spring",
+    "export a.db --trace nope",
+)
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """The same machine, terminal and folder for all."""
+    for room in (machine, session):
+        monkeypatch.setattr(room, "this_machine", lambda: HERE)
+    monkeypatch.setattr("parabench.session.dry_run.this_machine", lambda: HERE)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    with signals_restored():
+        yield
+
+
+def parabench(*words: object) -> str:
+    """What a command says and how it ends."""
+    result = CliRunner().invoke(main, [str(word) for word in words], prog_name="parabench")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.output + (f"exit code {result.exit_code}\n" if result.exit_code else "")
+
+
+def told(run: Callable[[Console], int]) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    code = run(console)
+    return console.file.getvalue() + f"exit code {code}\n"  # type: ignore[attr-defined]
+
+
+def started(path: str, times: list[str]) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        for number, utc in enumerate(times, 1):
+            db.execute("UPDATE session SET started_utc = ? WHERE id = ?", (utc, number))
+
+
+def store(name: str, factor: float = 1.0, seed: int = 0, **more: Any) -> str:
+    cases = [fake.case(bucket_mib=bucket) for bucket in (1.0, 4.0, 25.0)]
+    slowness = {1.0: 1.15, 4.0: 1.0, 25.0: 1.02}
+    launches = fake.sweep(
+        cases, lambda one: 0.04 * factor * slowness[one.bucket_mib or 25.0], noise=0.002, blocks=6, seed=seed
+    )
+    fake.write(Path(name), launches, label=name.removesuffix(".db"), **more)
+    started(name, ["2026-01-05T08:00:00.000Z"])
+    return name
+
+
+def of_help(command: str) -> str:
+    return parabench(*command.split(), "--help")
+
+
+def of_doctor(monkeypatch: pytest.MonkeyPatch, gpus: bool) -> str:
+    gpu = {"name": "NVIDIA H200", "memory_bytes": 150 * 10**9}
+    facts = fake.ENVIRONMENT | {
+        "numa": {"nodes": [{"node": 0, "cpus": "0-7"}], "reasons": {}},
+        "network": {"interfaces": [{"name": "eth0", "bits_per_s": 10**10}], "infiniband": []},
+        "gpus": [gpu, gpu] if gpus else [],
+        "driver": {"version": "575.57.08", "cuda": "12.9"},
+        "links": {"matrix": [["X", "NV18"], ["NV18", "X"]]},
+    }
+    there = replace(HERE, gpus=(Gpu("NVIDIA H200", 150 * 10**9, 0), Gpu("NVIDIA H200", 150 * 10**9, 1)) if gpus else ())
+    monkeypatch.setattr(machine, "this_machine", lambda: there)
+    monkeypatch.setattr(machine, "environment", lambda of: facts)
+    monkeypatch.setattr("parabench.machine.gpu_checks.check", lambda *of: [])
+    monkeypatch.setattr(doctor, "_samplers", lambda: "resident sets and other processes' share of the CPU")
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval: 0.0 if gpus else 60.0)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1e11 if gpus else 1e9))
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: gpus)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8 if gpus else 64)
+    monkeypatch.setattr(doctor, "Path", lambda path: SimpleNamespace(glob=lambda pattern: []))
+    return parabench("doctor")
+
+
+def of_dry_run(*words: str) -> str:
+    Path("mine.py").write_text(SUITE)
+    return parabench("run", "mine.py", "--dry-run", *words)
+
+
+def of_run(**more: Any) -> str:
+    Path("mine.py").write_text(SUITE)
+    launcher = FakeLauncher(lambda case: 0.010 * (1.2 if case.algorithm == "ring" else 1.0))
+    if more.pop("failing", False):
+        launcher.failing = {"single": (Status.CRASHED, Failure("killed by SIGKILL", rank=0, signal="SIGKILL"))}
+    launcher.interrupt_at = more.pop("interrupt_at", None)
+    return told(
+        lambda console: run_session(
+            TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"), **more), console, launcher
+        )
+    )
+
+
+def of_collectives() -> str:
+    launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
+    asked = CollectivesRequest.of(
+        argv=[], out=Path("out"), op="all_reduce", algorithm="native,ring", max_size="1MiB", launches=2, iterations=4
+    )
+    return told(lambda console: run_session(asked, console, launcher))
+
+
+def of_progress() -> str:
+    """How a launch's line ends, for each way in which it can end."""
+    console = Console(file=io.StringIO(), width=200)
+    call = fake_collectives.launch(fake_collectives.case(), lambda size: size * 1e-9)
+    with make_progress(console, 4, 2, "node 0: ") as progress:
+        for one in (
+            fake.launch(fake.case(strategy="single", world_size=1), 0.08, block=REFERENCE_BLOCK),
+            fake.launch(fake.case(), 0.04, block=EXPLAIN_BLOCK),
+            fake.launch(fake.case(), 0.04),
+            fake.launch(fake.case(strategy="fsdp"), block=1, **OOM),
+            fake.launch(fake.case(strategy="tp"), block=1, status=Status.HUNG),
+            replace(call, block=1),
+        ):
+            progress.launching(one.case, one.block)
+            progress.launched(one)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def of_best(*words: str) -> str:
+    fake.rich(Path("rich.db"))
+    return parabench("best", "rich.db", *words)
+
+
+def of_bus(*words: str) -> str:
+    cases = [fake_collectives.case(algorithm=name) for name in ("native", "ring")]
+    speed = {"native": 2e-9, "ring": 1e-9}
+    launches = fake_collectives.sweep(cases, lambda one, size: 1e-4 + size * speed[one.algorithm], noise=0.01)
+    fake_collectives.write(Path("bus.db"), launches)
+    return parabench("best", "bus.db", *words)
+
+
+def of_compare(factor: float, *words: str) -> str:
+    base, candidate = store("base.db", seed=1), store("candidate.db", factor, seed=2)
+    return parabench("compare", base, candidate, *words)
+
+
+def of_across(*words: str) -> str:
+    base = store("old.db", seed=1, environment=fake.ENVIRONMENT | {"cpu": "Old CPU"})
+    candidate = store("new.db", 0.5, seed=2, environment=fake.ENVIRONMENT | {"cpu": "New CPU"})
+    return parabench("compare", base, candidate, "--across-hardware", *words)
+
+
+def of_history(*words: str) -> str:
+    changing, steady = fake.case(), fake.case(strategy="fsdp")
+    for day in range(12):
+        truth = {changing: 0.04 * (1.08 if day >= 8 else 1), steady: 0.05}
+        wobble = 1 + 0.001 * (day % 3)
+        launches = [
+            fake.launch(one, step_s * wobble * (1 + 0.002 * (block - 1)), block=block, steps=4)
+            for block in range(3)
+            for one, step_s in truth.items()
+        ]
+        environment = fake.ENVIRONMENT | {"versions": {"torch": "2.13.0" if day < 8 else "2.13.1"}}
+        fake.write(Path("nightly.db"), launches, label=f"nightly-{day}", environment=environment)
+    started("nightly.db", [f"2026-03-{1 + day:02d}T02:00:00.000Z" for day in range(12)])
+    return parabench("history", "nightly.db", *words)
+
+
+def of_wrong_input() -> str:
+    store("a.db"), store("b.db")
+    said = []
+    for line in WRONG:
+        words = ["" if word == "''" else word for word in line.split()]
+        said.append(f"$ parabench {line}\n{parabench(*words)}")
+    return "\n".join(said)
+
+
+TEXTS: dict[str, Callable[..., str]] = {
+    "help": lambda: of_help(""),
+    **{f"help-{name}": lambda name=name: of_help(name) for name in COMMANDS},
+    "list": lambda: parabench("list"),
+    "doctor": lambda monkeypatch: of_doctor(monkeypatch, gpus=False),
+    "doctor-gpus": lambda monkeypatch: of_doctor(monkeypatch, gpus=True),
+    "dry-run": of_dry_run,
+    "dry-run-nodes": lambda: of_dry_run("--nnodes", "4", "--nproc-per-node", "2", "--until-decided", "--links"),
+    "dry-run-collectives": lambda: parabench("collectives", "--dry-run", "--op", "all_reduce", "--max", "1MiB"),
+    "run": of_run,
+    "run-failing": lambda: of_run(failing=True),
+    "run-interrupted": lambda: of_run(interrupt_at=3),
+    "collectives": of_collectives,
+    "progress": of_progress,
+    "best": of_best,
+    "best-by": lambda: of_best("--by", "world_size", "--objective", "memory"),
+    "best-collectives": of_bus,
+    "compare-same": lambda: of_compare(1.0, "--tolerance", "5%"),
+    "compare-slower": lambda: of_compare(1.5),
+    "compare-inconclusive": lambda: of_compare(1.0, "--tolerance", "0.01%"),
+    "compare-markdown": lambda: of_compare(1.5, "--markdown", "-"),
+    "compare-junit": lambda: of_compare(1.5, "--junit", "-"),
+    "compare-across": of_across,
+    "compare-across-markdown": lambda: of_across("--markdown", "-"),
+    "history": of_history,
+    "history-all": lambda: of_history("--all"),
+    "wrong-input": of_wrong_input,
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_users_read_is_as_it_was(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make = TEXTS[name]
+    text = make(monkeypatch) if make.__code__.co_varnames[:1] == ("monkeypatch",) else make()
+    text = text.replace(str(tmp_path), "FOLDER").replace(__version__, "VERSION")
+    text = re.sub(r"\(not installed: pip install \w+\)", "", text)  # as it may be here or not
+    text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    file = GOLDEN / f"{name}.txt"
+    if request.config.getoption("--golden"):
+        file.write_text(text)
+    assert text == file.read_text(), "where this is as it should be: make golden"
+
+
+def test_no_golden_file_is_left_over() -> None:
+    assert {file.stem for file in GOLDEN.glob("*.txt")} == set(TEXTS)

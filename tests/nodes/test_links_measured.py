@@ -1,0 +1,108 @@
+"""Links measured for real: between ranks of one machine, and between hosts whose links carry what they were given."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster_helpers import cluster
+from guard import GUARD_S
+from hang_helpers import pass_when
+from parabench import files
+from parabench.launch.launcher import launch
+from parabench.launch.results import marks_path
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.case import Case
+from parabench.plan.protocol import LATENCY_QUANTILE, LinkProtocol
+from parabench.store.record import MIB, Phase
+from parabench.store.results import load
+from parabench.workloads.link_wires import rate
+from parabench.workloads.links import MARKS, LinksWorkload
+
+QUICK = LinkProtocol(warmup=2, round_trips=50, most_bytes=4 * MIB, transfers=3)
+THREE = Case(world_size=3, device="cpu", backend="gloo")
+
+PORT = 29400
+
+# Of each packet of 1514 bytes on a link TCP carries 1448.
+PAYLOAD = 1448 / 1514
+RATE, BYTES_PER_S = "200mbit", 200e6 / 8
+
+
+def measure(protocol):
+    seen = launch(LaunchSpec.of(THREE, protocol, GUARD_S))
+    return seen.links, seen.messages
+
+
+def test_three_ranks_measure_all_pairs_both_ways():
+    links, messages = measure(QUICK)
+    assert [(each.from_rank, each.to_rank) for each in links] == [(1, 2), (2, 1), (0, 2), (2, 0), (0, 1), (1, 0)]
+    assert {(each.from_node, each.to_node, each.from_device, each.to_device) for each in links} == {
+        (0, 0, "cpu", "cpu")
+    }
+    assert all(each.latency_s and each.latency_s > 0 for each in links)
+    # On a busy machine a round trip may last as long as the largest transfer of so few bytes.
+    assert all((each.bytes_per_s or 0) > 0 or each.reason for each in links)
+    # What was seen follows from the messages that count; of the others there are as many as were asked for, or sizes.
+    for link in links:
+        own = [each for each in messages if (each.from_rank, each.to_rank) == (link.from_rank, link.to_rank)]
+        trips, transfers = ([each for each in own if (each.bytes == 8) is small] for small in (True, False))
+        assert [each.phase for each in trips] == [Phase.WARMUP] * 2 + [Phase.MEASURE] * 50
+        counted = [each.duration_s for each in trips if each.phase == Phase.MEASURE]
+        assert link.latency_s == np.quantile(counted, LATENCY_QUANTILE["cpu"]) / 2
+        sizes = [each.bytes for each in transfers]
+        assert sizes == sorted(sizes)
+        took = [each.duration_s for each in transfers if each.phase == Phase.MEASURE]
+        assert {each.bytes for each in transfers if each.phase == Phase.MEASURE} == {sizes[-1]}
+        assert link.bytes_per_s is None or link.bytes_per_s == rate(sizes[-1], took, link.latency_s)
+
+
+def test_what_was_measured_before_a_hang_is_kept_and_the_rest_has_its_reason(monkeypatch):
+    slow = LinkProtocol(round_trips=50, transfers=10**6, most_s=10**6)
+    # Rank 1 is the first to send; it marks its latency before it does for ever.
+    marks = files.own_folder()
+    pass_when(monkeypatch, lambda _: any(np.fromfile(each)[1] > 0 for each in marks.glob(f"*/{marks_path(Path(), 1)}")))
+    links, messages = measure(slow)
+    assert messages == []
+    assert all(
+        each.bytes_per_s is None and each.reason and each.reason.startswith(f"hung: no end after {GUARD_S:g} s")
+        for each in links
+    )
+    # The first sender had its latency before it began to send for ever.
+    assert links[0].latency_s is not None
+    assert links[-1].latency_s is None
+    assert "ranks 1 and 2" in str(links[0].reason)
+
+
+def test_marks_say_how_far_ranks_came():
+    where = LinksWorkload().marks(LaunchSpec.of(THREE, QUICK, GUARD_S)).position
+    assert where(0) == "to round 1 of 3 (ranks 1 and 2)"
+    assert where(2 * MARKS + 1) == "to round 3 of 3 (ranks 0 and 1)"
+    assert where(3 * MARKS) == "to the end of its pairs"
+
+
+# Two drivers that import torch, and seconds of transfers at 24 MB/s: about 20 s.
+@pytest.mark.slow
+def test_the_matrix_finds_what_links_between_hosts_carry(tmp_path):
+    with cluster(2, RATE) as hosts:
+        drivers = []
+        for host in hosts:
+            words = [sys.executable, "-m", "parabench", "run", "quick", "--links", "--launches", "1", "--steps", "1"]
+            words += ["--set", "strategy=ddp", "--set", "algorithm=two_level", "--set", "bucket_mib=default"]
+            words += ["--set", "world_size=4", "--nnodes", "2", "--nproc-per-node", "2", "--instrumented", "0"]
+            words += ["--rdzv-endpoint", f"{hosts[0].address}:{PORT}", "--out", str(tmp_path / host.name)]
+            environment = {"CUDA_VISIBLE_DEVICES": ""}
+            drivers.append(host.start(words, environment=environment, output=subprocess.PIPE, errors=subprocess.STDOUT))
+        said = [driver.communicate(timeout=GUARD_S)[0] for driver in drivers]
+        assert [driver.returncode for driver in drivers] == [0, 0], said
+    links = load(tmp_path / "h0" / "results.db").links
+    ends = links[["from_rank", "to_rank", "from_node", "to_node"]].to_numpy().tolist()
+    assert ends == [[0, 2, 0, 1], [2, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0], [2, 3, 1, 1], [3, 2, 1, 1]]
+    across, inside = links["bytes_per_s"][:2], links["bytes_per_s"][2:]
+    assert list(across) == pytest.approx([BYTES_PER_S * PAYLOAD] * 2, rel=0.1)
+    assert min(inside) > 2 * max(across)
+    assert "links: across nodes 0.024 GB/s, in a node" in said[0]

@@ -1,0 +1,163 @@
+"""Sessions on two hosts: every strategy and algorithm across them, verified; and the answer that they exist for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_helpers import cluster
+from nodes_helpers import Nodes
+from parabench.strategies import STRATEGIES
+
+HEAD = '''\
+"""What runs on two nodes?"""
+
+from parabench import Protocol, sweep
+
+'''
+
+SOME = (
+    HEAD
+    + """\
+COMMON = dict(world_size=4, data="synthetic", seq_len=8, model="gpt-nano")
+CASES = [
+    sweep(strategy="ddp", algorithm=("native", "two_level"), **COMMON),
+    sweep(strategy=("fsdp", "pp"), **COMMON),
+]
+PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
+"""
+)
+
+EVERY = (
+    HEAD
+    + """\
+from parabench.collectives import ON_ANY_BACKEND
+from parabench.strategies import STRATEGIES
+
+COMMON = dict(world_size=4, data="synthetic", seq_len=8)
+CASES = [
+    sweep(strategy=("ddp", "fsdp", "tp"), algorithm=(*ON_ANY_BACKEND, "two_level(tree,ring)"), **COMMON),
+    sweep(strategy=[name for name in STRATEGIES if name not in ("dp", "single")], **COMMON),
+    sweep(strategy="pp", schedule=("gpipe", "1f1b"), **COMMON),
+]
+PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
+"""
+)
+
+LINK = (
+    HEAD
+    + """\
+CASES = sweep(
+    strategy="ddp", algorithm=("native", "ring", "two_level"), bucket_mib=25, world_size=4, data="synthetic", seq_len=8,
+)
+PROTOCOL = Protocol(warmup=3, steps=8, launches=5, instrumented=2)
+"""
+)
+
+
+@contextmanager
+def session(folder: Path, suite: str, *options: str, rates: Any = None) -> Iterator[Nodes]:
+    """A session of `suite` on two hosts that has ended well on both."""
+    with cluster(2, rates) as hosts:
+        nodes = Nodes(hosts, folder, suite)
+        drivers = nodes.all(*options)
+        codes = [driver.ends() for driver in drivers]
+        assert codes == [0, 0], "\n".join(drivers[0].lines)
+        yield nodes
+
+
+def all_ok(nodes: Nodes) -> Sequence[dict[str, Any]]:
+    launches = nodes.launches()
+    assert {launch["status"] for launch in launches} == {"ok"}
+    return launches
+
+
+def test_a_session_on_two_hosts_is_verified_and_knows_its_nodes(tmp_path: Path) -> None:
+    with session(tmp_path, SOME) as nodes:
+        launches = all_ok(nodes)
+        assert len(launches) == 4
+        for launch in launches:
+            case, facts = json.loads(launch["case_json"]), json.loads(launch["facts"])
+            assert (case["nodes"], case["world_size"]) == (2, 4)
+            assert [(n["node"], n["host"], n["first_rank"], n["ranks"]) for n in facts["nodes"]] == [
+                (0, "h0", 0, 2),
+                (1, "h1", 2, 2),
+            ]
+            # Both hosts are this machine, so their clocks are one: what was found is within what it says it may be off.
+            clock = facts["nodes"][1]["clock"]
+            assert abs(clock["offset_s"]) <= clock["error_s"]
+        two_level = next(each for each in launches if each["algorithm"] == "two_level")
+        assert json.loads(two_level["case_json"])["ranks_per_node"] == 2
+        environment = json.loads(nodes.rows("SELECT environment FROM session")[0]["environment"])
+        assert [each["host"] for each in environment["nodes"]] == ["h0", "h1"]
+        assert environment["cluster"] == {"nodes": 2, "ranks_per_node": 2}
+        assert {row["node"] for row in nodes.rows("SELECT DISTINCT node FROM host_sample")} == {0, 1}
+        ranks = nodes.rows("SELECT DISTINCT rank FROM span ORDER BY rank")
+        assert [row["rank"] for row in ranks] == [0, 1, 2, 3]
+        assert not nodes.rows("SELECT * FROM finding WHERE code = 'unverified'")
+
+
+# Half a minute of launches: every strategy, and every algorithm in the three that differ in what travels.
+@pytest.mark.slow
+def test_every_strategy_and_algorithm_computes_the_same_on_two_hosts(tmp_path: Path) -> None:
+    with session(tmp_path, EVERY) as nodes:
+        launches = all_ok(nodes)
+        every = {name for name, entry in STRATEGIES.items() if entry.missing is None} - {"dp", "single"}
+        assert {launch["strategy"] for launch in launches} == every
+        assert not nodes.rows("SELECT * FROM finding WHERE code = 'unverified'")
+
+
+# Fifteen launches over a link of 200 Mbit/s.
+@pytest.mark.slow
+def test_with_a_slow_link_two_levels_are_found_to_be_the_fastest(tmp_path: Path) -> None:
+    with session(tmp_path, LINK, "--links", rates="200mbit") as nodes:
+        all_ok(nodes)
+        said, *more = answer(nodes)
+        assert said.startswith("Fastest: ddp two_level 25 MiB, 4 ranks on 2 nodes: "), said
+        assert "It is faster than the 2 other configurations" in said
+        tiers = " ".join(more)
+        assert "across nodes 0.024 GB/s, in a node " in tiers, tiers
+        assert "There two_level saves: with m = 2 nodes of g = 2 ranks" in tiers
+
+
+@pytest.mark.slow
+def test_with_a_fast_link_they_are_not(tmp_path: Path) -> None:
+    with session(tmp_path, LINK, "--links") as nodes:
+        all_ok(nodes)
+        said = " ".join(answer(nodes))
+        assert "Fastest: ddp two_level" not in said, said
+        assert "two_level saves" not in said
+
+
+def answer(nodes: Nodes) -> list[str]:
+    """What the session ends with: the answer, then its notes."""
+    from parabench.analysis.text.progress import verdict
+    from parabench.store.results import load
+
+    return verdict(load(nodes.out(0) / "results.db"), "1")
+
+
+def test_single_operations_run_on_two_hosts(tmp_path: Path) -> None:
+    with cluster(2) as hosts:
+        nodes = Nodes(hosts, tmp_path, SOME)
+        words = (
+            "collectives",
+            "--op",
+            "all_reduce",
+            "--algorithm",
+            "ring,two_level",
+            "--max",
+            "64KiB",
+            "--launches",
+            "1",
+        )
+        drivers = nodes.all(command=(*words, "--iterations", "3"))
+        assert [driver.ends() for driver in drivers] == [0, 0], drivers[0].lines
+        assert [launch["status"] for launch in nodes.launches()] == ["ok", "ok"]
+        wrong = nodes.rows("SELECT sum(n_wrong) AS wrong, count(DISTINCT rank) AS ranks FROM collective")
+        assert wrong == [{"wrong": 0, "ranks": 4}]

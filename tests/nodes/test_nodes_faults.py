@@ -1,0 +1,228 @@
+"""Sessions on two hosts in which something goes wrong: it is recorded, on every node, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cluster_helpers import cluster
+from nodes_helpers import Nodes, nothing_left
+from parabench.cli import main
+
+SUITE = '''\
+"""Which bucket size is held up?"""
+
+from parabench import Protocol, sweep
+
+CASES = sweep(strategy="faulty_helpers:held_up", bucket_mib=(0.5, 1, 25), world_size=4, data="synthetic", seq_len=8)
+PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
+'''
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with cluster(2) as hosts:
+        os.mkfifo(tmp_path / "pipe")
+        yield Nodes(hosts, tmp_path, SUITE)
+
+
+def held_up(nodes: Nodes) -> None:
+    """Wait until the second launch is held up, and hold up no further one."""
+    assert (nodes.folder / "pipe").read_text() == "held up"
+    (nodes.folder / "go").touch()
+
+
+def statuses(nodes: Nodes) -> list[str]:
+    return [launch["status"] for launch in nodes.launches()]
+
+
+def test_a_rank_that_is_killed_is_named_on_every_node_and_the_next_launch_runs(nodes: Nodes) -> None:
+    zero = nodes.start(0)
+    zero.says("waiting for node 1, 600 s at most")
+    one = nodes.start(1)
+    held_up(nodes)
+    os.kill(int((nodes.folder / "rank3").read_text()), signal.SIGKILL)
+    assert [zero.ends(), one.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+    crashed = nodes.launches()[1]
+    assert (crashed["failed_rank"], crashed["failed_signal"]) == (3, "SIGKILL")
+    assert "on node 1 (h1)" in crashed["error"]
+    for driver in (zero, one):
+        assert driver.said(r"crashed: rank 3: ended by SIGKILL .* on node 1 \(h1\)"), driver.lines
+    assert (nodes.out(0) / "report.html").is_file()
+    assert not nodes.out(1).exists()
+    assert zero.said(r"^node 0 listens on 10\.231\.7\.1 port 29400 .* interface pb0$")
+    assert zero.said("^warning: c10d has no authentication")
+
+
+def stopped(nodes: Nodes, number: int) -> None:
+    """Ctrl-C on that node ends the session on both."""
+    drivers = nodes.all()
+    held_up(nodes)
+    with nothing_left(*drivers):
+        drivers[number].process.send_signal(signal.SIGINT)
+        assert [driver.ends() for driver in drivers] == [130, 130]
+    assert statuses(nodes) == ["ok"]
+    assert drivers[0].said(r"^stopped by SIGINT" + r" on node 1 \(h1\)" * number + "; .* resume with: ")
+    assert drivers[1].said("^stopped by SIGINT" if number else "the session was stopped; what is done is on node 0")
+
+
+def test_ctrl_c_on_node_0_ends_all(nodes: Nodes) -> None:
+    stopped(nodes, 0)
+
+
+def test_after_ctrl_c_on_node_1_a_session_of_two_nodes_is_not_resumed_on_one(nodes: Nodes) -> None:
+    stopped(nodes, 1)
+    refused = CliRunner().invoke(main, ["run", "--resume", "--out", str(nodes.out(0))])
+    assert refused.exit_code == 2
+    assert "ran on 2 nodes of 2 ranks, and cannot be resumed on one machine; give --nnodes 2" in refused.stderr
+    again = nodes.all("--resume")
+    assert [driver.ends() for driver in again] == [0, 0]
+    assert statuses(nodes) == ["ok", "ok", "ok"]
+    assert len(nodes.rows("SELECT * FROM launch WHERE block < 0")) == 1
+
+
+def test_a_node_that_never_comes_ends_the_wait_with_the_remedy(nodes: Nodes) -> None:
+    zero = nodes.start(0, "--rdzv-timeout", "1")
+    assert zero.ends() == 2
+    assert zero.said("^parabench: node 1 did not come within 1 s; start it with the same --rdzv-endpoint ")
+    assert not nodes.rows("SELECT * FROM session")
+
+
+# Two more drivers to start, for what is said at the door.
+@pytest.mark.slow
+def test_a_node_without_node_0_says_so(nodes: Nodes) -> None:
+    one = nodes.start(1, "--rdzv-timeout", "1")
+    assert one.ends() == 2
+    assert one.said("^parabench: node 0 at 10.231.7.1:29400 was not reached within 1 s .*Connection refused")
+
+
+def test_nodes_that_differ_are_refused_by_name(nodes: Nodes) -> None:
+    zero = nodes.start(0)
+    zero.says("waiting for node 1")
+    (nodes.folder / "mine.py").write_text(SUITE + "\n# another version\n")
+    one = nodes.start(1, "--steps", "3")
+    assert [zero.ends(), one.ends()] == [2, 2]
+    for driver in (zero, one):
+        assert driver.said(
+            r"node 1 \(h1\) has suite file mine.py [0-9a-f]+, and node 0 has [0-9a-f]+; options --steps 3"
+        )
+    assert not nodes.rows("SELECT * FROM session")
+
+
+# Two more drivers to start, for what is said at the door.
+@pytest.mark.slow
+def test_another_session_and_a_stranger_at_the_endpoint_are_told_apart(nodes: Nodes) -> None:
+    zero = nodes.start(0, "--rdzv-id", "mine")
+    zero.says("waiting for node 1")
+    one = nodes.start(1, "--rdzv-id", "yours")
+    assert one.ends() == 2
+    assert one.said("has --rdzv-id mine, and this node yours; give all nodes the same")
+    zero.process.send_signal(signal.SIGINT)
+    assert zero.ends() == 130
+
+
+# Two more drivers to start, for what is said at the door.
+@pytest.mark.slow
+def test_one_too_many_is_sent_away_and_the_session_goes_on(nodes: Nodes) -> None:
+    zero, one = nodes.all("--rdzv-id", "mine")
+    held_up(nodes)
+    third = nodes.start(1, "--rdzv-id", "mine", "--node-rank", "1")
+    third.says("node 0 is busy with a launch; waiting until it is over")
+    with (nodes.folder / "rank2").open() as file:
+        os.kill(int(file.read()), signal.SIGKILL)
+    assert third.ends() == 2
+    assert third.said("^parabench: h1 came too, and node 1 is there already; give each node its own --node-rank")
+    assert [zero.ends(), one.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+
+
+# What follows waits until a node counts as lost, 10 s each.
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_loses_its_launch_and_may_come_back(nodes: Nodes) -> None:
+    zero, one = nodes.all()
+    held_up(nodes)
+    with nothing_left(one):
+        one.kill()
+    zero.says(r"crashed: node 1 \(h1\), which ran ranks 2 to 3, was lost")
+    again = nodes.start(1)
+    assert [zero.ends(), again.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+
+
+@pytest.mark.slow
+def test_a_driver_that_was_paused_takes_its_place_again(nodes: Nodes) -> None:
+    zero, one = nodes.all("--rdzv-timeout", "60")
+    held_up(nodes)
+    one.process.send_signal(signal.SIGSTOP)
+    zero.says(r"crashed: node 1 \(h1\), which ran ranks 2 to 3, was lost")
+    zero.says("waiting for node 1")
+    one.process.send_signal(signal.SIGCONT)
+    assert [zero.ends(), one.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+
+
+@pytest.mark.slow
+def test_a_node_0_that_was_paused_is_waited_for(nodes: Nodes) -> None:
+    zero, one = nodes.all("--rdzv-timeout", "60")
+    held_up(nodes)
+    zero.process.send_signal(signal.SIGSTOP)
+    one.says("node 0 is lost")
+    one.says("does not answer as a session of parabench does")
+    zero.process.send_signal(signal.SIGCONT)
+    assert [zero.ends(), one.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+
+
+@pytest.mark.slow
+def test_without_its_node_a_session_ends_in_order(nodes: Nodes) -> None:
+    zero, one = nodes.all("--rdzv-timeout", "3")
+    held_up(nodes)
+    one.kill()
+    assert zero.ends() == 1
+    assert statuses(nodes) == ["ok", "crashed"]
+    assert zero.said("^the session ends here: node 1 did not come within 3 s; .* resume with: parabench run --resume")
+    assert (nodes.out(0) / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_cut_link_loses_a_launch_and_the_node_comes_back_with_it(nodes: Nodes) -> None:
+    zero, one = nodes.all()
+    held_up(nodes)
+    nodes.hosts[1].link(False)
+    zero.says(r"crashed: node 1 \(h1\), which ran ranks 2 to 3, was lost")
+    one.says("node 0 is lost: .*; waiting for it")
+    nodes.hosts[1].link(True)
+    assert [zero.ends(), one.ends()] == [1, 1]
+    assert statuses(nodes) == ["ok", "crashed", "ok"]
+
+
+@pytest.mark.slow
+def test_when_node_0_is_killed_nothing_is_left_on_the_others(nodes: Nodes) -> None:
+    zero, one = nodes.all("--rdzv-timeout", "2")
+    held_up(nodes)
+    with nothing_left(zero, one):
+        zero.kill()
+        one.says("node 0 is lost")
+        assert one.ends() == 2
+
+
+def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path: Path) -> None:
+    for words, said in (
+        (["--nnodes", "1:2", "--rdzv-endpoint", "h:1"], "--nnodes 1:2: a session has as many nodes"),
+        (["--nnodes", "2"], "--nnodes 2 needs --rdzv-endpoint HOST:PORT"),
+        (["--rdzv-endpoint", "h:1"], "--rdzv-endpoint h:1 is for several nodes; give --nnodes too"),
+        (["--nnodes", "2", "--rdzv-endpoint", "h:99999"], "'h:99999' is no HOST:PORT"),
+        (["--nnodes", "2", "--rdzv-endpoint", "h:1", "--node-rank", "2"], "--node-rank is 2; with --nnodes 2"),
+    ):
+        done = CliRunner().invoke(main, ["run", "quick", "--out", str(tmp_path / "out"), *words])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert said in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,724 @@
+"""Two sides in turns: what a side is, whose turn it is, and real sides that end as they should."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shlex
+import signal
+import sqlite3
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from fake_launch import FakeLauncher
+from guard import GUARD_S
+from parabench.ab import driver as ab
+from parabench.ab import remote
+from parabench.ab.driver import AbRequest, hide, pairs, run_ab
+from parabench.ab.remote import running
+from parabench.ab.server import PROTOCOL, Side, labels
+from parabench.ab.variant import read_variant
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.session import select_session
+from parabench.cli import main
+from parabench.errors import UsageError
+from parabench.launch.spec import LaunchSpec
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine, environment
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.report import build
+from parabench.session import resume as opened
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
+from parabench.signals import STOPPED, signals_restored
+from parabench.store.record import Failure, Launch, Status
+from parabench.store.results import load
+from parabench.store.schema import SCHEMA_VERSION
+from process_helpers import end, end_all, left_of, signals_as_usual
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """Once interrupted, an ab ignores further signals until it ends; the test run goes on."""
+    with signals_restored():
+        yield
+
+
+# -- what a side is -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A virtual environment (its python at least), two folders, and a file; the test stands beside them."""
+    (tmp_path / "new" / "bin").mkdir(parents=True)
+    (tmp_path / "new" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "my code").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_side_is_told_in_three_kinds_of_words(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/before")
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setenv("KEPT", "yes")
+    side = read_variant("b", "new OMP_NUM_THREADS=2 'TOKEN=a b=c' 'my code'")
+    assert side.python == str(places / "new" / "bin" / "python")
+    assert side.folder == places / "my code"
+    environment = side.environment()
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert environment["TOKEN"] == "a b=c"
+    assert environment["KEPT"] == "yes"
+    assert environment["PYTHONPATH"] == f"{places / 'my code'}:/before"
+    assert environment["PATH"] == f"{places / 'new' / 'bin'}:/usr/bin"
+    assert environment["VIRTUAL_ENV"] == str(places / "new")
+    # What the store has of it: neither a path nor what may be a secret.
+    assert side.recorded() == "OMP_NUM_THREADS=2 TOKEN=... new 'my code'"
+    assert side.shown() == f"OMP_NUM_THREADS=2 TOKEN=... {places}/new '{places}/my code'"
+
+
+def test_an_empty_side_is_as_it_is_here() -> None:
+    side = read_variant("a", "")
+    assert (side.python, side.folder, side.recorded()) == (sys.executable, None, "")
+    assert side.environment() == dict(os.environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("file", "'file' is no NAME=VALUE, virtual environment or folder"),
+        ("nowhere", "'nowhere' is no NAME=VALUE, virtual environment or folder"),
+        ("2X=3", "'2X=3' is no NAME=VALUE"),
+        ("'my code' other", "my code and other are both folders; give one"),
+        ("new new", "new and new are both virtual environments; give one"),
+        ("'new", "No closing quotation"),
+    ],
+)
+def test_other_words_are_refused(places: Path, text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        read_variant("a", text)
+
+
+def test_the_recorded_command_holds_no_secret(places: Path) -> None:
+    texts = {"a": "TOKEN=hush", "b": f"{places}/other"}
+    argv = ["parabench", "ab", "--a", texts["a"], f"--b={texts['b']}", "quick"]
+    request = AbRequest(
+        **texts, run=TrainingRequest.of(suite="quick", argv=argv, out=places), tolerance=0.02, alpha=0.01
+    )
+    variants = [read_variant(name, text) for name, text in texts.items()]
+    assert hide(request, variants) == ["parabench", "ab", "--a", "TOKEN=...", "--b=other", "quick"]
+
+
+# -- whose turn it is -----------------------------------------------------------------------------------------------
+
+
+def test_both_sides_are_first_equally_often() -> None:
+    turns = [(case, block) for block in range(4) for case in "xyzuvw"]
+    there = list(pairs(turns, 7))
+    assert [(pair.case, pair.block) for pair in there] == turns
+    assert there == list(pairs(turns, 7))
+    first = {case: [pair.order[0] for pair in there if pair.case == case] for case in "xyzuvw"}
+    assert all(sum(of) == 2 and of[0] != of[1] and of[:2] == of[2:] for of in first.values())
+    assert {of[0] for of in first.values()} == {0, 1}  # random, not always a
+
+
+class InProcess:
+    """A side without a process: a real `Side` over a launcher that is none. All that is said is JSON here too."""
+
+    def __init__(self, variant: Any, heard: Callable[[str, dict[str, Any]], None], side: Side) -> None:
+        self.variant, self.heard, self.side = variant, heard, side
+        side._tell = lambda told: heard(variant.name, json.loads(json.dumps(told)))
+        self.answers: list[dict[str, Any]] = []
+
+    def hello(self) -> None:
+        assert self.side.answer("hello", {})["protocol"] == PROTOCOL
+
+    def say(self, question: str, **values: Any) -> None:
+        self.answers.append(json.loads(json.dumps(self.side.answer(question, json.loads(json.dumps(values))))))
+
+    def hear(self) -> dict[str, Any]:
+        answer = self.answers.pop(0)
+        if "refused" in answer:
+            raise UsageError(f"side {self.variant.name}: {answer['refused']}")
+        return answer
+
+    def ask(self, question: str, **values: Any) -> dict[str, Any]:
+        self.say(question, **values)
+        return self.hear()
+
+    def stop(self) -> None:
+        self.side.close()
+
+    def wait(self) -> None:
+        self.side._store = None
+
+
+AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=1,2,25")
+
+
+class Lab:
+    """Runs ab with sides in this process; `log` says which side launched what, in order."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.log: list[tuple[str, str, int]] = []
+        self.step_s = {"a": 0.010, "b": 0.010}
+        self.sides: dict[str, type[Side]] = {"a": Side, "b": Side}
+        self.interrupt_at: int | None = None
+        self.output = ""
+        monkeypatch.setattr(ab, "running", self.running)
+
+    @contextmanager
+    def running(self, variants: list[Any], heard: Any) -> Iterator[list[InProcess]]:
+        yield [
+            InProcess(each, heard, self.sides[each.name](lambda told: None, self.launcher(each.name)))
+            for each in variants
+        ]
+
+    def launcher(self, name: str) -> Callable[..., Launch]:
+        fake = FakeLauncher()
+
+        def launch(spec: LaunchSpec) -> Launch:
+            fake.interrupt_at = len(fake.calls) if len(self.log) == self.interrupt_at else None
+            # A little noise: of exact numbers nothing can be missed.
+            jitter = 1 + 0.0004 * ((7 * len(self.log)) % 5)
+            fake.step_s = lambda case: self.step_s[name] * jitter
+            launched = fake(spec)
+            self.log.append((name, spec.case.label, len(fake.calls)))
+            return launched
+
+        return launch
+
+    def run(self, *, suite: str | None = "quick", a: str = "", b: str = "", **fields: Any) -> int:
+        run = TrainingRequest.of(
+            suite=suite,
+            argv=["parabench", "ab"],
+            out=self.folder / "out",
+            **({"axes": AXES, "launches": 3, "steps": 4} if suite else {}) | fields,
+        )
+        console = Console(file=StringIO(), width=200)
+        try:
+            return run_ab(AbRequest(a=a, b=b, run=run, tolerance=0.02, alpha=0.01), console)
+        finally:
+            self.output = console.file.getvalue()  # type: ignore[attr-defined]
+
+    def launches(self) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.folder / "out" / "results.db")) as db:
+            query = (
+                "SELECT label, case_id, block FROM launch JOIN session ON session.id = session_id ORDER BY launch.id"
+            )
+            return db.execute(query).fetchall()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    monkeypatch.setattr(build, "write_report", lambda results, path, session: path)
+    return Lab(tmp_path, monkeypatch)
+
+
+def test_every_pair_is_launched_back_to_back_and_the_verdict_is_the_exit_code(lab: Lab) -> None:
+    assert lab.run(b="TOKEN=hush OMP_NUM_THREADS=2") == 0, lab.output
+    cases = 3
+    there = lab.launches()
+    assert [label for label, _, block in there if block < 0] == ["ab-a", "ab-b"]  # each has its own reference
+    counted = [each for each in there if each[2] >= 0]
+    assert len(counted) == 2 * cases * 3
+    for one, other in zip(counted[::2], counted[1::2], strict=True):
+        assert one[1:] == other[1:]
+        assert {one[0], other[0]} == {"ab-a", "ab-b"}
+    results = load(lab.folder / "out" / "results.db")
+    base, candidate = (select_session(results, name) for name in ("ab-a", "ab-b"))
+    assert base.interleaved["run"] == candidate.interleaved["run"]
+    assert [each.interleaved["side"] for each in (base, candidate)] == ["a", "b"]
+    assert candidate.interleaved["setting"] == "TOKEN=... OMP_NUM_THREADS=2"
+    assert base.finished_utc
+    assert candidate.finished_utc
+    assert results.launch["position"].max() == cases - 1
+    assert "[1/18] block 1 of 3, " in lab.output
+    assert "\na: as it is here\nb: TOKEN=... OMP_NUM_THREADS=2\nNo " in lab.output
+    assert f"again:  parabench compare {results.path}@ab-a {results.path}@ab-b" in lab.output
+    assert "3 launches a side, interleaved." in lab.output
+    assert sorted(each.name for each in (lab.folder / "out").iterdir()) == ["results.db"]
+
+
+def test_a_slower_side_fails_and_labels_are_not_taken_twice(lab: Lab) -> None:
+    lab.step_s["b"] = 0.012
+    assert lab.run(label="mine") == 1, lab.output
+    assert "Regression: 3 cases of 3 judged got slower, the most by 2" in lab.output
+    lab.step_s["b"] = 0.008
+    axes = [word for axis in AXES for word in ("--set", axis)]
+    given = ["ab", "quick", "--a", "", "--b", "", *axes, "--launches", "4", "--steps", "4", "--label", "mine"]
+    files = [f"--{name}={lab.folder / name}" for name in ("json", "markdown", "html")]
+    done = CliRunner().invoke(main, [*given, "--out", str(lab.folder / "out"), *files, "--junit", "-"])
+    assert done.exit_code == 0, done.output
+    # Its own pair is what is judged and written.
+    assert "@mine-2-a " in done.stderr
+    verdict = json.loads((lab.folder / "json").read_text())
+    assert (verdict["base"], verdict["candidate"], verdict["exit_code"]) == ("mine-2-a", "mine-2-b", 0)
+    assert verdict["sentence"] in (lab.folder / "markdown").read_text()
+    assert (lab.folder / "html").read_text().startswith("<!doctype html>")
+    assert ElementTree.fromstring(done.stdout).get("tests") == "3"
+    assert {label for label, _, _ in lab.launches()} == {"mine-a", "mine-b", "mine-2-a", "mine-2-b"}
+
+
+def test_what_was_stopped_goes_on_with_the_same_sides(lab: Lab) -> None:
+    lab.interrupt_at = 7
+    assert lab.run(b="TOKEN=hush") == 130
+    go_on = f"parabench ab --resume --a '' --b TOKEN=... --out {lab.folder / 'out'}"
+    assert f"stopped by SIGINT; every finished launch is kept; resume with: {go_on}" in lab.output
+    before, lab.interrupt_at = lab.launches(), None
+    assert len(before) == 7
+
+    # One side alone does not go on, nor do others.
+    with pytest.raises(UsageError, match=r"is one side of an ab; continue both with .parabench ab --resume"):
+        run_session(
+            TrainingRequest.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO())
+        )
+    with pytest.raises(UsageError, match=r"side b was 'TOKEN=...' and is now 'KEN=...'; resume with the same sides"):
+        lab.run(suite=None, b="KEN=hush", resume=True)
+    with pytest.raises(UsageError, match=r"side a: the last session in .* was planned otherwise"):
+        lab.run(b="TOKEN=hush", steps=5, resume=True)
+    assert lab.launches() == before
+
+    assert lab.run(suite=None, b="TOKEN=hush", resume=True) == 0, lab.output
+    assert "resuming: 5 of 18 launches are done" in lab.output
+    assert "a pair is completed after a stop: what drifted meanwhile, counts as a difference" in lab.output
+    there = lab.launches()
+    assert there[:7] == before
+    assert len(there) == len(set(there)) == 20
+    # Complete, it is only compared again; and as it was asked for it is the same ab.
+    assert lab.run(b="TOKEN=hush", resume=True) == 0, lab.output
+    assert lab.launches() == there
+
+
+class OneCaseLess(Side):
+    def plan(self, **request: Any) -> dict[str, Any]:
+        answer = super().plan(**request)
+        assert self._planned is not None
+        gone, *rest = self._planned.plan.cases
+        self._planned = replace(self._planned, plan=replace(self._planned.plan, cases=tuple(reversed(rest))))
+        del answer["cases"][gone.id]
+        answer["skipped"][gone.id] = "this side has no room for it"
+        return answer
+
+
+class OtherSuite(Side):
+    """Its suite says otherwise how each case is launched."""
+
+    def plan(self, **request: Any) -> dict[str, Any]:
+        answer = super().plan(**request)
+        # What only one version knows is no difference of the suites.
+        return answer | {"protocol": answer["protocol"] | {"launches": 4, "profile": True, "unheard": 1}}
+
+
+class WrongWay(Side):
+    def share(self, **values: Any) -> dict[str, Any]:
+        return {"turns": super().share(**values)["turns"][::-1]}
+
+
+def test_sides_that_would_launch_otherwise_are_refused_before_anything_is_recorded(lab: Lab) -> None:
+    lab.sides["b"] = OtherSuite
+    why = "launches: 3 in a, 4 in b, profile: False in a, True in b; give --launches and make both suites say the same"
+    with pytest.raises(UsageError, match=f"^{re.escape(why)}$"):
+        lab.run()
+    lab.sides["b"] = WrongWay
+    with pytest.raises(UsageError, match=r"^the sides order their cases differently; give both a parabench that"):
+        lab.run()
+    assert not (lab.folder / "out").exists()
+
+
+class Full(Side):
+    def begin(self, **values: Any) -> dict[str, Any]:
+        raise UsageError("the disk is full")
+
+
+def test_one_that_was_stopped_before_both_sides_had_begun_is_begun_anew(lab: Lab) -> None:
+    lab.sides["b"] = Full
+    with pytest.raises(UsageError, match=r"^side b: the disk is full$"):
+        lab.run()
+    lab.sides["b"] = Side
+    anew = "was stopped before both its sides had begun, so there is nothing to continue; start anew without --resume"
+    with pytest.raises(UsageError, match=anew):
+        lab.run(resume=True)
+    with pytest.raises(UsageError, match=anew):
+        run_session(
+            TrainingRequest.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO())
+        )
+
+
+def test_a_label_cannot_be_changed_by_a_resume(lab: Lab) -> None:
+    lab.run(label="mine")
+    for suite in (None, "quick"):
+        with pytest.raises(UsageError, match="has the label 'mine-a', and label 'yours-a' cannot change a session"):
+            lab.run(suite=suite, resume=True, label="yours")
+    assert lab.run(suite=None, resume=True, label="mine") in (0, 3)
+
+
+def test_a_side_orders_its_plan_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    launches = Plan.launches
+    monkeypatch.setattr(Plan, "launches", lambda plan: made.append(plan) or launches(plan))
+    counts = []
+    for blocks in (2, 5):
+        lab.run(launches=blocks)
+        counts.append(len(made))
+        made.clear()
+    assert counts[0] == counts[1]
+
+
+def test_cases_that_read_alike_are_told_apart() -> None:
+    cases = [Case(strategy="single", seq_len=length) for length in (16, 32)]
+    assert list(labels(cases).values()) == [f"{cases[0].label} (seq len {length})" for length in (16, 32)]
+    assert labels(cases[:1]) == {cases[0].id: cases[0].label}
+
+
+class NewTorch(Side):
+    def begin(self, **values: Any) -> dict[str, Any]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(opened, "environment", lambda machine: environment(machine) | {"versions": {"torch": "3.0"}})
+            return super().begin(**values)
+
+
+def test_another_torch_is_what_was_to_be_judged(lab: Lab) -> None:
+    lab.sides["b"] = NewTorch
+    assert lab.run() == 0, lab.output
+    again = next(line for line in lab.output.splitlines() if line.startswith("again: "))
+    assert again.endswith("results.db@ab-b --changed torch")
+    shown = CliRunner().invoke(main, shlex.split(again)[2:])
+    assert shown.exit_code == 0, shown.output
+
+
+class NoCase(Side):
+    def plan(self, **request: Any) -> dict[str, Any]:
+        return super().plan(**request) | {"cases": {}}
+
+
+def test_what_only_one_side_can_run_is_set_aside(lab: Lab) -> None:
+    lab.sides["b"] = OneCaseLess
+    assert lab.run() == 0, lab.output
+    assert "in a: side b does not run it: this side has no room for it" in lab.output
+    results = load(lab.folder / "out" / "results.db")
+    plan = select_session(results, "ab-a").plan
+    assert len(plan["cases"]) == 2
+    assert [each["reason"] for each in plan["skipped"]] == ["side b does not run it: this side has no room for it"]
+    # Both walk in one order, whatever the order that one side had planned.
+    assert select_session(results, "ab-b").plan["cases"] == plan["cases"]
+
+    lab.sides["b"] = NoCase
+    with pytest.raises(UsageError, match="no case that both sides can run: side b does not run it: its suite has no"):
+        lab.run()
+
+
+# -- the line between the two ends -----------------------------------------------------------------------------------
+
+
+FITS = {"protocol": PROTOCOL, "schema": SCHEMA_VERSION, "package": "/lib/parabench", "module": "/lib/parabench"}
+
+
+def answers(**values: object) -> str:
+    return f"line.send_bytes({json.dumps({'answer': {**FITS, 'version': '0.0.9', **values}}).encode()!r})"
+
+
+def scripted(folder: Path, does: str) -> str:
+    """A virtual environment whose `python` is a script that is asked one question and `does` that."""
+    python = folder / "scripted" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f"#!{sys.executable}\nimport os, sys\nfrom multiprocessing.connection import Connection\n"
+        f"line = Connection(int(sys.argv[-1]))\nline.recv_bytes()\n{does}\n"
+    )
+    python.chmod(0o755)
+    return str(python.parents[1])
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        (answers(protocol=0), f"is parabench 0.0.9 with protocol 0, and this one has {PROTOCOL}"),
+        (answers(schema=3), f"is parabench 0.0.9 with schema 3, and this one has {SCHEMA_VERSION}"),
+        ("line.send_bytes(b'{\"answer\": {}}')", f"is parabench None with protocol None, and this one has {PROTOCOL}"),
+        (
+            "print('it hurts', file=sys.stderr); sys.exit(7)",
+            f"ended with exit code 7: it hurts; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}",
+        ),
+        ("print('module load'); sys.exit(1)", "ended with exit code 1: module load; that side needs"),
+        ("sys.exit(130)", "was stopped; "),
+        ("os.kill(os.getpid(), 15)", "was stopped; "),
+        ("line.recv_bytes()", "has not answered for 0.2 s; that side needs"),
+        (answers(module="/old/parabench"), "mixes two parabench: the package is /lib/parabench, its ab is from"),
+        (answers(), "holds a parabench, but another one answered, that in /lib/parabench; see what"),
+    ],
+)
+def test_a_side_that_does_not_fit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, why: str
+) -> None:
+    if "has not answered" in why:  # the others have all the time that they need
+        monkeypatch.setattr(remote, "HELLO_S", 0.2)
+    (tmp_path / "tree" / "parabench").mkdir(parents=True)
+    (tmp_path / "tree" / "parabench" / "__init__.py").touch()
+    variant = read_variant("b", f"{scripted(tmp_path, does)} {tmp_path / 'tree'}")
+    named = pytest.raises(UsageError, match=re.escape(f"side b ({tmp_path}/scripted {tmp_path}/tree) {why}"))
+    with running([variant], lambda side, told: None) as (side,), named:
+        side.hello()
+    assert not psutil.pid_exists(side.pid)
+
+
+def test_what_others_print_is_passed_over_and_told_when_the_side_has_ended(tmp_path: Path) -> None:
+    does = f"print('Loading modules'); {answers()}; line.recv_bytes(); print('Segmentation fault'); sys.exit(1)"
+    with running([read_variant("b", scripted(tmp_path, does))], lambda side, told: None) as (side,):
+        side.hello()
+        with pytest.raises(UsageError, match=r"side b \(.*\) ended with exit code 1: Segmentation fault"):
+            side.ask("plan")
+
+
+def test_a_side_that_is_silent_beyond_its_deadline_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "AFTER_DEADLINE_S", 0.0)
+    os.mkfifo(tmp_path / "pipe")
+    starting = {"tells": "starting", "label": "ddp", "block": 0, "deadline_s": 0.01}
+    told = f"line.send_bytes({json.dumps(starting).encode()!r})"
+    does = f"{answers()}; line.recv_bytes(); {told}; open({str(tmp_path / 'pipe')!r}).read(); {answers()}"
+    heard = []
+
+    def hear(side: str, told: dict[str, Any]) -> None:
+        heard.append(told)
+        if told["tells"] == "silent":
+            (tmp_path / "pipe").write_text("go on\n")
+
+    with running([read_variant("b", scripted(tmp_path, does))], hear) as (side,):
+        side.hello()
+        side.ask("take")
+    assert heard == [starting, {"tells": "silent", "label": "ddp", "s": 0.01}]
+
+
+# -- real sides -----------------------------------------------------------------------------------------------------
+
+# A user's own model: each step takes as long as its folder says, times what the environment says, by a clock that goes
+# on with that alone, so that nothing else on the machine is in it. A rank notes what it has; one that is to be held up
+# says so, and waits to be ended.
+OWN = """
+import os, signal, sys, time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from parabench import Model
+from parabench.probes import step_clock
+
+print("libraries talk")
+
+now = time.perf_counter()
+
+def reading():
+    global now
+    now += 1e-6
+    return now
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        global now
+        now += {seconds} * float(os.environ.get("TIMES", "1"))
+        return self.linear(x)
+
+def batch(n, generator):
+    return torch.randn(n, 4, generator=generator), torch.zeros(n, dtype=torch.long)
+
+def hold_up(pipe):
+    Path(pipe).write_text("held up")
+    signal.pause()
+
+def model():
+    if os.path.exists("plan"):
+        hold_up("plan")
+    if "RANK" in os.environ:
+        step_clock.perf_counter = reading
+        Path("noted").write_text(repr([sys.prefix, os.environ.get("OMP_NUM_THREADS")]))
+        if os.path.exists("pipe"):
+            hold_up("pipe")
+    return Model(module=Slow(), loss=nn.CrossEntropyLoss(), batch=batch)
+"""
+# It lies where ab is started, not in the sides' folders.
+QUESTION = """\"\"\"Is it slow?\"\"\"
+from parabench import Protocol, sweep
+
+CASES = sweep(strategy="single")
+PROTOCOL = Protocol(warmup=2, steps=3, launches=1, instrumented=0)
+"""
+
+
+def checkout(folder: Path, seconds: float) -> Path:
+    folder.mkdir()
+    (folder / "own.py").write_text(OWN.format(seconds=seconds))
+    return folder
+
+
+def start(here: Path, *options: str) -> subprocess.Popen[str]:
+    (here / "question.py").write_text(QUESTION)
+    return subprocess.Popen(
+        [sys.executable, "-m", "parabench", "ab", "question.py", "--model", "own:model", *options, "--out", "results"],
+        cwd=here,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=signals_as_usual,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_each_side_has_its_own_code_environment_and_python(tmp_path: Path) -> None:
+    """20 ms a step against 30 ms, twice: a ratio of 3 is there when all of it arrives."""
+    fast, slow = checkout(tmp_path / "fast", 0.02), checkout(tmp_path / "slow", 0.03)
+    new = tmp_path / "new"
+    venv.create(new, symlinks=True)
+    (site,) = new.glob("lib/python*/site-packages")
+    lines = [f"import site; site.addsitedir({path!r})" for path in sys.path if path.endswith("site-packages")]
+    lines.append("import site; print('this python greets')")
+    (site / "all_of_ours.pth").write_text("\n".join(lines))
+
+    process = start(
+        tmp_path, "--a", "fast", "--b", "slow new TIMES=2 OMP_NUM_THREADS=3", "--launches", "2", "--alpha", "0.05"
+    )
+    output, _ = process.communicate(timeout=GUARD_S)
+    assert process.returncode == 1, output
+    assert "libraries talk" not in output
+    assert "this python greets" not in output
+    told = "a: {0}/fast\nb: TIMES=... OMP_NUM_THREADS=3 {0}/new {0}/slow\nRegression: "
+    assert told.format(tmp_path) in output
+    assert output.endswith("again:  parabench compare results/results.db@ab-a results/results.db@ab-b --alpha 0.05\n")
+    assert (fast / "noted").read_text() == repr([sys.prefix, os.environ.get("OMP_NUM_THREADS")])
+    assert (slow / "noted").read_text() == repr([str(new), "3"])
+
+    results = load(tmp_path / "results" / "results.db")
+    outcome = compare(side_of(results, "ab-a"), side_of(results, "ab-b", "candidate"), alpha=0.05)
+    (row,) = outcome.rows
+    assert row.outcome == "slower"
+    assert row.ratio == pytest.approx(3, rel=0.01)
+    assert outcome.paired
+    candidate = select_session(results, "ab-b")
+    assert candidate.environment["env"]["OMP_NUM_THREADS"] == "3"
+    assert candidate.interleaved["setting"] == "TIMES=... OMP_NUM_THREADS=3 new slow"
+    assert candidate.argv[5:9] == ["--a", "fast", "--b", candidate.interleaved["setting"]]
+    assert (tmp_path / "results" / "report.html").exists()
+
+
+class Held:
+    """An ab whose side b is held up in a rank, or while it plans (`where`: "pipe", "plan"), and all its processes."""
+
+    def __init__(self, here: Path, where: str, stack: ExitStack) -> None:
+        checkout(here / "free", 0.0)
+        mine = checkout(here / "mine", 0.0)
+        os.mkfifo(mine / where)
+        pipe = os.open(mine / where, os.O_RDONLY | os.O_NONBLOCK)
+        stack.callback(os.close, pipe)
+        self.process = start(here, "--a", "free", "--b", "mine")
+        stack.callback(end, self.process)
+        assert select.select([pipe], [], [], GUARD_S)[0]
+        self.driver = psutil.Process(self.process.pid)
+        self.family = self.driver.children(recursive=True)
+        stack.callback(end_all, self.family)
+        self.side_b = next(each for each in self.driver.children() if each.cwd() == str(mine))
+
+    def output(self) -> str:
+        """What it said, when all its processes are gone."""
+        said = self.process.communicate(timeout=GUARD_S)[0]
+        assert left_of(self.family) == []
+        return said
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["a side is killed", "ab is stopped"])
+def test_what_ends_too_early_leaves_no_process_and_a_whole_store(tmp_path: Path, stopped: bool) -> None:
+    with ExitStack() as stack:
+        held = Held(tmp_path, "pipe", stack)
+        assert len(held.family) >= 7  # two sides, each with its fork server and resource tracker; a rank
+        (held.process if stopped else held.side_b).send_signal(signal.SIGINT if stopped else signal.SIGKILL)
+        output = held.output()
+    go_on = f"every finished launch is kept; resume with: parabench ab --resume --a {tmp_path}/free --b {tmp_path}/mine"
+    how = "stopped by SIGINT" if stopped else f"parabench: side b ({tmp_path}/mine) ended by SIGKILL"
+    assert output.splitlines()[-1] == f"{how}; {go_on} --out results"
+    assert held.process.returncode == (STOPPED if stopped else 2)
+    assert "Traceback" not in output
+    assert [each.name for each in (tmp_path / "results").iterdir()] == ["results.db"]
+    results = load(tmp_path / "results" / "results.db")
+    assert list(results.session["label"]) == ["ab-a", "ab-b"]
+    assert list(results.launch["status"]) == ["ok"]  # the reference of a
+
+
+def test_no_side_outlives_a_killed_ab(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        held = Held(tmp_path, "plan", stack)
+        held.process.kill()
+        held.output()
+
+
+def test_a_python_without_parabench_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    process = start(tmp_path, "--a", "", "--b", "bare")
+    output, _ = process.communicate(timeout=GUARD_S)
+    assert process.returncode == 2
+    assert output == (
+        f"parabench: side b ({tmp_path}/bare) ended with exit code 1: ModuleNotFoundError: No module named "
+        f"'parabench'; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: install "
+        "this one there, or give another\n"
+    )
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_nccl_refuses_on_one_side_is_left_out_on_both(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a stop came in between: what one side had left out then, both leave out when they go on."""
+    suite = lab.folder / "pins.py"
+    suite.write_text(
+        '"""Which of NCCL\'s own?"""\n\nfrom parabench import sweep\n\n'
+        'CASES = sweep(strategy="ddp", algorithm=("native", "nccl:nvls"), world_size=2, '
+        'backend="nccl", device="cuda")\n'
+    )
+    gpus = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 2)
+    monkeypatch.setattr("parabench.ab.server.this_machine", lambda: gpus)
+    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    plain = lab.launcher
+
+    def launcher(name: str) -> Callable[..., Launch]:
+        launch = plain(name)
+
+        def refusing(spec: LaunchSpec) -> Launch:
+            seen = launch(spec)
+            if name == "a" and spec.case.algorithm == "nccl:nvls":
+                seen.status, seen.failure, seen.samples = Status.FAILED, Failure("invalid usage", 0), []
+            return seen
+
+        return refusing
+
+    monkeypatch.setattr(lab, "launcher", launcher)
+    lab.interrupt_at = 3  # when a has explained both of its cases, and b one
+    assert lab.run(suite=str(suite), axes=(), launches=2) == STOPPED, lab.output
+    lab.interrupt_at = None
+    assert lab.run(suite=None, resume=True) in (0, 3), lab.output
+    results = load(lab.folder / "out" / "results.db")
+    counted = results.launch[results.launch["block"] >= 0]
+    assert counted.groupby(["session_id", "algorithm"]).size().to_dict() == {(1, "native"): 2, (2, "native"): 2}
+    for plan in results.session["plan"]:
+        assert [each["case"]["algorithm"] for each in json.loads(plan)["skipped"]] == ["nccl:nvls"]

@@ -1,0 +1,160 @@
+"""What a rank does before it joins its group, and what it reads of itself when it has trained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from guard import GUARD_S
+from parabench.data.loader import Loading
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
+from parabench.models.base import build_model, share_compile_threads
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes.communication import SynchronizedClock
+from parabench.probes.replicas import PIECE, checksum, fingerprints, replicas_apart
+from parabench.probes.step_clock import MARKS
+from parabench.workloads import training
+from parabench.workloads.trainer import Losses
+
+CPU = torch.device("cpu")
+
+
+def case(**fields: Any) -> Case:
+    settled = {"device": "cpu", "backend": "gloo", "data": "synthetic", "model": "mlp", "seq_len": 1, "global_batch": 8}
+    return Case(**(settled | {"world_size": 2} | fields))
+
+
+def workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+class Joined(Exception):
+    """The rank came to joining its group."""
+
+
+def test_workers_are_forked_before_the_group_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = workers()
+    seen: list[int] = []
+
+    def join(case: Case, env: RankEnv, rank: int) -> None:
+        seen.append(len(workers()) - len(before))
+        raise Joined
+
+    monkeypatch.setattr(training, "join_group", join)
+    spec = LaunchSpec.of(case(workers=2), Protocol(), GUARD_S)
+    with pytest.raises(Joined):
+        training.TrainingWorkload().measure(spec, RankEnv(folder=tmp_path, timeout_s=GUARD_S), 0)
+    assert seen == [2]
+
+
+@pytest.mark.parametrize("split", ["batch", "sample"])
+def test_workers_that_were_forked_early_load_every_epoch_of_their_rank(split: str) -> None:
+    def first(of: Case, rank: int) -> Iterator[torch.Tensor]:
+        batches = Loading(of, build_model(of)).batches(rank, 2, CPU)
+        for _ in range(20):  # an epoch has 8
+            inputs, targets = next(batches)
+            yield inputs
+            yield targets
+
+    for rank in range(2):
+        torch.manual_seed(0)
+        alone = list(first(case(split=split), rank))
+        torch.manual_seed(0)
+        assert all(map(torch.equal, alone, first(case(split=split, workers=1), rank)))
+
+
+def test_losses_are_kept_in_blocks_and_told_in_order() -> None:
+    losses = Losses()
+    expected = [at / 7 for at in range(2 * Losses.BLOCK + 3)]
+    for value in expected:
+        losses.append(torch.tensor(value))
+    assert losses.read() == pytest.approx(expected, rel=1e-7)
+    assert len(losses._blocks) == 3
+    assert Losses().read() == []
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.uint8, torch.complex128)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_checksum_tells_any_element_and_its_place(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    tensor = torch.randint(0, 200, (PIECE + 5,)).to(dtype)
+    own = int(checksum(tensor))
+    assert int(checksum(tensor.clone().view(-1, 1).t())) == own
+    for at in (0, 1, PIECE - 1, PIECE, PIECE + 4):
+        other = tensor.clone()
+        other[at] += 1
+        assert int(checksum(other)) != own
+    swapped = tensor.clone()
+    swapped[3], swapped[PIECE + 2] = 7, 9
+    back = swapped.clone()
+    back[3], back[PIECE + 2] = 9, 7
+    assert int(checksum(swapped)) != int(checksum(back))
+
+
+def test_a_checksum_is_the_same_however_it_is_made() -> None:
+    """As Python's whole numbers have it, modulo 2^64."""
+    tensor = torch.tensor([1.0, -2.5, 0.0, 3e8])
+    spread, mask = 0x9E3779B97F4A7C15, 2**64 - 1
+    total = 0
+    for at, bits in enumerate(tensor.view(torch.int32).tolist()):
+        weight = at * spread & mask
+        signed = weight - 2**64 if weight >= 2**63 else weight
+        weight = ((weight ^ (signed >> 32 & mask)) * spread & mask) | 1
+        total += bits * weight
+    assert int(checksum(tensor)) & mask == total & mask
+
+
+def test_replicas_that_differ_in_one_bit_are_apart() -> None:
+    one = {"a": torch.nn.Parameter(torch.ones(3)), "b": torch.nn.Parameter(torch.zeros(()))}
+    two = {"a": torch.nn.Parameter(torch.ones(3)), "b": torch.nn.Parameter(torch.tensor(1e-45))}
+    told = [fingerprints(each, lambda _, t: t) for each in (one, two, one)]
+    assert replicas_apart(told) == {"replicas_apart": {"parameter": "b", "ranks": [1], "parameters": 1}}
+    assert fingerprints({}, lambda _, t: t) == {}
+
+
+def test_the_host_waits_for_the_device_where_each_watched_step_ends() -> None:
+    happened: list[str] = []
+
+    class Recorded:
+        def mark(self) -> None:
+            happened.append("mark")
+
+        def skip(self) -> None:
+            happened.append("skip")
+
+        def synchronize(self) -> None:
+            happened.append("wait")
+
+    recorded: Any = Recorded()
+    clock = SynchronizedClock(recorded, recorded)
+    for step in range(2):
+        for at in range(MARKS):
+            clock.skip() if (step, at) == (1, 2) else clock.mark()
+    assert happened == ["mark"] * 5 + ["wait", "mark", "mark", "skip", "mark", "mark", "wait"]
+
+
+@pytest.mark.parametrize(("cores", "ranks", "expected"), [(16, 8, 2), (2, 4, 1), (256, 2, 32)])
+def test_ranks_share_the_cores_of_their_node_to_compile(
+    cores: int, ranks: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
+    with config.patch(compile_threads=7):
+        share_compile_threads()
+        assert config.compile_threads == 7
+        monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
+        share_compile_threads()
+        assert config.compile_threads == expected

@@ -1,0 +1,181 @@
+"""Collectives in the instrumented steps: every way to call one is seen, and what DDP's buckets held."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from guard import GUARD_S
+from parabench.launch.launcher import launch
+from parabench.launch.processes import run_processes
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes.ddp import Buckets
+from parabench.probes.step_clock import Moments
+from parabench.store.record import WAIT, Launch, Phase, Status
+from parabench.store.results import load
+from parabench.store.store import Store
+from parabench.workloads.training import ranks_word
+from ranks_helpers import in_group
+from watched_helpers import check_every_way, check_nothing_is_kept, check_the_results
+
+FEW = Protocol(warmup=2, steps=2, instrumented=2)
+
+
+def complaints(check: Any, algorithm: str, folder: Path) -> list[str]:
+    case = Case(algorithm=algorithm, world_size=2, device="cpu", backend="gloo")
+    ended = run_processes(in_group, (check, case, folder), size=2, deadline_s=GUARD_S, logs=folder / "logs")
+    said = [path.read_text() for path in sorted(folder.glob("rank*.json"))]
+    assert ended.ok, said
+    return [f"rank {rank}: {each}" for rank, text in enumerate(said) for each in json.loads(text)]
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
+def test_every_way_to_call_a_collective_is_seen_while_somebody_looks(algorithm: str, tmp_path: Path) -> None:
+    assert complaints(check_every_way, algorithm, tmp_path) == []
+
+
+def test_what_watched_calls_finished_is_freed_at_once(tmp_path: Path) -> None:
+    assert complaints(check_nothing_is_kept, "native", tmp_path) == []
+
+
+@pytest.mark.parametrize("algorithm", ["native", "tree"])
+def test_watching_changes_no_result(algorithm: str, tmp_path: Path) -> None:
+    assert complaints(check_the_results, algorithm, tmp_path) == []
+
+
+def seen(protocol: Protocol = FEW, **fields: Any) -> Launch:
+    case = Case(**({"world_size": 2, "device": "cpu", "backend": "gloo"} | fields))
+    launched = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
+    assert launched.status is Status.OK, launched.failure
+    return launched
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [
+        ({"algorithm": "native"}, 1),
+        ({"algorithm": "ring"}, 1),
+        ({"find_unused_parameters": True}, 1),
+        ({"grad_accumulation": 2, "no_sync": False}, 2),
+        ({"grad_accumulation": 2}, 1),
+        ({"strategy": "zero1"}, 1),
+    ],
+    ids=lambda value: str(value),
+)
+def test_every_bucket_is_reduced_once_a_pass_after_its_last_gradient(options: dict[str, Any], passes: int) -> None:
+    launched = seen(bucket_mib=0.5, **options)
+    buckets = launched.facts["buckets"]
+    assert [bucket["bytes"] for bucket in buckets] == launched.facts["bucket_bytes"]
+    assert launched.facts["bucket_cap_bytes"] == 2**19
+    assert "buckets_reason" not in launched.facts
+    names = [name for bucket in buckets for name in bucket["parameters"]]
+    assert len(names) == len(set(names)) > len(buckets) > 1
+    reduced = defaultdict(list)
+    for call in launched.collectives:
+        if call.bucket is not None:
+            reduced[call.rank, call.step].append(call)
+    assert set(reduced) == {(rank, step) for rank in range(2) for step in (4, 5)}
+    for calls in reduced.values():
+        assert [call.bucket for call in calls] == list(range(len(buckets))) * passes
+        for call in calls:
+            assert call.bytes == buckets[call.bucket]["bytes"]
+            assert call.ready_s <= call.made_s <= call.start_s
+            assert call.duration_s > 0
+
+
+class UnusedDdp:
+    """A module's side of a DDP that looks for unused parameters, which never tells what is in its buckets."""
+
+    bucket_bytes_cap, bucket_bytes_cap_default = 8 * 2**20, True
+
+    def __init__(self, sizes: str) -> None:
+        # Of MiB 2, 6, 4, in the order of the module; a first bucket holds one and then is full.
+        self.module = torch.nn.ParameterDict(
+            {name: torch.zeros(n * 2**18) for name, n in zip("abc", (2, 6, 4), strict=True)}
+        )
+        self._sizes = sizes
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        return {"bucket_sizes": self._sizes, "bucket_cap_bytes": self.bucket_bytes_cap}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parameters", "reason"),
+    [
+        (f"{10 * 2**20}, {2 * 2**20}", [["b", "c"], ["a"]], None),
+        (f"{8 * 2**20}, {4 * 2**20}", [None, None], "DDP does not tell what is in its buckets"),
+    ],
+)
+def test_buckets_that_ddp_does_not_tell_of_are_its_rules_or_unknown(
+    sizes: str, parameters: list[list[str] | None], reason: str | None
+) -> None:
+    module: Any = UnusedDdp(sizes)
+    facts = Buckets(module, Moments(torch.device("cpu"))).facts()
+    assert [bucket["parameters"] for bucket in facts["buckets"]] == parameters
+    assert [bucket["bytes"] for bucket in facts["buckets"]] == [int(size) for size in sizes.split(",")]
+    assert facts.get("buckets_reason", "").startswith(reason or "")
+    assert ("buckets_reason" in facts) is (reason is not None)
+
+
+def test_the_parts_of_instrumented_steps_lie_on_one_clock_and_training_stands_still_inside_them() -> None:
+    launched = seen(strategy="fsdp")
+    assert {call.op for call in launched.collectives} == {"all_gather", "reduce_scatter"}
+    assert {call.phase for call in launched.collectives} == {Phase.INSTRUMENT}
+    steps = defaultdict(list)
+    for span in launched.spans:
+        steps[span.rank, span.step].append(span)
+    assert set(steps) == {(rank, step) for rank in range(2) for step in (4, 5)}
+    for spans in steps.values():
+        parts = [span for span in spans if span.name != WAIT]
+        assert [span.name for span in parts] == ["data", "forward", "backward", "optimizer"]
+        assert all(one.end_s == next.start_s for one, next in itertools.pairwise(parts))
+        waits = [span for span in spans if span.name == WAIT]
+        assert waits
+        assert all(parts[0].start_s <= span.start_s <= span.end_s <= parts[-1].end_s for span in waits)
+    # Two ranks of one host: the same collectives are under way at the same time.
+    first, second = (sorted(c.start_s for c in launched.collectives if c.rank == rank) for rank in range(2))
+    assert first[-1] > second[0]
+    assert second[-1] > first[0]
+
+
+def test_ddp_inside_another_module_is_found() -> None:
+    launched = seen(strategy="watched_helpers:ddp_inside", bucket_mib=0.5)
+    assert {call.bucket for call in launched.collectives} == set(range(len(launched.facts["buckets"])))
+    stood = {(span.rank, span.step) for span in launched.spans if span.name == WAIT}
+    assert stood == {(rank, step) for rank in range(2) for step in (4, 5)}
+
+
+def test_who_wants_no_instruments_has_none() -> None:
+    launched = seen(Protocol(warmup=2, steps=2, instrumented=0))
+    assert (launched.spans, launched.collectives) == ([], [])
+    assert {sample.phase for sample in launched.samples} == {Phase.WARMUP, Phase.MEASURE}
+
+
+def test_a_launch_of_four_ranks_and_fifty_steps_takes_less_than_a_megabyte(tmp_path: Path) -> None:
+    launched = seen(Protocol(warmup=5, steps=50), strategy="fsdp", world_size=4, seq_len=8)
+    path = tmp_path / "results.db"
+    sizes = []
+    for _ in range(2):
+        with Store.open_or_create(path) as store:
+            session = store.begin_session(
+                label=None, suite="s", argv=[], seed=0, environment={}, question="", plan={"kind": "training"}
+            )
+            store.append(session, launched)
+        sizes.append(path.stat().st_size)
+    assert len(load(path).collective) == 2 * len(launched.collectives)
+    assert sizes[1] - sizes[0] < 1e6
+
+
+@pytest.mark.parametrize(
+    ("ranks", "word"), [((0,), "0"), ((0, 1), "0-1"), ((2, 3, 4), "2-4"), ((0, 2), "0,2"), ((), "")]
+)
+def test_ranks_of_a_group_in_a_word(ranks: tuple[int, ...], word: str) -> None:
+    assert ranks_word(ranks) == word

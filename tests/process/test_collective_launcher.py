@@ -1,0 +1,275 @@
+"""Real launches of collectives, of tiny sizes, and what becomes of them when ranks fail."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed import ReduceOp
+
+from fake_collectives import case
+from guard import GUARD_S
+from hang_helpers import came, pass_when
+from parabench.collectives import LEVELS
+from parabench.collectives.algorithm import Algorithm, reduction
+from parabench.collectives.ring import RING
+from parabench.launch.launcher import launch
+from parabench.launch.processes import ProcessOutcome
+from parabench.launch.rendezvous import LOST
+from parabench.launch.results import NodeResult
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.collective_case import OPS, CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
+from parabench.store.record import Launch, Phase, Status
+from parabench.workloads.collectives import CollectivesReport, CollectivesWorkload, Truth
+
+PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
+THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)
+
+
+def run(
+    op: str,
+    algorithm: str,
+    *,
+    protocol: CollectiveProtocol = PROTOCOL,
+    **fields: Any,
+) -> Launch:
+    small = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
+    return launch(LaunchSpec.of(case(op, algorithm, **(small | fields)), protocol, deadline_s=GUARD_S))
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
+def test_every_call_of_every_rank_is_kept_and_right(op, algorithm):
+    seen = run(op, algorithm)
+    assert (seen.status, seen.failure) == (Status.OK, None)
+    forms = seen.case.forms
+    assert len(seen.collectives) == 2 * 2 * len(forms) * 3  # ranks, sizes, forms, calls
+    assert {call.algorithm for call in seen.collectives} == {algorithm}
+    assert {call.n_wrong for call in seen.collectives} == {0}
+    assert all(call.duration_s > 0 for call in seen.collectives)
+    assert {(call.bytes, call.in_place) for call in seen.collectives} == {(s, f) for s in (1024, 4096) for f in forms}
+    assert Counter(call.phase for call in seen.collectives if call.rank == 0)[Phase.WARMUP] == 2 * len(forms)
+    assert [call.seq for call in seen.collectives if call.rank == 1] == list(range(6 * len(forms)))
+    assert seen.facts["piece_bytes"] > 0
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("algorithm", ["native", "tree"])
+def test_calls_back_to_back_are_kept_in_batches_of_as_many_on_all_ranks(op, algorithm):
+    seen = run(op, algorithm, world_size=3, min_bytes=3072, max_bytes=12288, protocol=THROUGHPUT)
+    assert (seen.status, seen.failure) == (Status.OK, None)
+    forms = len(seen.case.forms)
+    by_rank = [[call for call in seen.collectives if call.rank == rank] for rank in range(3)]
+    for own in by_rank:
+        assert [call.seq for call in own] == list(range(2 * forms * (2 + 3)))
+        assert [call.calls for call in own] == [call.calls for call in by_rank[0]]
+        for at in range(0, len(own), 5):
+            first, run_in, *timed = own[at : at + 5]
+            assert (first.phase, first.calls) == (run_in.phase, run_in.calls) == (Phase.WARMUP, 2)
+            assert {call.phase for call in timed} == {Phase.MEASURE}
+            # At least 20 calls in three batches, all of the same size.
+            assert {call.calls for call in timed} == {timed[0].calls}
+            assert timed[0].calls >= 7
+            # Nothing lies between the batches: each begins when the one before has ended.
+            for before, after in itertools.pairwise([run_in, *timed]):
+                assert after.start_s == pytest.approx(before.start_s + before.duration_s * before.calls, abs=1e-9)
+    assert {call.n_wrong for call in seen.collectives} == {0}
+
+
+def test_a_hang_among_calls_back_to_back_is_found(monkeypatch):
+    pass_when(monkeypatch)
+    seen = run("all_reduce", "test_collective_launcher:STOPPED", protocol=THROUGHPUT)
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert "to 4 KiB in place, warmup batch of calls 0" in seen.failure.message
+    assert {call.bytes for call in seen.collectives} == {1024}
+
+
+@pytest.mark.parametrize(("dtype", "redop"), [("bfloat16", "sum"), ("float64", "avg"), ("float16", "max")])
+def test_other_types_and_reductions_are_exact_too(dtype, redop):
+    for algorithm in ("native", LEVELS[1]):
+        seen = run("all_reduce", algorithm, dtype=dtype, redop=redop)
+        assert (seen.status, {call.n_wrong for call in seen.collectives}) == (Status.OK, {0})
+
+
+def test_two_levels_run_among_four_ranks():
+    seen = run("reduce_scatter", "two_level(ring,tree)", world_size=4, ranks_per_node=2)
+    assert (seen.status, seen.failure) == (Status.OK, None)
+    assert {call.algorithm for call in seen.collectives} == {"two_level(ring,tree)"}
+
+
+def _one_wrong(wire: Any, flat: Any, of: Any) -> None:
+    RING.all_reduce(wire, flat, of)
+    if wire.rank == 1:
+        flat[7] += 1
+
+
+def _not_divided(wire: Any, flat: Any, of: Any) -> None:
+    RING.all_reduce(wire, flat, replace(of, finish=lambda total: None))
+
+
+def _killed(wire: Any, flat: Any, of: Any) -> None:
+    RING.all_reduce(wire, flat, of)
+    if wire.rank == 1 and flat.nbytes > 1024:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stopped(wire: Any, flat: Any, of: Any) -> None:
+    if flat.nbytes > 1024:
+        came()
+        if wire.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    RING.all_reduce(wire, flat, of)
+
+
+def _raising(wire: Any, flat: Any, of: Any) -> None:
+    raise RuntimeError("the dog ate it\nand the next line")
+
+
+def _algorithm(all_reduce: Any) -> Algorithm:
+    return Algorithm(
+        name=all_reduce.__name__, all_reduce=all_reduce, reduce_scatter=RING.reduce_scatter, all_gather=RING.all_gather
+    )
+
+
+ONE_WRONG, KILLED, STOPPED, RAISING = map(_algorithm, (_one_wrong, _killed, _stopped, _raising))
+NOT_DIVIDED = _algorithm(_not_divided)
+OWN = Algorithm(name="ring", all_reduce=RING.all_reduce, reduce_scatter=RING.reduce_scatter, all_gather=RING.all_gather)
+BORROWING = replace(OWN, name="own", instead={"all_reduce": "ring"})
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "ran"),
+    [
+        ("all_reduce", "OWN", "test_collective_launcher:OWN"),
+        ("broadcast", "OWN", "native"),
+        ("all_reduce", "BORROWING", "ring"),
+        ("all_gather", "BORROWING", "test_collective_launcher:BORROWING"),
+    ],
+)
+def test_what_ran_is_the_users_own_by_its_spelling_or_what_ran_instead(op, name, ran):
+    """Whatever it calls itself: OWN calls itself ring."""
+    seen = run(op, f"test_collective_launcher:{name}")
+    assert {call.algorithm for call in seen.collectives} == {ran}
+    assert seen.facts["algorithm"] == ran
+
+
+def test_an_average_that_is_not_divided_is_wrong():
+    seen = run("all_reduce", "test_collective_launcher:NOT_DIVIDED", redop="avg")
+    assert seen.status is Status.WRONG
+    # Every element but those whose sum is 0.
+    assert all(call.n_wrong > 0.9 * call.bytes / 4 for call in seen.collectives)
+
+
+def test_one_wrong_element_on_one_rank_is_seen():
+    seen = run("all_reduce", "test_collective_launcher:ONE_WRONG")
+    assert seen.status is Status.WRONG
+    assert seen.failure is not None
+    assert seen.failure.rank == 1
+    assert "1 at 1 KiB in place; 1 at 4 KiB in place" in seen.failure.message
+    assert Counter((call.rank, call.n_wrong) for call in seen.collectives) == {(0, 0): 6, (1, 1): 6}
+
+
+def test_a_killed_rank_is_crashed_and_what_it_measured_before_is_kept():
+    seen = run("all_reduce", "test_collective_launcher:KILLED")
+    assert seen.status is Status.CRASHED
+    assert seen.failure is not None
+    assert (seen.failure.rank, seen.failure.signal) == (1, "SIGKILL")
+    assert {call.bytes for call in seen.collectives} == {1024}
+    assert Counter(call.rank for call in seen.collectives) == {0: 3, 1: 3}
+    assert {call.n_wrong for call in seen.collectives} == {None}
+
+
+def test_a_stopped_rank_is_hung_and_named_with_how_far_it_came(monkeypatch):
+    pass_when(monkeypatch)
+    seen = run("all_reduce", "test_collective_launcher:STOPPED")
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert "to 4 KiB in place, warmup call 0" in seen.failure.message
+    assert len(seen.collectives) == 6
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(lost):
+    """Of a lost node nothing came: the ranks behind it are not taken for its own."""
+    of = case("all_reduce", "ring", world_size=6, nodes=3, min_bytes=1024, max_bytes=1024)
+    calls = len(PROTOCOL.schedule(of))
+    there = [node for node in range(3) if node != lost]
+    why = f"node {lost} (h), which ran ranks {2 * lost} to {2 * lost + 1}, was lost"
+    spec = LaunchSpec.of(of, PROTOCOL, GUARD_S)
+
+    def one_lost(spec: LaunchSpec, workload: Any) -> list[NodeResult]:
+        results = [silent(spec, node) for node in range(3)]
+        for node in there:
+            results[node].marks = [np.array([[node, 0.5 + rank, 1]] * calls) for rank in (2 * node, 2 * node + 1)]
+        results[lost].lost = why
+        return results
+
+    seen = launch(spec, run=one_lost)
+    assert (seen.status, str(seen.failure)) == (Status.CRASHED, why)
+    took = {call.rank: call.duration_s for call in seen.collectives}
+    assert took == {rank: 0.5 + rank for node in there for rank in (2 * node, 2 * node + 1)}
+    assert len(seen.collectives) == 4 * calls
+
+
+def silent(spec: LaunchSpec, node: int) -> NodeResult:
+    """Of ranks that were ended because another node was lost."""
+    layout = CollectivesWorkload().marks(spec)
+    result = NodeResult.silent(node, "h", range(2 * node, 2 * node + 2), layout, CollectivesReport)
+    result.outcome = ProcessOutcome(ok=False, aborted_by=LOST)
+    return result
+
+
+def test_an_exception_is_failed_with_its_traceback():
+    seen = run("all_reduce", "test_collective_launcher:RAISING")
+    assert seen.status is Status.FAILED
+    assert seen.failure is not None
+    assert "the dog ate it" in seen.failure.message
+    assert "\n" not in seen.failure.message
+    assert "and the next line" in (seen.failure.traceback or "")
+    assert seen.collectives == []
+
+
+@pytest.mark.parametrize("redop", ["sum", "avg", "max", "min"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_the_truth_is_what_torch_computes_in_any_order(redop, dtype):
+    of = case(dtype=dtype, redop=redop, world_size=4)
+    truth = Truth(of, torch.device("cpu"))
+    like = truth.empty(3000)
+    ranks = [truth.of(rank, like) for rank in range(4)]
+    op = reduction(getattr(ReduceOp, redop.upper()), 4)
+    for order in ((0, 1, 2, 3), (3, 1, 0, 2)):
+        total = ranks[order[0]].clone()
+        for rank in order[1:]:
+            op.combine(total, total, ranks[rank])
+        op.finish(total)
+        assert torch.equal(total, truth.reduced(like))
+
+
+def test_the_truth_shows_what_is_out_of_place_missing_or_twice():
+    truth = Truth(case(world_size=3), torch.device("cpu"))
+    like = truth.empty(1 << 12)
+    a, b, c = (truth.of(rank, like) for rank in range(3))
+    whole = truth.reduced(like)
+    for shift in (1, 2, 16, 144, 256, 377, 1024):
+        assert (whole.roll(shift) != whole).float().mean() > 0.9
+    for wrong in (a + b, a + a + c, a + b + b, a + b + c + c):
+        assert (wrong != whole).float().mean() > 0.9
+
+
+def test_a_gathered_buffer_holds_each_ranks_part():
+    of: CollectiveCase = case("all_gather", world_size=3)
+    truth = Truth(of, torch.device("cpu"))
+    like = truth.empty(3 * 40)
+    gathered = truth.gathered(like)
+    for rank in range(3):
+        part = slice(rank * 40, (rank + 1) * 40)
+        assert torch.equal(gathered[part], truth.of(rank, like)[part])

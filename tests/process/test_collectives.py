@@ -1,0 +1,383 @@
+"""Every algorithm, through the process group that a strategy uses, against what torch computes from all inputs."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.futures import Future
+
+import ranks_helpers
+from guard import GUARD_S
+from parabench.collectives import LEVELS, wire
+from parabench.collectives.async_queue import ThreadQueue
+from parabench.collectives.tree import Node, double_tree, tree
+from parabench.collectives.two_level import levels
+from parabench.collectives.wire import Wire, pieces, split
+from parabench.launch.processes import run_processes, start_server
+from parabench.plan.case import Case
+from ranks_helpers import Check
+
+
+def case(size: int, algorithm: str, ranks_per_node: int | None = None) -> Case:
+    return Case(algorithm=algorithm, world_size=size, ranks_per_node=ranks_per_node, device="cpu", backend="gloo")
+
+
+# The simulated wire has every combination; these are the two that have names of their own.
+TWO_LEVELS = ("two_level(ring,tree)", "two_level(tree,tree)")
+
+
+def every(sizes: Sequence[int]) -> list[Case]:
+    """Every algorithm at these numbers of ranks, two_level with every size of node."""
+    return [
+        each
+        for size in sizes
+        for each in (
+            *(case(size, algorithm) for algorithm in LEVELS),
+            *(case(size, "two_level", node) for node in range(1, size + 1) if size % node == 0),
+            *(case(size, levels, 2) for levels in TWO_LEVELS if size == 4),
+        )
+    ]
+
+
+def name(each: object) -> str | None:
+    if not isinstance(each, Case):
+        return None
+    node = "" if each.ranks_per_node is None else f" by {each.ranks_per_node}"
+    return f"{each.algorithm}{node} of {each.world_size}"
+
+
+# Eight ranks on two cores take up to ten seconds; test_simulated_collectives has them, and more, in one process.
+EIGHT = every([8])[:4]
+RING, TREE, HALVING = (case(2, name) for name in ("ring", "tree", "halving_doubling"))
+TREE_OF_3, ONE_A_NODE, ONE_NODE = case(3, "tree"), case(2, "two_level", 1), case(2, "two_level", 2)
+
+Checked = Callable[[Case], Path]
+
+# What ranks check of which cases, in an order: calls are counted from none, and the last two cut all that follows into
+# small pieces.
+CHECKS: dict[Check, Sequence[Case]] = {
+    ranks_helpers.recorded: (RING, TREE, ONE_A_NODE),
+    ranks_helpers.unfinished: (RING, TREE, ONE_A_NODE),
+    ranks_helpers.rounding: every([3, 4]),
+    ranks_helpers.mesh: every([4]),
+    ranks_helpers.refusals: (RING, TREE_OF_3, ONE_NODE),
+    ranks_helpers.unusual_callers: (RING, TREE_OF_3, HALVING),
+    ranks_helpers.large_halves: (RING, ONE_A_NODE),
+    ranks_helpers.other_forms: every([2, 3]),
+    ranks_helpers.reductions_and_gathers: [*every([1, 2, 3, 4]), *EIGHT],
+}
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Checked:
+    """The folder of a case's group of ranks, in which all checks of the case have run one after the other."""
+
+    @cache
+    def checked(each: Case) -> Path:
+        folder = tmp_path_factory.mktemp("group")
+        os.mkfifo(folder / "pipe")
+        args = {
+            ranks_helpers.recorded: (each.algorithm,),
+            ranks_helpers.unfinished: (folder / "pipe",),
+            ranks_helpers.rounding: (folder,),
+        }
+        checks = [(check, args.get(check, ())) for check, cases in CHECKS.items() if each in cases]
+        ended = run_processes(
+            ranks_helpers.in_group,
+            (ranks_helpers.one_by_one, each, folder, checks),
+            size=each.world_size,
+            deadline_s=GUARD_S,
+            logs=folder / "logs",
+        )
+        assert len(list(folder.glob("rank*.json"))) == each.world_size
+        assert ended.ok, [path.read_text() for path in folder.glob("rank*.json")]
+        return folder
+
+    return checked
+
+
+def complaints(folder: Path, check: Check) -> list[str]:
+    """Of all ranks, each led by the rank's file."""
+    told = [(path.stem, each) for path in sorted(folder.glob("rank*.json")) for each in json.loads(path.read_text())]
+    return [f"{rank}: {each}" for rank, each in told if each.startswith(f"{check.__name__}: ")]
+
+
+def every_check() -> Iterator[Any]:
+    for check, cases in CHECKS.items():
+        for each in cases:
+            slow = pytest.mark.slow if each.world_size == 8 else ()
+            yield pytest.param(check, each, marks=slow, id=f"{check.__name__} {name(each)}")
+
+
+@pytest.mark.parametrize(("check", "each"), list(every_check()))
+def test_ranks_see_what_torch_computes_of_all_inputs(check: Check, each: Case, checked: Checked) -> None:
+    assert complaints(checked(each), check) == []
+
+
+@pytest.mark.parametrize("each", CHECKS[ranks_helpers.rounding], ids=name)
+def test_a_large_sum_is_the_same_on_all_ranks(each: Case, checked: Checked) -> None:
+    digests = [path.read_text() for path in checked(each).glob("digest*")]
+    assert len(digests) == each.world_size
+    assert len(set(digests)) == 1
+
+
+@pytest.mark.parametrize("each", [case(2, "ring"), *every([4])], ids=name)
+def test_ranks_are_told_when_a_peer_dies_in_the_middle(each: Case, tmp_path: Path) -> None:
+    start_server()
+    fork = multiprocessing.get_context("forkserver")
+    ranks = [fork.Process(target=ranks_helpers.dying, args=(r, each, tmp_path)) for r in range(each.world_size)]
+    for process in ranks:
+        process.start()
+    try:
+        for process in ranks:
+            process.join(GUARD_S)
+        assert [process.exitcode for process in ranks] == [0] * (each.world_size - 1) + [-signal.SIGKILL]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    for rank in range(each.world_size - 1):
+        told = (tmp_path / f"told{rank}").read_text()
+        assert f"{each.algorithm} all_reduce on rank {rank} of {each.world_size}: " in told
+
+
+@pytest.mark.parametrize("each", every([3]), ids=name)
+def test_a_peer_that_stops_is_given_up_after_the_groups_timeout(each: Case, tmp_path: Path) -> None:
+    start_server()
+    fork = multiprocessing.get_context("forkserver")
+    ranks = [fork.Process(target=ranks_helpers.stopping_dead, args=(r, each, tmp_path)) for r in range(3)]
+    for process in ranks:
+        process.start()
+    try:
+        for process in ranks[:-1]:
+            process.join(GUARD_S)
+        assert [process.exitcode for process in ranks] == [0, 0, None]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    told = [(tmp_path / f"told{rank}").read_text() for rank in (0, 1)]
+    # Who has all it needs is not held up; the one that waits for the stopped rank names the algorithm.
+    assert any(f"{each.algorithm} all_reduce on rank {rank} of 3: " in text for rank, text in enumerate(told))
+
+
+# -- the group's own thread -----------------------------------------------------------------------------------------
+
+
+def test_work_of_a_lane_is_done_when_its_job_is() -> None:
+    queue, go_on = ThreadQueue("test"), threading.Event()
+    tensor = torch.zeros(2)
+
+    def job() -> None:
+        go_on.wait()
+        tensor.add_(1)
+
+    work = queue.run(job, [tensor], "ring all_reduce")
+    assert not work.is_completed()
+    go_on.set()
+    assert work.wait()
+    assert work.is_completed()
+    assert tensor.tolist() == [1, 1]
+    queue.stop()
+
+
+def test_a_failed_job_raises_in_wait_and_in_what_is_chained_to_it() -> None:
+    queue = ThreadQueue("test")
+
+    def job() -> None:
+        raise ValueError("no such peer")
+
+    work = queue.run(job, [torch.zeros(1)], "ring all_reduce on rank 0 of 2")
+    with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: ValueError: no such peer"):
+        work.wait()
+    chained = work.get_future().then(lambda future: future.value())
+    with pytest.raises(RuntimeError, match="ring all_reduce on rank 0 of 2: ValueError: no such peer"):
+        chained.wait()
+    queue.stop()
+
+
+def test_a_caller_that_waits_does_the_job_itself() -> None:
+    queue, where = ThreadQueue("test"), []
+    work = queue.run(lambda: where.append(threading.current_thread()), [torch.zeros(1)], "ring", waits=True)
+    assert where == [threading.main_thread()]
+    assert work.is_completed()
+    assert work.wait()
+    queue.stop()
+
+
+def test_jobs_keep_their_order_whoever_does_them() -> None:
+    queue, go_on, done = ThreadQueue("test"), threading.Event(), []
+
+    def first() -> None:
+        go_on.wait()
+        done.append("first")
+
+    works = [queue.run(first, [torch.zeros(1)], "first")]
+    works += [queue.run(lambda: done.append("second"), [torch.zeros(1)], "second")]
+    threading.Thread(target=go_on.set).start()
+    queue.run(lambda: done.append("third"), [torch.zeros(1)], "third", waits=True)
+    assert done == ["first", "second", "third"]
+    assert all(work.wait() for work in works)
+    queue.stop()
+
+
+def test_a_callback_may_wait_for_what_it_calls() -> None:
+    """As DDP's communication hooks do: the queue's own thread runs the callback."""
+    queue, done = ThreadQueue("test"), []
+
+    def callback(_: Future[Any]) -> None:
+        queue.run(lambda: done.append("chained"), [torch.zeros(1)], "chained").get_future().wait()
+        queue.run(lambda: done.append("waited for"), [torch.zeros(1)], "waited for", waits=True)
+
+    queue.run(lambda: done.append("first"), [torch.zeros(1)], "first").get_future().then(callback).wait()
+    assert done == ["first", "chained", "waited for"]
+    queue.stop()
+
+
+def test_an_interrupt_in_a_callers_job_fails_what_is_behind_it() -> None:
+    queue, done = ThreadQueue("test"), []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        queue.run(interrupted, [torch.zeros(1)], "the first", waits=True)
+    work = queue.run(lambda: done.append("second"), [torch.zeros(1)], "the second", waits=True)
+    with pytest.raises(RuntimeError, match="the first: KeyboardInterrupt"):
+        work.wait()
+    assert done == []
+    assert not work.is_success()
+    assert "the first" in str(work.exception())
+    queue.stop()
+
+
+def test_a_wait_keeps_its_timeout() -> None:
+    queue, go_on = ThreadQueue("test"), threading.Event()
+    work = queue.run(go_on.wait, [torch.zeros(1)], "ring")
+    with pytest.raises(RuntimeError, match=r"not over after 0.001 s"):
+        work.wait(timedelta(milliseconds=1))
+    assert work.exception() is None
+    assert not work.is_success()
+    go_on.set()
+    assert work.wait(timedelta(seconds=GUARD_S))
+    assert work.is_success()
+    assert work.result() == [torch.zeros(1)]
+    queue.stop()
+
+
+def test_nothing_is_sent_after_a_failure() -> None:
+    """The peers would take it for what they still wait for."""
+    queue, done = ThreadQueue("test"), []
+
+    def fail() -> None:
+        raise ValueError("no such peer")
+
+    first = queue.run(fail, [torch.zeros(1)], "the first")
+    second = queue.run(lambda: done.append("second"), [torch.zeros(1)], "the second")
+    for work in (first, second):
+        with pytest.raises(RuntimeError, match="the first: ValueError: no such peer"):
+            work.wait()
+    assert done == []
+    queue.stop()
+
+
+# -- pure functions -------------------------------------------------------------------------------------------------
+
+
+@given(numel=st.integers(0, 300), parts=st.integers(1, 40))
+def test_split_covers_in_order_with_parts_of_like_size(numel: int, parts: int) -> None:
+    flat = torch.arange(numel)
+    views = split(flat, parts)
+    assert len(views) == parts
+    assert torch.cat(views).tolist() == flat.tolist()
+    sizes = [view.numel() for view in views]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(view.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr() for view in views)
+
+
+@given(numel=st.integers(0, 3000), limit=st.integers(8, 4096))
+def test_pieces_cover_in_order_and_keep_the_limit(numel: int, limit: int) -> None:
+    flat = torch.arange(numel)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "PIECE_BYTES", limit)
+        views = pieces(flat)
+    assert torch.cat(views).tolist() == flat.tolist()
+    assert len(views) == max(1, -(-flat.nbytes // limit))
+    # Whole elements only: a limit that is none's multiple is kept to within one element.
+    assert all(view.nbytes <= limit + 7 for view in views)
+
+
+def assert_spans(nodes: tuple[Node, ...], root: int) -> None:
+    """One root, parents and children agree, and everybody is reached from the root."""
+    assert [rank for rank, node in enumerate(nodes) if node.parent is None] == [root]
+    reached, border = {root}, [root]
+    while border:
+        rank = border.pop()
+        for child in nodes[rank].children:
+            assert nodes[child].parent == rank
+            assert child not in reached
+            reached.add(child)
+            border.append(child)
+    assert reached == set(range(len(nodes)))
+
+
+def depth(nodes: tuple[Node, ...], rank: int) -> int:
+    parent = nodes[rank].parent
+    return 0 if parent is None else 1 + depth(nodes, parent)
+
+
+@given(size=st.integers(1, 64), data=st.data())
+def test_a_tree_spans_all_ranks_from_any_root_and_is_shallow(size: int, data: st.DataObject) -> None:
+    root = data.draw(st.integers(0, size - 1))
+    nodes = tree(size, root)
+    assert len(nodes) == size
+    assert_spans(nodes, root)
+    assert max(depth(nodes, rank) for rank in range(size)) <= size.bit_length()
+    assert all(len(node.children) <= 2 for rank, node in enumerate(nodes) if rank != root)
+
+
+@pytest.mark.parametrize("size", range(1, 65))
+def test_no_rank_is_inner_in_both_trees(size: int) -> None:
+    first, second = double_tree(size)
+    for nodes in (first, second):
+        assert_spans(nodes, next(rank for rank, node in enumerate(nodes) if node.parent is None))
+        assert all(len(node.children) <= 2 for node in nodes)
+    assert not [rank for rank in range(size) if first[rank].children and second[rank].children]
+
+
+class NoBackend:
+    """A wire that is only asked who is where needs none."""
+
+    def send(self, tensors: Any, dstRank: int, tag: int) -> Any:  # noqa: N803
+        raise AssertionError("nothing is sent")
+
+    def recv(self, tensors: Any, srcRank: int, tag: int) -> Any:  # noqa: N803
+        raise AssertionError("nothing is received")
+
+
+@pytest.mark.parametrize("ranks_per_node", [2, 4, None])
+def test_a_group_that_does_not_divide_into_nodes_is_one_node(ranks_per_node: int | None) -> None:
+    at = levels(Wire(NoBackend(), range(3), 1), ranks_per_node)
+    assert (at.inner.size, at.inner.rank, at.outer.size, at.outer.rank) == (3, 1, 1, 0)
+
+
+@given(nodes=st.integers(1, 6), node=st.integers(1, 6))
+def test_two_levels_put_every_pair_of_a_node_and_of_a_place_on_one_wire(nodes: int, node: int) -> None:
+    at = [levels(Wire(NoBackend(), range(nodes * node), rank), node) for rank in range(nodes * node)]
+    assert [(each.outer.rank, each.inner.rank) for each in at] == [
+        (n, place) for n in range(nodes) for place in range(node)
+    ]
+    assert {(each.outer.size, each.inner.size) for each in at} == {(nodes, node)}

@@ -1,0 +1,465 @@
+"""Data: what is read, that every split reads it exactly once, and one clear line for what cannot be."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import gzip
+import itertools
+import json
+import multiprocessing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+import own_helpers
+from guard import GUARD_S
+from parabench.data import mnist
+from parabench.data import text as corpus
+from parabench.data.datasets import MNIST_MEAN, MNIST_STD, BatchDataset, dataset_of, sequences
+from parabench.data.loader import ContiguousBatches, Loading, ShuffledBatches, columns_of
+from parabench.errors import UsageError
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.models.base import build_model
+from parabench.plan.case import Case
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, parse_axis, sweep
+from parabench.store.record import Status
+from parabench.workloads.verify import reference_of, verify
+
+CPU = torch.device("cpu")
+
+
+def plan(machine: Any, **axes: Any) -> tuple[Case, ...]:
+    suite = Suite(name="s", path=Path(), question="q", sweeps=(sweep(**axes),), protocol=Protocol())
+    return make_plan(suite, {}, suite.protocol, machine, 0).cases
+
+
+def refused(machine: Any, **axes: Any) -> str:
+    """The one line with which the plan refuses."""
+    with pytest.raises(UsageError) as error:
+        plan(machine, **axes)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# -- splits ---------------------------------------------------------------------------------------------------------
+
+
+def dealt(sampler_of: Any, ranks: int, epoch: int) -> list[list[list[int]]]:
+    """[step][rank] -> indices."""
+    samplers = [sampler_of(rank, ranks) for rank in range(ranks)]
+    for sampler in samplers:
+        if isinstance(sampler, ShuffledBatches):
+            sampler.set_epoch(epoch)
+    return [list(step) for step in zip(*samplers, strict=True)]
+
+
+SAMPLERS = {
+    "batch": lambda count: lambda rank, ranks: ContiguousBatches(count, 12, rank, ranks),
+    "sample": lambda count: lambda rank, ranks: ShuffledBatches(count, 12, rank, ranks, seed=3),
+}
+
+
+@pytest.mark.parametrize("split", SAMPLERS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_every_sample_of_an_epoch_is_seen_exactly_once(split: str, ranks: int) -> None:
+    for epoch in (0, 1):
+        steps = dealt(SAMPLERS[split](60), ranks, epoch)
+        assert {len(part) for step in steps for part in step} == {12 // ranks}
+        assert sorted(index for step in steps for part in step for index in part) == list(range(60))
+
+
+@pytest.mark.parametrize("split", SAMPLERS)
+@pytest.mark.parametrize("count", [60, 61, 71])
+def test_a_global_batch_is_the_same_for_every_number_of_ranks(split: str, count: int) -> None:
+    for epoch in (0, 1):
+        one, *others = (
+            [set(itertools.chain(*step)) for step in dealt(SAMPLERS[split](count), ranks, epoch)]
+            for ranks in (1, 2, 3, 4)
+        )
+        assert len(one) == 5
+        assert all(len(batch) == 12 for batch in one)
+        assert others == [one] * 3
+
+
+def test_drawn_samples_are_shuffled_anew_each_epoch_and_by_seed() -> None:
+    orders = [dealt(SAMPLERS["sample"](60), 2, epoch) for epoch in (0, 1, 0)]
+    assert orders[0] == orders[2] != orders[1]
+    other = ShuffledBatches(60, 12, 0, 2, seed=4)
+    assert list(other) != [step[0] for step in orders[0]]
+
+
+def test_columns_are_equal_parts_that_make_the_whole() -> None:
+    inputs = torch.arange(24.0).view(2, 12)
+    parts = [columns_of(inputs, rank, 3) for rank in range(3)]
+    assert torch.equal(torch.cat(parts, 1), inputs)
+    assert [part.shape for part in parts] == [(2, 4)] * 3
+    assert torch.equal(parts[1], inputs[:, 4:8])
+    assert columns_of(inputs, 0, 1) is inputs
+
+
+@pytest.mark.parametrize("split", ["batch", "sample"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_read_the_global_batch_whoever_loads_it(split: str, workers: int) -> None:
+    """Five steps go past the end of an epoch of three."""
+    case = Case(model="own_helpers:model", data="own_helpers:rows", split=split, workers=workers, global_batch=12)
+    model = own_helpers.model()
+    whole = Loading(replace(case, workers=0), model).batches(0, 1, CPU)
+    halves = [Loading(case, model).batches(rank, 2, CPU) for rank in range(2)]
+    for _ in range(5):
+        inputs, targets = next(whole)
+        parts = [next(half) for half in halves]
+        mine = torch.cat([part[0][:, 0] for part in parts])
+        if split == "sample":  # dealt like cards
+            mine = torch.stack([part[0][:, 0] for part in parts], 1).flatten()
+        assert torch.equal(mine, inputs[:, 0])
+        assert sorted(torch.cat([part[1] for part in parts]).tolist()) == sorted(targets.tolist())
+
+
+def test_a_rank_takes_its_columns_and_whole_targets() -> None:
+    case = Case(model="mlp", data="synthetic", split="dimension")
+    model = build_model(case)
+    inputs, targets = next(Loading(case, model).batches(0, 1, CPU))
+    for rank in range(2):
+        some, theirs = next(Loading(case, model).batches(0, 1, CPU, columns=(rank, 2)))
+        assert torch.equal(some, inputs[:, 128 * rank : 128 * (rank + 1)])
+        assert torch.equal(theirs, targets)
+
+
+def test_workers_draw_the_same_numbers_again() -> None:
+    """A user's Dataset may augment at random; the case's seed decides how."""
+    case = Case(model="own_helpers:model", data="own_helpers:random_rows", workers=2)
+    drawn = [next(Loading(case, own_helpers.model()).batches(0, 1, CPU))[0] for _ in range(2)]
+    assert torch.equal(*drawn)
+
+
+def test_whole_batches_are_what_stacking_samples_makes() -> None:
+    stream = torch.arange(100, dtype=torch.uint8)
+    for dataset in (sequences(stream, 8), BatchDataset(torch.rand(12, 3), torch.arange(12))):
+        indices = [3, 0, 11]
+        stacked = default_collate([dataset[i] for i in indices])
+        for whole, expected in zip(dataset.__getitems__(indices), stacked, strict=True):
+            assert torch.equal(whole, expected)
+            assert whole.dtype == expected.dtype
+            assert whole.is_contiguous()
+    tokens = sequences(stream, 8)
+    # The hundredth is the target of none: 12 x 8 inputs, each with the one after it.
+    assert len(tokens) == 12
+    assert tokens[11][0].tolist() == list(range(88, 96))
+    assert tokens[11][1].tolist() == list(range(89, 97))
+
+
+# -- DataLoader's workers, for real ---------------------------------------------------------------------------------
+
+
+def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None:
+    (case,) = plan(machine, strategy="ddp", world_size=2, workers=2, seq_len=8)
+    protocol = Protocol(warmup=2, steps=2, instrumented=0)
+    reference = launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))
+    before = set(psutil.Process().children(recursive=True))
+    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
+    verify(seen, reference_of(reference))
+    assert seen.status is Status.OK, seen.failure
+    assert set(psutil.Process().children(recursive=True)) <= before
+    waited = [sample.value for sample in seen.samples if sample.metric == "data_s"]
+    assert len(waited) == 2 * 4
+    assert all(value > 0 for value in waited)
+
+
+def test_workers_die_with_a_killed_rank_even_while_stopped(tmp_path: Path) -> None:
+    """Neither torch's own watch nor an orderly end can help a worker that is stopped."""
+    case = Case(model="own_helpers:model", data="synthetic", workers=2)
+    rank = multiprocessing.get_context("spawn").Process(target=own_helpers.read_with_workers, args=(case, tmp_path))
+    rank.start()
+    while not (tmp_path / "workers").exists():
+        assert rank.is_alive()
+        rank.join(0.01)
+    workers = [psutil.Process(pid) for pid in json.loads((tmp_path / "workers").read_text())]
+    assert len(workers) == 2
+    rank.kill()
+    rank.join()
+    _, left = psutil.wait_procs(workers, timeout=GUARD_S)
+    for process in left:
+        process.kill()
+    assert not left
+
+
+# -- text as GPT-2's tokens -----------------------------------------------------------------------------------------
+
+MERGES = (b"th", b"the", b" the", b"!!")
+THE, END = 258, 256 + len(MERGES)
+
+
+def vocabulary(folder: Path, tokens: list[bytes] | None = None) -> Path:
+    path = folder / "tiny.tiktoken"
+    tokens = [bytes([i]) for i in range(256)] + list(MERGES) if tokens is None else tokens
+    lines = [f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(tokens)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache, for this test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "parabench"
+
+
+def test_text_becomes_tokens_by_the_merges_and_the_split(tmp_path: Path, kept: Path) -> None:
+    text = tmp_path / "t.txt"
+    # By hand: " the" is one token, but a space after a space goes with the word, and 'é' is two bytes without a merge.
+    text.write_text("the the  the!!é<|endoftext|>th")
+    expected = [257, THE, 32, THE, 259, 0xC3, 0xA9, END, 256]
+    words = str(vocabulary(tmp_path))
+    assert corpus.vocabulary_size(words) == END + 1
+    assert corpus.encode(text, words).tolist() == expected
+    assert corpus.token_count(f"text:{text}", words) == len(expected)
+    dataset: Any = dataset_of(
+        Case(model="own_helpers:sequential", data=f"text:{text}", vocabulary=words, seq_len=4), None
+    )
+    assert [part.tolist() for part in dataset.__getitems__([0, 1])] == [
+        [expected[:4], expected[4:8]],
+        [expected[1:5], expected[5:9]],
+    ]
+
+
+def test_a_text_is_encoded_once_and_again_when_it_changed(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, words = tmp_path / "t.txt", str(vocabulary(tmp_path))
+    text.write_text("the the")
+    calls = []
+    encode = corpus.encode
+    monkeypatch.setattr(corpus, "encode", lambda *args: calls.append(args) or encode(*args))
+    assert [corpus.token_count(f"text:{text}", words) for _ in range(3)] == [2, 2, 2]
+    assert len(calls) == 1
+    text.write_text("the the the")
+    assert corpus.token_count(f"text:{text}", words) == 3
+    assert len(calls) == 2
+    assert sorted(path.suffix for path in kept.iterdir()) == [".tokens", ".tokens"]
+
+
+def test_tokens_train_for_real(machine: Any, tmp_path: Path, kept: Path) -> None:
+    (case,) = plan(
+        machine,
+        strategy="ddp",
+        world_size=2,
+        model="own_helpers:sequential",
+        data="text",
+        vocabulary=str(vocabulary(tmp_path)),
+        seq_len=8,
+    )
+    protocol = Protocol(warmup=2, steps=1, instrumented=0)
+    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
+    verify(seen, reference_of(launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))))
+    assert seen.status is Status.OK, seen.failure
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("not base64!\n", "is none of tiktoken's, see line 1"),
+        ("dGhl x\n", "is none of tiktoken's, see line 1"),
+        ("dGhl 0\n", "lacks the byte 0x00"),
+        ("", "lacks the byte 0x00"),
+    ],
+)
+def test_a_file_that_is_no_vocabulary_is_refused(machine: Any, tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "v.tiktoken"
+    path.write_text(content)
+    assert said in refused(machine, model="gpt2", vocabulary=str(path))
+
+
+def test_bad_vocabularies_and_texts_are_refused(
+    machine: Any, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = str(vocabulary(tmp_path))
+    assert "has 261 tokens, model gpt-nano knows 256" in refused(machine, model="gpt-nano", vocabulary=words)
+    assert "cannot be read: there is no such file" in refused(machine, model="gpt2", vocabulary="/no/such")
+    synthetic = refused(machine, model="gpt2", data="synthetic", vocabulary=words)
+    assert f"vocabulary {words!r} is for data text, and data is synthetic with model gpt2; drop it" in synthetic
+    text = tmp_path / "t.txt"
+    text.write_bytes(b"good \xff bad")
+    assert "no text in UTF-8, at byte 5" in refused(machine, model="gpt2", data=f"text:{text}", vocabulary=words)
+    text.write_text(" the" * 512)
+    long = refused(machine, model="gpt2", data=f"text:{text}", vocabulary=words)
+    assert "holds 512 tokens, one batch needs 513" in long
+    repeated = [bytes([i]) for i in range(256)]
+    twice = vocabulary(tmp_path, repeated)
+    twice.write_text(twice.read_text().replace(" 255\n", " 254\n"))
+    assert "ranks that are not 0 to 255, each once" in refused(machine, model="gpt2", vocabulary=str(twice))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(text))
+    vocabulary(tmp_path)
+    assert "set XDG_CACHE_HOME" in refused(machine, model="gpt2", vocabulary=words)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install tiktoken" in refused(machine, model="gpt2", vocabulary=words)
+
+
+# -- MNIST ----------------------------------------------------------------------------------------------------------
+
+
+def idx_bytes(array: Any, kind: int = 8) -> bytes:
+    head = bytes([0, 0, kind, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+IMAGES = np.arange(20 * 28 * 28).reshape(20, 28, 28) % 256
+LABELS = np.arange(20) % 10
+
+
+def digits(folder: Path, images: bytes | None = None, labels: bytes | None = None, zipped: bool = False) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, content in ((mnist.IMAGES, images or idx_bytes(IMAGES)), (mnist.LABELS, labels or idx_bytes(LABELS))):
+        (folder / f"{name}.gz" if zipped else folder / name).write_bytes(gzip.compress(content) if zipped else content)
+    return str(folder)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_digits_are_read_and_normalised(machine: Any, tmp_path: Path, zipped: bool) -> None:
+    folder = digits(tmp_path, zipped=zipped)
+    (case,) = plan(machine, strategy="single", model="mnist", data=f"mnist:{folder}")
+    inputs, targets = next(Loading(case, build_model(case)).batches(0, 1, CPU))
+    assert inputs.shape == (8, 1, 28, 28)
+    assert targets.tolist() == LABELS[:8].tolist()
+    expected = (torch.tensor(IMAGES[:8, None]) / 255 - MNIST_MEAN) / MNIST_STD
+    torch.testing.assert_close(inputs, expected, check_dtype=False)
+    assert inputs.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"images": idx_bytes(IMAGES, kind=9)}, "begins with 00000903, MNIST's with 00000803"),
+        ({"labels": idx_bytes(IMAGES)}, "begins with 00000803, MNIST's with 00000801"),
+        ({"images": idx_bytes(IMAGES)[:-1]}, "has 15695 bytes, and by its head 15696"),
+        ({"images": idx_bytes(IMAGES)[:10]}, "has 10 bytes, and by its head"),
+        ({"images": b"\0"}, "begins with 00, MNIST's"),
+        ({"labels": idx_bytes(LABELS) + b"x"}, "has 29 bytes, and by its head 28"),
+        ({"labels": idx_bytes(LABELS[:19])}, "holds 20 images and 19 labels"),
+        ({"labels": idx_bytes(LABELS + 1)}, "holds the label 10"),
+        ({"images": idx_bytes(IMAGES.reshape(20, 14, 56))}, "holds images of 14x56"),
+        ({"images": idx_bytes(IMAGES[:7]), "labels": idx_bytes(LABELS[:7])}, "holds 7 samples, one batch needs 8"),
+    ],
+)
+def test_damaged_digits_are_refused(machine: Any, tmp_path: Path, files: dict[str, bytes], said: str) -> None:
+    assert said in refused(machine, model="mnist", data=f"mnist:{digits(tmp_path, **files)}")
+
+
+def test_absent_and_broken_digits_are_refused(machine: Any, tmp_path: Path) -> None:
+    assert "give mnist:DIR" in refused(machine, model="mnist", data="mnist")
+    assert f"has no {mnist.IMAGES} and no {mnist.IMAGES}.gz" in refused(
+        machine, model="mnist", data=f"mnist:{tmp_path}"
+    )
+    digits(tmp_path, zipped=True)
+    whole = (tmp_path / f"{mnist.IMAGES}.gz").read_bytes()
+    for broken in (whole[:-40], b"no gzip", whole[:40] + b"?" + whole[41:]):
+        (tmp_path / f"{mnist.IMAGES}.gz").write_bytes(broken)
+        assert "cannot be read" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
+
+
+# -- a user's own, and what does not fit ----------------------------------------------------------------------------
+
+
+def test_a_users_dataset_trains_for_real(machine: Any) -> None:
+    (case,) = plan(
+        machine,
+        strategy="ddp",
+        world_size=2,
+        model="own_helpers:model",
+        data="own_helpers:rows",
+        split="sample",
+        workers=1,
+    )
+    protocol = Protocol(warmup=2, steps=2, instrumented=0)
+    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
+    verify(seen, reference_of(launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))))
+    assert seen.status is Status.OK, seen.failure
+
+
+def test_a_users_dataset_may_depend_on_the_case(machine: Any) -> None:
+    (case,) = plan(machine, strategy="single", data="own_helpers:long_rows", seq_len=5)
+    first: tuple[Tensor, Tensor] = next(Loading(case, build_model(case)).batches(0, 1, CPU))
+    assert [each.shape for each in first] == [(8, 5), (8, 5)]
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({"data": "own_helpers:nothing"}, "cannot be loaded"),
+        ({"data": "own_helpers:no_factory"}, "is int; it must be a function that returns a Dataset"),
+        ({"data": "own_helpers:broken_rows"}, "cannot be made: RuntimeError: no such bucket"),
+        ({"data": "own_helpers:stream"}, "gives Stream; return a Dataset with __len__ and __getitem__"),
+        ({"data": "own_helpers:few_rows"}, "holds 1 samples, one batch needs 8"),
+        ({"data": "own_helpers:single_rows"}, "each must be (input, target)"),
+        ({"data": "own_helpers:worded_rows"}, "each must be (input, target)"),
+        ({"data": "own_helpers:dict_rows"}, "each must be (input, target)"),
+        ({"data": "own_helpers:no_rows"}, "gives items that do not stack: TypeError: default_collate"),
+        ({"data": "own_helpers:uneven_rows"}, "gives items that do not stack: RuntimeError: stack expects each tensor"),
+        ({"data": "own_helpers:boastful_rows"}, "gives no item 79: IndexError: list index out of range"),
+        ({"data": "own_helpers:quitting_rows"}, "cannot be made: SystemExit: 3; mend that function"),
+        ({"data": "own_helpers:holey_rows"}, "gives no item 0: KeyError: 0; mend its __getitem__"),
+        ({"data": "own_helpers:rows"}, "gives inputs of float32, model gpt-nano takes tokens"),
+        ({"data": "text", "model": "mlp"}, "model mlp takes no tokens"),
+        ({"data": "mnist:/tmp", "model": "gpt-nano"}, "model gpt-nano takes no images"),
+        ({"data": "mnist:/tmp", "model": "mlp"}, "model mlp takes no images"),
+        ({"data": "synthetic:x"}, "synthetic takes nothing after a colon"),
+        ({"data": "synthetik"}, "did you mean 'synthetic'"),
+        ({"model": "own_helpers:bare"}, "makes no synthetic data; give Model.batch, or another data"),
+    ],
+)
+def test_data_that_does_not_fit_is_one_line(machine: Any, axes: dict[str, str], said: str) -> None:
+    assert said in refused(machine, **{"strategy": "single", **axes})
+
+
+def test_data_that_nobody_chose_is_what_the_model_takes(machine: Any, tmp_path: Path) -> None:
+    chosen = {name: plan(machine, strategy="single", model=name)[0].data for name in ("gpt-nano", "mlp", "mnist")}
+    assert chosen == {"gpt-nano": "text", "mlp": "synthetic", "mnist": "synthetic"}
+    assert plan(machine, strategy="single", model="own_helpers:few_words")[0].data == "synthetic"
+    # A vocabulary is for those that read text.
+    said = refused(machine, strategy="single", model="toy", vocabulary="any.tiktoken")
+    assert said == "vocabulary 'any.tiktoken' is for data text, and data is synthetic with model toy; drop it"
+
+
+def test_paths_with_commas_and_spaces_survive() -> None:
+    assert parse_axis("data", r"text:a b\,c.txt, synthetic") == ("text:a b,c.txt", "synthetic")
+    assert parse_axis("vocabulary", "bytes,my words.tiktoken") == ("", "my words.tiktoken")
+
+
+def test_a_file_that_may_not_be_read_is_refused(machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    secret = tmp_path / "t.txt"
+    secret.write_text("x" * 1000)
+    monkeypatch.setattr(Path, "open", forbidden)  # root may read whatever its mode says
+    assert "cannot be read: Permission denied" in refused(machine, strategy="single", data=f"text:{secret}")
+
+
+def test_what_is_no_file_is_refused(machine: Any, tmp_path: Path) -> None:
+    for path in (tmp_path, "/dev/null"):
+        assert "it is no regular file; give one" in refused(machine, strategy="single", data=f"text:{path}")
+        assert "it is no regular file; give one" in refused(machine, model="gpt2", vocabulary=str(path))
+    for path in (tmp_path / "absent", "x" * 5000):
+        assert "there is no such file" in refused(machine, strategy="single", data=f"text:{path}")
+    assert f"has no {mnist.IMAGES}" in refused(machine, model="mnist", data=f"mnist:{'x' * 5000}")
+    (tmp_path / mnist.IMAGES).mkdir()
+    assert "it is no regular file" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
+
+
+@pytest.mark.parametrize("split", SAMPLERS)
+@pytest.mark.parametrize("data", ["own_helpers:few_rows", "synthetic"])
+def test_less_than_a_global_batch_is_refused_also_when_it_is_read(data: str, split: str) -> None:
+    """Epochs without a batch would follow each other for ever."""
+    case = Case(model="own_helpers:few_samples", data=data, split=split)
+    with pytest.raises(UsageError, match=r"holds 1 samples, one batch needs 8|batch gives 2 tensors, \(4, 12\)"):
+        Loading(case, build_model(case)).batches(0, 1, CPU)

@@ -1,0 +1,193 @@
+"""The whole command: interrupted, resumed, killed. Nothing is lost, nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from guard import GUARD_S
+from parabench.cli import main
+from parabench.files import own_folder, shared_memory_folder
+from paths import FIXTURES
+from process_helpers import end, end_all, left_of, signals_as_usual
+
+SUITE = '''\
+"""Which bucket size is held up?"""
+
+from parabench import Protocol, sweep
+
+CASES = sweep(strategy="faulty_helpers:held_up", bucket_mib=(0.5, 1, 25), world_size=2, data="synthetic", seq_len=8)
+PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
+'''
+
+
+class Driver:
+    """`parabench run` in a folder of its own, whose second launch is held up until the file `go` is there."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self._stack = stack
+        self.pipe = folder / "pipe"
+        os.mkfifo(self.pipe)
+        (folder / "mine.py").write_text(SUITE)
+        # Elsewhere than the tests' own folders, whose paths are too long for a socket.
+        self.temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        here = str(FIXTURES)
+        path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "parabench", "run", "mine.py", "--out", "results", *options],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                "PARABENCH_TEST_FOLDER": str(self.folder),
+                "CUDA_VISIBLE_DEVICES": "",
+                "TMPDIR": str(self.temporary),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # Whoever runs the tests may have these ignored (a job in the background, nohup), and it would be inherited.
+            preexec_fn=signals_as_usual,
+            text=True,
+            start_new_session=True,
+        )
+        self._stack.callback(end, process)
+        return process
+
+    def held_up(self) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+        """A driver in its second launch, and all its processes: fork server, resource tracker, ranks."""
+        process = self.start()
+        assert self.pipe.read_text() == "held up"
+        family = psutil.Process(process.pid).children(recursive=True)
+        self._stack.callback(end_all, family)
+        return process, family
+
+    def left_by(self, process: subprocess.Popen[str]) -> list[Path]:
+        """What there is of a driver's in memory and in the temporary folder, where torch keeps compiled code too."""
+        memory = Path(shared_memory_folder() or self.temporary)
+        compiled = self.temporary.glob("torchinductor_*")
+        return [*memory.glob(f"parabench-run-{process.pid}-*"), *set(self.temporary.iterdir()).difference(compiled)]
+
+    def noted(self) -> list[str]:
+        """The cases that were launched, in their order."""
+        return (self.folder / "launches").read_text().splitlines()
+
+    def stored(self) -> list[tuple[str, str]]:
+        """(case id, status) of every launch in the store, in its order."""
+        with closing(sqlite3.connect(self.folder / "results" / "results.db")) as db:
+            return db.execute("SELECT case_id, status FROM launch ORDER BY id").fetchall()
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    with ExitStack() as stack:
+        yield Driver(tmp_path, stack)
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    return process.communicate(timeout=GUARD_S)[0]
+
+
+def stopped(driver: Driver, process: subprocess.Popen[str], family: list[psutil.Process], name: str) -> None:
+    """Sees the driver, which was told to end, end in order: the launches that had ended are kept, nothing is left."""
+    output = output_of(process)
+    assert process.returncode == 130, output
+    assert f"stopped by {name}" in output
+    assert "resume with: parabench run --resume --out results" in output
+    assert "Traceback" not in output
+    assert left_of(family) == []
+    reference, first = driver.stored()
+    assert (reference[1], first[1]) == ("ok", "ok")
+    assert first[0] == driver.noted()[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_a_stop_keeps_what_is_finished(driver: Driver, number: signal.Signals) -> None:
+    process, family = driver.held_up()
+    process.send_signal(number)
+    stopped(driver, process, family, number.name)
+
+
+def test_a_stopped_rank_does_not_keep_a_stop_waiting(driver: Driver) -> None:
+    (driver.folder / "stop").touch()
+    process, family = driver.held_up()
+    process.send_signal(signal.SIGINT)
+    stopped(driver, process, family, "SIGINT")
+
+
+def test_an_impatient_user_gets_the_same_and_resume_runs_only_the_rest(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in a terminal reaches every process of the group, and some press it again and again."""
+    process, family = driver.held_up()
+    for _ in range(20):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+    stopped(driver, process, family, "SIGINT")
+    kept, noted = driver.stored(), driver.noted()
+
+    (driver.folder / "go").touch()
+    resumed = driver.start("--resume")
+    output = output_of(resumed)
+    assert resumed.returncode == 0, output
+    assert "resuming: 1 of 3 launches are done" in output
+    # The finished launch and the reference ran once; the one that was interrupted ran again, from its start.
+    assert driver.noted()[:3] == [noted[0], noted[1], noted[1]]
+    assert len(driver.noted()) == 4
+    stored = driver.stored()
+    assert stored[:2] == kept
+    assert [each for each, _ in stored[1:]] == [noted[0], *driver.noted()[2:]]
+    assert {status for _, status in stored} == {"ok"}
+    assert len({each for each, _ in stored}) == len(stored) == 4
+    assert (driver.folder / "results" / "report.html").exists()
+
+    # What is complete stays as it is.
+    monkeypatch.chdir(driver.folder)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    again = CliRunner().invoke(main, ["run", "mine.py", "--out", "results", "--resume"])
+    assert again.exit_code == 0, again.output
+    assert driver.stored() == stored
+    assert len(driver.noted()) == 4
+
+
+def test_nothing_outlives_a_killed_driver_one_of_whose_ranks_is_stopped(driver: Driver) -> None:
+    (driver.folder / "stop").touch()
+    process, family = driver.held_up()
+    killed(driver, process, family)
+
+
+def killed(driver: Driver, process: subprocess.Popen[str], family: list[psutil.Process]) -> None:
+    assert len(family) >= 4  # two ranks, the fork server, the resource tracker
+    process.kill()
+    process.wait(GUARD_S)
+    assert left_of(family) == []
+    assert [status for _, status in driver.stored()] == ["ok", "ok"]
+
+
+@pytest.mark.alone  # any other driver of this user would remove what the killed one leaves
+def test_what_a_killed_driver_leaves_the_next_run_removes_and_nothing_that_is_in_use(driver: Driver) -> None:
+    process, family = driver.held_up()
+    listener, *_ = (each for left in driver.left_by(process) for each in left.rglob("listener-*"))
+    mine = own_folder()  # the test's process is a driver that lives
+    killed(driver, process, family)
+    assert listener.is_socket()
+    (driver.folder / "go").touch()
+    following = driver.start("--resume")
+    output = output_of(following)
+    assert following.returncode == 0, output
+    assert "Traceback" not in output
+    assert driver.left_by(process) == driver.left_by(following) == []
+    assert mine.is_dir()

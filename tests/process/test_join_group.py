@@ -1,0 +1,173 @@
+"""The group that a rank joins, as far as it needs no other rank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+import ranks_helpers
+from guard import GUARD_S
+from parabench.collectives import join
+from parabench.collectives.algorithm import make
+from parabench.collectives.process_group import AlgorithmGroup
+from parabench.launch.processes import run_processes
+from parabench.plan.case import Case
+from parabench.strategies.base import RankInfo
+from parabench.strategies.fsdp import flat_mesh, grid_mesh
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "told"),
+    [("nccl", "cuda:3", {"device_ids": [3]}), ("gloo", "cuda:3", {}), ("gloo", "cpu", {})],
+)
+def test_nccls_barrier_is_told_its_device(backend, device, told, monkeypatch):
+    """As the first operation of a group it would guess one from the rank, and make a communicator there."""
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(dist, "barrier", lambda **options: calls.append(options))
+    join.barrier(backend, torch.device(device))
+    assert calls == [told]
+
+
+class Served:
+    """A process group, as far as it tells which backend serves a device."""
+
+    group_name, group_desc = "7", "mesh_dim_0"
+
+    def __init__(self, **backends: str) -> None:
+        self._backends = backends
+
+    def _get_backend(self, device: torch.device) -> Served:
+        if device.type not in self._backends:
+            raise RuntimeError(f"No backend type associated with device type {device.type}")
+        self.found = self._backends[device.type]
+        return self
+
+    def name(self) -> str:
+        return self.found
+
+
+class Own(Served, AlgorithmGroup):
+    """One that goes through an algorithm of ours."""
+
+    def __init__(self, **backends: str) -> None:
+        Served.__init__(self, **backends)
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, groups: list[Served], device: str, backend: str, algorithm: str) -> None:
+    monkeypatch.setattr(dist.distributed_c10d, "_pg_map", dict.fromkeys(groups))
+    monkeypatch.setattr(dist.distributed_c10d._world, "default_pg", groups[0])
+    join.check_groups(torch.device(device), backend, algorithm)
+
+
+GLOO, NCCL, MIXED = {"cpu": "gloo", "cuda": "gloo"}, {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "device", "backend", "said"),
+    [
+        (GLOO, MIXED, "cuda:1", "gloo", r"7 \(mesh_dim_0\) of the strategy runs on nccl, and the case says gloo"),
+        (GLOO, NCCL, "cuda:0", "gloo", "runs on nccl, and the case says gloo"),
+        (GLOO, GLOO, "cuda:0", "nccl", "runs on gloo, and the case says nccl"),
+        (NCCL, {"cuda": "ucc"}, "cuda:0", "nccl", "runs on ucc, and the case says nccl"),
+    ],
+)
+def test_a_group_on_another_backend_than_the_cases_fails_the_launch(first, more, device, backend, said, monkeypatch):
+    with pytest.raises(RuntimeError, match=said):
+        checked(monkeypatch, [Served(**first), Served(**more)], device, backend, "native")
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "device", "backend"),
+    [
+        (GLOO, GLOO, "cuda:0", "gloo"),
+        (GLOO, MIXED, "cpu", "gloo"),  # a CPU case beside a device: nothing of it is on the device
+        (NCCL, MIXED, "cuda:0", "nccl"),
+        (NCCL, GLOO, "cuda:0", "nccl"),  # made by name, for what lies in host memory
+        (NCCL, {"cpu": "gloo"}, "cuda:0", "nccl"),
+    ],
+)
+def test_groups_on_the_cases_backend_pass(first, more, device, backend, monkeypatch):
+    checked(monkeypatch, [Served(**first), Served(**more)], device, backend, "native")
+
+
+def test_a_group_that_nccl_split_runs_no_algorithm_of_ours(monkeypatch):
+    with pytest.raises(RuntimeError, match="runs nccl's own algorithms, and the case says ring"):
+        checked(monkeypatch, [Own(**NCCL), Served(**NCCL)], "cuda:0", "nccl", "ring")
+    checked(monkeypatch, [Own(**NCCL), Own(**NCCL)], "cuda:0", "nccl", "ring")
+    checked(monkeypatch, [Served(**NCCL), Served(**NCCL)], "cuda:0", "nccl", "nccl:ring")
+
+
+def test_the_group_of_an_own_algorithm_is_bound_to_no_device(monkeypatch):
+    """A bound group lets meshes split NCCL's communicator into plain groups, past the algorithm."""
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(dist, "init_process_group", lambda *names, **options: told.append(options))
+    for algorithm in ("ring", "native"):
+        join.join(
+            algorithm=algorithm, backend="gloo", rank=0, world_size=1, ranks_per_node=None, store=dist.HashStore(),
+            timeout_s=1,
+        )  # fmt: skip
+    assert [options.get("device_id") for options in told] == [None, None]
+
+
+def two_dimensions(rank: int, size: int) -> Iterator[str]:
+    """Lines and grids over this group are its kind of groups, and so are their parts."""
+    made: list[object] = []
+    # Some versions of torch give a mesh's groups of their own another backend than the default group has.
+    setattr(DeviceMesh, "_init_process_groups", staticmethod(lambda *layout: made.append(layout)))  # noqa: B010
+    here = RankInfo(rank, size, torch.device("cpu"))
+    whole, split = flat_mesh(here), grid_mesh(here, 2, ("outer", "inner"))
+    flat = grid_mesh(here, size, ("a", "b"))
+    if whole.get_group() is not dist.group.WORLD or flat.get_group("b") is not dist.group.WORLD:
+        yield "all ranks in one dimension are another group than the default one"
+    expected = {"outer": [rank % 2, rank % 2 + 2], "inner": [rank // 2 * 2, rank // 2 * 2 + 1]}
+    found = {name: dist.get_process_group_ranks(split.get_group(name)) for name in expected}
+    if found != expected or (split["inner"].get_local_rank(), split["outer"].size()) != (rank % 2, 2):
+        yield f"ranks are in {found}, not {expected}"
+    alike = {type(each) for each in (dist.group.WORLD, split.get_group("outer"), split.get_group("inner"))}
+    if alike != {AlgorithmGroup}:
+        yield f"kinds of groups: {alike}"
+    if made:
+        yield f"groups that torch made by itself: {made}"
+    join.check_groups(here.device, "gloo", "ring")
+
+
+def test_meshes_are_made_of_the_default_groups_kind(tmp_path: Path) -> None:
+    case = Case(algorithm="ring", world_size=4, device="cpu", backend="gloo")
+    ended = run_processes(
+        ranks_helpers.in_group, (two_dimensions, case, tmp_path), size=4, deadline_s=GUARD_S, logs=tmp_path / "logs"
+    )
+    told = {path.stem: json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))}
+    assert (ended.ok, told) == (True, {f"rank{rank}": [] for rank in range(4)})
+
+
+def test_a_group_of_nccls_knows_its_name_and_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """c10d gives both to a group of its own; without them sub-groups share a name, and take group ranks for global."""
+    made: list[Any] = []
+
+    class Made:
+        Options = SimpleNamespace
+
+        def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
+            made.append((rank, size, vars(options)))
+
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", Made, raising=False)
+    monkeypatch.setattr(join, "AlgorithmGroup", lambda *arguments: arguments)
+    created: list[Any] = []
+    monkeypatch.setattr(dist.Backend, "register_backend", lambda name, create, **options: created.append(create))
+    join.register(make("ring", None), "nccl")
+    minute = timedelta(seconds=60)
+    asked = SimpleNamespace(
+        store=None, group_rank=1, group_size=2, timeout=minute, group_id="9", global_ranks_in_group=[1, 3]
+    )
+    created[0](asked, None)
+    options = {"_timeout": minute, "group_name": "9", "global_ranks_in_group": [1, 3], "is_high_priority_stream": True}
+    assert made == [(1, 2, options)]

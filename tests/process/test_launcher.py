@@ -1,0 +1,296 @@
+"""launch() tells the truth about how ranks end, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from faulty_helpers import FAULTY_RANK
+from guard import GUARD_S
+from hang_helpers import pass_when
+from parabench import files
+from parabench.launch import processes
+from parabench.launch.launcher import launch
+from parabench.launch.node import run_on_node
+from parabench.launch.outcome import missing_calls
+from parabench.launch.processes import run_processes, start_server
+from parabench.launch.rank import main
+from parabench.launch.rendezvous import HUNG, LOOPBACK, LaunchContext
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Launch, Phase, Status
+from parabench.strategies import STRATEGIES
+from parabench.workloads.training import TrainingWorkload
+
+PROTOCOL = Protocol(warmup=2, steps=4, instrumented=0)
+
+
+def case(strategy: str, **fields: Any) -> Case:
+    settled: dict[str, Any] = {"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 8}
+    own = strategy if strategy in STRATEGIES else f"faulty_helpers:{strategy}"
+    return Case(strategy=own, **(settled | {"world_size": 2} | fields))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every launch of this file, however it ends, leaves no process, no file and no semaphore."""
+    start_server()
+    memory = tmp_path / "shm"
+    memory.mkdir()
+    monkeypatch.setattr(files, "own_folder", lambda where=None: memory)
+    prefix = f"/parabench-{uuid.uuid4().hex}"
+    monkeypatch.setitem(multiprocessing.current_process()._config, "semprefix", prefix)  # type: ignore[attr-defined]
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    environment = settings()
+    yield
+    after = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert after == []
+    assert list(memory.iterdir()) == []
+    assert list(Path("/dev/shm").glob(f"sem.{prefix[1:]}*")) == []
+    assert settings() == environment
+
+
+def settings() -> dict[str, str]:
+    """The driver's environment, less what pytest and torch elastic themselves note there."""
+    return {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST" and not k.startswith("TORCHELASTIC_")}
+
+
+def steps_kept(seen: Launch, rank: int) -> list[tuple[int | None, str]]:
+    return [(s.step, s.phase) for s in seen.samples if s.rank == rank and s.metric == "step_s"]
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
+@pytest.mark.parametrize("strategy", ["raising", "raising_in_backward"])
+def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algorithm: str) -> None:
+    seen = launch(LaunchSpec.of(case(strategy, algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.FAILED
+    assert seen.failure is not None
+    assert seen.failure.rank == FAULTY_RANK
+    assert seen.failure.message == "RuntimeError: the dog ate it"
+    assert seen.failure.traceback is not None
+    assert "in _raise" in seen.failure.traceback
+    # What was measured before is kept: the whole steps, in their phases.
+    assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
+
+
+@pytest.mark.parametrize(("strategy", "op"), [("ddp", "all_reduce"), ("fsdp", "reduce_scatter"), ("tp", "all_reduce")])
+def test_an_algorithm_that_breaks_is_failed_with_its_name(strategy: str, op: str) -> None:
+    """It breaks on the group's own thread: the strategy that waits for it must be told, in Python and in C++."""
+    seen = launch(LaunchSpec.of(case(strategy, algorithm="wrong_helpers:BREAKING"), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.FAILED, seen.failure
+    assert seen.failure is not None
+    assert seen.failure.rank == FAULTY_RANK
+    assert f"breaking {op} on rank 1 of 2: ValueError: the wire broke" in seen.failure.message
+    assert "\n" not in seen.failure.message
+
+
+def test_a_rank_that_exits_by_itself_is_failed() -> None:
+    seen = launch(LaunchSpec.of(case("exiting"), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.FAILED
+    assert str(seen.failure) == "rank 1: SystemExit: enough"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("raising_in_build", "RuntimeError: no such layer"),
+        ("does_not_exist", "UsageError: strategy 'faulty_helpers:does_not_exist' cannot be loaded: "),
+    ],
+)
+def test_an_exception_in_building_ends_the_launch_while_peers_wait(strategy: str, message: str) -> None:
+    seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.FAILED
+    assert seen.failure is not None
+    assert seen.failure.message.startswith(message)
+    assert seen.samples == []
+
+
+def test_an_exception_before_the_group_forms_ends_the_launch() -> None:
+    seen = launch(
+        LaunchSpec.of(case("ddp", algorithm="faulty_helpers:raising_before_the_group"), PROTOCOL, deadline_s=GUARD_S)
+    )
+    assert seen.status is Status.FAILED
+    assert str(seen.failure).startswith("rank 1: ")
+    assert str(seen.failure).endswith("RuntimeError: no such link")
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring", "tree"])
+@pytest.mark.parametrize(
+    ("strategy", "signal"),
+    [("killed", "SIGKILL"), ("killed_in_backward", "SIGKILL"), ("segfaulting", "SIGSEGV")],
+)
+def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm: str) -> None:
+    seen = launch(
+        LaunchSpec.of(case(strategy, algorithm=algorithm, world_size=3, global_batch=9), PROTOCOL, deadline_s=GUARD_S)
+    )
+    assert seen.status is Status.CRASHED
+    assert seen.failure is not None
+    assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, signal)
+    assert signal in seen.failure.message
+    assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
+
+
+def test_a_segmentation_fault_says_where_it_was() -> None:
+    seen = launch(LaunchSpec.of(case("segfaulting"), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.failure is not None
+    assert seen.failure.traceback is not None
+    assert "Segmentation fault" in seen.failure.traceback
+    assert "in _signal" in seen.failure.traceback
+
+
+@pytest.mark.parametrize(
+    "each",
+    [case("killed_in_build"), case("ddp", algorithm="faulty_helpers:killed_before_the_group")],
+    ids=lambda each: f"{each.strategy} {each.algorithm}",
+)
+def test_a_signal_before_training_is_crashed_with_its_rank(each: Case) -> None:
+    seen = launch(LaunchSpec.of(each, PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.CRASHED
+    assert seen.failure is not None
+    assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, "SIGKILL")
+    assert seen.samples == []
+
+
+def test_a_rank_that_vanishes_is_crashed_whatever_its_peers_say() -> None:
+    seen = launch(LaunchSpec.of(case("vanishing"), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.CRASHED
+    assert str(seen.failure) == "rank 1: ended without a trace"
+
+
+def test_what_a_rank_leaves_behind_is_ended_with_the_launch() -> None:
+    # The fixture looks for what is left.
+    assert launch(LaunchSpec.of(case("leaving_a_child"), PROTOCOL, deadline_s=GUARD_S)).status is Status.OK
+
+
+def test_facts_that_are_no_json_fail_with_their_traceback() -> None:
+    seen = launch(LaunchSpec.of(case("telling_nonsense"), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.FAILED
+    assert "TypeError: Object of type" in str(seen.failure)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ranks_that_all_leave_quietly_are_hung_not_waited_for(ignored: bool) -> None:
+    if ignored:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    seen = launch(LaunchSpec.of(case("all_vanishing"), PROTOCOL, deadline_s=1.0))
+    assert seen.status is Status.HUNG
+    assert "no end after 1 s" in str(seen.failure)
+
+
+@pytest.mark.parametrize("strategy", ["out_of_device_memory", "out_of_memory", "allocating_too_much"])
+def test_out_of_memory_is_said_so(strategy: str) -> None:
+    seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.OOM, seen.failure
+    assert seen.failure is not None
+    assert seen.failure.rank == FAULTY_RANK
+    assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
+
+
+@pytest.mark.parametrize("strategy", ["waiting", "stopping", "stopping_in_backward", "stopping_in_build"])
+def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_when(monkeypatch)
+    seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert seen.failure.rank == FAULTY_RANK
+    kept = [] if strategy == "stopping_in_build" else [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
+    assert steps_kept(seen, 0) == kept
+
+
+def test_a_hang_shows_where_each_rank_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_when(monkeypatch)
+    seen = launch(LaunchSpec.of(case("waiting"), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.failure is not None
+    assert seen.failure.traceback is not None
+    assert "in _wait_forever" in seen.failure.traceback
+    assert "in backward" in seen.failure.traceback.partition("rank 1:")[0]
+
+
+def test_a_hang_names_the_collective_and_who_did_not_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rank has come to a step: c10d's flight recorder alone knows."""
+    pass_when(monkeypatch)
+    seen = launch(LaunchSpec.of(case("waiting_in_build"), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert seen.failure.rank == FAULTY_RANK
+    assert "rank 1 has not called" in seen.failure.message
+    assert "of the group of ranks 0, 1, in which rank 0 waits" in seen.failure.message
+    assert seen.failure.traceback is not None
+    assert "not over: " in seen.failure.traceback.partition("\n")[0]
+
+
+def test_ranks_that_another_node_has_ended_for_a_hang_say_where_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = LaunchContext(local_world_size=2)
+    monkeypatch.setattr(processes._Deadline, "_passed", lambda deadline: context.abort.set(HUNG))
+    pass_when(monkeypatch)
+    result = run_on_node(
+        LaunchSpec.of(case("waiting_in_build"), PROTOCOL, deadline_s=GUARD_S), TrainingWorkload(), context
+    )
+    assert (result.outcome.hung, result.outcome.aborted_by) == (False, HUNG)
+    (missing,) = missing_calls(dict(enumerate(result.answers)))
+    assert (missing.waiting, missing.absent) == ((0,), (FAULTY_RANK,))
+
+
+def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_when(monkeypatch)
+    seen = launch(LaunchSpec.of(case("all_waiting_in_build"), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert seen.failure.rank is None
+    assert seen.failure.traceback is not None
+    assert "in _wait_forever" in seen.failure.traceback.partition("rank 1:")[2]
+
+
+def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Path) -> None:
+    environment = {**LOOPBACK, "PARABENCH_TEST_JOB": "1"}
+    env = RankEnv(folder=tmp_path, timeout_s=GUARD_S, environment=environment)
+    args = TrainingWorkload(), LaunchSpec.of(case("leaving_traces"), Protocol(), GUARD_S), env
+    assert run_processes(main, args, size=2, deadline_s=GUARD_S, logs=tmp_path / "logs").ok
+    seen = launch(LaunchSpec.of(case("observing"), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+    environment = seen.facts["environment"]
+    assert environment.keys() >= LOOPBACK.keys()
+    assert not environment.keys() & {"PARABENCH_TEST_TRACE", "PARABENCH_TEST_JOB"}
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
+def test_ranks_listen_on_loopback_only_and_nobody_else_listens(algorithm: str) -> None:
+    seen = launch(LaunchSpec.of(case("observing", algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+    listening = seen.facts["listening"]
+    assert listening
+    assert {tuple(each) for each in listening} == {("rank", "127.0.0.1")}
+
+
+def test_a_good_launch_has_every_sample_of_every_rank() -> None:
+    seen = launch(LaunchSpec.of(case("ddp"), PROTOCOL, deadline_s=GUARD_S))
+    assert (seen.status, seen.failure) == (Status.OK, None)
+    phases = [Phase.WARMUP] * PROTOCOL.warmup + [Phase.MEASURE] * PROTOCOL.steps
+    for rank in range(2):
+        assert steps_kept(seen, rank) == list(enumerate(phases))
+        parts: dict[int | None, float] = {}
+        for sample in seen.samples:
+            if sample.rank == rank and sample.metric in ("data_s", "forward_s", "backward_s", "optimizer_s"):
+                assert sample.value is not None
+                assert sample.value > 0
+                parts[sample.step] = parts.get(sample.step, 0.0) + sample.value
+        whole = {s.step: s.value for s in seen.samples if s.rank == rank and s.metric == "step_s"}
+        assert parts == pytest.approx(whole)
+    assert sum(value or 0 for value in whole.values()) < seen.wall_s
+
+
+def test_after_every_kind_of_end_a_launch_is_well() -> None:
+    """In the same driver, one after the other: nothing of a fault reaches the next launch."""
+    for strategy in ("raising", "killed", "ddp", "vanishing", "ddp"):
+        seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
+        assert (seen.status is Status.OK) == (strategy == "ddp"), seen.failure

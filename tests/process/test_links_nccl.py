@@ -1,0 +1,160 @@
+"""Links over NCCL with a stand-in for its streams: a device's numbers, whatever the host needs to start a message."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from guard import GUARD_S
+from parabench.plan.protocol import LinkProtocol
+from parabench.store.record import MIB
+from parabench.workloads import link_wires
+from parabench.workloads.link_wires import HOLD_S, MOST_CYCLES_PER_S, TRIPS, NcclWire
+
+LATENCY_S, BYTES_PER_S = 3e-6, 400e9
+# What Python needs to start one message: more than ten times what the message takes.
+ENQUEUE_S = 40e-6
+CONNECT_S = 0.3
+
+
+class Op(NamedTuple):
+    way: Any
+    tensor: torch.Tensor
+    peer: int
+
+
+class Rank:
+    """A host, and a device that does in order what the host has enqueued, when the host has enqueued it."""
+
+    def __init__(self) -> None:
+        self.host = self.stream = 0.0
+        self.batches = 0
+
+    def enqueue(self, seconds: float = 0.0) -> float:
+        """Work of so many seconds; returns when it ends."""
+        self.stream = max(self.stream, self.host) + seconds
+        return self.stream
+
+
+class Machine:
+    """Two ranks in two threads. A message begins when both ends have come to it, in the order of each direction."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._mine = threading.local()
+        self._ends: dict[Any, queue.Queue[Any]] = defaultdict(queue.Queue)
+        self._connected = [False, False]
+        machine = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self, stream: Any = None) -> None:
+                self.at = machine.rank.enqueue()
+
+            def elapsed_time(self, other: Any) -> float:
+                return float(1e3 * (other.at - self.at))
+
+        def synchronize(device: Any) -> None:
+            self.rank.host = self.rank.enqueue()
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+        monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: self.rank.enqueue(cycles / MOST_CYCLES_PER_S))
+        monkeypatch.setattr(dist, "P2POp", Op)
+        monkeypatch.setattr(dist, "batch_isend_irecv", self._batch)
+
+    @property
+    def rank(self) -> Rank:
+        return self._mine.rank
+
+    def run(self, *works: Callable[[], Any]) -> list[Any]:
+        results: list[Any] = [None, None]
+        self.ranks = [Rank(), Rank()]
+        # The second is late, as a rank that comes from another pair.
+        self.ranks[1].host = 0.005
+
+        def go(number: int) -> None:
+            self._mine.rank, self._mine.number = self.ranks[number], number
+            results[number] = works[number]()
+
+        threads = [threading.Thread(target=go, args=(number,), daemon=True) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), "one end waits for a message that the other never sends"
+        return results
+
+    def _batch(self, ops: list[Op]) -> list[Any]:
+        rank, number = self.rank, self._mine.number
+        rank.batches += 1
+        # NCCL connects two ranks when they first meet, and their hosts wait for that.
+        rank.host += ENQUEUE_S if self._connected[number] else CONNECT_S
+        self._connected[number] = True
+        (op,) = ops
+        assert op.peer == 1 - number
+        sends = op.way is dist.isend
+        key = number if sends else 1 - number
+        self._ends[key, sends].put((rank.enqueue(), op.tensor.clone()))
+        other, theirs = self._ends[key, not sends].get(timeout=GUARD_S)
+        assert len(theirs) == len(op.tensor)
+        if not sends:
+            op.tensor.copy_(theirs)
+        rank.stream = max(rank.stream, other) + LATENCY_S + op.tensor.nbytes / BYTES_PER_S
+        return [Work()]
+
+
+class Work:
+    def wait(self) -> None:
+        """The stream waits: nothing for the host."""
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch)
+
+
+QUICK = LinkProtocol(most_bytes=8 * MIB, transfers=3)
+
+
+def measured(machine: Machine) -> tuple[NcclWire, float, float]:
+    ends = [NcclWire(torch.device("cpu"), QUICK) for _ in range(2)]
+
+    def asks() -> tuple[float, float]:
+        latency_s = ends[0].latency(1)
+        return latency_s, ends[0].bandwidth(1, latency_s)
+
+    (numbers, _) = machine.run(asks, lambda: ends[1].answer(0))
+    return ends[0], *numbers
+
+
+def test_latency_and_bandwidth_are_the_devices(machine):
+    end, latency_s, bytes_per_s = measured(machine)
+    assert latency_s == pytest.approx(LATENCY_S + 8 / BYTES_PER_S, rel=1e-6)
+    assert bytes_per_s == pytest.approx(BYTES_PER_S, rel=1e-3)
+    trips = [row for row in end.timed if row[1] == 8]
+    # 100 round trips, ten between two events, and as many warm-up ones as fill one such reading.
+    assert [counts for _, _, counts, _ in trips] == [False] + [True] * (100 // TRIPS)
+    assert [(size, counts) for _, size, counts, _ in end.timed[len(trips) :]] == [
+        (MIB, False), (2 * MIB, False), (4 * MIB, False), *[(8 * MIB, True)] * 3,
+    ]  # fmt: skip
+    assert {to for to, _, _, _ in end.timed} == {1}
+
+
+def test_without_the_hold_the_hosts_time_would_be_measured(machine, monkeypatch):
+    """The stand-in is no easier than the real thing."""
+    monkeypatch.setattr(link_wires, "HOLD_S", 0.0)
+    _, latency_s, _ = measured(machine)
+    assert latency_s > ENQUEUE_S / 2
+
+
+def test_the_hold_is_longer_than_the_host_needs_to_enqueue_all():
+    assert HOLD_S > 5 * (TRIPS + 1) * 2 * ENQUEUE_S

@@ -1,0 +1,124 @@
+"""Reference models: exact sizes, learnable synthetic data, the same training however they are split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from guard import GUARD_S
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR
+from parabench.models.base import build_model
+from parabench.models.user import check_model, outside, split_widths
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.plan.resolve import resolve
+from parabench.store.record import Status
+from parabench.workloads.verify import reference_of, verify
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = ("gpt-nano", "mlp", "mnist", "toy")
+SHORT = Protocol(warmup=2, steps=3, instrumented=0)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """As a rank computes; small models are no faster with more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_table_tells_what_building_shows(name: str) -> None:
+    entry = MODELS[name]
+    with torch.device("meta"):
+        model = build_model(Case(model=name))
+    assert sum(parameter.numel() for parameter in model.module.parameters()) == entry.parameters
+    assert (len(model.blocks), model.vocabulary) == (entry.blocks, entry.vocabulary)
+    offered = {
+        BLOCKS: model.blocks,
+        TENSOR: model.tensor_parallel,
+        SEQUENCE: model.sequence_parallel,
+        FIRST: model.first,
+    }
+    assert {need for need, given in offered.items() if given} == entry.brings
+    if entry.heads is None:
+        assert split_widths(model.module, model.tensor_parallel) == entry.widths
+    if model.first is not None:
+        assert model.module.get_submodule(model.first).in_features == entry.features
+    check_model(name, model)
+    assert outside(model) is None
+
+
+def test_published_sizes() -> None:
+    """Of PyTorch's MNIST example, and counted by hand: 10 x 10 + 10 + 10 + 1."""
+    assert (MODELS["mnist"].parameters, MODELS["toy"].parameters) == (1_199_882, 121)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_parts_in_order_are_the_whole(name: str) -> None:
+    """What a pipeline relies on."""
+    model = build_model(Case(model=name, seq_len=8))
+    inputs, _ = model.batch(3, torch.Generator().manual_seed(0))
+    x = inputs
+    for part in [model.stem or nn.Identity(), *model.blocks, model.head or nn.Identity()]:
+        x = part(x)
+    assert torch.equal(x, model.module(inputs))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_loss_is_the_mean_over_samples(name: str) -> None:
+    model = build_model(Case(model=name, seq_len=8))
+    inputs, targets = model.batch(6, torch.Generator().manual_seed(0))
+    output = model.module(inputs)
+    each = [model.loss(output[i : i + 1], targets[i : i + 1]) for i in range(6)]
+    torch.testing.assert_close(model.loss(output, targets), torch.stack(each).mean())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_synthetic_data_is_seeded_and_can_be_learnt(name: str) -> None:
+    torch.manual_seed(0)
+    model = build_model(Case(model=name, seq_len=16))
+    inputs, targets = model.batch(160, torch.Generator().manual_seed(1))
+    for mine, again in zip((inputs, targets), model.batch(160, torch.Generator().manual_seed(1)), strict=True):
+        assert mine.device.type == "cpu"
+        assert torch.equal(mine, again)
+    unseen = model.batch(32, torch.Generator().manual_seed(2))
+    assert not torch.equal(inputs[:32], unseen[0])
+    optimizer = torch.optim.AdamW(model.module.parameters(), lr=3e-4)
+    before = model.loss(model.module(unseen[0]), unseen[1]).item()
+    for some, theirs in zip(inputs.split(16), targets.split(16), strict=True):
+        model.loss(model.module(some), theirs).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    # It is the rule that is learnt, not the samples.
+    assert model.loss(model.module(unseen[0]), unseen[1]).item() < before
+
+
+def test_synthetic_data_is_made_on_the_cpu_wherever_the_model_is() -> None:
+    for name in SMALL:
+        with torch.device("meta"):
+            inputs, targets = build_model(Case(model=name)).batch(2, torch.Generator("cpu").manual_seed(0))
+        assert {inputs.device.type, targets.device.type} == {"cpu"}
+
+
+@pytest.mark.parametrize("name", ["mlp", "mnist", "toy"])
+def test_every_way_trains_what_one_device_trains(name: str, machine: Any) -> None:
+    base = resolve(Case(model=name, data="synthetic", world_size=2), machine)
+    cases = [replace(base, strategy=strategy) for strategy in ("ddp", "fsdp", "tp")]
+    if MODELS[name].features is not None:
+        cases.append(replace(base, strategy="tp", split="dimension"))
+    reference = launch(LaunchSpec.of(base.reference(), SHORT, deadline_s=GUARD_S))
+    for case in cases:
+        seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))
+        verify(seen, reference_of(reference))
+        assert seen.status is Status.OK, (case.label, seen.failure)

@@ -1,0 +1,243 @@
+"""A user's own model: what is seen of it before launch, what is said when it lacks something, and the example."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guard import GUARD_S
+from parabench.data.datasets import dataset_of
+from parabench.errors import UsageError
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.machine.machine import Machine
+from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
+from parabench.models.base import build_model
+from parabench.plan.case import Case
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, sweep
+from parabench.plan.validate import entry_of_model, missing_requirement
+from parabench.store.record import Status
+from parabench.strategies import STRATEGIES, Layout
+from parabench.workloads.verify import reference_of, verify
+from paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "own_model.py"
+MOST_LINES = 15
+
+
+def plan(machine: Any, **axes: Any) -> Any:
+    suite = Suite(name="s", path=Path(), question="q", sweeps=(sweep(**axes),), protocol=Protocol())
+    return make_plan(suite, {}, suite.protocol, machine, 0)
+
+
+# -- the example ----------------------------------------------------------------------------------------------------
+
+
+def test_the_example_is_benchmarked_under_ddp_and_fsdp(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLE, tmp_path)
+    command = ["run", "strategies", "--model", "own_model:factory", "--out", "out"]
+    axes = ["--set", "strategy=ddp,fsdp", "--set", "world_size=2", "--set", "device=cpu"]
+    steps = ["--launches", "1", "--warmup", "2", "--steps", "3"]
+    done = subprocess.run(
+        [sys.executable, "-m", "parabench", *command, *axes, *steps], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    store = sqlite3.connect(tmp_path / "out" / "results.db")
+    launches = store.execute("select strategy, status from launch where block >= 0 order by strategy").fetchall()
+    # Ok says verified too: a launch that is not the reference's training is `wrong`, one without has a finding.
+    assert launches == [("ddp", "ok"), ("fsdp", "ok")]
+    assert store.execute("select code from finding where code = 'unverified'").fetchall() == []
+    assert store.execute("select count(*) from launch where strategy = 'single'").fetchone() == (1,)
+    store.close()
+
+
+def test_the_example_needs_few_lines() -> None:
+    module, glue = EXAMPLE.read_text().split("# --- for parabench ---\n")
+    assert "parabench" not in module.partition('"""\n')[2].replace("knows nothing of parabench", "")
+    assert len([line for line in glue.splitlines() if line.strip()]) <= MOST_LINES
+
+
+def test_the_page_shows_the_example_as_it_is() -> None:
+    page = (ROOT / "docs" / "models.md").read_text()
+    assert EXAMPLE.read_text() in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
+def test_the_page_tells_every_models_size() -> None:
+    page = (ROOT / "docs" / "models.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| [^|]* \| ([\d,]+) \|", page, re.MULTILINE))
+    assert rows == {name: f"{entry.parameters:,}" for name, entry in MODELS.items()}
+
+
+# -- what is seen of it ---------------------------------------------------------------------------------------------
+
+
+def test_what_a_model_brings_is_seen_by_building_it() -> None:
+    entry = entry_of_model(Case(model="own_helpers:rich"))
+    assert entry.brings == {BLOCKS, TENSOR, FIRST}
+    assert (entry.blocks, entry.widths, entry.features) == (4, (24,), 12)
+    assert entry.parameters == 12 * 16 + 16 + 16 * 24 + 24 + 24 * 4 + 4
+    assert (entry.vocabulary, entry.sequences, entry.synthetic, entry.images) == (None, False, True, True)
+    assert not entry_of_model(Case(model="own_helpers:bare")).synthetic
+    assert not entry_of_model(Case(model="own_helpers:bare")).brings
+
+
+def test_a_model_that_needs_real_numbers_to_build_is_built_on_the_cpu() -> None:
+    assert entry_of_model(Case(model="own_helpers:stubborn")).parameters == 12 * 24 + 24 + 24 * 4 + 4
+
+
+def test_a_model_of_sequences_takes_the_case(machine: Any) -> None:
+    entry = entry_of_model(Case(model="own_helpers:sequential"))
+    assert (entry.takes_case, entry.sequences, entry.vocabulary, entry.context) == (True, True, 512, 128)
+    (case,) = plan(machine, strategy="single", model="own_helpers:sequential", seq_len=16).cases
+    assert (case.seq_len, case.data) == (16, "text")
+    with pytest.raises(UsageError, match="seq_len 256 is longer than the context"):
+        plan(machine, strategy="single", model="own_helpers:sequential", seq_len=256)
+    # One without sequences has no use for seq_len: the same case, whatever was swept.
+    assert len(plan(machine, strategy="single", model="own_helpers:model", seq_len=(16, 32)).cases) == 1
+
+
+def test_what_depends_on_the_case_is_seen_with_that_case(machine: Any) -> None:
+    lengths = (16, 1024)
+    made = plan(machine, strategy="single", model="own_helpers:as_long", seq_len=lengths)
+    assert [(case.seq_len, case.data) for case in made.cases] == [(n, "text") for n in lengths]
+    # Two blocks are enough for two stages, and one is not.
+    (case,) = plan(machine, strategy="pp", world_size=2, model="own_helpers:as_deep", seq_len=16).cases
+    assert entry_of_model(case).blocks == 2
+    with pytest.raises(UsageError, match="own_helpers:as_deep has 1 blocks"):
+        plan(machine, strategy="pp", world_size=2, model="own_helpers:as_deep", seq_len=8)
+
+
+def test_a_batch_that_needs_real_numbers_is_given_them(machine: Any) -> None:
+    assert len(plan(machine, strategy="single", model="own_helpers:table_batch").cases) == 1
+
+
+def test_a_batch_is_asked_only_where_its_samples_are_used(machine: Any) -> None:
+    axes = {"strategy": "single", "model": "own_helpers:few_samples"}
+    assert len(plan(machine, data="own_helpers:rows", **axes).cases) == 1
+
+
+def test_an_installed_packages_model_and_data_go_by_their_entry_points(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = {"parabench.model": ("theirs", "own_helpers:rich"), "parabench.data": ("rows", "own_helpers:rows")}
+
+    def entry_points(group: str, name: str) -> list[EntryPoint]:
+        known, value = installed.get(group, ("", ""))
+        return [EntryPoint(name, value, group)] if name == known else []
+
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    assert entry_of_model(Case(model="theirs")).blocks == 4
+    (case,) = plan(machine, strategy="tp", world_size=2, model="theirs", data="rows").cases
+    assert len(dataset_of(case, build_model(case))) == 40
+    with pytest.raises(UsageError, match="data 'row' is unknown"):
+        plan(machine, strategy="tp", world_size=2, model="theirs", data="row")
+
+
+# -- what it lacks --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [name for name, entry in STRATEGIES.items() if entry.needs])
+def test_a_strategy_that_needs_more_is_skipped_saying_what_to_add(machine: Any, strategy: str) -> None:
+    made = plan(machine, strategy=("ddp", strategy), world_size=2, model="own_helpers:model")
+    assert [case.strategy for case in made.cases] == ["ddp"]
+    ((skipped,),) = [made.skipped]
+    (need,) = STRATEGIES[strategy].needs
+    assert f"model own_helpers:model has no {need} for {strategy}; give Model.{need}" in skipped.reason
+
+
+def test_blocks_that_are_not_the_whole_module_are_none_for_a_pipeline(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    for model in ("own_model:factory", "own_helpers:blocks_alone"):
+        made = plan(machine, strategy=("pp", "layer_split", "fsdp", "ddp"), world_size=2, model=model)
+        assert [case.strategy for case in made.cases] == ["fsdp", "ddp"]
+        assert [skipped.reason for skipped in made.skipped] == [
+            f"model {model} has blocks without inside.weight for {strategy}; "
+            "give Model.blocks (and stem and head, where the blocks are not the whole module)"
+            for strategy in ("pp", "layer_split")
+        ]
+    assert len(plan(machine, strategy="pp", world_size=2, model="own_helpers:blocks_and_ends").cases) == 1
+
+
+@pytest.mark.parametrize("strategy", [name for name, entry in STRATEGIES.items() if entry.needs and not entry.package])
+def test_a_model_that_brings_everything_lacks_nothing(strategy: str) -> None:
+    case = Case(strategy=strategy, model="own_helpers:rich", world_size=2)
+    assert missing_requirement(case, Machine(cores=2)) is None
+
+
+def test_a_width_that_does_not_divide_is_refused(machine: Any) -> None:
+    with pytest.raises(UsageError, match="does not divide a layer's width of 24 in own_helpers:rich for tp"):
+        plan(type(machine)(cores=16), strategy="tp", world_size=16, model="own_helpers:rich", global_batch=16)
+
+
+def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
+    protocol = Protocol(warmup=2, steps=2, instrumented=1)
+    cases = [
+        plan(machine, strategy="tp", world_size=2, model="own_helpers:rich", split=split).cases[0]
+        for split in ("batch", "dimension")
+    ]
+    reference = reference_of(launch(LaunchSpec.of(cases[0].reference(), protocol, deadline_s=GUARD_S)))
+    for case in cases:
+        assert STRATEGIES[case.strategy].layout is Layout.TENSOR
+        seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
+        verify(seen, reference)
+        assert seen.status is Status.OK, seen.failure
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "cannot be loaded: AttributeError"),
+        ("broken", "cannot be built: OSError: no weights at all; mend that function"),
+        ("no_model", "gives Linear; return a parabench.Model"),
+        ("no_factory", "is int; it must be a function that returns a Model"),
+        ("greedy", "cannot be built: TypeError"),
+        ("empty", "module has no parameters"),
+        ("stray_block", "blocks hold a module that is no part of module"),
+        ("wrong_first", "first is '1', which is no linear layer"),
+        ("paired_first", "first is '0', which tensor_parallel splits by columns"),
+        ("wrong_plan", r"a plan names 'blocks\.\*\.up', which is no part of module"),
+        ("nothing_at_all", "gives NoneType; return a parabench.Model"),
+        ("quitter", "cannot be built: SystemExit: 3; mend that function"),
+        ("module_class", "module is the class Linear; it must be an nn.Module"),
+        ("lazy", "module has a parameter without a shape; give lazy layers their sizes"),
+        ("loss_class", "loss is the class CrossEntropyLoss; it must be a function"),
+        ("none_blocks", "blocks is None; it must be a list of modules"),
+        ("none_plan", "tensor_parallel is None; it must be a dict"),
+        ("list_plan", "sequence_parallel is list; it must be a dict"),
+        ("plan_of_words", "tensor_parallel holds '0': 'colwise'; give names and a ParallelStyle"),
+        ("worded_vocabulary", "vocabulary is 'x'; it must be a whole number of 1 or more"),
+        ("worded_context", "context is 'x'; it must be a whole number of 1 or more"),
+        ("no_context", "context is 0; it must be a whole number of 1 or more"),
+        ("worded_stem", "stem is 'a'; it must be an nn.Module"),
+        ("numbered_head", "head is 3; it must be an nn.Module"),
+        ("foreign_head", "head has a parameter that is none of module's"),
+        ("numbered_first", "first is 3, which is no linear layer"),
+        ("few_samples", r"batch gives 2 tensors, \(4, 12\) on cpu, \(4,\) on cpu, asked for 64 samples; give a pair"),
+        ("no_samples", r"batch gives 2 tensors, \(0, 12\) on cpu, \(0,\) on cpu, asked for 64 samples"),
+        ("fewer_targets", r"batch gives 2 tensors, \(64, 12\) on cpu, \(63,\) on cpu, asked for 64 samples"),
+        ("dict_batch", "batch gives dict, asked for 64 samples; give a pair"),
+        ("list_batch", "batch gives tuple of list, list, asked for 64 samples"),
+        ("tensor_batch", "batch gives Tensor, asked for 64 samples"),
+        ("three_batch", "batch gives 3 tensors"),
+        ("scalar_batch", r"batch gives 2 tensors, \(64, 12\) on cpu, \(\) on cpu"),
+        ("meta_batch", r"batch gives 2 tensors, \(64, 12\) on meta"),
+        ("quitting_batch", "cannot make 64 samples: SystemExit: no samples today; mend its batch"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_one_line(machine: Any, name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as error:
+        plan(machine, strategy="ddp", world_size=2, model=f"own_helpers:{name}")
+    assert "\n" not in str(error.value)
+    assert f"own_helpers:{name}" in str(error.value)

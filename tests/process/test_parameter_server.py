@@ -1,0 +1,296 @@
+"""Parameter servers: the synchronous one trains as one device does, the asynchronous one applies each gradient once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trained_helpers
+from guard import GUARD_S
+from parabench.errors import UsageError
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.models import MODELS
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Launch, Status
+from parabench.strategies.base import StrategyContext, adamw
+from parabench.strategies.parameter_server import FlatParameters
+from parabench.strategies.parameter_server_async import ParameterVersions
+from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, reference_of, verify
+from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound
+from trained_helpers import train_in_group
+
+SHORT = Protocol(warmup=2, steps=3, instrumented=0)
+# Enough steps for the loss to have fallen.
+LONG = Protocol(warmup=2, steps=22, instrumented=0)
+K = MODELS["gpt-nano"].parameters * 4
+BLOCKS = MODELS["gpt-nano"].blocks
+
+
+def case(strategy: str, **fields: Any) -> Case:
+    settled: dict[str, Any] = {"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 8}
+    return Case(strategy=strategy, **(settled | {"world_size": 2, "global_batch": 24} | fields))
+
+
+def numbers(seen: Launch, metric: str) -> list[float | None]:
+    """A metric of the whole launch, rank by rank."""
+    return [sample.value for sample in seen.samples if sample.metric == metric and sample.step is None]
+
+
+# -- synchronous ----------------------------------------------------------------------------------------------------
+
+
+def synchronous(size: int) -> list[Case]:
+    return [
+        case("parameter_server", world_size=size),
+        case("parameter_server", world_size=size, grad_accumulation=2),
+        case("parameter_server", world_size=size, precision="bf16-mixed"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("references")
+    singles = [each.reference() for each in (synchronous(2)[0], synchronous(2)[2])]
+    train_in_group(singles, folder, None, deadline_s=GUARD_S)
+    return {each.id: folder / f"{each.id}.pt" for each in singles}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_the_synchronous_server_trains_as_one_device_does(
+    size: int, references: dict[str, Path], tmp_path: Path
+) -> None:
+    cases = synchronous(size)
+    train_in_group(cases, tmp_path, references, deadline_s=GUARD_S)
+    for number, each in enumerate(cases):
+        reports = [json.loads((tmp_path / f"case{number}-rank{rank}.json").read_text()) for rank in range(size)]
+        tolerance = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_bound(BLOCKS)}[each.precision]
+        targets = each.global_batch * each.seq_len
+        loss_tolerance = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_loss_bound(BLOCKS, targets)}[each.precision]
+        expected = reports[0]["expected_loss"]
+        assert len(expected) == trained_helpers.TRAINED_STEPS
+        means = [fmean(losses) for losses in zip(*(r["loss"] for r in reports), strict=True)]
+        assert means == pytest.approx(expected, rel=loss_tolerance)
+        # The server alone has the mean gradient; every rank has the parameters.
+        assert reports[0]["missing"] == []
+        assert [report["gradients"] for report in reports[1:]] == [{}] * (size - 1)
+        apart = {
+            (rank, kind, name): difference
+            for rank, report in enumerate(reports)
+            for kind in ("gradients", "parameters")
+            for name, difference in report[kind].items()
+            if difference > tolerance
+        }
+        assert not apart
+        assert all(len(report["parameters"]) == len(reports[0]["gradients"]) > 0 for report in reports)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_step_carries_what_theory_says_and_rank_0_alone_has_optimizer_state(size: int) -> None:
+    seen = launch(LaunchSpec.of(case("parameter_server", world_size=size), SHORT, deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+    assert seen.facts["bytes_through_server"] == 2 * (size - 1) * K
+    others = [0] * (size - 1)
+    assert numbers(seen, "optimizer_bytes") == [2 * K, *others]
+    assert numbers(seen, "gradient_bytes") == [K] * size
+    assert numbers(seen, "parameter_bytes") == [K] * size
+
+
+@pytest.mark.parametrize("strategy", ["parameter_server", "parameter_server_async"])
+def test_a_model_of_two_dtypes_is_refused(strategy: str) -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float64))
+    context = StrategyContext(0, 1, torch.device("cpu"), case(strategy, model="my.module:model"))
+    with pytest.raises(UsageError, match=r"one dtype, model 'my.module:model' has torch.float32, torch.float64"):
+        FlatParameters(module, context, on_host=True)
+
+
+def test_what_nobody_used_keeps_no_gradient_and_what_a_worker_used_gets_one() -> None:
+    module = nn.ModuleList([nn.Linear(3, 1, bias=False) for _ in range(3)])
+    flat = FlatParameters(module, StrategyContext(0, 2, torch.device("cpu"), case("parameter_server")), on_host=True)
+    before = [p.detach().clone() for p in module.parameters()]
+    module[0](torch.ones(1, 3)).sum().backward()
+    had = flat.take_gradients()
+    assert [p.grad for p in module.parameters()] == [None] * 3
+    flat.wire_gradient[6:] += 2.0  # a worker used the last one
+    flat.give_gradients(had)
+    gradients = [None if p.grad is None else p.grad.tolist() for p in module.parameters()]
+    assert gradients == [[[1.0, 1.0, 1.0]], None, [[2.0, 2.0, 2.0]]]
+    assert all(torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
+    flat.values.zero_()
+    assert not any(p.any() for p in module.parameters())  # one memory
+
+
+# -- the asynchronous server's parameters ---------------------------------------------------------------------------
+
+
+def gradient_of(rank: int, step: int) -> torch.Tensor:
+    return torch.randn(7, generator=torch.Generator().manual_seed(100 * rank + step))
+
+
+@pytest.mark.parametrize(
+    ("order", "staleness"),
+    [
+        ([0, 0, 0], [0, 0, 0]),
+        ([0, 1, 0, 1], [0, 1, 1, 1]),
+        ([0, 1, 2, 0, 1, 2], [0, 1, 2, 2, 2, 2]),
+        ([2, 2, 2, 0, 1, 2], [0, 0, 0, 3, 4, 2]),
+    ],
+)
+def test_every_arrival_is_one_step_on_the_newest_parameters(order: list[int], staleness: list[int]) -> None:
+    initial = torch.linspace(-1, 1, 7)
+    versions = ParameterVersions(initial, 3, fused=True)
+    alone = nn.Parameter(initial.clone())
+    optimizer = adamw([alone], fused=True)
+    taken = [0, 0, 0]
+    for version, rank in enumerate(order, start=1):
+        message = gradient_of(rank, taken[rank])
+        alone.grad = message.clone()
+        optimizer.step()
+        # The answer comes in the message's own memory.
+        assert versions.apply(rank, taken[rank], message, into=message) == versions.version == version
+        assert torch.equal(message, alone.detach())
+        taken[rank] += 1
+    steps = [order[:i].count(rank) for i, rank in enumerate(order)]
+    assert versions.facts() == {"applied": [list(row) for row in zip(order, steps, staleness, strict=True)]}
+    assert torch.equal(initial, torch.linspace(-1, 1, 7))
+
+
+def test_threads_apply_everything_once_and_each_in_its_order() -> None:
+    ranks, steps = 4, 200
+    versions = ParameterVersions(torch.zeros(7), ranks, fused=True)
+    began, answers = Barrier(ranks), [[] for _ in range(ranks)]
+
+    def serve(rank: int) -> None:
+        began.wait()
+        for step in range(steps):
+            message = gradient_of(rank, step)
+            answers[rank].append(versions.apply(rank, step, message, into=message))
+
+    threads = [Thread(target=serve, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(version for each in answers for version in each) == list(range(1, ranks * steps + 1))
+    for rank in range(ranks):
+        mine = [each for each in versions.applied if each.rank == rank]
+        assert [each.step for each in mine] == list(range(steps))
+        # What a worker counts from the versions it gets is what the server counted.
+        before = [0, *answers[rank]]
+        assert [each.staleness for each in mine] == [b - a - 1 for a, b in itertools.pairwise(before)]
+
+
+# -- the asynchronous server in processes ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def alone() -> Reference:
+    """One device's losses."""
+    seen = launch(LaunchSpec.of(case("parameter_server_async").reference(), LONG, deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+    return reference_of(seen)
+
+
+def verified(each: Case, rule_of: str, reference: Reference) -> Launch:
+    """A real launch of `each`, judged by another strategy's rule."""
+    seen = launch(LaunchSpec.of(each, LONG, deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+    seen.case = replace(each, strategy=rule_of)
+    verify(seen, reference)
+    return seen
+
+
+@pytest.mark.parametrize(("size", "accumulation"), [(2, 1), (2, 3), (4, 1)])
+def test_every_gradient_is_applied_once_and_the_loss_falls(size: int, accumulation: int, alone: Reference) -> None:
+    each = case("parameter_server_async", world_size=size, grad_accumulation=accumulation)
+    seen = verified(each, each.strategy, alone)
+    assert seen.status is Status.OK, seen.failure
+    assert [finding.code for finding in seen.findings] == [LOSS_COST]
+    applied = seen.facts["applied"]
+    steps = LONG.warmup + LONG.steps
+    assert sorted([rank, step] for rank, step, _ in applied) == [[r, s] for r in range(size) for s in range(steps)]
+    by_rank = [[late for of_rank, _, late in applied if of_rank == rank] for rank in range(size)]
+    assert numbers(seen, "staleness_mean") == pytest.approx([fmean(each) for each in by_rank])
+    assert numbers(seen, "staleness_max") == [max(each) for each in by_rank]
+    # Somebody was second with a gradient of the first parameters.
+    assert max(map(max, by_rank)) >= 1
+    assert numbers(seen, "optimizer_bytes") == [2 * K] + [0] * (size - 1)
+    assert numbers(seen, "parameter_bytes") == [2 * K] + [K] * (size - 1)
+
+
+def test_one_rank_alone_trains_as_one_device_does(alone: Reference) -> None:
+    each = case("parameter_server_async", world_size=1)
+    seen = verified(each, each.strategy, alone)
+    assert seen.status is Status.OK, seen.failure
+    losses = {s.step: s.value for s in seen.samples if s.metric == "loss"}
+    assert losses == pytest.approx(alone.loss, rel=TOLERANCES["ieee"].later_loss)
+    assert (numbers(seen, "staleness_mean"), numbers(seen, "staleness_max")) == ([0.0], [0])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("dropping", "the gradient of rank 0's step 2 was applied 0 times, not once"),
+        ("doubling", "the gradient of rank 1's step 3 was applied 2 times, not once"),
+        ("flipping", "the loss did not fall: "),
+    ],
+)
+def test_a_server_that_does_wrong_is_caught(strategy: str, message: str, alone: Reference) -> None:
+    seen = verified(case(f"server_helpers:{strategy}"), "parameter_server_async", alone)
+    assert seen.status is Status.WRONG
+    assert str(seen.failure).startswith(message)
+    assert seen.findings == []
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("strategy", "rank"),
+    [("killed_worker", 1), ("killed_server", 0), ("killed_async_worker", 1), ("killed_async_server", 0)],
+)
+def test_a_killed_rank_ends_the_launch(strategy: str, rank: int, size: int) -> None:
+    seen = launch(LaunchSpec.of(case(f"server_helpers:{strategy}", world_size=size), SHORT, deadline_s=GUARD_S))
+    assert seen.status is Status.CRASHED, seen.failure
+    assert seen.failure is not None
+    assert (seen.failure.rank, seen.failure.signal) == (rank, "SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("breaking", "rank 0: RuntimeError: the server lost rank 1: ArithmeticError: the optimizer broke"),
+        ("raising_async_worker", "rank 1: RuntimeError: the dog ate it"),
+        ("raising_async_server", "rank 0: RuntimeError: the dog ate it"),
+    ],
+)
+def test_a_rank_or_thread_that_fails_fails_the_launch(strategy: str, message: str) -> None:
+    seen = launch(LaunchSpec.of(case(f"server_helpers:{strategy}", world_size=3), SHORT, deadline_s=GUARD_S))
+    assert seen.status is Status.FAILED
+    assert str(seen.failure) == message
+
+
+# -- no exchange ----------------------------------------------------------------------------------------------------
+
+
+def test_ranks_apart_keep_their_rule_and_are_labelled(alone: Reference) -> None:
+    each = case("local_only", grad_accumulation=2)
+    seen = verified(each, each.strategy, alone)
+    assert seen.status is Status.OK, seen.failure
+    assert [finding.code for finding in seen.findings] == [NO_EXCHANGE]
+    # They are not one training: judged as such, they fail.
+    assert verified(each, "ddp", alone).status is Status.WRONG
+
+
+def test_ranks_that_share_a_part_of_the_batch_are_caught(alone: Reference) -> None:
+    seen = verified(case("server_helpers:same_part"), "local_only", alone)
+    assert seen.status is Status.WRONG
+    assert str(seen.failure).startswith("loss at step 0 is ")

@@ -1,0 +1,118 @@
+"""What a rank's peak memory is read over, and the gradient's norm, which must not be in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from guard import GUARD_S
+from norm_helpers import check_norms
+from parabench.launch.processes import run_processes
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes import memory
+from parabench.strategies.base import PIECE, RankInfo, norm_of, squares_of
+from parabench.workloads import trainer
+from parabench.workloads import training as worker
+from ranks_helpers import in_group
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
+def test_the_norm_of_what_ranks_hold_in_parts_is_that_of_the_whole(algorithm: str, tmp_path: Path) -> None:
+    case = Case(world_size=4, device="cpu", backend="gloo", algorithm=algorithm)
+    ended = run_processes(in_group, (check_norms, case, tmp_path), size=4, deadline_s=GUARD_S, logs=tmp_path / "logs")
+    assert [json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank*.json"))] == [[]] * 4
+    assert ended.ok
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that any operation makes in memory of its own, or reads as a float32 that is to be float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {t.untyped_storage().data_ptr() for t in tree_leaves(args) if isinstance(t, torch.Tensor)}
+        for each in tree_leaves(result):
+            if isinstance(each, torch.Tensor) and each.untyped_storage().data_ptr() not in given:
+                self.bytes = max(self.bytes, each.nbytes)
+        if "vector_norm" in str(func):
+            # It copies its argument to the dtype that it computes in.
+            self.bytes = max(self.bytes, 8 * args[0].numel())
+        return result
+
+
+def test_the_norm_of_a_large_gradient_needs_little_memory() -> None:
+    gradient = torch.randn(4096, 1024).t()  # 16 MiB, and not contiguous
+    with Largest() as largest:
+        squares = float(squares_of(gradient))
+    assert squares == pytest.approx(float(gradient.double().square().sum()), rel=1e-12)
+    assert largest.bytes <= 8 * PIECE < gradient.nbytes
+
+
+def test_the_norm_of_nothing_and_of_what_is_not_finite() -> None:
+    assert norm_of([]) == 0
+    assert norm_of([torch.empty(0, 3)]) == 0
+    assert math.isnan(norm_of([torch.tensor([1.0, float("nan")])]))
+
+
+def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_measured_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[Any] = []
+    norm = trainer.norm_of
+
+    def watched(gradients: Any) -> float:
+        happened.append("norm")
+        return norm(gradients)
+
+    def train(training: Any, clock: Any, steps: range) -> None:
+        happened.append(steps)
+        own(training, clock, steps)
+
+    own = worker.train
+    monkeypatch.setattr(trainer, "norm_of", watched)
+    monkeypatch.setattr(worker, "train", train)
+    for name in ("forget_building", "forget_peak", "peak_memory"):
+        function = getattr(memory, name)
+        monkeypatch.setattr(memory, name, lambda device, f=function, n=name: (happened.append(n), f(device))[1])
+    protocol = Protocol(warmup=2, steps=3, instrumented=1)
+    case = Case(strategy="single", device="cpu", backend="gloo", data="synthetic", model="mlp", seq_len=1)
+    env = RankEnv(folder=tmp_path, timeout_s=GUARD_S)
+    worker.train_case(LaunchSpec.of(case, protocol, GUARD_S), env, RankInfo(0, 1, torch.device("cpu")))
+    assert happened == [
+        "forget_building", range(2), "norm", "forget_peak", range(2, 5), "peak_memory", range(5, 6),
+    ]  # fmt: skip
+
+
+def test_what_building_reserved_is_given_back_and_a_peak_is_only_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("empty"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: asked.append(device))
+    device = torch.device("cuda", 1)
+    memory.forget_building(device)
+    assert asked == ["empty"]
+    # Memory that is given back here would be asked for again by the first measured step.
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    memory.forget_peak(device)
+    assert asked == ["empty", 0, 1]
+
+
+def test_the_peak_of_a_process_with_several_devices_is_that_of_the_fullest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first device of `dp` gathers; another one may still hold more."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", [5, 9, 0].__getitem__)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", [12, 10, 0].__getitem__)
+    peaks = memory.peak_memory(torch.device("cuda", 0))
+    assert (peaks["peak_allocated_bytes"], peaks["peak_reserved_bytes"]) == (9.0, 12.0)

@@ -1,0 +1,455 @@
+"""Pipelines compute what one device does, hold only their own, and wait as much as theory and the clock say."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fake_results
+import pipeline_helpers
+from guard import GUARD_S
+from parabench import Model
+from parabench.analysis.pipeline import bubbles
+from parabench.analysis.session import select_session
+from parabench.analysis.tables import launch_table
+from parabench.errors import UsageError
+from parabench.launch.launcher import launch
+from parabench.launch.processes import run_processes
+from parabench.launch.spec import LaunchSpec
+from parabench.machine import accelerator
+from parabench.machine.machine import Machine
+from parabench.plan.case import Case
+from parabench.plan.pipeline_schedule import automatic, fault
+from parabench.plan.protocol import Protocol
+from parabench.plan.resolve import resolve
+from parabench.plan.validate import check, check_fit
+from parabench.store.record import Sample, Status
+from parabench.strategies import pipeline
+from parabench.strategies.base import StrategyContext
+from parabench.strategies.pipeline import BusyShare
+from parabench.strategies.pipeline_stages import deal, drop_all_but, holders, stages_from
+from parabench.workloads.verify import reference_of, verify
+from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound, differences
+
+SHORT = Protocol(warmup=2, steps=2, instrumented=1)
+EIGHT, KNOT = "pipeline_helpers:eight", "pipeline_helpers:knot"
+
+
+def case(**fields: Any) -> Case:
+    settled: dict[str, Any] = {"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 8, "model": EIGHT}
+    return Case(**(settled | {"strategy": "pp", "world_size": 2, "global_batch": 24} | fields))
+
+
+TRAINED = [
+    case(world_size=1, schedule="1f1b", microbatches=3),
+    case(world_size=1, schedule="interleaved", microbatches=3),
+    case(world_size=1, strategy="layer_split"),
+    case(schedule="gpipe", microbatches=1),
+    case(schedule="gpipe", microbatches=6),
+    case(schedule="1f1b", microbatches=24),
+    case(schedule="interleaved", microbatches=4),
+    case(strategy="layer_split"),
+    case(schedule="gpipe", microbatches=4, model=KNOT),
+    case(schedule="interleaved", microbatches=4, model=KNOT),
+    case(strategy="layer_split", model=KNOT),
+    case(schedule="1f1b", microbatches=4, precision="bf16-mixed"),
+    case(schedule="interleaved", microbatches=4, precision="bf16-mixed"),
+    case(schedule="1f1b", microbatches=4, activation_checkpointing=True),
+    case(schedule="interleaved", microbatches=4, activation_checkpointing=True),
+    case(world_size=3, schedule="gpipe", microbatches=2),
+    case(world_size=3, schedule="1f1b", microbatches=6),
+    case(world_size=3, schedule="interleaved", microbatches=6),
+    case(world_size=3, schedule="1f1b", microbatches=3, model=KNOT),
+    case(world_size=4, schedule="gpipe", microbatches=8),
+    case(world_size=4, schedule="1f1b", microbatches=8),
+    case(world_size=4, schedule="interleaved", microbatches=6),
+    case(world_size=4, strategy="layer_split"),
+    case(world_size=4, schedule="interleaved", microbatches=4, model=KNOT),
+]
+
+
+def name(each: Case) -> str:
+    return f"{each.label} {each.model.partition(':')[2]} {each.precision}"
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, Any]]]:
+    """What every rank saw of every case; all cases of a size are trained in one launch."""
+    found = {}
+    for size in (1, 2, 3, 4):
+        cases = [each for each in TRAINED if each.world_size == size]
+        folder = tmp_path_factory.mktemp(f"{size}ranks")
+        ended = run_processes(
+            pipeline_helpers.trained, (cases, folder), size=size, deadline_s=GUARD_S, logs=folder / "logs"
+        )
+        assert ended.ok, [path.read_text() for path in folder.glob("logs/**/stderr.log")]
+        for number, each in enumerate(cases):
+            files = [folder / f"case{number}-rank{rank}.pt" for rank in range(size)]
+            found[each] = [torch.load(file, weights_only=True) for file in files]
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, dict[str, Any]]:
+    """What one device computes, by the reference's id."""
+    references = {each.reference().id: each.reference() for each in TRAINED}
+    return {key: pipeline_helpers.train(reference, 0) for key, reference in references.items()}
+
+
+# A case of float32 is trained in float64. A micro-batch that is forgotten changes gradients by a fourth or more.
+TOLERANCE = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_bound(pipeline_helpers.BLOCKS)}
+
+
+@pytest.mark.parametrize("each", TRAINED, ids=name)
+def test_training_is_what_one_device_computes(
+    each: Case, seen: dict[Case, list[dict[str, Any]]], alone: dict[str, dict[str, Any]]
+) -> None:
+    ranks, expected = seen[each], alone[each.reference().id]
+    assert len(expected["loss"]) == pipeline_helpers.STEPS
+    assert expected["loss"][-1] < expected["loss"][0]
+    assert [bool(rank["loss"]) for rank in ranks] == [False] * (each.world_size - 1) + [True]
+    targets = each.global_batch * each.seq_len
+    loss_bound = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_loss_bound(pipeline_helpers.BLOCKS, targets)}
+    assert ranks[-1]["loss"] == pytest.approx(expected["loss"], rel=loss_bound[each.precision])
+    for kind in ("gradients", "parameters"):
+        assert set().union(*(rank[kind] for rank in ranks)) == set(expected[kind])
+        for rank in ranks:
+            apart = differences(rank[kind], expected[kind])
+            assert max(apart.values()) < TOLERANCE[each.precision], (kind, apart)
+    for rank in ranks:
+        assert rank["norm"] == pytest.approx(expected["norm"], rel=TOLERANCE[each.precision])
+        assert rank["skipped"] == pipeline_helpers.STEPS
+
+
+# -- who holds what -------------------------------------------------------------------------------------------------
+
+# Which rank has each of eight blocks.
+BLOCKS = {
+    (1, False): (0, 0, 0, 0, 0, 0, 0, 0),
+    (1, True): (0, 0, 0, 0, 0, 0, 0, 0),
+    (2, False): (0, 0, 0, 0, 1, 1, 1, 1),
+    (2, True): (0, 0, 1, 1, 0, 0, 1, 1),
+    (3, False): (0, 0, 0, 1, 1, 1, 2, 2),
+    (3, True): (0, 0, 1, 1, 2, 0, 1, 2),
+    (4, False): (0, 0, 1, 1, 2, 2, 3, 3),
+    (4, True): (0, 1, 2, 3, 0, 1, 2, 3),
+}
+
+
+@pytest.mark.parametrize("each", [each for each in TRAINED if each.model == EIGHT], ids=name)
+def test_a_rank_holds_its_stages_and_nothing_else(each: Case, seen: dict[Case, list[dict[str, Any]]]) -> None:
+    interleaved = each.strategy == "pp" and each.schedule == "interleaved"
+    homes = BLOCKS[each.world_size, interleaved]
+    last = each.world_size - 1
+    every = set().union(*(rank["parameters"] for rank in seen[each]))
+    for rank, told in enumerate(seen[each]):
+        expected = {
+            name
+            for name in every
+            if (name.startswith("blocks.") and homes[int(name.split(".")[1])] == rank)
+            or (name.startswith("stem.") and rank == 0)
+            or (name.startswith("head.") and rank == last)
+            or (name == "stem.tokens.weight" and rank == last)
+        }
+        assert set(told["parameters"]) == expected
+        assert told["alive_bytes"] == sum(tensor.nbytes for tensor in told["parameters"].values())
+
+
+@pytest.mark.parametrize("each", [each for each in TRAINED if each.world_size > 1], ids=name)
+def test_copies_of_a_tied_weight_stay_equal(each: Case, seen: dict[Case, list[dict[str, Any]]]) -> None:
+    ranks = seen[each]
+    tied = 0
+    for key in set().union(*(rank["parameters"] for rank in ranks)):
+        for kind in ("gradients", "parameters"):
+            copies = [rank[kind][key] for rank in ranks if key in rank[kind]]
+            tied += len(copies) > 1
+            assert all(torch.equal(copies[0], copy) for copy in copies), key
+    assert tied >= 2
+
+
+def test_parts_are_dealt_out_in_order_and_evenly() -> None:
+    assert deal("abcdef", 1) == [list("abcdef")]
+    assert deal("abcdef", 3) == [["a", "b"], ["c", "d"], ["e", "f"]]
+    assert deal("abcdef", 4) == [["a", "b"], ["c", "d"], ["e"], ["f"]]
+    assert deal("abc", 3) == [["a"], ["b"], ["c"]]
+
+
+def context(**fields: Any) -> StrategyContext:
+    return StrategyContext(0, 2, torch.device("cpu"), case(**fields))
+
+
+def test_a_model_of_too_few_blocks_is_refused() -> None:
+    model = Model(module=nn.Linear(2, 2), loss=nn.functional.mse_loss, blocks=[nn.Linear(2, 2)])
+    with pytest.raises(UsageError, match="has 1 blocks, too few for 2 stages; use fewer ranks"):
+        stages_from(model, 2, context())
+
+
+def test_a_parameter_that_no_stage_has_is_refused() -> None:
+    module = pipeline_helpers.Knot()
+    model = Model(module=module, loss=nn.functional.mse_loss, blocks=list(module.layers), stem=module.stem)
+    stages = stages_from(model, 2, context())
+    with pytest.raises(UsageError, match=r"'head\.weight' is in no stage; put it into Model\.stem"):
+        holders(dict(module.named_parameters()), stages, 2)
+
+
+def test_what_is_dropped_keeps_its_shape_and_what_is_shared_stays() -> None:
+    shared = nn.Linear(2, 3)
+    kept, gone = nn.Sequential(shared), nn.Sequential(shared, nn.BatchNorm1d(3), nn.Linear(3, 1))
+    gone[2].bias = shared.bias
+    drop_all_but([kept], nn.ModuleList([kept, gone]))
+    assert not any(each.is_meta for each in kept.parameters())
+    assert all(each.is_meta for part in (gone[1], gone[2]) for each in (*part.parameters(), *part.buffers()))
+    assert gone[2].weight.shape == (1, 3)
+
+
+# -- the bubble -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("each", [each for each in TRAINED if each.model == EIGHT], ids=name)
+def test_facts_tell_the_bubble(each: Case, seen: dict[Case, list[dict[str, Any]]]) -> None:
+    split = each.strategy == "layer_split"
+    per_rank = 2 if not split and each.schedule == "interleaved" else 1
+    microbatches = 1 if split else each.microbatches
+    p = each.world_size
+    assert microbatches is not None
+    for rank in seen[each]:
+        assert rank["facts"]["pipeline"] == {
+            "stages": p * per_rank,
+            "microbatches": microbatches,
+            "schedule": "layer_split" if split else each.schedule,
+            "bubble": pytest.approx((p - 1) / (per_rank * microbatches + p - 1)),
+        }
+
+
+@pytest.mark.parametrize("each", [each for each in TRAINED if each.model == EIGHT], ids=name)
+def test_the_order_in_which_ranks_work_has_the_bubble_that_theory_says(
+    each: Case, seen: dict[Case, list[dict[str, Any]]]
+) -> None:
+    order = [rank["order"] for rank in seen[each]]
+    forward, backward = 1.0, 2.0
+    whole = makespan(order, forward, backward)
+    work = sum(forward if kind == "F" else backward for _, kind, _ in order[0])
+    assert 1 - work / whole == pytest.approx(seen[each][0]["facts"]["pipeline"]["bubble"], abs=1e-12)
+
+
+@pytest.mark.parametrize("each", [each for each in TRAINED if each.model == EIGHT], ids=name)
+def test_as_many_micro_batches_are_held_as_the_schedule_needs(
+    each: Case, seen: dict[Case, list[dict[str, Any]]]
+) -> None:
+    told = seen[each][0]["facts"]["pipeline"]
+    p, m = each.world_size, told["microbatches"]
+    # Forwards whose backward is still to come, in stages: half of a rank's layers where it has two.
+    held = [max(itertools.accumulate(1 if kind == "F" else -1 for _, kind, _ in rank["order"])) for rank in seen[each]]
+    if told["schedule"] == "interleaved":
+        part = m // (m // p)
+        assert held == [min(2 * m, part + 2 * (p - 1 - rank) + 1) for rank in range(p)]
+        assert part > p or m < 2 * p or held[0] / 2 == p + (p - 1) / 2
+    elif told["schedule"] == "1f1b":
+        assert held == [min(m, p - rank) for rank in range(p)]
+    else:
+        assert held == [m] * p
+
+
+def makespan(order: list[list[tuple[int, str, int]]], forward: float, backward: float) -> float:
+    """When the last rank is done, where each does its work in that order and messages take no time."""
+    stages = 1 + max(stage for rank in order for stage, _, _ in rank)
+    done: dict[tuple[int, str, int], float] = {}
+    free = [0.0] * len(order)
+    left = [list(rank) for rank in order]
+    while any(left):
+        before = len(done)
+        for rank, rest in enumerate(left):
+            while rest:
+                stage, kind, part = rest[0]
+                if kind == "F":
+                    needs = [(stage - 1, "F", part)] if stage else []
+                else:
+                    needs = [(stage, "F", part)] + ([(stage + 1, "B", part)] if stage < stages - 1 else [])
+                if not all(need in done for need in needs):
+                    break
+                begin = max([free[rank], *(done[need] for need in needs)])
+                free[rank] = done[stage, kind, part] = begin + (forward if kind == "F" else backward)
+                rest.pop(0)
+        assert len(done) > before, "each waits for another"
+    return max(free)
+
+
+class Clock:
+    """A stand-in for the host's clock, which goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def work(self, seconds: float) -> float:
+        self.now += seconds
+        return seconds
+
+
+def test_only_the_second_step_is_timed_and_only_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    met: list[float] = []
+    monkeypatch.setattr(accelerator, "perf_counter", clock)
+    monkeypatch.setattr(pipeline.dist, "all_reduce", lambda _: met.append(clock.now))
+    watch = BusyShare(torch.device("cpu"))
+    work = watch.counted(clock.work)
+    shares = []
+    for forward, backward in ((5.0, 5.0), (1.0, 2.0), (7.0, 7.0)):
+        with watch.step():
+            assert work(forward) == forward
+            clock.work(6.0)
+            work(backward)
+            clock.work(3.0)
+        shares.append(watch.share)
+    assert shares == [None, 3 / 12, 3 / 12]
+    # Ranks wait for each other around the step that is watched, and around no other.
+    assert met == [119.0, 131.0]
+
+
+def test_ranks_compute_one_after_the_other_where_the_batch_is_not_cut() -> None:
+    shares = busy_shares(case(strategy="layer_split", model="gpt-nano", seq_len=64))
+    assert len(shares) == 2
+    assert all(share > 0 for share in shares)
+    # They never compute at the same time, on no machine; the clock's ends are a little apart.
+    assert sum(shares) < 1.02
+
+
+def busy_shares(each: Case) -> list[float]:
+    """A real launch, verified as a session does it; its ranks' shares."""
+    reference = launch(LaunchSpec.of(each.reference(), SHORT, deadline_s=GUARD_S))
+    got = launch(LaunchSpec.of(each, SHORT, deadline_s=GUARD_S))
+    verify(got, reference_of(reference))
+    assert got.status is Status.OK, got.failure
+    metrics = {sample.metric for sample in got.samples}
+    assert "forward_backward_s" in metrics
+    assert not metrics & {"forward_s", "backward_s"}
+    assert {sample.rank for sample in got.samples if sample.metric == "loss"} == {each.world_size - 1}
+    return [float(s.value or 0) for s in got.samples if s.metric == "stage_busy_share"]
+
+
+def test_a_rank_alone_has_no_bubble_and_holds_all() -> None:
+    (share,) = busy_shares(case(world_size=1, microbatches=2, model="gpt-nano"))
+    assert 0 < share <= 1
+
+
+def test_a_rank_that_is_killed_ends_the_launch() -> None:
+    dying = case(strategy="pipeline_helpers:killed", schedule="1f1b", microbatches=4)
+    got = launch(LaunchSpec.of(dying, SHORT, deadline_s=GUARD_S))
+    assert got.status is Status.CRASHED
+    assert got.failure is not None
+    assert (got.failure.rank, got.failure.signal) == (1, "SIGKILL")
+
+
+# -- before any launch ----------------------------------------------------------------------------------------------
+
+
+def settled(machine: Machine, **fields: Any) -> Case:
+    return resolve(Case(**({"strategy": "pp", "model": "gpt2", "seq_len": 8} | fields)), machine)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+def test_the_automatic_number_of_microbatches_is_a_possible_one(schedule: str, machine: Machine) -> None:
+    for ranks in range(1, 9):
+        for batch in range(1, 49):
+            chosen = automatic(schedule, ranks, batch)
+            assert batch % chosen == 0
+            some = any(batch % each == 0 and fault(schedule, ranks, each) is None for each in range(1, batch + 1))
+            assert (fault(schedule, ranks, chosen) is None) == some
+            if batch % (2 * ranks) == 0:
+                assert chosen == 2 * ranks
+    assert settled(machine, schedule=schedule, world_size=4, global_batch=24).microbatches == 8
+    assert settled(machine, schedule=schedule, world_size=4, global_batch=24, microbatches=12).microbatches == 12
+
+
+REFUSED = [
+    ({"world_size": 3, "microbatches": 2, "schedule": "interleaved"}, "interleaved it must be world_size 3 or more"),
+    ({"world_size": 3, "microbatches": 2}, "1f1b it must be world_size 3 or more"),
+    ({"world_size": 4, "global_batch": 2}, "microbatches is 1 of global_batch 2; for pp 1f1b it must be world_size 4"),
+    (
+        {"world_size": 3, "schedule": "interleaved", "microbatches": 7, "global_batch": 14},
+        "interleaved it must divide into 2 equal rounds, as every multiple of world_size 3 does",
+    ),
+    ({"world_size": 8, "schedule": "interleaved"}, "pp needs 16 stages for world_size 8, and gpt2 has 12 blocks"),
+    ({"world_size": 13, "global_batch": 26}, "pp needs 13 stages for world_size 13, and gpt2 has 12 blocks"),
+    ({"world_size": 13, "strategy": "layer_split"}, "layer_split needs 13 stages"),
+    ({"world_size": 2, "microbatches": 7}, "a rank's batch of 24 does not divide by microbatches 7"),
+    ({"world_size": 2, "device": "cuda", "backend": "gloo"}, "gloo sends no CUDA tensors; use backend nccl"),
+]
+
+
+def checked(case: Case) -> None:
+    """As the plan does, before anything is launched."""
+    check_fit(case)
+    check(case)
+
+
+@pytest.mark.parametrize(("fields", "reason"), REFUSED)
+def test_what_no_pipeline_can_do_is_refused(fields: dict[str, Any], reason: str, machine: Machine) -> None:
+    with pytest.raises(UsageError, match=reason):
+        checked(settled(machine, **({"global_batch": 24} | fields)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"world_size": 6, "schedule": "interleaved"},
+        {"world_size": 12, "schedule": "1f1b"},
+        {"world_size": 12, "strategy": "layer_split"},
+        {"world_size": 4, "schedule": "gpipe", "microbatches": 2},
+        {"world_size": 1, "schedule": "interleaved"},
+    ],
+)
+def test_what_a_pipeline_can_do_is_not_refused(fields: dict[str, Any], machine: Machine) -> None:
+    checked(settled(machine, **({"global_batch": 24} | fields)))
+
+
+# -- read back ------------------------------------------------------------------------------------------------------
+
+
+def told(each: Case, bubble: float) -> dict[str, Any]:
+    return {"pipeline": {"stages": 2, "microbatches": 4, "schedule": each.schedule, "bubble": bubble}}
+
+
+def shown(each: Case, shares: list[float | None], **more: Any) -> Any:
+    made = fake_results.launch(each, facts=told(each, 0.2), **more)
+    made.samples += [Sample(rank, None, "measure", "stage_busy_share", share) for rank, share in enumerate(shares)]
+    return made
+
+
+def test_measured_bubbles_stand_beside_theory(tmp_path: Path) -> None:
+    one, other = case(schedule="1f1b", microbatches=4), case(schedule="gpipe", microbatches=4)
+    results = fake_results.write(
+        tmp_path / "store.db",
+        [
+            fake_results.launch(case(strategy="ddp", microbatches=None)),
+            shown(one, [0.7, 0.9]),
+            shown(one, [0.5, 0.6], block=1),
+            shown(one, [0.8, 0.8], block=2),
+            shown(one, [0.0, 0.0], block=3, status=Status.WRONG),
+            shown(one, [0.1, None], block=4),
+            shown(one, [0.1], block=5),
+            shown(one, [0.0, 0.0], block=-1),
+            shown(other, []),
+        ],
+    )
+    session = select_session(results)
+    found = bubbles(launch_table(results, session), results.whole)
+    assert list(found["label"]) == [one.label, other.label]
+    assert list(found["case_id"]) == [one.id, other.id]
+    assert list(found["schedule"]) == ["1f1b", "gpipe"]
+    assert found[["stages", "microbatches", "theory"]].drop_duplicates().to_numpy().tolist() == [[2, 4, 0.2]]
+    assert found["measured"].iloc[0] == pytest.approx(0.2)
+    assert torch.isnan(torch.tensor(found["measured"].iloc[1]))
+    assert list(found["n_launches"]) == [3, 0]
+
+
+def test_a_session_without_pipelines_has_no_bubbles(tmp_path: Path) -> None:
+    results = fake_results.write(tmp_path / "store.db", [fake_results.launch(case(strategy="ddp"))])
+    assert bubbles(launch_table(results, select_session(results)), results.whole).empty

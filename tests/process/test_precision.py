@@ -1,0 +1,190 @@
+"""The axis `precision`: what a rank sets, how a scaled loss steps, what of it is refused and what is doubted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fake_results as fake
+from guard import GUARD_S
+from parabench.analysis.warnings.launches import check
+from parabench.errors import UsageError
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.machine.machine import Machine
+from parabench.models import PRECISIONS, base
+from parabench.models.base import build_model
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.plan.validate import check as check_case
+from parabench.plan.validate import missing_requirement
+from parabench.store.record import Status
+from parabench.strategies.base import adamw
+from parabench.strategies.loss_scale import FIRST_SCALE, GROWTH_INTERVAL, LossScale
+from parabench.workloads.verify import TOLERANCES, reference_of, verify
+from trained_helpers import TRAINED_TOKENS
+
+CPU = torch.device("cpu")
+SHORT = Protocol(warmup=2, steps=6, instrumented=1)
+
+
+def case(**fields: Any) -> Case:
+    return Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 16} | fields))
+
+
+# -- what a rank sets ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Torch's settings, given back afterwards."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    for name in base.OVERRIDES:
+        monkeypatch.delenv(name, raising=False)
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@pytest.mark.parametrize(
+    ("precision", "matmul", "cudnn"),
+    [("ieee", "highest", False), ("tf32", "high", True), ("bf16-mixed", "highest", False)],
+)
+def test_matrix_products_and_convolutions_are_set_alike(
+    precision: str, matmul: str, cudnn: bool, settings: None
+) -> None:
+    each = case(precision=precision)
+    base.set_arithmetic(build_model(each), each)
+    assert base.arithmetic_of(None) == {"arithmetic": {"matmul": matmul, "cudnn_tf32": cudnn, "overrides": {}}}
+    # Torch's newer names for the same.
+    assert torch.backends.cuda.matmul.fp32_precision == {"highest": "ieee", "high": "tf32"}[matmul]
+    assert (torch.backends.cudnn.conv.fp32_precision == "tf32") is cudnn
+
+
+def test_what_decides_behind_torchs_back_is_told(settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    assert base.arithmetic_of(3)["arithmetic"]["overrides"] == {"NVIDIA_TF32_OVERRIDE": "1"}
+    assert base.arithmetic_of(3)["arithmetic"]["steps_left_out"] == 3
+
+
+def test_settings_that_torch_refuses_to_read_are_told_as_that(settings: None) -> None:
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        assert base.arithmetic_of(None)["arithmetic"]["matmul"] == "mixed settings"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+
+def test_a_pure_precision_makes_the_models_parameters_so(settings: None) -> None:
+    each = case(precision="bf16-true", model="mnist")
+    model = build_model(each)
+    base.set_arithmetic(model, each)
+    assert {p.dtype for p in model.module.parameters()} == {torch.bfloat16}
+
+
+# -- a scaled loss ---------------------------------------------------------------------------------------------------
+
+
+def scaled(gradient: float) -> tuple[nn.Parameter, LossScale]:
+    parameter = nn.Parameter(torch.ones(3))
+    steps = LossScale(adamw([parameter], fused=True), CPU)
+    parameter.grad = torch.full((3,), gradient * steps.scale)
+    return parameter, steps
+
+
+def test_a_step_is_that_of_the_gradient_without_its_scale() -> None:
+    parameter, steps = scaled(0.25)
+    alone = nn.Parameter(torch.ones(3))
+    alone.grad = torch.full((3,), 0.25)
+    adamw([alone], fused=True).step()
+    steps.step()
+    assert torch.equal(parameter, alone)
+    assert (steps.left_out, steps.scale) == (0, FIRST_SCALE)
+
+
+@pytest.mark.parametrize("wrong", [math.inf, -math.inf, math.nan])
+def test_a_step_that_overflowed_is_left_out_and_the_scale_halved(wrong: float) -> None:
+    parameter, steps = scaled(1.0)
+    assert parameter.grad is not None
+    parameter.grad[1] = wrong
+    steps.step()
+    assert torch.equal(parameter, torch.ones(3))
+    assert (steps.left_out, steps.scale) == (1, FIRST_SCALE / 2)
+
+
+def test_the_scale_grows_after_so_many_steps_without_an_overflow() -> None:
+    _, steps = scaled(1e-6)
+    for _ in range(GROWTH_INTERVAL):
+        assert steps.scale == FIRST_SCALE
+        steps.step()
+    assert steps.scale == 2 * FIRST_SCALE
+
+
+# -- real ranks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "fp16-mixed"])
+def test_ranks_train_as_one_device_does_in_the_same_precision(precision: str) -> None:
+    small = {"model": "trained_helpers:small_gpt", "seq_len": TRAINED_TOKENS, "precision": precision}
+    alone = launch(LaunchSpec.of(case(strategy="single", **small), SHORT, deadline_s=GUARD_S))
+    assert alone.status is Status.OK, alone.failure
+    bytes_of_one = {s.metric: s.value for s in alone.samples if s.metric == "parameter_bytes"}["parameter_bytes"]
+    numbers = alone.facts["model"]["parameters"]
+    assert bytes_of_one == numbers * {"bfloat16": 2, "float32": 4}[PRECISIONS[precision].parameters]
+    for strategy in ("ddp", "fsdp", "tp"):
+        seen = launch(LaunchSpec.of(case(strategy=strategy, world_size=2, **small), SHORT, deadline_s=GUARD_S))
+        verify(seen, reference_of(alone))
+        assert seen.status is Status.OK, seen.failure
+        assert ("steps_left_out" in seen.facts["arithmetic"]) is PRECISIONS[precision].scaled
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_tf32_is_refused_on_the_cpu() -> None:
+    with pytest.raises(UsageError, match="precision tf32 is an arithmetic of CUDA devices; use ieee on device cpu"):
+        check_case(case(precision="tf32"))
+
+
+@pytest.mark.parametrize("strategy", ["pp", "layer_split", "parameter_server", "parameter_server_async", "local_only"])
+def test_strategies_that_scale_no_loss_are_left_out(strategy: str) -> None:
+    why = missing_requirement(case(strategy=strategy, world_size=2, precision="fp16-mixed"), Machine(cores=4))
+    assert why == f"strategy {strategy} scales no loss, which precision fp16-mixed needs; use bf16-mixed"
+
+
+def test_every_precision_has_a_tolerance_of_its_own() -> None:
+    assert TOLERANCES.keys() == PRECISIONS.keys()
+    for one in TOLERANCES.values():
+        assert 0 < one.loss <= one.later_loss < 0.5
+
+
+# -- what is doubted -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "told", "said"),
+    [
+        ("ieee", {"matmul": "highest", "cudnn_tf32": False, "overrides": {}}, None),
+        ("tf32", {"matmul": "high", "cudnn_tf32": True, "overrides": {}}, None),
+        ("ieee", {"matmul": "high", "cudnn_tf32": False, "overrides": {}}, "ran at torch's precision 'high'"),
+        ("ieee", {"matmul": "highest", "cudnn_tf32": True, "overrides": {}}, "cuDNN's TF32 was on"),
+        (
+            "ieee",
+            {"matmul": "highest", "cudnn_tf32": False, "overrides": {"NVIDIA_TF32_OVERRIDE": "1"}},
+            "NVIDIA_TF32_OVERRIDE=1 was set",
+        ),
+    ],
+)
+def test_another_arithmetic_than_the_cases_is_found(
+    precision: str, told: dict[str, Any], said: str | None, tmp_path: Any
+) -> None:
+    each = fake.case(device="cuda", backend="nccl", world_size=2, precision=precision)
+    results = fake.write(tmp_path / "r.db", [fake.launch(each, 0.01, facts={"arithmetic": told})])
+    found = [finding.message for finding in check(results) if finding.code == "other_arithmetic"]
+    assert len(found) == (said is not None)
+    assert all(said in message for message in found)

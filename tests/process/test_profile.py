@@ -1,0 +1,159 @@
+"""The steps on request: a real trace of every rank, in no statistic; a memory snapshot that only CUDA has."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from fake_launch import FakeLauncher
+from guard import GUARD_S
+from parabench.errors import UsageError
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes import ProbeReport
+from parabench.probes.profiler import ProfilerProbe
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
+from parabench.store.record import Phase, Status
+from parabench.store.results import load
+from parabench.strategies.base import RankInfo
+
+PROTOCOL = Protocol(warmup=2, steps=2, instrumented=1, profile=True)
+
+
+def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_path: Path) -> None:
+    case = Case(algorithm="ring", world_size=2, device="cpu", backend="gloo")
+    launched = launch(LaunchSpec.of(case, PROTOCOL, deadline_s=GUARD_S, traces=tmp_path / "traces"))
+    assert launched.status is Status.OK, launched.failure
+    assert len(launched.step_latencies()) == PROTOCOL.all_steps == 6
+    assert len(launched.step_latencies(Phase.MEASURE)) == 2
+    assert {s.step for s in launched.samples if s.phase == Phase.PROFILE} == {5}
+    assert {s.step for s in launched.samples if s.phase == Phase.INSTRUMENT} == {4}
+    # The profiled step is none of the instrumented ones, and trains like any other.
+    assert {row.step for row in (*launched.spans, *launched.collectives)} == {4}
+    assert {s.step for s in launched.samples if s.metric == "loss"} == set(range(6))
+
+    written = sorted(path.name for path in (tmp_path / "traces").iterdir())
+    assert [each["file"] for each in launched.facts["profile"]] == written
+    for rank, name in enumerate(written):
+        assert name.startswith(f"{case.id}-2")
+        assert name.endswith(f"Z-rank{rank}.json.gz")
+        events = json.loads(gzip.decompress((tmp_path / "traces" / name).read_bytes()))["traceEvents"]
+        operators = [event for event in events if event.get("cat") == "cpu_op"]
+        assert {"aten::addmm", "aten::_fused_adamw_"} <= {event["name"] for event in operators}
+        # The ring adds on a thread of its own.
+        assert len({event["tid"] for event in operators}) > 1
+
+
+def test_nothing_is_traced_unless_asked(tmp_path: Path) -> None:
+    case = Case(strategy="single", device="cpu", backend="gloo")
+    launched = launch(
+        LaunchSpec.of(case, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=GUARD_S, traces=tmp_path / "traces")
+    )
+    assert launched.status is Status.OK, launched.failure
+    assert list(tmp_path.iterdir()) == []
+    assert "profile" not in launched.facts
+
+
+def probe(info: RankInfo, take_step: Callable[[], None], traces: Path) -> ProfilerProbe:
+    protocol = Protocol(memory_snapshot=True)
+    rank: Any = SimpleNamespace(info=info, take_step=take_step, protocol=protocol, traces=traces)
+    return ProfilerProbe(rank)
+
+
+def reported(probe: ProfilerProbe) -> dict[str, Any]:
+    report = ProbeReport()
+    probe.report(report)
+    return report.rank_facts
+
+
+def test_a_memory_snapshot_is_recorded_around_its_step_and_written_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[Any] = []
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: happened.append(how))
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"12345"))
+    traces = probe(RankInfo(3, 4, torch.device("cuda", 0)), lambda: happened.append("step"), tmp_path / "case-then")
+    traces.after_instrumented()
+    assert happened == [{"stacks": "python"}, "step"]
+    assert list(tmp_path.iterdir()) == []
+    assert reported(traces) == {"memory_snapshot": {"file": "case-then-rank3.pickle", "bytes": 5}}
+    assert happened[2:] == [{"enabled": None}]
+
+
+def test_on_the_cpu_a_memory_snapshot_is_a_step_like_any_other(tmp_path: Path) -> None:
+    taken: list[int] = []
+    traces = probe(RankInfo(0, 1, torch.device("cpu")), lambda: taken.append(1), tmp_path / "x")
+    traces.after_instrumented()
+    assert (taken, reported(traces)) == ([1], {})
+
+
+SUITE = '"""Which?"""\nfrom parabench import sweep\nCASES = sweep(strategy="ddp", world_size=2, device="cpu")\n'
+
+
+def ran(tmp_path: Path, **more: Any) -> tuple[int, str]:
+    (tmp_path / "mine.py").write_text(SUITE)
+    console = Console(file=io.StringIO(), width=500)
+    planned = {"suite": str(tmp_path / "mine.py"), "launches": 1, "steps": 3}
+    asked = TrainingRequest.of(argv=[], out=tmp_path / "out", **(more if "suite" in more else planned | more))
+    code = run_session(asked, console, FakeLauncher())
+    assert isinstance(console.file, io.StringIO)
+    return code, console.file.getvalue()
+
+
+def test_a_run_on_the_cpu_says_once_that_there_is_no_memory_snapshot_and_goes_on(tmp_path: Path) -> None:
+    code, said = ran(tmp_path, memory_snapshot=True, profile=True)
+    assert code == 0
+    assert said.count("No memory snapshot is written") == 1
+    results = load(tmp_path / "out" / "results.db")
+    assert results.finding["code"].tolist().count("no_memory_snapshot") == 1
+    protocol = json.loads(results.session["plan"].iloc[0])["protocol"]
+    assert (protocol["profile"], protocol["memory_snapshot"]) == (True, False)
+    assert ran(tmp_path, memory_snapshot=True, profile=True, resume=True)[0] == 0
+
+
+def test_a_run_without_the_request_says_nothing_of_it(tmp_path: Path) -> None:
+    assert "snapshot" not in ran(tmp_path)[1]
+
+
+@pytest.mark.parametrize("option", ["profile", "memory_snapshot"])
+def test_a_resumed_session_is_traced_as_it_was_planned(option: str, tmp_path: Path) -> None:
+    ran(tmp_path)
+    asked = TrainingRequest.of(suite=None, argv=[], out=tmp_path / "out", resume=True, **{option: True})
+    with pytest.raises(UsageError, match="cannot change a session that is resumed"):
+        run_session(asked, Console(file=io.StringIO()), FakeLauncher())
+
+
+def test_a_file_where_traces_belong_is_told_before_anything_is_recorded(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "traces").touch()
+    told = r"folder for traces '.*traces' cannot be written: it is a file; move it away, or give another --out$"
+    with pytest.raises(UsageError, match=told):
+        ran(tmp_path, profile=True)
+    assert [each.name for each in out.iterdir()] == ["traces"]
+    assert ran(tmp_path)[0] == 0  # nobody asked for traces
+    (out / "traces").unlink()
+    assert ran(tmp_path, profile=True)[0] == 0
+    (out / "traces").rmdir()
+    (out / "traces").touch()
+    for asked in ({"profile": True}, {"suite": None}):
+        with pytest.raises(UsageError, match=told):
+            ran(tmp_path, resume=True, **asked)
+
+
+@pytest.mark.parametrize("name", ["profile", "memory_snapshot", "explain"])
+def test_what_is_no_switch_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is 1; it must be true or false"):
+        Protocol(**{name: 1})

@@ -1,0 +1,142 @@
+"""What a rank says of the error that ended it, who dies with whom, and how torch asks for devices."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from guard import GUARD_S
+from parabench.launch.processes import run_processes
+from parabench.launch.rank import in_a_line, is_out_of_memory
+from parabench.signals import die_with_parent
+
+
+def caused(message: str, cause: BaseException) -> RuntimeError:
+    error = RuntimeError(message)
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("too long\nand more"), "ValueError: too long"),
+        (KeyError(), "KeyError"),
+        (
+            caused("ring broke: ValueError: no wire", ValueError("no wire")),
+            "RuntimeError: ring broke: ValueError: no wire",
+        ),
+        (caused("\n   [Stage 1] failed to run forward:\n", ValueError("a bomb")), "ValueError: a bomb"),
+        (RuntimeError("\n  only this\n"), "RuntimeError: only this"),
+    ],
+)
+def test_an_error_is_said_in_a_line(error: BaseException, said: str) -> None:
+    assert in_a_line(error) == said
+
+
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("CUDA driver error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    torch.distributed.DistBackendError(
+        "NCCL error in: ProcessGroupNCCL.cpp:3699, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL "
+        "version 2.28.9\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of "
+        "memory'"
+    ),
+    torch.distributed.DistBackendError("Last error:\nCuda failure 'out of memory'"),
+]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: f"{type(error).__name__} {str(error)[:40]}")
+def test_memory_that_ran_out_is_known_in_every_spelling_and_behind_other_errors(error: BaseException) -> None:
+    assert is_out_of_memory(error)
+    assert is_out_of_memory(caused("[Stage 1] failed to run forward", error))
+    later = ValueError("while cleaning up")
+    later.__context__ = error
+    assert is_out_of_memory(later)
+
+
+def test_other_errors_are_no_lack_of_memory() -> None:
+    for error in (
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        torch.distributed.DistBackendError("Cuda failure 1 'invalid argument'"),
+        ValueError("the user's file is called 'CUDA out of memory.txt'"),
+    ):
+        assert not is_out_of_memory(error)
+    hidden = ValueError("something else")
+    hidden.__context__, hidden.__suppress_context__ = MemoryError(), True
+    assert not is_out_of_memory(hidden)
+    circle = RuntimeError("a")
+    circle.__cause__ = caused("b", circle)
+    assert not is_out_of_memory(circle)
+
+
+class Broken(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        raise IndexError("no such sample")
+
+
+def test_a_loaders_worker_is_quoted() -> None:
+    loader = DataLoader(Broken(), num_workers=1, multiprocessing_context="forkserver")
+    with pytest.raises(IndexError) as caught:
+        next(iter(loader))
+    assert in_a_line(caught.value).startswith("IndexError: no such sample (Caught IndexError in DataLoader worker")
+
+
+def leave_an_orphan() -> None:
+    """A child of this rank's child ties itself to it only when it is gone: it has the driver for a parent then."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        parent = os.getpid()
+        if os.fork() == 0:
+            while os.getppid() == parent:
+                time.sleep(0.001)
+            die_with_parent(parent)
+            os.write(writes, b"lives on")
+        os._exit(0)
+    os.close(writes)
+    os.waitpid(child, 0)
+    with os.fdopen(reads, "rb") as end:  # closed on the other side when nobody is left
+        assert end.read() == b""
+
+
+def test_a_process_that_is_an_orphan_before_it_ties_itself_dies_at_once(tmp_path: Path) -> None:
+    assert run_processes(leave_an_orphan, (), size=1, deadline_s=GUARD_S, logs=tmp_path).ok
+
+
+def test_torch_asks_for_devices_through_nvml() -> None:
+    """torch elastic asks before every launch; without the variable that makes a context on each device."""
+    asks = """
+import os, sys, tempfile
+from pathlib import Path
+import torch
+from parabench.launch.processes import run_processes, start_server
+
+asked = []
+torch.cuda.is_available = lambda: bool(asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")))
+start_server()
+with tempfile.TemporaryDirectory() as logs:
+    assert run_processes(os.getpid, (), size=1, deadline_s=600, logs=Path(logs)).ok
+print(asked)
+"""
+    plain = {name: value for name, value in os.environ.items() if name != "PYTORCH_NVML_BASED_CUDA_CHECK"}
+    done = subprocess.run([sys.executable, "-c", asks], env=plain, capture_output=True, text=True)
+    asked = ast.literal_eval(done.stdout or "[]")
+    assert set(asked) == {"1"}, done.stderr

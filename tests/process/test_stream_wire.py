@@ -1,0 +1,124 @@
+"""The wire for messages that are kernels on a stream: nothing begins before it is waited for, and then as one group."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from parabench.collectives import LEVELS, wire
+from parabench.collectives.algorithm import make, reduction
+from parabench.collectives.simulated import Simulation, SimulationError
+from parabench.collectives.wire import StreamWire, Wire
+from ranks_helpers import combined, whole_numbers
+
+TWO_LEVELS = [f"two_level({inner},{outer})" for inner, outer in itertools.product(LEVELS, LEVELS)]
+ALGORITHMS = [
+    (name, size, node)
+    for size in range(1, 9)
+    for name, nodes in [(name, [None]) for name in LEVELS] + [(name, [2, 4]) for name in TWO_LEVELS]
+    for node in nodes
+    if node is None or size % node == 0
+]
+
+
+class Grouped:
+    """A stand-in for NCCL over a simulated wire: between start and end of a group calls only gather, and the stream
+    goes on when the whole group is over. It has no tags."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._group: list[Callable[[], Any]] | None = None
+
+    def _start_coalescing(self) -> None:
+        assert self._group is None
+        self._group = []
+
+    def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> None:  # noqa: N803
+        assert self._group is not None, "a message outside of a group"
+        self._group.append(lambda: self._backend.send(tensors, dstRank, 0))
+
+    def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> None:  # noqa: N803
+        assert self._group is not None, "a message outside of a group"
+        self._group.append(lambda: self._backend.recv(tensors, srcRank, 0))
+
+    def _end_coalescing(self) -> Any:
+        group, self._group = self._group, None
+        assert group
+        return Group([begin() for begin in group])
+
+
+class Group:
+    def __init__(self, works: list[Any]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+
+def streamed(under: Wire) -> StreamWire:
+    """A stream's wire over what the simulated one sends with."""
+    return StreamWire(Grouped(under._backend), range(under.size), under.rank, scratch=under._scratch)
+
+
+@pytest.mark.parametrize(("name", "size", "node"), ALGORITHMS)
+@pytest.mark.parametrize("numel", [1, 29])
+def test_every_algorithm_runs_in_groups(
+    name: str, size: int, node: int | None, numel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the time between two groups a stream cannot move; an order of messages that needs it would be a deadlock."""
+    monkeypatch.setattr(wire, "PIECE_BYTES", 32)
+    algorithm, op = make(name, node), reduction(ReduceOp.SUM, size)
+    inputs = [whole_numbers(rank, numel * size, torch.float32) for rank in range(size)]
+    expected = combined("sum", inputs)
+    flats = [each.clone() for each in inputs]
+    parts = [torch.zeros(numel) for _ in range(size)]
+    gathered = [torch.zeros(numel * size) for _ in range(size)]
+    spread = [each.clone() for each in inputs]
+
+    def work(under: Wire) -> None:
+        mine = streamed(under)
+        rank = mine.rank
+        algorithm.all_reduce(mine, flats[rank], op)
+        algorithm.reduce_scatter(mine, parts[rank], inputs[rank], op)
+        algorithm.all_gather(mine, gathered[rank], parts[rank])
+        assert algorithm.broadcast is not None
+        algorithm.broadcast(mine, spread[rank], size - 1)
+
+    Simulation(size).run(work)
+    for rank in range(size):
+        assert torch.equal(flats[rank], expected)
+        assert torch.equal(gathered[rank], expected)
+        assert torch.equal(spread[rank], inputs[-1])
+
+
+def test_a_send_goes_with_the_receive_that_is_waited_for() -> None:
+    """Both ranks send first: alone, each send would wait for a receive that is never reached."""
+
+    def work(under: Wire) -> float:
+        mine = streamed(under)
+        arriving = torch.zeros(3)
+        receive = mine.recv(arriving, 1 - mine.rank)
+        send = mine.send(torch.full((3,), float(mine.rank)), 1 - mine.rank)
+        receive.wait()
+        send.wait()
+        return float(arriving[0])
+
+    assert Simulation(2).run(work).results == [1.0, 0.0]
+
+
+def test_two_sends_that_are_waited_for_one_by_one_are_found_out() -> None:
+    """The stand-in is no easier than the real thing."""
+
+    def work(under: Wire) -> None:
+        mine = streamed(under)
+        mine.send(torch.zeros(3), 1 - mine.rank).wait()
+
+    with pytest.raises(SimulationError, match="deadlock"):
+        Simulation(2).run(work)

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fake_collectives as fake
+from parabench.analysis.collectives.bus import LAUNCH_COLUMNS, bus_factor, bus_table, launch_sizes
+from parabench.analysis.collectives.crossover import answers, bus_answers
+from parabench.analysis.session import select_session
+from parabench.collectives import LEVELS
+from parabench.store.record import MIB, Failure, Status
+
+SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 22)
+
+
+def table(results):
+    sizes = launch_sizes(results, select_session(results))
+    return sizes, bus_table(sizes)
+
+
+def test_factors_are_nccl_tests():
+    """nccl-tests, doc/PERFORMANCE.md."""
+    assert bus_factor("all_reduce", 4) == 1.5
+    assert bus_factor("reduce_scatter", 4) == bus_factor("all_gather", 4) == 0.75
+    assert bus_factor("broadcast", 4) == 1
+
+
+def test_a_call_takes_as_long_as_its_slowest_rank_and_warm_up_is_left_out(tmp_path):
+    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case(world_size=4), lambda size: size * 1e-9)])
+    sizes, rows = table(results)
+    assert list(sizes["bytes"]) == list(SIZES)
+    assert list(sizes["p50_s"]) == pytest.approx([size * 1e-9 for size in SIZES])
+    assert list(sizes["calls"]) == [4] * 4
+    assert list(rows["algbw"]) == pytest.approx([1.0] * 4)
+    assert list(rows["busbw"]) == pytest.approx([1.5] * 4)
+    assert rows["spread"].isna().all()
+
+
+def test_a_call_that_a_rank_did_not_come_through_does_not_count(tmp_path):
+    launch = fake.launch(fake.case(), lambda size: 1e-3)
+    launch.collectives = [call for call in launch.collectives if call.rank == 0 or call.seq != 4]
+    sizes, _ = table(fake.write(tmp_path / "r.db", [launch]))
+    assert list(sizes["calls"]) == [3, 4, 4, 4]
+
+
+def test_quantiles_are_over_calls_and_spread_over_launches(tmp_path):
+    launches = [
+        fake.launch(fake.case(max_bytes=1 << 16), lambda size, f=f: f, block=b) for b, f in enumerate((1e-3, 2e-3))
+    ]
+    for launch in launches:
+        launch.collectives = [
+            call._replace(duration_s=call.duration_s * (1 + call.step)) for call in launch.collectives
+        ]
+    sizes, rows = table(fake.write(tmp_path / "r.db", launches))
+    assert sizes.loc[0, "p99_s"] == pytest.approx(np.quantile([1e-3, 2e-3, 3e-3, 4e-3], 0.99))
+    assert rows.loc[0, "spread"] == pytest.approx(1.0)
+    assert rows.loc[0, "p50_s"] == pytest.approx(2.5e-3 * 2**0.5)
+
+
+def test_of_calls_back_to_back_a_launchs_number_is_their_mean_and_quantiles_are_over_batches(tmp_path):
+    """nccl-tests: all calls' time by their number. Four batches of 8 calls, of 1, 2, 3 and 4 ms a call."""
+    launch = fake.launch(fake.case(max_bytes=1 << 16), lambda size: 1e-3, protocol=fake.THROUGHPUT)
+    launch.collectives = [call._replace(duration_s=call.duration_s * (1 + call.step)) for call in launch.collectives]
+    results = fake.write(tmp_path / "r.db", [launch], protocol=fake.THROUGHPUT)
+    sizes, rows = table(results)
+    (row,) = sizes.to_dict("records")
+    assert (row["timing"], row["statistic"], row["calls"], row["batches"]) == ("throughput", "mean", 32, 4)
+    assert row["number_s"] == pytest.approx(2.5e-3)
+    assert row["p50_s"] == pytest.approx(2.5e-3)
+    assert row["p99_s"] == pytest.approx(np.quantile([1e-3, 2e-3, 3e-3, 4e-3], 0.99))
+    assert rows.loc[0, "time_s"] == pytest.approx(2.5e-3)
+    (answer,) = bus_answers(results)
+    assert answer.to_dict()["timing"] == "throughput"
+    assert answer.sentence().endswith("Timed: calls back to back, as nccl-tests does.")
+
+
+def test_a_wrong_launch_is_counted_and_never_ranked(tmp_path):
+    cases = fake.case(), fake.case(algorithm="ring")
+    launches = [
+        launch
+        for block in range(3)
+        for launch in (
+            fake.launch(cases[0], lambda size: 2e-3, block=block),
+            fake.launch(cases[1], lambda size: 1e-3, block=block, status=Status.WRONG, wrong=5),
+        )
+    ]
+    results = fake.write(tmp_path / "r.db", launches)
+    _, rows = table(results)
+    ring = rows[rows["algorithm"] == "ring"]
+    assert list(ring["n_wrong"]) == [15] * 4
+    assert list(ring["good"]) == [0] * 4
+    (answer,) = bus_answers(results)
+    assert answer.algorithms == ("native",)
+    assert "Only native was measured" in answer.sentence()
+
+
+def crossing(case, size):
+    """native: little latency, few GB/s; ring the other way round. They cross at 400 kB."""
+    return 1e-4 + size * 1e-9 if case.algorithm == "native" else 3e-4 + size * 0.5e-9
+
+
+def cases(*algorithms, **fields):
+    return [fake.case(algorithm=name, **fields) for name in algorithms]
+
+
+def test_the_size_at_which_the_best_changes_is_between_two_that_are_sure(tmp_path):
+    results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), crossing, noise=0.005, blocks=4))
+    (answer,) = bus_answers(results)
+    assert [(r.first_bytes, r.last_bytes, r.algorithms) for r in answer.ranges] == [
+        (SIZES[0], SIZES[1], ("native",)), (SIZES[2], SIZES[3], ("ring",)),
+    ]  # fmt: skip
+    (change,) = answer.changes
+    assert (change.above_bytes, change.below_bytes) == (SIZES[1], SIZES[2])
+    assert "The best changes between 256 KiB and 1 MiB." in answer.sentence()
+    assert answer.peak_algorithm == "ring"
+    assert answer.peak == pytest.approx(4 * MIB / crossing(fake.case(algorithm="ring"), 4 * MIB) / 1e9, rel=0.02)
+
+
+def test_between_sizes_that_are_not_sure_the_change_is_wider(tmp_path):
+    """At 256 KiB and 1 MiB the two are alike: the change lies between the sizes around them."""
+
+    def truth(case, size):
+        alike = size in SIZES[1:3]
+        return 1e-3 if alike else (1e-3 if (case.algorithm == "native") == (size == SIZES[0]) else 2e-3)
+
+    results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), truth, noise=0.01, blocks=4))
+    (answer,) = bus_answers(results)
+    (change,) = answer.changes
+    assert (change.above_bytes, change.below_bytes) == (SIZES[0], SIZES[3])
+
+
+def test_noise_alone_makes_no_change(tmp_path):
+    results = fake.write(
+        tmp_path / "r.db", fake.sweep(cases("native", "ring", "tree"), lambda c, s: 1e-3 + s * 1e-9, noise=0.05)
+    )
+    (answer,) = bus_answers(results)
+    assert answer.changes == ()
+    assert "No difference was found between the 3 algorithms at any size with 3 blocks." in answer.sentence()
+
+
+@pytest.mark.parametrize(("names", "blocks"), [(("native", "ring"), 3), (LEVELS, 3)])
+def test_a_difference_that_is_not_there_is_claimed_in_few_sessions(names, blocks):
+    """Over all sizes of a ladder together: 5 % at each would be 26 % over these six, 21 of 80."""
+    random, sizes = np.random.default_rng(3), [2**16 * 4**i for i in range(6)]
+    columns = dict.fromkeys(LAUNCH_COLUMNS) | {"op": "all_reduce", "world_size": 2, "status": "ok", "in_place": True}
+    columns |= {"calls": 20, "p50_s": 1e-3, "p95_s": 1e-3, "p99_s": 1e-3, "n_wrong": 0.0}
+    claimed = 0
+    for _ in range(80):
+        rows = [
+            columns | {"case_id": name, "algorithm": name, "block": block, "bytes": size, "number_s": time}
+            for block, name, size in itertools.product(range(blocks), names, sizes)
+            for time in [1e-3 * float(np.exp(random.normal(0, 0.05)))]
+        ]
+        (answer,) = answers(pd.DataFrame(rows, columns=list(LAUNCH_COLUMNS)))
+        claimed += any(set(each.algorithms) != set(names) for each in answer.ranges)
+    assert claimed < 10
+
+
+def test_what_is_sure_at_some_sizes_only_is_said_so(tmp_path):
+    """The same at all sizes but the first, where native is twice as fast."""
+
+    def truth(case, size):
+        return 2e-3 if case.algorithm == "ring" and size == SIZES[0] else 1e-3
+
+    results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), truth, noise=0.01, blocks=4))
+    (answer,) = bus_answers(results)
+    (found,) = answer.ranges
+    assert (found.algorithms, found.alone) == (("native",), (SIZES[0],))
+    assert (
+        "native is among the fastest from 64 KiB to 4 MiB, and the only one at 64 KiB (4 blocks)." in answer.sentence()
+    )
+
+
+def test_one_block_claims_nothing(tmp_path):
+    results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), crossing, blocks=1))
+    (answer,) = bus_answers(results)
+    assert answer.ranges == ()
+    assert "One block cannot tell a difference from noise" in answer.sentence()
+
+
+def test_every_operation_and_world_size_is_a_question_of_its_own(tmp_path):
+    asked = [fake.case(op, world_size=n) for op in ("broadcast", "all_reduce") for n in (4, 2)]
+    found = bus_answers(fake.write(tmp_path / "r.db", fake.sweep(asked, lambda c, s: 1e-3)))
+    assert [(a.op, a.world_size) for a in found] == [
+        ("all_reduce", 2), ("all_reduce", 4), ("broadcast", 2), ("broadcast", 4),
+    ]  # fmt: skip
+
+
+def test_nothing_measured_is_no_answer(tmp_path):
+    failed = fake.launch(fake.case(), lambda size: 1e-3, status=Status.CRASHED, failure=Failure("gone"))
+    results = fake.write(tmp_path / "r.db", [failed])
+    sizes, rows = table(results)
+    assert (len(sizes), len(rows)) == (0, 0)
+    assert answers(sizes) == ()

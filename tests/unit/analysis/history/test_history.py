@@ -1,0 +1,427 @@
+"""Cases over sessions: what changed, when, and what changed with it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fake_results as fake
+from benchmarks.change_points import alike, false_alarms, found, none, normal, outliers
+from page_helpers import figures as figures_of
+from parabench.analysis.history.history import history
+from parabench.analysis.history.points import numbers_of, visits_of
+from parabench.analysis.history.series import History
+from parabench.analysis.session import select_session
+from parabench.analysis.stats.change_point import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
+from parabench.analysis.stats.level_cost import LevelCost
+from parabench.analysis.tables import launch_table
+from parabench.cli import main
+from parabench.report.build import render as render_report
+from parabench.report.sections.history import _sessions, history_section, render
+from parabench.report.spec import Section
+from parabench.store.record import Status
+from parabench.store.results import load
+from paths import DOCS
+
+SCHEMA = json.loads((DOCS / "history.schema.json").read_text())
+A, B = fake.case(), fake.case(algorithm="ring")
+
+
+def parabench(*arguments: object):
+    return CliRunner().invoke(main, ["history", *(str(argument) for argument in arguments)])
+
+
+def nightly(path: Path, steps: list[dict[Any, float]], *, month: int = 3, environments: Any = None, **more: Any):
+    """A session a day; each is {case: step_s}, of three launches that differ by 0.2 %."""
+    for day, truth in enumerate(steps):
+        launches = [
+            fake.launch(case, step_s * (1 + 0.002 * (block - 1)), block=block, steps=4)
+            for block in range(3)
+            for case, step_s in truth.items()
+        ]
+        environment = environments(day) if environments else None
+        fake.write(path, launches, label=f"nightly-{day}", environment=environment, **more)
+    started(path, [f"2026-{month:02d}-{1 + day:02d}T02:00:00.000Z" for day in range(len(steps))])
+    return load(path)
+
+
+def started(path: Path, times: list[str]) -> None:
+    with sqlite3.connect(path) as db:
+        for number, utc in enumerate(times, 1):
+            db.execute("UPDATE session SET started_utc = ? WHERE id = ?", (utc, number))
+    db.close()
+
+
+def wobble(day: int) -> float:
+    """Sessions that differ by about a percent, without chance."""
+    return 1 + 0.01 * np.sin(2.4 * day)
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory):
+    """Twelve nights; A is 8 % slower from the ninth on, with another torch; B never changes, and has an outlier."""
+
+    def environment(day: int) -> dict[str, Any]:
+        changed = copy.deepcopy(fake.ENVIRONMENT)
+        changed["versions"]["torch"] = "2.13.0" if day < 8 else "2.13.1"
+        changed["git"] = {"commit": f"{day:x}{0:039x}", "dirty": False, "reasons": {}}
+        return changed
+
+    steps = [
+        {A: 0.04 * wobble(day) * (1.08 if day >= 8 else 1), B: 0.05 * wobble(day + 5) * (1.5 if day == 4 else 1)}
+        for day in range(12)
+    ]
+    return nightly(tmp_path_factory.mktemp("stepped") / "results.db", steps, environments=environment)
+
+
+# ---- change points
+
+
+def test_a_known_step_and_an_outlier_are_told_apart():
+    logs = np.log(0.04) + 0.01 * np.sin(2.4 * np.arange(20))
+    logs[12:] += 0.06
+    logs[5] += 0.5
+    levels, _ = levels_of([np.array([each]) for each in logs])
+    assert [level.start for level in levels] == [0, 12]
+    assert levels[0].outliers == (5,)
+    assert levels[1].outliers == ()
+    assert levels[1].mean - levels[0].mean == pytest.approx(0.06, abs=0.005)
+
+
+def test_the_newest_session_alone_is_an_outlier_and_two_are_a_change():
+    logs = np.log(0.04) + 0.005 * np.sin(2.4 * np.arange(20))
+    for last, starts in ((1, [0]), (2, [0, 18])):
+        moved = logs.copy()
+        moved[-last:] += 0.1
+        levels, _ = levels_of([np.array([each]) for each in moved])
+        assert [level.start for level in levels] == starts
+        assert levels[-1].outliers == ((19,) if last == 1 else ())
+
+
+def test_the_segmentation_is_the_one_of_least_cost():
+    """Against every segmentation of short series."""
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        y = random.standard_normal(8) + 4 * (np.arange(8) >= random.integers(1, 8))
+        cost, pen = LevelCost(y, np.ones(8), bound(8)), penalty(8)
+        best = min(
+            (sum(cost.error(a, b) for a, b in zip((0, *ends), (*ends, 8), strict=True)) + pen * len(ends), ends)
+            for mask in range(2**7)
+            for ends in [tuple(i + 1 for i in range(7) if mask >> i & 1)]
+        )
+        import ruptures
+
+        assert tuple(ruptures.Pelt(custom_cost=cost, min_size=1, jump=1).fit_predict(y, pen=pen)[:-1]) == best[1]
+
+
+def test_the_cost_is_of_the_best_level():
+    """Against a search over many levels."""
+    y, sd = np.array([0.0, 0.1, 0.3, 9.0, 0.2]), np.array([1.0, 0.5, 1.0, 1.0, 2.0]) / 10
+    cost = LevelCost(y, sd, 6.0)
+    tried = min(np.minimum(((y - level) / sd) ** 2, 6.0).sum() for level in np.linspace(-1, 10, 20001))
+    assert cost.error(0, 5) == pytest.approx(tried, abs=5 / 400)
+    level, error, away = cost.level(0, 5)
+    near = [0, 1, 2, 4]
+    assert away == (3,)
+    assert level == pytest.approx(np.average(y[near], weights=sd[near] ** -2.0))
+    assert error == pytest.approx((sd[near] ** -2.0).sum() ** -0.5)
+
+
+def test_noise_has_two_parts_and_no_step_in_it():
+    random = np.random.default_rng(2)
+    levels = 0.02 * random.standard_normal(200) + 0.5 * (np.arange(200) >= 90)
+    noise = noise_of([level + 0.01 * random.standard_normal(5) for level in levels])
+    assert noise.session == pytest.approx(0.02, rel=0.2)
+    assert noise.launch == pytest.approx(0.01, rel=0.2)
+    assert noise.of(np.array([1.0, 4.0])) == pytest.approx(
+        np.sqrt(noise.session**2 + noise.launch**2 / np.array([1, 4]))
+    )
+    assert noise_of([np.array([level]) for level in levels]).launch is None
+
+
+def test_false_alarms_are_rare_and_a_step_of_5_percent_is_found():
+    random = np.random.default_rng(3)
+    for effects in (normal, outliers, alike, none):
+        assert false_alarms(random, 30, effects, 100) <= 0.05, effects
+    assert found(random, 30, normal, 0.05, 15, 100) >= 0.95
+    assert false_alarms(random, FEWEST_SESSIONS, normal, 100) <= 0.05
+
+
+def test_too_few_sessions_are_refused():
+    with pytest.raises(ValueError, match="5 sessions are too few"):
+        levels_of([np.zeros(3)] * (FEWEST_SESSIONS - 1))
+
+
+# ---- the series
+
+
+def test_numbers_are_those_of_the_launch_table(stepped):
+    visits = visits_of([stepped])
+    numbers = numbers_of(visits)
+    for place in (0, 11):
+        own = launch_table(stepped, select_session(stepped, visits[place].session.id)).set_index("launch_id")
+        mine = numbers[numbers["visit"] == place].set_index("launch_id")
+        assert mine["number_s"].to_dict() == pytest.approx(own["number_s"].to_dict())
+        assert mine["label"].to_dict() == own["label"].to_dict()
+
+
+def test_a_change_says_since_when_how_much_and_what_changed_with_it(stepped):
+    outcome = history([stepped])
+    changed, steady = outcome.series
+    (shift,) = changed.shifts
+    assert changed.label == A.label
+    assert outcome.visits[shift.visit].session.name == "nightly-8"
+    assert shift.low < 0.08 < shift.high
+    assert [change.name for change in shift.changed] == ["torch", "commit"]
+    assert changed.line(outcome.visits).endswith(
+        "torch changed from 2.13.0 to 2.13.1; commit changed from 700000000000 to 800000000000"
+    )
+    assert f"{changed.state()}: {A.label}: " in changed.line(outcome.visits)
+    assert "since 2026-03-09 (nightly-8; 95 %: +" in changed.line(outcome.visits)
+    assert steady.shifts == ()
+    assert [point.visit for point in steady.points if point.outlier] == [4]
+    assert [[change.name for change in found] for found in outcome.machine if found] == [["torch"]]
+    assert outcome.sentence() == (
+        "12 sessions of quick, from 2026-03-01 to 2026-03-12: 1 of 2 cases changed, 1 did not."
+    )
+    assert len(outcome.lines()) == 2
+    assert len(outcome.lines(every=True)) == 3
+
+
+def test_a_number_can_be_traced_to_launches_of_the_store(stepped):
+    point = history([stepped]).series[0].points[3]
+    launches = launch_table(stepped, select_session(stepped, 4)).set_index("launch_id")
+    numbers = np.log(launches.loc[list(point.launches), "number_s"].to_numpy(dtype=float))
+    assert len(numbers) == 3
+    assert point.number_s == pytest.approx(np.exp(numbers.mean()))
+    assert point.low_s < point.number_s < point.high_s
+
+
+def test_references_and_bad_launches_do_not_count(tmp_path):
+    path = tmp_path / "results.db"
+    for _ in range(2):
+        bad = fake.launch(A, block=1, status=Status.OOM)
+        fake.write(path, [fake.launch(A, 9.0, block=-1), fake.launch(A, 0.04), bad, fake.launch(B, status=Status.HUNG)])
+    good, hung = history([load(path)]).series
+    assert [point.number_s for point in good.points] == pytest.approx([0.04, 0.04])
+    assert [point.status for point in good.points] == ["1 ok, 1 oom"] * 2
+    assert good.points[0].low_s is None  # one launch has no spread
+    assert good.why_not == "2 sessions with a number so far, and a change point needs 6"
+    assert [point.number_s for point in hung.points] == [None, None]
+    assert hung.state() == "no number"
+
+
+def test_of_two_that_took_turns_only_b_is_followed(tmp_path):
+    path = tmp_path / "results.db"
+    for day in range(7):
+        for side, step_s in (("b", 0.04), ("a", 0.05)):  # as if b had been recorded first
+            run = {"run": str(day), "side": side}
+            fake.write(path, [fake.launch(A, step_s * wobble(day))], label=f"{side}{day}", interleaved=run)
+    started(path, [f"2026-03-{1 + day:02d}T02:00:00.000Z" for day in range(7) for _ in "ba"])
+    outcome = history([load(path)])
+    assert [visit.session.name for visit in outcome.visits[:2]] == ["a0", "b0"]
+    (series,) = outcome.series
+    assert len(series.points) == 14
+    assert series.shifts == ()
+    assert [point.level_s is None for point in series.points] == [True, False] * 7
+    assert outcome.to_dict()["sessions"][0]["judged"] is False
+
+
+def test_stores_are_put_in_order_of_time_and_copies_count_once(tmp_path, stepped):
+    later = nightly(tmp_path / "later.db", [{A: 0.04 * wobble(day)} for day in range(2)], month=4)
+    both = history([later, stepped, stepped])
+    assert len(both.visits) == 14
+    assert [visit.results.path.name for visit in both.visits][-3:] == ["results.db", "later.db", "later.db"]
+
+
+def test_suites_are_apart(tmp_path):
+    path = tmp_path / "results.db"
+    nightly(path, [{A: 0.04}] * 2)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE session SET suite = 'mine' WHERE id = 2")
+    db.close()
+    outcome = history([load(path)])
+    assert sorted(series.suite for series in outcome.series) == ["mine", "quick"]
+    assert [visit.session.suite for visit in history([load(path)], suite="mine").visits] == ["mine"]
+
+
+def test_a_newest_session_that_is_away_is_listed(tmp_path):
+    steps = [{A: 0.04 * wobble(day) * (1.3 if day == 9 else 1)} for day in range(10)]
+    outcome = history([nightly(tmp_path / "results.db", steps)])
+    assert outcome.changed == []
+    assert outcome.series[0].away == pytest.approx(0.3, abs=0.03)
+    assert outcome.lines()[0].endswith("in 1 the newest session alone is away from its level.")
+    assert "one more will tell" in outcome.lines()[1]
+
+
+# ---- the command
+
+
+def test_json_fits_its_schema(stepped, tmp_path):
+    out = tmp_path / "history.json"
+    assert parabench(stepped.path, "--json", out).exit_code == 0
+    for text in (out.read_text(), parabench(stepped.path.parent, "--json", "-").stdout):
+        told = json.loads(text)
+        jsonschema.validate(told, SCHEMA, jsonschema.Draft202012Validator)
+        assert [series["state"] for series in told["series"]] == ["slower", "unchanged"]
+        assert [bool(session["changed"]) for session in told["sessions"]].index(True) == 8
+    fake.write(tmp_path / "few.db", [fake.launch(A), fake.launch(B, status=Status.OOM)], label=None)
+    few = json.loads(parabench(tmp_path / "few.db", "--json", "-").stdout)
+    jsonschema.validate(few, SCHEMA, jsonschema.Draft202012Validator)
+
+
+def test_lines_and_choices(stepped):
+    said = parabench(stepped.path).stdout.splitlines()
+    assert len(said) == 2
+    assert said[1].startswith(f"slower: {A.label}: ")
+    assert len(parabench(stepped.path, "--all").stdout.splitlines()) == 3
+    assert "0 of 1 case changed" in parabench(stepped.path, "--case", "RING").stdout
+    assert "1 of 1 case changed" in parabench(stepped.path, "--case", A.id[:8]).stdout
+    assert "4 sessions" in parabench(stepped.path, "--since", "2026-03-09").stdout
+    assert "3 sessions" in parabench(stepped.path, "--since", "2026-03-09T06:00+02:00").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{}/no.db"], "no.db does not exist"),
+        (["{}/results.db", "--suite", "full"], "no session of suite 'full' is in"),
+        (["{}/results.db", "--case", "rinng"], f"near it are: {B.label}"),
+        (["{}/results.db", "--since", "2027-01-01"], "no session started since 2027-01-01"),
+        (["{}/results.db", "--since", "yesterday"], "'yesterday' is no date; write 2026-01-31"),
+        (["{}/results.db@nightly-1"], "a history is of all sessions of a store"),
+        (["{}/results.db", "--html", "{}/results.db"], "is a database, not a history"),
+        ([], "Missing argument 'STORE...'"),
+    ],
+)
+def test_bad_input_is_one_line_and_2(stepped, arguments, said):
+    result = parabench(*(argument.format(stepped.path.parent) for argument in arguments))
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_store_without_trainings_is_told(tmp_path):
+    fake.write(tmp_path / "results.db", [])
+    with sqlite3.connect(tmp_path / "results.db") as db:
+        db.execute("UPDATE session SET plan = json_set(plan, '$.kind', 'collectives')")
+    db.close()
+    result = parabench(tmp_path)
+    assert result.exit_code == 2
+    assert "no session that trained is in" in result.stderr
+
+
+# ---- pages
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def test_pages_escape_what_sessions_say(tmp_path):
+    def environment(day: int) -> dict[str, Any]:
+        changed = copy.deepcopy(fake.ENVIRONMENT)
+        changed["versions"]["torch"] = f"{HOSTILE}{day // 4}"
+        changed["git"] = {"commit": f"<i>{day}", "dirty": False, "reasons": {}}
+        return changed
+
+    path = tmp_path / "results.db"
+    nightly(path, [{A: 0.04 * wobble(day) * (1.1 if day >= 4 else 1)} for day in range(8)], environments=environment)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE session SET label = ?", (HOSTILE,))
+    db.close()
+    results = load(path)
+    outcome = history([results])
+    assert len(outcome.changed) == 1
+    for page in (render(outcome), render_report(results)):
+        assert "<img" not in page
+        assert "<i>" not in page
+        assert "&lt;img src=x" in page
+        figures = figures_of(page)
+        texts = json.dumps([figure for name, figure in figures.items() if name.startswith("history-")])
+        assert "&lt;img" in texts
+        assert "<i" not in texts
+
+
+def test_the_page_draws_levels_change_points_and_the_machine(stepped, tmp_path):
+    assert parabench(stepped.path, "--html", tmp_path / "history.html").exit_code == 0
+    page = (tmp_path / "history.html").read_text()
+    figures = figures_of(page)
+    (figure,) = figures.values()
+    diamond = next(trace for trace in figure["data"] if trace.get("marker", {}).get("symbol") == "diamond")
+    assert diamond["x"] == [8]
+    assert "torch 2.13.0 → 2.13.1" in diamond["customdata"][0]
+    (line,) = figure["layout"]["shapes"]
+    assert line["x0"] == 7.5
+    levels = next(trace for trace in figure["data"] if trace.get("mode") == "lines")
+    assert levels["x"] == [*range(8), None, *range(8, 12)]
+    for said in ("Over time", "Change points", "nightly-8", "Every case", "Sessions"):
+        assert said in page
+
+
+def test_the_report_has_a_section_once_a_case_was_measured_twice(tmp_path):
+    path = tmp_path / "results.db"
+
+    def told() -> Section | None:
+        results = load(path)
+        return history_section(results, select_session(results))
+
+    fake.write(path, [fake.launch(A)], interleaved={"run": "1", "side": "a"})
+    fake.write(path, [fake.launch(A)], interleaved={"run": "1", "side": "b"})
+    assert told() is None  # taking turns is no time
+    fake.write(path, [fake.launch(B)])
+    assert told() is None  # another case
+    fake.write(path, [fake.launch(B)])
+    section = told()
+    assert section is not None
+    assert "a change point needs 6" in section.lead
+    assert len(section.panels) == 1
+    page = render_report(load(path))
+    assert page.index('<section id="parts">') < page.index('<section id="history">') < page.index('id="machine">')
+
+
+@pytest.mark.parametrize(
+    ("values", "distance"),
+    [([1.0, 2.0, 3.0, 4.0, 5.0, 9.0], 2.0), ([0.0, 1.0], 1.0), ([5.0, 0.0, 1.0, 3.0], 2.0), ([2.0] * 4 + [50.0], 0.0)],
+)
+def test_qn_is_the_lower_quartile_of_distances(values, distance):
+    """By hand. Of six values the 6th smallest of 15 distances (1 1 1 1 2 2 ...), of four the 3rd of 6 (1 2 2 3 4 5)."""
+    assert qn_scale(np.array(values)) == pytest.approx(2.2191444659851 * distance)
+
+
+def test_qn_is_the_standard_deviation_of_normal_values_whatever_a_third_of_them_are():
+    random = np.random.default_rng(0)
+    values = 3 * random.standard_normal(1000)
+    assert qn_scale(values) == pytest.approx(3, rel=0.05)
+    values[:300] = 1e6 * random.standard_normal(300)
+    assert qn_scale(values) < 3 * 3
+
+
+def test_a_history_without_sessions_of_its_own_has_no_row(stepped):
+    """Every row has the columns of the head, whatever there is; none is no mistake."""
+    none = _sessions(History((), ()))
+    assert (none.head, none.rows) == (
+        ("Session", "Changed since the one before", "Began", "Host", "torch", "Commit"), [],
+    )  # fmt: skip
+    table = _sessions(history([stepped]))
+    assert (len(table.head), table.texts) == (6, 2)
+    assert {len(row) for row in table.rows} == {6}
+    first = dict(zip(table.head, table.rows[0], strict=True))
+    assert (first["Session"], first["Commit"]) == ("nightly-11", f"b{0:011x}")
+
+
+def test_the_table_of_sessions_names_suites_where_there_are_several(tmp_path):
+    path = tmp_path / "results.db"
+    nightly(path, [{A: 0.04}] * 2)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE session SET suite = 'mine' WHERE id = 2")
+    db.close()
+    table = _sessions(history([load(path)]))
+    assert (table.head[1], table.texts) == ("Suite", 3)
+    assert [row[1] for row in table.rows] == ["mine", "quick"]

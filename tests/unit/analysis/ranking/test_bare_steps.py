@@ -1,0 +1,63 @@
+"""Timed steps carry nothing: not one byte is written, read or sent in them that the training does not ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.instruments import NoSampler
+from guard import GUARD_S
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Status
+
+WARMUP, STEPS = 3, 6
+NOTHING = {"wchar": 0, "syscw": 0, "rchar": 0, "syscr": 0, "tcp": 0, "opened": []}
+
+
+def moved(strategy: str, ranks: int, instrumented: int, algorithm: str = "native") -> list[list[dict[str, Any]]]:
+    """Of every rank: what each measured step moved, from its forward to the next one's; five of the six steps."""
+    case = Case(
+        model="own_helpers:model",
+        strategy=f"traffic_helpers:{strategy}",
+        algorithm=algorithm,
+        world_size=ranks,
+        device="cpu",
+        backend="gloo",
+        data="synthetic",
+        global_batch=8,
+        bucket_mib=0.0005,  # more than one bucket
+    )
+    launched = launch(
+        LaunchSpec.of(case, Protocol(warmup=WARMUP, steps=STEPS, instrumented=instrumented), deadline_s=GUARD_S)
+    )
+    assert launched.status == Status.OK, launched.failure
+    assert len(launched.facts["moved"]) == ranks
+    return [steps[WARMUP : WARMUP + STEPS - 1] for steps in launched.facts["moved"]]
+
+
+def test_one_device_alone_moves_nothing_and_a_line_in_a_log_would_be_seen() -> None:
+    """Marks go to memory that is mapped, which is no reading or writing. In a group of one, as the facts need one."""
+    assert moved("single", 1, instrumented=4) == [[NOTHING] * (STEPS - 1)]
+    ((step, *others),) = moved("chatty", 1, instrumented=4)
+    assert step["wchar"] == len("so far so good\n")
+    assert others == [step] * (STEPS - 2)
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
+def test_instruments_and_sampler_move_nothing_in_steps_that_they_do_not_carry(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What gloo sends for a step does not depend on time, and is written to its sockets: to the byte and the call it
+    is the same with instruments as without, and nothing is written beside it. It reads by recv, which is no read."""
+    full = moved("ddp", 2, 4, algorithm)
+    monkeypatch.setattr("parabench.launch.node.Sampler", NoSampler)
+    assert moved("ddp", 2, 0, algorithm) == full
+    for steps in full:
+        assert steps == [steps[0]] * (STEPS - 1)
+        sent = steps[0]["tcp"]
+        assert sent > 4 * (12 * 24 + 24 + 24 * 4 + 4)  # every gradient once to the other rank, and gloo's heads
+        assert steps[0] == NOTHING | {"wchar": sent, "syscw": steps[0]["syscw"], "tcp": sent}

@@ -1,0 +1,349 @@
+"""What `best` can ask for besides the time of a step, its tables, and its JSON."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import jsonschema
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fake_collectives
+import fake_results as fake
+from parabench.analysis.ranking.objectives import OBJECTIVES
+from parabench.analysis.ranking.ranking import sweet_spots
+from parabench.cli import main
+from parabench.errors import UsageError
+from parabench.plan.case import DEFAULTS
+from parabench.store.record import MIB, DeviceSample, Status
+from paths import DOCS
+
+SCHEMA = json.loads((DOCS / "best.schema.json").read_text())
+GPU = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False}] * 4}
+
+
+def spots(tmp_path, launches, objective="step_s", by=(), **more):
+    """The answers, checked against the schema of their JSON."""
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "r.db").unlink(missing_ok=True)
+    answers = sweet_spots(fake.write(tmp_path / "r.db", launches, **more), None, OBJECTIVES[objective], by)
+    valid(json.dumps([answer.to_dict() for answer in answers], allow_nan=False))
+    return answers
+
+
+def valid(text):
+    told = json.loads(text)
+    jsonschema.validate(told, SCHEMA, jsonschema.Draft202012Validator)
+    for answer in told:
+        assert {*answer.get("differing", ())} <= {*DEFAULTS}
+    return told
+
+
+def best(*arguments):
+    return CliRunner().invoke(main, ["best", *map(str, arguments)])
+
+
+def holding(peaks, device="cpu", blocks=3, **noise):
+    """Every case in every block; `peaks` are (case, seconds, MiB on its last rank)."""
+    random = np.random.default_rng(0)
+    wobble = {"time": 0.0, "memory": 0.0} | noise
+    return [
+        fake.launch(
+            case,
+            float(seconds * np.exp(wobble["time"] * random.standard_normal())),
+            block=block,
+            peak_bytes=mib * MIB * float(np.exp(wobble["memory"] * random.standard_normal()))
+            - (case.world_size - 1) * MIB,
+        )
+        for block in range(blocks)
+        for case, seconds, mib in peaks
+    ]
+
+
+# -- throughput --------------------------------------------------------------------------------------------------
+
+
+def test_throughput_compares_works_that_differ_only_in_their_batch(tmp_path):
+    cases = [fake.case(world_size=n, global_batch=8 * n) for n in (1, 2, 4)]
+    seconds = {1: 0.040, 2: 0.050, 4: 0.060}
+    launches = fake.sweep(cases, lambda c: seconds[c.world_size], noise=0.002)
+    assert len(spots(tmp_path, launches)) == 3
+    (answer,) = spots(tmp_path, launches, "tokens_per_s")
+    assert [each.label for each in answer.candidates] == [f"ddp native, {n} rank{'s' * (n > 1)}" for n in (4, 2, 1)]
+    for each, n in zip(answer.candidates, (4, 2, 1), strict=True):
+        assert each.value == pytest.approx(8 * n * 64 / seconds[n], rel=0.01)
+        assert each.value == pytest.approx(each.tokens_per_s)
+        assert each.plus_minus / each.value == pytest.approx(each.plus_minus_s / each.latency_s)
+    assert answer.slower[1].slower == pytest.approx((0.040 / 8) / (0.060 / 32) - 1, rel=0.02)
+    assert "global_batch" not in answer.work
+    assert answer.sentence().startswith("Highest throughput: ddp native, 4 ranks: 34,")
+    assert "takes " in answer.sentence()
+    assert answer.front == ()  # steps of several sizes are no trade
+
+
+# -- memory ------------------------------------------------------------------------------------------------------
+
+
+def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
+    peaks = [(fake.case(), 0.04, 200), (fake.case(strategy="fsdp"), 0.05, 150), (fake.case(strategy="tp"), 0.06, 151)]
+    (answer,) = spots(tmp_path, holding(peaks, memory=0.01), "memory")
+    assert answer.best.strategy == "fsdp"
+    assert [each.strategy for each in answer.equals] == ["tp"]
+    assert answer.best.value == pytest.approx(150 * MIB, rel=0.02)
+    assert answer.basis == "peak resident memory of the rank that holds most"
+    said = answer.sentence()
+    assert said.startswith(f"Least memory: fsdp native, 2 ranks: {answer.best.value / MIB:.0f} MiB at peak (±")
+    assert "tp native, 2 ranks cannot be told apart from it with 3 blocks (±" in said
+    assert (
+        f"PyTorch's default (ddp native, default bucket, same world size) needs {answer.default.slower:.0%}".replace(
+            "%", " % more memory"
+        )
+        in said
+    )
+
+
+def test_bytes_that_agree_exactly_make_sense(tmp_path):
+    ranked = [fake.case(strategy=name, device="cuda", backend="nccl") for name in ("ddp", "zero1", "fsdp")]
+    peaks = list(zip(ranked, (0.04, 0.05, 0.06), (100, 100, 100 + 1 / MIB), strict=True))
+    (answer,) = spots(tmp_path, holding(peaks, time=0.01), "memory", environment=GPU)
+    assert [each.strategy for each in (answer.best, *answer.equals)] == ["ddp", "zero1"]
+    assert [each.strategy for each in answer.slower] == ["fsdp"]  # one byte more, in every launch
+    assert (answer.half_width, answer.more_blocks) == (pytest.approx(0, abs=1e-9), None)
+    assert answer.sentence().startswith(
+        "Least memory: ddp native, 2 ranks: 100 MiB at peak (the same in every launch), "
+    )
+    assert "zero1 native, 2 ranks cannot be told apart from it with 3 blocks (they agree exactly)." in answer.sentence()
+    assert answer.basis == "peak allocated memory of the rank that holds most"
+    (answer,) = spots(tmp_path, holding(peaks[:2]), "memory", environment=GPU)
+    assert answer.sentence().startswith(
+        "No difference was found between the 2 configurations with 3 blocks (they agree exactly). Nominally first: "
+    )
+
+
+def test_a_launch_without_a_number_is_named_and_not_ranked(tmp_path):
+    launches = fake.sweep([fake.case(strategy=name) for name in ("ddp", "fsdp")], lambda _: 0.04)
+    unknown = [fake.launch(fake.case(strategy="tp"), block=b, peak_bytes=None) for b in range(3)]
+    (answer,) = spots(tmp_path, [*launches, *unknown], "memory")
+    assert answer.unknown == ("tp native, 2 ranks",)
+    assert answer.sentence().endswith("Without a number, and so not ranked: tp native, 2 ranks.")
+    assert len(answer.candidates) == 2
+    with pytest.raises(UsageError, match="fake cannot be ranked by memory: its launches recorded no peak memory; give"):
+        spots(tmp_path, unknown, "memory")
+
+
+# -- energy ------------------------------------------------------------------------------------------------------
+
+
+def metered(case, watts, block, source="energy_j", seconds=0.2):
+    """A launch of 20 steps within 4 s, and a counter or power readings of device 0 around them."""
+    moments = np.linspace(0.0, 20.0, 201)
+    readings = [DeviceSample(0, t, source, watts * t if source == "energy_j" else watts) for t in moments]
+    facts = {"clock": {"began_s": 1000.0}, "phases": {"measure": [1010.0, 1014.0]}}
+    return fake.launch(case, seconds, block=block, facts=facts, device_samples=readings)
+
+
+def test_energy_is_of_a_token(tmp_path):
+    cases = [fake.case(device="cuda", backend="nccl", world_size=n, global_batch=8 * n) for n in (1, 2)]
+    wobble = (1.0, 1.01, 0.99)
+    launches = [
+        metered(case, watts * wobble[block], block)
+        for block in range(3)
+        for case, watts in zip(cases, (300.0, 500.0), strict=True)
+    ]
+    (answer,) = spots(tmp_path, launches, "joules", environment=GPU)
+    assert answer.best.case_id == cases[1].id
+    assert answer.best.value == pytest.approx(500 * 4 / 20 / (16 * 64), rel=1e-3)
+    assert answer.slower[0].value == pytest.approx(300 * 4 / 20 / (8 * 64), rel=1e-3)
+    assert answer.sentence().startswith("Least energy: ddp native, 2 ranks: 97.7 mJ a token (±")
+    assert "ddp native, 1 rank needs 20 % more energy (3 blocks)." in answer.sentence()
+    assert answer.basis == "energy of its devices over the measured steps (energy counter)"
+
+
+def test_energies_of_two_kinds_are_not_mixed(tmp_path):
+    cases = [fake.case(device="cuda", backend="nccl", strategy=name) for name in ("ddp", "fsdp", "tp")]
+    launches = [
+        metered(case, 300.0, block, "power_w" if case.strategy == "tp" else "energy_j")
+        for block in range(3)
+        for case in cases
+    ]
+    (answer,) = spots(tmp_path, launches, "joules", environment=GPU)
+    assert answer.unknown == ("tp native, 2 ranks",)
+
+
+def test_energy_on_a_cpu_is_refused_with_the_reason(tmp_path):
+    fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda _: 0.04))
+    result = best(tmp_path / "r.db", "--objective", "joules")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "parabench: fake cannot be ranked by joules: it ran on CPU cores, whose energy is not read; "
+        "give another --objective, such as step_s, or another session\n"
+    )
+
+
+# -- by an axis --------------------------------------------------------------------------------------------------
+
+
+def test_the_best_for_each_value_of_an_axis(tmp_path):
+    cases = [fake.case(algorithm=a, bucket_mib=b) for a in ("native", "ring") for b in (1.0, 25.0)]
+    cases += [fake.case(strategy="layer_split"), fake.case(strategy="local_only")]
+    oom = fake.case(algorithm="tree")
+    truth = {"layer_split": 0.09, "local_only": 0.01}
+
+    def seconds(case):
+        return truth.get(case.strategy) or 0.04 * (1.001 if case.algorithm == "ring" else 1) * (
+            1 + (case.bucket_mib == 1)
+        )
+
+    launches = fake.sweep(cases, seconds, noise=0.004)
+    launches += [fake.launch(oom, block=block, status=Status.OOM) for block in range(3)]
+    (answer,) = spots(tmp_path, launches, by=("algorithm",))
+    found = {place.names[0]: place for place in answer.by}
+    assert list(found)[2:] == ["–", "tree"]
+    first, second, other = answer.by[:3]
+    assert {first.names, second.names} == {("native",), ("ring",)}
+    assert (first.case_id, first.told_apart) == (answer.best.case_id, None)
+    assert second.told_apart is False
+    assert other.told_apart is True
+    assert other.values == {"algorithm": None}  # layers that are only split have no all-reduce
+    assert [place.configurations for place in answer.by] == [2, 2, 1, 0]
+    assert (found["tree"].case_id, found["tree"].status) == (None, "oom")
+
+
+def test_several_axes_in_a_table(tmp_path):
+    fake.rich(tmp_path / "r.db")
+    lines = best(tmp_path / "r.db", "--by", "strategy,world_size").output.splitlines()
+    head = next(at for at, line in enumerate(lines) if line.startswith("strategy  world_size  best configuration"))
+    assert " ".join(lines[head + 1].split()) == "ddp 4 ddp ring 25 MiB, 4 ranks 22.2 ms a step (±0.3 ms) – best 12"
+    assert " ".join(lines[head + 2].split()) == "fsdp 4 fsdp native, 4 ranks 31.8 ms a step (±0.3 ms) 43 % yes 1"
+    told = valid(best(tmp_path / "r.db", "--by", "strategy", "--by", "world_size", "--json").output)
+    assert [place["values"] for place in told[0]["by"][:2]] == [
+        {"strategy": "ddp", "world_size": 4},
+        {"strategy": "fsdp", "world_size": 4},
+    ]
+
+
+def test_one_block_leaves_it_open_who_can_be_told_apart(tmp_path):
+    launches = fake.sweep([fake.case(strategy=name) for name in ("ddp", "fsdp")], lambda _: 0.04, blocks=1)
+    (answer,) = spots(tmp_path, launches, by=("strategy", "compile"))
+    assert [place.told_apart for place in answer.by] == [None, None]
+    assert {place.names[1] for place in answer.by} == {"off"}
+    table = best(tmp_path / "r.db", "--by", "strategy").output
+    assert "unknown" in table
+
+
+@pytest.mark.parametrize(
+    ("axis", "hint"), [("algoritm", "did you mean algorithm?"), ("q", "use one of strategy, algorithm,")]
+)
+def test_an_unknown_axis_is_one_line_with_what_reads_alike(tmp_path, axis, hint):
+    fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda _: 0.04))
+    result = best(tmp_path / "r.db", "--by", f"strategy,{axis}")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"parabench: --by {axis!r} is no axis; {hint}")
+    assert result.stderr.count("\n") == 1
+
+
+# -- step time against peak memory -------------------------------------------------------------------------------
+
+
+def test_the_front_is_what_no_other_beats_in_both(tmp_path):
+    names = ("ddp", "zero1", "zero2", "fsdp", "tp")
+    seconds, mib = (0.040, 0.050, 0.055, 0.060, 0.070), (300, 250, 260, 150, 150)
+    peaks = [(fake.case(strategy=name), s, m) for name, s, m in zip(names, seconds, mib, strict=True)]
+    (answer,) = spots(tmp_path, holding(peaks))
+    assert [point.strategy for point in answer.front] == ["ddp", "zero1", "fsdp"]
+    last = answer.front[-1]
+    assert (last.slower, last.less_memory) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert last.peak_memory_bytes == pytest.approx(150 * MIB)
+    lines = best(tmp_path / "r.db").output.splitlines()
+    at = lines.index("No configuration beats these in both step time and peak memory:")
+    assert [line.split()[0] for line in lines[at + 2 : at + 5]] == ["ddp", "zero1", "fsdp"]
+    assert lines[at + 4].endswith("60.0 ms      150 MiB    50 %         50 %")
+
+
+def test_noise_is_no_trade(tmp_path):
+    """A hair less memory for a hair more time, both within the noise, is no second point of the front."""
+    peaks = [
+        (fake.case(strategy=n), s, m) for n, s, m in (("ddp", 0.04, 201), ("zero1", 0.0401, 200), ("fsdp", 0.06, 100))
+    ]
+    (answer,) = spots(tmp_path, holding(peaks, time=0.02, memory=0.02))
+    assert len(answer.front) == 2
+    assert answer.front[1].strategy == "fsdp"
+    (answer,) = spots(tmp_path, holding(peaks, blocks=1))
+    assert answer.front == ()
+
+
+# -- words and JSON ----------------------------------------------------------------------------------------------
+
+
+def test_the_output_has_the_code_the_statistic_and_what_settles_it(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)] + [fake.case(strategy="fsdp")]
+    truth = {1.0: 0.0401, 4.0: 0.04, 25.0: 0.0402, None: 0.06}
+    launches = fake.sweep(cases, lambda c: truth[c.bucket_mib], noise=0.02)
+    fake.write(tmp_path / "results.db", launches)
+    said = best(tmp_path / "results.db").output
+    (answer,) = valid(best(tmp_path / "results.db", "--json").output)
+    code = answer["best"]["code"]
+    size = answer["best"]["label"].removeprefix("ddp native ").partition(" MiB")[0]
+    assert f"bucket_cap_mb={size})" in code
+    assert "\n".join(f"    {line}" if line else "" for line in code.splitlines()) in said
+    assert {each["code"] for each in (*answer["equals"], *answer["slower"])} == {None}
+    assert "One number a launch: 10th percentile of its steps, as on shared CPUs." in said
+    assert said.endswith(f"To settle it: parabench run --resume --until-decided --out {tmp_path}\n")
+    fake.write(tmp_path / "results.db", launches, label="newer")
+    assert "To settle it" not in best(tmp_path / "results.db", "--session", "fake").output  # only the newest resumes
+    assert "To settle it" not in best(tmp_path / "results.db", "--objective", "memory").output
+
+
+def test_what_looks_hopeless_is_offered_a_budget(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
+    fake.write(tmp_path / "results.db", fake.sweep(cases, lambda _: 0.04, noise=0.3))
+    said = best(tmp_path / "results.db").output
+    assert "too noisy" in said
+    assert said.endswith(f"To narrow it down: parabench run --resume --until-decided --budget 30 --out {tmp_path}\n")
+
+
+def test_what_is_decided_needs_no_more_blocks(tmp_path):
+    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp")]
+    fake.write(tmp_path / "results.db", fake.sweep(cases, lambda c: 0.04 + 0.04 * (c.strategy == "fsdp"), noise=0.001))
+    assert "To settle it" not in best(tmp_path / "results.db").output
+
+
+def test_on_dedicated_gpus_the_statistic_is_the_median(tmp_path):
+    cases = [fake.case(strategy=name, device="cuda", backend="nccl") for name in ("ddp", "fsdp")]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.04), environment=GPU)
+    assert (answer.statistic, answer.basis) == ("median", "median of its steps, as on dedicated GPUs")
+
+
+def test_every_answer_fits_the_schema(tmp_path):
+    spots(tmp_path, [fake.launch(fake.case(), status=Status.OOM)])
+    spots(tmp_path, [])
+    spots(tmp_path, fake.sweep([fake.case()], lambda _: 0.04))
+    spots(tmp_path, fake.sweep([fake.case(bucket_mib=b) for b in (1, 4, 25)], lambda _: 0.04, blocks=1))
+    spots(tmp_path, fake.sweep([fake.case(global_batch=g) for g in (8, 16)], lambda _: 0.04))
+    results = fake.family(tmp_path / "family.db")
+    for objective in ("step_s", "tokens_per_s", "memory"):
+        answers = sweet_spots(results, None, OBJECTIVES[objective], ("strategy", "tp_size"))
+        told = valid(json.dumps([answer.to_dict() for answer in answers], allow_nan=False))
+        assert told[0]["objective"] == objective
+    with pytest.raises(jsonschema.ValidationError):
+        valid(json.dumps([{**told[0], "surprise": 1}]))
+
+
+def test_collectives_stay_as_they_are_and_have_no_objective(tmp_path):
+    cases = [fake_collectives.case(), fake_collectives.case(algorithm="ring")]
+    fake_collectives.write(
+        tmp_path / "r.db", fake_collectives.sweep(cases, lambda c, s: 1e-4 * (1 + (c.algorithm == "ring")))
+    )
+    (answer,) = valid(best(tmp_path / "r.db", "--json").output)
+    assert answer["op"] == "all_reduce"
+    for more in (["--by", "algorithm"], ["--objective", "memory"]):
+        result = best(tmp_path / "r.db", *more)
+        assert result.exit_code == 2
+        assert "measured collectives, which have no --objective and no --by; give neither" in result.stderr
+
+
+def test_the_command_offers_every_objective():
+    (option,) = [each for each in main.get_command(click.Context(main), "best").params if each.name == "objective"]
+    assert list(option.type.choices) == list(OBJECTIVES)

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import fake_results as fake
+from parabench.analysis.ranking.answer import case_rows
+from parabench.analysis.ranking.ranking import sweet_spots
+from parabench.analysis.session import SessionData, select_session
+from parabench.analysis.stats import block_model as effects_module
+from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.tukey import studentized_range
+from parabench.analysis.tables import case_table, launch_table
+from parabench.analysis.text.best import lines
+from parabench.report.build import render
+from parabench.store.record import Status
+
+BUCKETS = (1.0, 4.0, 16.0, 25.0, None)
+
+
+def spots(tmp_path, launches):
+    answers = sweet_spots(fake.write(tmp_path / "r.db", launches))
+    for answer in answers:
+        json.dumps(answer.to_dict(), allow_nan=False)
+    return answers
+
+
+def test_a_clear_winner_is_alone(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in BUCKETS]
+    launches = fake.sweep(cases, lambda c: 0.030 if c.bucket_mib == 4 else 0.040, noise=0.005, drift=0.2)
+    (answer,) = spots(tmp_path, launches)
+    assert answer.best.label == "ddp native 4 MiB, 2 ranks"
+    assert answer.equals == ()
+    assert len(answer.slower) == 4
+    assert answer.default.slower == pytest.approx(1 / 3, rel=0.05)
+    said = answer.sentence()
+    assert said.startswith("Fastest: ddp native 4 MiB, 2 ranks: ")
+    slower = f"{answer.default.slower:.0%}".replace("%", " %")
+    assert f"PyTorch's default (ddp native, default bucket, same world size) is {slower} slower." in said
+    assert "cannot be told apart" not in said
+
+
+def test_a_flat_curve_keeps_all_and_says_how_many_blocks_would_tell(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in BUCKETS]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.040, noise=0.03, seed=3))
+    assert len(answer.equals) == 4
+    assert answer.half_width > 0.02
+    assert answer.more_blocks > 3
+    within = f"±{100 * answer.half_width:.0f} %"
+    named = "No clear winner among 5 configurations: "
+    too_few = f"{named}3 blocks are too few to say whether the bucket size matters ({within})"
+    assert answer.sentence().startswith(too_few)
+    assert "no difference" not in answer.sentence()
+    assert f"About {answer.more_blocks} more blocks would tell a difference of 2 %." in answer.sentence()
+
+
+def test_two_that_are_close_are_told_together_and_the_default_among_them(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in BUCKETS]
+    near = {4.0: 0.0300, None: 0.0301}
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: near.get(c.bucket_mib, 0.05), noise=0.01))
+    assert {answer.best.case_id, *(c.case_id for c in answer.equals)} == {cases[1].id, cases[4].id}
+    assert "PyTorch's default" in answer.sentence()
+
+
+def test_false_exclusions_of_equal_cases_stay_near_five_percent():
+    """The family-wise promise, on launch effects and block effects: the best must rarely exclude an equal."""
+    random = np.random.default_rng(0)
+    excluded = 0
+    for _ in range(200):
+        blocks = random.normal(0, 0.2, 4)
+        frame = pd.DataFrame(
+            [(str(c), b, math.exp(blocks[b] + random.normal(0, 0.03))) for b in range(4) for c in range(5)],
+            columns=["case_id", "block", "number_s"],
+        )
+        effects = fit(frame)
+        first = min(effects.means, key=effects.means.__getitem__)
+        excluded += len(effects.indistinguishable(first)) < 5
+    assert excluded <= 0.09 * 200  # 5 % expected; 18 of 200 has p < 0.01
+
+
+def test_complete_blocks_give_the_textbook_interval():
+    random = np.random.default_rng(1)
+    logs = random.normal(0, 0.02, (3, 4))
+    frame = pd.DataFrame(
+        [(str(c), b, math.exp(logs[b, c])) for b in range(3) for c in range(4)],
+        columns=["case_id", "block", "number_s"],
+    )
+    effects = fit(frame)
+    centred = logs - logs.mean(axis=1, keepdims=True)
+    error = (centred - centred.mean(axis=0)) ** 2
+    residual = math.sqrt(error.sum() / (3 * 2))
+    q = stats.studentized_range.ppf(0.95, 4, 6)
+    assert effects.df == 6
+    assert effects.residual == pytest.approx(residual)
+    # Each case has 6 / 4 degrees of freedom of its own beside the common variance's weight.
+    own = (effects_module.COMMON_WEIGHT * residual**2 + error.sum(axis=0)) / (effects_module.COMMON_WEIGHT + 6 / 4)
+    assert effects.half_width("0", "3") == pytest.approx(q * math.sqrt((own[0] + own[3]) / 2 / 3))
+    assert effects.own_half_width("1") == pytest.approx(stats.t.ppf(0.975, 6) * math.sqrt(own[1] / 3))
+    assert [effects.means[str(c)] for c in range(4)] == pytest.approx(logs.mean(axis=0).tolist())
+    blocks = effects.blocks_for(0.02)
+    widths = [stats.studentized_range.ppf(0.95, 4, 3 * (b - 1)) * residual / math.sqrt(b) for b in (blocks, blocks - 1)]
+    assert widths[0] <= 0.02 < widths[1]
+    quiet, *_, loud = sorted(range(4), key=lambda case: own[case])
+    assert effects.blocks_for(0.01, among=[str(quiet)]) < effects.blocks_for(0.01, among=[str(loud)])
+
+
+def test_a_missing_launch_in_a_slow_block_does_not_make_its_case_look_fast(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 16.0)]
+    truth = {cases[0]: 0.030, cases[1]: 0.036, cases[2]: 0.040}
+    launches = [
+        one
+        for one in fake.sweep(cases, truth.__getitem__, blocks=4, noise=0.002, drift=0.3)
+        if not (one.case == cases[1] and one.block >= 2)
+    ]
+    (answer,) = spots(tmp_path, launches)
+    assert answer.best.case_id == cases[0].id
+    assert answer.slower[0].case_id == cases[1].id
+    assert answer.slower[0].slower == pytest.approx(0.2, abs=0.02)
+
+
+def test_steps_are_never_pooled(tmp_path):
+    """Each launch of a case has its own level, shared by its hundred steps. Pooled, 300 steps a side would tell the
+    cases apart with certainty; three launches a side cannot."""
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
+    levels = {cases[0]: (0.040, 0.042, 0.044), cases[1]: (0.0415, 0.0405, 0.0455)}
+    random = np.random.default_rng(0)
+    steps, launches = {one: [] for one in cases}, []
+    for block in range(3):
+        for one in cases:
+            own = (levels[one][block] * (1 + 0.001 * random.standard_normal(100))).tolist()
+            steps[one] += own
+            launches.append(fake.launch(one, own, block=block))
+    assert stats.ttest_ind(steps[cases[0]], steps[cases[1]]).pvalue < 0.01  # what pooling would have claimed
+    (answer,) = spots(tmp_path, launches)
+    assert len(answer.equals) == 1
+
+
+def test_one_block_cannot_decide(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.01 * c.bucket_mib, blocks=1))
+    assert not answer.decided
+    assert len(answer.equals) == 1
+    assert answer.half_width is None
+    assert answer.sentence().startswith("One block cannot tell a difference from noise")
+    assert "Nominally first: ddp native 1 MiB" in answer.sentence()
+
+
+def test_one_case_has_nothing_to_rank(tmp_path):
+    (answer,) = spots(tmp_path, fake.sweep([fake.case()], lambda _: 0.0412))
+    assert answer.sentence() == (
+        "Only one configuration has a result, so there is nothing to rank. "
+        "Measured: ddp native, 2 ranks: 41.2 ms a step, 12,400 tokens/s."
+    )
+
+
+def test_no_good_launch_is_said_in_words(tmp_path):
+    bad = [fake.launch(fake.case(), block=b, status=s) for b, s in enumerate((Status.OOM, Status.OOM, Status.HUNG))]
+    (answer,) = spots(tmp_path, bad)
+    assert answer.best is None
+    assert answer.sentence().endswith("so there is no fastest configuration (2 oom, 1 hung).")
+    assert sweet_spots(fake.write(tmp_path / "empty.db", []))[0].sentence().startswith("No launch was recorded")
+
+
+def test_the_reference_launch_never_takes_part(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
+    reference = fake.launch(fake.case(strategy="single", world_size=1), 0.001, block=-1)
+    (answer,) = spots(tmp_path, [reference, *fake.sweep(cases, lambda c: 0.01 * c.bucket_mib, noise=0.001)])
+    assert answer.best.case_id == cases[0].id
+    assert answer.launches == 6
+
+
+def test_different_work_gets_its_own_answer(tmp_path):
+    cases = [fake.case(bucket_mib=b, global_batch=g) for g in (8, 16) for b in (1.0, 4.0)]
+    answers = spots(tmp_path, fake.sweep(cases, lambda c: 0.001 * c.global_batch * c.bucket_mib, noise=0.001))
+    assert [answer.heading for answer in answers] == ["global batch 8", "global batch 16"]
+    assert answers[1].sentence().startswith("global batch 16: Fastest: ddp native 1 MiB, 2 ranks (")
+    assert "global batch 16" in answers[1].best.label
+
+
+def test_exact_agreement_leaves_no_half_width(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 16.0)]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.04))
+    assert len(answer.equals) == 2
+    assert answer.half_width == pytest.approx(0, abs=1e-9)
+    assert answer.more_blocks is None
+
+
+@pytest.mark.parametrize(("k", "df"), [(2, 1), (3, 1), (3, 4), (5, 8), (12, 22), (30, 58), (100, 198)])
+@pytest.mark.parametrize("confidence", [0.95, 0.9917])
+def test_the_studentized_range_is_scipys(k, df, confidence):
+    found = studentized_range(k, df, confidence)
+    assert stats.studentized_range.cdf(found, k, df) == pytest.approx(confidence, abs=1e-8)
+    if (k, df) in ((3, 4), (12, 22)):
+        assert found == pytest.approx(stats.studentized_range.ppf(confidence, k, df), abs=1e-6)
+
+
+def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
+    cases = [fake.case(algorithm=a, bucket_mib=b) for a in ("ring", "tree") for b in (1.0, 4.0, 10.0, 25.0)]
+    near = {("ring", 10.0): 0.0400, ("ring", 25.0): 0.0401, ("tree", 25.0): 0.0402}
+    launches = fake.sweep(cases, lambda c: near.get((c.algorithm, c.bucket_mib), 0.06), noise=0.02, blocks=5)
+    (answer,) = spots(tmp_path, launches)
+    assert [each.name for each in answer.members] == ["ddp ring, 10 to 25 MiB, 2 ranks", "ddp tree 25 MiB, 2 ranks"]
+    assert set(answer.members[0].case_ids) == {cases[2].id, cases[3].id}
+    said = answer.sentence()
+    number = f"{answer.best.latency_s * 1e3:.1f} ms a step (±{answer.best.plus_minus_s * 1e3:.1f} ms)"
+    assert said.startswith(f"Fastest: ddp ring, 10 to 25 MiB, 2 ranks: {number}, ")
+    within = f"±{100 * answer.half_width:.1f} %"
+    more = f"about {answer.more_blocks} more block"
+    assert f"ddp tree 25 MiB, 2 ranks cannot be told apart from it with 5 blocks ({within}); {more}" in said
+
+
+def test_a_size_between_that_is_not_in_the_set_breaks_the_range(tmp_path):
+    sizes = (1.0, 4.0, 10.0, 25.0, None)
+    slow = {1.0: 0.06, 10.0: 0.06}
+    cases = [fake.case(bucket_mib=b, world_size=4, static_graph=True) for b in sizes]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: slow.get(c.bucket_mib, 0.04), noise=0.001))
+    assert [each.name for each in answer.members] == ["ddp native static_graph, 4 and 25 MiB and default, 4 ranks"]
+    assert "These bucket sizes cannot be told apart with 3 blocks" in answer.sentence()
+
+
+def test_a_size_that_failed_breaks_the_range_too(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 16.0)]
+    failed = [fake.launch(cases[1], block=block, status=Status.OOM) for block in range(3)]
+    slow = fake.case(strategy="fsdp")
+    launches = fake.sweep([cases[0], cases[2], slow], lambda c: 0.08 if c == slow else 0.04, noise=0.001)
+    (answer,) = spots(tmp_path, [*launches, *failed])
+    assert [each.name for each in answer.members] == ["ddp native, 1 and 16 MiB, 2 ranks"]
+
+
+def test_a_long_set_stays_readable(tmp_path):
+    cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "zero2", "fsdp", "tp", "layer_split")]
+    slow = fake.case(strategy="parameter_server")
+    (answer,) = spots(tmp_path, fake.sweep([*cases, slow], lambda c: 0.09 if c == slow else 0.04, noise=0.01))
+    assert len(answer.members) == 6
+    named = "; ".join(each.name for each in answer.members[1:4])
+    assert f" {named}; and 2 more cannot be told apart from it with 3 blocks" in answer.sentence()
+
+
+def test_launches_that_differ_too_much_name_no_winner(tmp_path):
+    cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
+    slow = fake.case(strategy="parameter_server")
+    (answer,) = spots(tmp_path, fake.sweep([*cases, slow], lambda c: 4.0 if c == slow else 0.04, noise=0.3))
+    assert (answer.too_wide, len(answer.equals), len(answer.slower)) == (True, 2, 1)
+    within = f"±{100 * answer.half_width:.0f} %"
+    assert answer.sentence().startswith(
+        f"No clear winner among 3 configurations with 3 blocks ({within}): {answer.best.label}; "
+    )
+    assert f"{answer.equals[1].label}. Nominally first: {answer.best.label}: " in answer.sentence()
+    assert "Fastest" not in answer.sentence()
+
+
+def test_launches_that_differ_too_much_tell_nothing_apart(tmp_path):
+    cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.04, noise=0.3))
+    assert answer.too_wide
+    assert answer.sentence().startswith("No clear winner among 3 configurations with 3 blocks (±")
+
+
+@pytest.mark.parametrize(("noise", "named"), [(0.002, True), (0.05, False)])
+def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, noise, named):
+    """In every output that names one: the sentence, the table of cases, the JSON, the report, the table by axis."""
+    cases = [fake.case(strategy=s) for s in ("ddp", "zero1")]
+    slow = fake.case(strategy="fsdp")
+    results = fake.write(
+        tmp_path / "r.db",
+        fake.sweep([*cases, slow], lambda c: 4.0 if c == slow else 0.04, noise=noise),
+    )
+    session = select_session(results, None)
+    (answer,) = sweet_spots(results, by=["strategy"])
+    assert len(answer.equals) == 1
+    assert (answer.half_width < 0.05) == named
+    assert (answer.winner is not None) == named
+    assert answer.sentence().startswith("Fastest: " if named else "No clear winner among 2 configurations with 3 ")
+    assert answer.to_dict()["winner"] == (answer.best.case_id if named else None)
+    places = {row["place"] for row in case_rows(case_table(launch_table(results, session)), [answer])}
+    assert ("fastest" in places) == named
+    table = lines(SessionData(results, session), [answer])
+    assert any("  best  " in line for line in table) == named
+    assert any("  nominally first  " in line for line in table) != named
+    page = render(results, session.id)
+    assert ("nominally first: step latency" in page) != named
+
+
+def test_a_set_of_unknown_width_names_no_winner(tmp_path):
+    """Cases that were never in one block cannot be compared: nobody knows how far apart they are."""
+    first, second = ([fake.case(strategy=s) for s in some] for some in (("ddp", "zero1"), ("fsdp", "tp")))
+    launches = [
+        fake.launch(case, 0.04 * (1 + 0.01 * ((block + at) % 3)), block=block)
+        for some, blocks in ((first, (0, 1, 2)), (second, (3, 4, 5)))
+        for block in blocks
+        for at, case in enumerate(some)
+    ]
+    (answer,) = spots(tmp_path, launches)
+    assert (answer.decided, answer.half_width, answer.winner) == (True, None, None)
+    assert answer.sentence().startswith("No clear winner among 4 configurations with 6 blocks: ")
+
+
+def curve_of(tmp_path, truth, noise, blocks=3):
+    cases = [fake.case(bucket_mib=b) for b in (0.25, 4.0, 25.0, None)]
+    other = fake.case(strategy="fsdp")
+    (answer,) = spots(
+        tmp_path, fake.sweep([*cases, other], lambda c: 0.08 if c == other else truth(c), noise=noise, blocks=blocks)
+    )
+    (curve,) = answer.curves
+    assert (curve.name, curve.sizes) == ("ddp native, 2 ranks", (0.25, 4.0, 25.0, None))
+    assert curve.case_ids == tuple(case.id for case in cases)
+    return answer, curve
+
+
+def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
+    answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.003)
+    assert curve.shape == "flat"
+    assert curve.half_width <= 0.02
+    spread = max(each.slower for each in answer.candidates if each.case_id in curve.case_ids)
+    assert spread < curve.at_most <= (1 + spread) * (1 + curve.half_width) - 1
+    (note,) = answer.notes()
+    assert note == (
+        "ddp native, 2 ranks: from 0.25 to 25 MiB and at PyTorch's default the bucket size makes no difference that "
+        f"3 blocks could show (±{100 * curve.half_width:.1f} %; no size is more than {100 * curve.at_most:.1f} % "
+        "behind)."
+    )
+
+
+def test_too_few_blocks_make_no_curve_flat(tmp_path):
+    answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.03)
+    assert curve.shape == "unclear"
+    (note,) = answer.notes()
+    assert note.startswith("ddp native, 2 ranks: 3 blocks are too few to say whether the bucket size matters (±")
+    answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.003, blocks=1)
+    assert (curve.shape, curve.half_width, curve.at_most) == ("unclear", None, None)
+    assert answer.notes() == []
+
+
+def test_a_curve_that_bends_is_not_flat(tmp_path):
+    answer, curve = curve_of(tmp_path, lambda c: 0.05 if c.bucket_mib == 0.25 else 0.04, noise=0.003)
+    assert curve.shape == "optimum"
+    assert answer.notes() == []
+
+
+def test_every_number_is_traced_to_rows_of_the_store(tmp_path):
+    """From the rows alone, as docs/store.md describes them: the slowest rank of each step, the 10th percentile of a
+    launch, the mean of the logarithms."""
+    cases = [fake.case(bucket_mib=b) for b in BUCKETS]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.04, noise=0.02, drift=0.1))
+    query = """SELECT max(value) FROM sample WHERE launch_id = ? AND metric = 'step_s' AND phase = 'measure'
+        GROUP BY step"""
+    with closing(sqlite3.connect(tmp_path / "r.db")) as db:
+        for each in answer.candidates:
+            of = db.execute("SELECT id FROM launch WHERE case_id = ? AND status = 'ok' AND block >= 0", (each.case_id,))
+            assert sorted(each.launch_ids) == sorted(at for (at,) in of)
+            numbers = [np.quantile([seconds for (seconds,) in db.execute(query, (at,))], 0.1) for at in each.launch_ids]
+            assert len(numbers) == each.launches == 3
+            assert each.value == each.latency_s == pytest.approx(math.exp(np.log(numbers).mean()), rel=1e-9)

@@ -1,0 +1,360 @@
+"""What is derived of an instrumented step, on steps whose every second is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+import fake_results as fake
+from parabench.analysis.collectives.bus import bus_factor
+from parabench.analysis.session import SessionData, session_data
+from parabench.analysis.step.breakdown import COMPUTE, EXPOSED_IN, case_anatomy, step_table
+from parabench.analysis.step.breakdown import findings as doubts
+from parabench.analysis.step.calls import bucket_table, call_table
+from parabench.analysis.step.stragglers import findings as late_ranks
+from parabench.analysis.step.stragglers import step_stragglers, straggler_table
+from parabench.analysis.warnings.launches import check_evidence
+from parabench.store.record import Launch
+
+PARTS = ("data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", "idle_s")
+
+
+@pytest.fixture
+def seen_of(tmp_path):
+    def gather(*launches: Launch) -> SessionData:
+        for block, launch in enumerate(launches):
+            launch.block = block
+        results = fake.write(tmp_path / "results.db", launches)
+        return session_data(results)
+
+    return gather
+
+
+def ddp(**fields: Any) -> Launch:
+    return fake.launch(fake.case(**fields), 10.0)
+
+
+def row(table, **where: Any) -> dict[str, Any]:
+    for name, value in where.items():
+        table = table[table[name] == value]
+    (found,) = table.to_dict("records")
+    return found
+
+
+# -- the parts of a step --------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_data_compute_exposed_and_idle(seen_of):
+    # Data to 1, forward to 3, backward to 9, optimizer to 10. Two calls that overlap each other from 4 to 7 and 6 to 8,
+    # and one in forward that is waited for at once. Training stands still from 7.5 to 8.5 in backward.
+    calls = [
+        {"op": "all_gather", "start_s": 1.5, "duration_s": 0.5},
+        {"start_s": 4.0, "duration_s": 3.0},
+        {"start_s": 6.0, "duration_s": 2.0},
+    ]
+    launch = fake.instrumented(ddp(), 25, begin=1000.0, waits=[(1.5, 2.0), (7.5, 8.5)], calls=calls)
+    found = row(step_table(seen_of(launch)), step=25)
+    assert {name: found[name] for name in PARTS} == {
+        "data_s": 1.0, "compute_s": 7.5, "communication_s": 4.5, "overlapped_s": 3.5, "exposed_s": 1.0, "idle_s": 0.5,
+    }  # fmt: skip
+    assert found["step_s"] == found["data_s"] + found["compute_s"] + found["exposed_s"] + found["idle_s"] == 10
+    assert (found["exposed_forward_s"], found["exposed_backward_s"], found["exposed_optimizer_s"]) == (0.5, 0.5, 0)
+    assert math.isnan(found["exposed_forward_backward_s"])
+    assert (found["calls"], found["unknown_calls"]) == (3, 0)
+
+
+def test_a_part_that_takes_turns_is_one_part(seen_of):
+    parts = {"data": 1.0, "forward_backward": 8.0, "optimizer": 1.0}
+    launch = ddp(grad_accumulation=2)
+    fake.instrumented(launch, 25, parts=parts, waits=[(8.0, 9.5)], calls=[{"start_s": 7.0, "duration_s": 3.0}])
+    found = row(step_table(seen_of(launch)), step=25)
+    assert [found[EXPOSED_IN[part]] for part in COMPUTE[2:]] == [1.0, 0.5]
+    assert all(math.isnan(found[EXPOSED_IN[part]]) for part in COMPUTE[:2])
+    assert (found["compute_s"], found["overlapped_s"]) == (7.5, 1.5)
+
+
+def test_what_reaches_into_the_next_steps_counts_where_it_is(seen_of):
+    launch = ddp()
+    calls = [{"start_s": 9.0, "duration_s": 12.0}]
+    fake.instrumented(launch, 25, begin=0.0, calls=calls)
+    fake.instrumented(launch, 26, begin=10.0)
+    fake.instrumented(launch, 27, begin=20.0, waits=[(0.5, 2.0)])
+    fake.instrumented(launch, 25, 1, begin=0.0)
+    table = step_table(seen_of(launch))
+    assert table["rank"].tolist() == [0, 0, 0, 1]
+    assert table["communication_s"].tolist() == [1.0, 10.0, 1.0, 0.0]
+    assert table["exposed_s"].tolist() == [0.0, 0.0, 0.5, 0.0]
+    assert table["idle_s"].tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert table["calls"].tolist() == [1, 0, 0, 0]
+
+
+def test_a_posted_message_is_communication_only_while_it_is_waited_for(seen_of):
+    # A receive posted at 3.5 that is waited for from 6 to 7, a send that was done before anyone waited, and between
+    # them a collective that hides its second half.
+    calls = [
+        {"op": "recv", "start_s": 3.5, "duration_s": 3.5},
+        {"op": "send", "start_s": 4.0, "duration_s": 0.5},
+        {"start_s": 6.5, "duration_s": 1.0},
+    ]
+    found = row(step_table(seen_of(fake.instrumented(ddp(), 25, waits=[(6.0, 7.0)], calls=calls))))
+    assert {name: found[name] for name in PARTS} == {
+        "data_s": 1.0, "compute_s": 8.0, "communication_s": 1.5, "overlapped_s": 0.5, "exposed_s": 1.0, "idle_s": 0.0,
+    }  # fmt: skip
+    assert found["exposed_backward_s"] == 1.0
+    assert (found["calls"], found["unknown_calls"]) == (3, 0)
+
+
+def test_an_unknown_end_is_counted_and_adds_nothing(seen_of):
+    calls = [
+        {"op": "all_gather", "start_s": 4.0, "duration_s": None},
+        {"op": "broadcast", "start_s": 4.0, "duration_s": 1.0},
+        {"start_s": 5.0, "group_size": 1, "ranks": "0"},
+    ]
+    found = row(case_anatomy(seen_of(fake.instrumented(ddp(), 25, calls=calls))))
+    assert (found["communication_s"], found["calls"], found["unknown_calls"]) == (1.0, 2, 1)
+
+
+def test_a_case_is_its_slowest_ranks_median_step_then_the_median_launch(seen_of):
+    launches = []
+    for exposed in (1.0, 3.0, 2.0):
+        launch = ddp()
+        for step, more in ((25, 0.0), (26, 0.5), (27, 1.0)):
+            slow = fake.LONG_PARTS | {"backward": 7.0}
+            call = {"start_s": 4.0, "duration_s": exposed + more}
+            fake.instrumented(launch, step, 0, begin=step * 100.0, calls=[call])
+            fake.instrumented(launch, step, 1, begin=step * 100.0, parts=slow, waits=[(4.0, 8.0)], calls=[call])
+        launches.append(launch)
+    found = row(case_anatomy(seen_of(*launches)))
+    assert (found["step_s"], found["exposed_s"], found["launches"], found["calls"]) == (11.0, 2.5, 3, 18)
+
+
+def test_sessions_without_instrumented_steps_have_no_anatomy(seen_of):
+    seen = seen_of(ddp())
+    tables = (step_table, case_anatomy, call_table, bucket_table, step_stragglers, straggler_table)
+    assert [len(table(seen)) for table in tables] == [0] * len(tables)
+    assert not [*doubts(seen), *late_ranks(seen)]
+
+
+# -- doubts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("timed", "doubted"), [(9.5, False), (9.0, True)])
+def test_instruments_that_slow_a_step_are_told(seen_of, timed, doubted):
+    launches = [fake.launch(fake.case(), timed) for _ in range(3)]
+    for launch in launches:
+        for step in (25, 26):
+            fake.instrumented(launch, step, begin=step * 10.0, calls=[{"start_s": 4.0}])
+    # One launch that was disturbed is not the median one.
+    fake.instrumented(launches[0], 27, begin=270.0, parts=fake.LONG_PARTS | {"data": 90.0})
+    seen = seen_of(*launches)
+    assert row(case_anatomy(seen))["instruments_ratio"] == pytest.approx(10.0 / timed)
+    assert [finding.code for finding in doubts(seen)] == ["instruments_slow"] * doubted
+    if doubted:
+        (finding,) = (each for each in check_evidence(seen) if each.code == "instruments_slow")
+        assert "ddp native, 2 ranks: the instrumented steps took 11 % longer" in finding.message
+        assert "approximate" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "doubted"),
+    [
+        ({}, True),
+        ({"strategy": "somebody:elses"}, True),
+        ({"strategy": "local_only"}, False),
+        ({"strategy": "dp"}, False),
+        ({"world_size": 1, "strategy": "single"}, False),
+    ],
+)
+def test_zero_communication_is_not_believed(seen_of, fields, doubted):
+    # A group of one rank is none.
+    launch = fake.instrumented(ddp(**fields), 25, calls=[{"start_s": 4.0, "group_size": 1, "ranks": "0"}])
+    assert [finding.code for finding in doubts(seen_of(launch))] == ["no_communication"] * doubted
+
+
+# -- calls ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_one_on_all_its_ranks(seen_of):
+    launch = ddp()
+    # Rank 1 comes a second late; on rank 0 the queue takes the call up half a second after it was made.
+    fake.instrumented(launch, 25, 0, waits=[(4.5, 7.0)], calls=[{"made_s": 4.0, "start_s": 4.5, "duration_s": 2.25}])
+    fake.instrumented(launch, 25, 1, waits=[(6.0, 7.0)], calls=[{"made_s": 5.0, "start_s": 5.0, "duration_s": 2.0}])
+    found = row(call_table(seen_of(launch)))
+    assert (found["seen"], found["slowest_rank"], found["duration_s"], found["part"]) == (2, 0, 2.25, "backward")
+    assert (found["wire_s"], found["late_s"], found["queued_s"], found["exposed_s"]) == (2.0, 1.0, 0.5, 2.25)
+    assert (found["algbw"], found["busbw"]) == (0.002, 0.002)
+
+
+@pytest.mark.parametrize(
+    ("op", "factor"),
+    [("all_reduce", 1.5), ("reduce_scatter", 0.75), ("all_gather", 0.75), ("all_to_all", 0.75), ("broadcast", 1.0)],
+)
+def test_bandwidths_are_nccl_tests(seen_of, op, factor):
+    launch = ddp(world_size=4)
+    for rank in range(4):
+        call = {"op": op, "start_s": 4.0 + rank, "duration_s": 4.0 - rank, "group_size": 4, "ranks": "0-3"}
+        fake.instrumented(launch, 25, rank, calls=[call])
+    found = row(call_table(seen_of(launch)))
+    # Where there is a root, it does not wait for the last: then the slowest rank's time counts.
+    assert found["algbw"] == 4e6 / 1e9 / (4.0 if op == "broadcast" else 1.0)
+    assert found["busbw"] == pytest.approx(factor * found["algbw"])
+    assert bus_factor(op, 4) == factor
+
+
+def test_what_not_all_ranks_told_of_has_no_bandwidth(seen_of):
+    launch = ddp()
+    fake.instrumented(launch, 25, 0, calls=[{"start_s": 4.0}, {"start_s": 6.0}])
+    fake.instrumented(launch, 25, 1, calls=[{"start_s": 4.0, "duration_s": None}])
+    table = call_table(seen_of(launch))
+    assert table["wire_s"].isna().all()
+    assert table["busbw"].isna().all()
+    assert table["seen"].tolist() == [2, 1]
+    assert table["duration_s"].tolist() == [1.0, 1.0]
+
+
+def test_groups_are_matched_apart_and_messages_not_at_all(seen_of):
+    launch = ddp(world_size=4, strategy="tp_ddp", tp_size=2)
+    for rank in range(4):
+        pair, across = ("0-1" if rank < 2 else "2-3"), ("0,2" if rank % 2 == 0 else "1,3")
+        calls = [
+            {"start_s": 4.0 + rank % 2, "ranks": pair},
+            {"op": "send", "start_s": 5.0, "ranks": pair, "duration_s": 0.5},
+            {"start_s": 6.0, "ranks": across},
+            {"start_s": 7.0, "ranks": pair},
+        ]
+        fake.instrumented(launch, 25, rank, calls=calls)
+    table = call_table(seen_of(launch))
+    together = table[table["op"] == "all_reduce"]
+    assert sorted(zip(together["ranks"], together["n"], together["late_s"], strict=True)) == [
+        ("0,2", 0, 0.0), ("0-1", 0, 1.0), ("0-1", 1, 0.0), ("1,3", 0, 0.0), ("2-3", 0, 1.0), ("2-3", 1, 0.0),
+    ]  # fmt: skip
+    sends = table[table["op"] == "send"]
+    assert sorted(sends["slowest_rank"]) == [0, 1, 2, 3]
+    assert sends["algbw"].tolist() == [0.008] * 4
+
+
+# -- buckets --------------------------------------------------------------------------------------------------------
+
+
+def test_buckets_have_their_contents_and_their_moments(seen_of):
+    launches = []
+    for late in (0.0, 0.5, 1.0):
+        layout = [{"bytes": 4_000_000, "parameters": ["head.weight", "head.bias"]}, {"bytes": 10, "parameters": None}]
+        launch = fake.tell(ddp(), facts={"bucket_cap_bytes": 5_000_000, "buckets": layout})
+        for step in (25, 26):
+            for rank in (0, 1):
+                first = {"bucket": 0, "ready_s": 4.0 + late, "made_s": 4.25 + late, "start_s": 4.5 + late}
+                # A reduction of the same bucket earlier in the step: only the last one ends the step.
+                calls = [first | {"start_s": 4.0, "made_s": 4.0, "ready_s": 4.0}, first, {"bucket": 1, "start_s": 8.0}]
+                fake.instrumented(launch, step, rank, begin=step * 100.0, waits=[(5.0, 9.0)], calls=calls)
+        launches.append(launch)
+    head, rest = bucket_table(seen_of(*launches)).to_dict("records")
+    assert (head["bucket"], head["bytes"], head["cap_bytes"]) == (0, 4e6, 5e6)
+    assert (head["n_parameters"], head["parameters"]) == (2, ["head.weight", "head.bias"])
+    # Backward begins at 3.
+    moments = ("ready_s", "made_s", "start_s", "end_s", "duration_s", "wire_s", "exposed_s")
+    assert [head[name] for name in moments] == [1.5, 1.75, 2.0, 3.0, 1.0, 1.0, 1.0]
+    assert head["busbw"] == pytest.approx(0.004)
+    assert rest["parameters"] is None
+    assert (head["since"], rest["since"]) == ("backward", "backward")
+    assert math.isnan(rest["n_parameters"])
+    assert math.isnan(rest["ready_s"])
+
+
+def test_moments_of_buckets_count_from_the_first_forward_where_backward_takes_turns(seen_of):
+    parts = {"data": 1.0, "forward_backward": 8.0, "optimizer": 1.0}
+    launch = fake.instrumented(ddp(grad_accumulation=2), 25, parts=parts, calls=[{"bucket": 0, "start_s": 7.0}])
+    found = row(
+        bucket_table(seen_of(launch, fake.instrumented(ddp(), 25, calls=[{"bucket": 0, "start_s": 7.0}]))),
+        since="forward_backward",
+    )
+    assert (found["case_id"], found["made_s"], found["end_s"]) == (launch.case.id, 6.0, 7.0)
+
+
+# -- stragglers -----------------------------------------------------------------------------------------------------
+
+
+ALL = range(25, 29)
+
+
+def lagging(
+    launch: Launch, lag: float, *, late_rank: int = 1, op: str = "all_reduce", steps: Iterable[int] = ALL
+) -> Launch:
+    """Steps in each of which the others call at 5 and at 7 and stand still from 5.5 until the late rank has come,
+    `lag` after the second call, and for half a second more."""
+    for step in steps:
+        for rank in range(launch.case.world_size):
+            behind = lag if rank == late_rank else 0.0
+            end = 7.5 + lag
+            calls = [{"op": op, "start_s": start + behind, "duration_s": end - start - behind} for start in (5.0, 7.0)]
+            wait = (7.0 + lag if rank == late_rank else 5.5, end)
+            fake.instrumented(launch, step, rank, begin=100.0 * step, waits=[wait], calls=calls)
+    return launch
+
+
+def test_who_comes_last_and_how_long_the_others_stand_still_for_it(seen_of):
+    launches = [lagging(ddp(), 1.0) for _ in range(2)]
+    seen = seen_of(*launches)
+    # From 5.5 to 6 for the first call, from 7 to 8 for the second.
+    assert step_stragglers(seen)["waited_s"].tolist() == [1.5] * 8
+    found = row(straggler_table(seen))
+    assert (found["straggler"], found["share"], found["waited_s"], found["waited_share"]) == (1, 1.0, 1.5, 0.15)
+    assert not found["by_schedule"]
+    assert (found["steps"], found["launches"], found["agreeing"]) == (8, 2, 2)
+    (finding,) = (each for each in check_evidence(seen) if each.code == "straggler")
+    assert "rank 1 came last" in finding.message
+    assert "1,500 ms a step (15 %)" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("lags", "who"),
+    [
+        ([(1.0, 1)], "one launch may be chance"),
+        ([(1.0, 1), (1.0, 0), (1.0, 1)], "launches disagree"),
+        ([(0.1, 1), (0.1, 1)], "it costs next to nothing"),
+    ],
+)
+def test_no_straggler_is_named_on_thin_evidence(seen_of, lags, who):
+    launches = [lagging(ddp(), lag, late_rank=rank) for lag, rank in lags]
+    seen = seen_of(*launches)
+    assert len(straggler_table(seen)) == 1
+    assert not list(late_ranks(seen)), who
+
+
+@pytest.mark.parametrize("strategy", ["layer_split", "pp"])
+def test_a_pipelines_first_stage_is_no_straggler(seen_of, strategy):
+    seen = seen_of(*(lagging(ddp(strategy=strategy), 1.0, late_rank=0) for _ in range(2)))
+    found = row(straggler_table(seen))
+    assert (found["straggler"], found["share"], found["steps"], found["by_schedule"]) == (0, 1.0, 8, True)
+    assert not list(late_ranks(seen))
+
+
+def test_a_launch_in_which_two_ranks_are_late_equally_often_agrees_with_none(seen_of):
+    divided = lagging(lagging(ddp(), 1.0, steps=(25, 26)), 1.0, late_rank=0, steps=(27, 28))
+    found = row(straggler_table(seen_of(lagging(ddp(), 1.0, late_rank=0), divided)))
+    assert (found["straggler"], found["share"], found["launches"], found["agreeing"]) == (0, 0.75, 2, 1)
+
+
+def test_nobody_waits_for_a_late_rank_of_a_broadcast_that_is_over(seen_of):
+    launch = ddp()
+    fake.instrumented(
+        launch, 25, 0, waits=[(5.0, 9.0)], calls=[{"op": "broadcast", "start_s": 5.0, "duration_s": 0.25}]
+    )
+    fake.instrumented(launch, 25, 1, calls=[{"op": "broadcast", "start_s": 7.0, "duration_s": 0.25}])
+    assert step_stragglers(seen_of(launch))["waited_s"].tolist() == [0.25]
+
+
+def test_only_ranks_of_one_group_wait_for_each_other(seen_of):
+    launch = ddp(world_size=4, strategy="tp_ddp", tp_size=2)
+    for rank, start in enumerate((4.0, 5.0, 4.0, 8.0)):
+        call = {"start_s": start, "duration_s": 8.5 - start, "ranks": "0-1" if rank < 2 else "2-3"}
+        fake.instrumented(launch, 25, rank, waits=[(4.0, 8.5)], calls=[call])
+    found = row(step_stragglers(seen_of(launch)))
+    assert (found["straggler"], found["waited_s"]) == (3, 4.0)
+
+
+def test_messages_make_no_straggler(seen_of):
+    assert step_stragglers(seen_of(lagging(ddp(strategy="pp"), 1.0, op="send"))).empty

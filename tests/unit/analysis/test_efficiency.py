@@ -1,0 +1,288 @@
+"""FLOP/s, share of the peak and joules, from stores with a known truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import fake_results as fake
+from guard import GUARD_S
+from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, POWER, efficiency, flops_per_token
+from parabench.analysis.session import session_data
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
+from parabench.machine.peaks import DEVICES, peak_of
+from parabench.models.base import sizes
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes.flops import count_flops
+from parabench.store.record import DeviceSample
+from parabench.strategies.base import ForwardBackward, RankInfo, StrategyContext
+from parabench.workloads.trainer import Training
+from parabench.workloads.training import train_case
+from trained_helpers import TRAINED_TOKENS, small_gpt
+
+MODEL = {"parameters": 1000, "embedding_parameters": 400, "layers": 2, "heads": 4, "head_dim": 8}
+PER_TOKEN = 6 * 600 + 12 * 2 * 4 * 8 * 64
+GPU = {"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False, "reasons": {}}
+
+
+def on_gpus(count, **fields):
+    return fake.ENVIRONMENT | {"gpus": [GPU | fields] * count}
+
+
+def gpu_case(**fields):
+    return fake.case(device="cuda", backend="nccl", precision="bf16-mixed", **fields)
+
+
+def table(tmp_path, launches, environment=fake.ENVIRONMENT):
+    tmp_path.mkdir(exist_ok=True)
+    results = fake.write(tmp_path / "r.db", launches, environment=environment)
+    return efficiency(session_data(results))
+
+
+def test_the_formula_is_of_multiplied_parameters_and_whole_attention():
+    assert flops_per_token(MODEL, 64) == PER_TOKEN
+    assert np.isnan(flops_per_token({"parameters": 1000, "embedding_parameters": 0}, 64))
+
+
+def test_flop_per_second_and_mfu_of_a_decoder(tmp_path):
+    case = gpu_case(world_size=2)
+    row = table(tmp_path, [fake.launch(case, 0.01, facts={"model": MODEL})], on_gpus(4)).iloc[0]
+    assert row["flops_per_s"] == pytest.approx(PER_TOKEN * 8 * 64 / 0.01)
+    assert (row["devices"], row["flops_source"]) == (2, FORMULA)
+    assert row["mfu"] == pytest.approx(row["flops_per_s"] / (2 * 989.5e12))
+    assert row["peak_source"] == "NVIDIA H200 Tensor Core GPU datasheet (SXM)"
+
+
+def test_other_models_take_what_the_reference_counted(tmp_path):
+    case = fake.case(model="mlp", seq_len=1)
+    reference = fake.launch(case.reference(), 0.1, block=-1, facts={"flops": {"counted": 5_000_000, "by": {}}})
+    row = table(tmp_path, [reference, fake.launch(case, 0.01, facts={"model": {"parameters": 10}})]).iloc[0]
+    assert (row["flops_source"], row["unit"]) == (COUNTED, "samples")
+    assert row["flops_per_s"] == pytest.approx(5e8)
+
+
+def test_what_could_not_be_counted_is_unknown_with_the_counters_reason(tmp_path):
+    case = fake.case(model="mlp", seq_len=1)
+    why = "torch's counter knows none of the model's operations"
+    reference = fake.launch(case.reference(), 0.1, block=-1, facts={"flops": {"counted": None, "reason": why}})
+    row = table(tmp_path, [reference, fake.launch(case, 0.01)]).iloc[0]
+    assert np.isnan(row["flops_per_s"])
+    assert row["flops_reason"] == row["mfu_reason"] == why
+
+
+@pytest.mark.parametrize(
+    ("case", "environment", "why"),
+    [
+        (fake.case(), fake.ENVIRONMENT, "it ran on CPU cores, for which no peak is published"),
+        (gpu_case(), on_gpus(2, name="Quadro 9"), "the peak of 'Quadro 9' is in no table here"),
+        (gpu_case(), on_gpus(2, mig=True), "it ran on parts of devices (MIG), for which no peak is published"),
+        (gpu_case(), on_gpus(1), "2 ranks shared 1 device"),
+        (gpu_case(world_size=4), on_gpus(2), "4 ranks shared 2 devices"),
+        (gpu_case(), fake.ENVIRONMENT, "which devices it ran on was not recorded"),
+        (gpu_case(), on_gpus(2, name="Tesla T4"), "Tesla T4 has no arithmetic unit for bf16"),
+    ],
+)
+def test_without_a_peak_there_is_no_mfu_but_a_reason(tmp_path, case, environment, why):
+    row = table(tmp_path, [fake.launch(case, 0.01, facts={"model": MODEL})], environment).iloc[0]
+    assert np.isnan(row["mfu"])
+    assert row["flops_per_s"] > 0
+    assert row["mfu_reason"] == why
+
+
+@pytest.mark.parametrize(
+    ("name", "arithmetic", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "bf16", 312e12),
+        ("NVIDIA A100 80GB PCIe", "ieee", 19.5e12),
+        ("NVIDIA A10", "bf16", 125e12),
+        ("NVIDIA A10G", "bf16", 70e12),
+        ("NVIDIA A10M", "bf16", None),
+        ("NVIDIA A40-48Q", "bf16", None),
+        ("GRID A100-40C", "bf16", None),
+        ("NVIDIA H100 80GB HBM2e", "bf16", 756.5e12),
+        ("NVIDIA H20", "bf16", 148e12),
+        ("NVIDIA H200", "bf16", 989.5e12),
+        ("NVIDIA GH200 480GB", "bf16", 989.5e12),
+        ("NVIDIA GB200", "bf16", 2500e12),
+        ("NVIDIA B300 SXM6 AC", "bf16", 2250e12),
+        ("NVIDIA RTX 6000 Ada Generation", "bf16", 364.25e12),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "ieee", 120e12),
+        ("Tesla T4", "fp16", 65e12),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA H100 80GB HBM3", "bf16", 989.5e12),
+        ("NVIDIA H100 PCIe", "bf16", 756.5e12),
+        ("NVIDIA H100 NVL", "ieee", 60e12),
+        ("NVIDIA H200 NVL", "bf16", 835.5e12),
+        ("NVIDIA B200", "bf16", 2250e12),
+        ("NVIDIA L4", "ieee", 30.3e12),
+        ("NVIDIA L40S", "bf16", 362.05e12),
+        ("NVIDIA L40", "bf16", 181.05e12),
+        ("Tesla V100-SXM2-16GB", "ieee", 15.7e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "ieee", None),
+    ],
+)
+def test_a_name_gets_its_own_peak_or_none(name, arithmetic, peak):
+    assert peak_of(name, arithmetic)[0] == peak
+
+
+def test_every_peak_names_its_document_and_tensor_cores_are_faster():
+    for device in DEVICES:
+        assert device.source.startswith("NVIDIA ")
+        assert device.peak["fp16"] > device.peak["ieee"]
+        assert device.peak["ieee"] <= device.peak.get("tf32", device.peak["fp16"]) <= device.peak["fp16"]
+
+
+def test_a_precision_has_its_own_peak():
+    h100, t4 = "NVIDIA H100 80GB HBM3", "Tesla T4"
+    assert peak_of(h100, "tf32")[0] == 494.5e12
+    assert peak_of(h100, "ieee")[0] == 67e12
+    assert peak_of(h100, "bf16")[0] == 989.5e12
+    assert peak_of(t4, "tf32") == (None, "Tesla T4 has no arithmetic unit for tf32")
+
+
+BEGAN = 1000.0
+
+
+def metered(case, readings, *, window=(1010.0, 1014.0), **facts):
+    """A launch of 20 steps of 0.2 s; `readings` are (device, t_s, metric, value)."""
+    clock = {"clock": {"began_s": BEGAN}, "phases": {"measure": list(window)}, "model": MODEL}
+    rows = [DeviceSample(device, t_s, metric, value) for device, t_s, metric, value in readings]
+    return fake.launch(case, 0.2, facts=clock | facts, device_samples=rows)
+
+
+def counters(watts, device=0, begin=0.0, end=20.0):
+    """A counter that was read before and after, not at the moments that count."""
+    return [(device, t, "energy_j", 1e6 + watts * t) for t in np.linspace(begin, end, 207)]
+
+
+def test_joules_are_the_counters_growth_over_the_measured_steps_of_all_devices(tmp_path):
+    case = gpu_case(world_size=2)
+    row = table(tmp_path, [metered(case, counters(400) + counters(300, 1))], on_gpus(2)).iloc[0]
+    assert row["joules_per_step"] == pytest.approx((400 + 300) * 4 / 20)
+    assert row["joules_per_token"] == pytest.approx(row["joules_per_step"] / (8 * 64))
+    assert row["joules_source"] == COUNTER
+
+
+def test_launches_give_their_median_and_power_is_used_where_there_is_no_counter(tmp_path):
+    case = gpu_case()
+    powers = [(0, t, "power_w", 100 + 10 * t) for t in (0.0, 9.0, 11.0, 13.0, 20.0)]
+    row = table(tmp_path, [metered(case, powers)], on_gpus(2)).iloc[0]
+    assert row["joules_per_step"] == pytest.approx((100 + 10 * 12) * 4 / 20)  # a straight line: its middle
+    assert row["joules_source"] == POWER
+    mixed = [metered(case, counters(watts)) for watts in (100, 200, 900)] + [metered(case, powers)]
+    for block, launch in enumerate(mixed):
+        launch.block = block
+    row = table(tmp_path / "mixed", mixed, on_gpus(2)).iloc[0]
+    assert (row["joules_per_step"], row["joules_source"]) == (pytest.approx(200 * 4 / 20), COUNTER)
+
+
+@pytest.mark.parametrize(
+    ("readings", "window", "why"),
+    [
+        (counters(400, end=12.0), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
+        (counters(400, begin=11.0), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
+        (counters(-400), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
+        (
+            counters(400),
+            (1010.0, 1011.9),
+            "the measured steps took 1.9 s, and the sensors need 2 s: measure longer",
+        ),
+        (
+            [(0, float(t), "energy_j", 400.0 * (t // 2)) for t in range(21)],
+            (1010.0, 1014.0),
+            "the energy counter moved 2 times in the measured steps, and 10 are needed: measure longer",
+        ),
+        ([], (1010.0, 1014.0), "no energy of its devices was recorded"),
+        (counters(400), (), "when the measured steps ran was not recorded"),
+    ],
+)
+def test_readings_that_do_not_span_the_steps_give_no_joules(tmp_path, readings, window, why):
+    row = table(tmp_path, [metered(gpu_case(), readings, window=window)], on_gpus(2)).iloc[0]
+    assert np.isnan(row["joules_per_step"])
+    assert row["joules_reason"] == why
+
+
+def test_two_seconds_are_enough_for_a_counter_that_moves_as_often_as_it_is_read(tmp_path):
+    """What is measured on CUDA where nobody says, read ten times a second, once too late; the counter moves every
+    100 ms, and some readings come just before it does."""
+    moments = [9.9 + 0.1 * i for i in range(23) if i != 7]
+    moments = [moment - 0.02 * (i % 3 == 0) for i, moment in enumerate(moments)]
+    readings = [(0, moment, "energy_j", 40.0 * math.floor(10 * moment + 0.05)) for moment in moments]
+    row = table(tmp_path, [metered(gpu_case(), readings, window=(1010.0, 1012.0))], on_gpus(2)).iloc[0]
+    assert row["joules_reason"] == ""
+    assert row["joules_per_step"] * 20 == pytest.approx(800, rel=0.05)
+
+
+def test_one_device_without_a_counter_leaves_the_sum_unknown_with_its_reason(tmp_path):
+    launch = metered(gpu_case(world_size=2), counters(400))
+    launch.device_samples += [DeviceSample(1, t, "energy_j", None, None, "not supported") for t in (0.0, 20.0)]
+    row = table(tmp_path, [launch], on_gpus(2)).iloc[0]
+    assert np.isnan(row["joules_per_step"])
+    assert row["joules_reason"] == "not supported"
+
+
+def test_a_record_from_before_all_this_has_throughput_and_reasons(tmp_path):
+    row = table(tmp_path, [fake.launch(fake.case(), 0.01)]).iloc[0]
+    assert row["tokens_per_s"] == pytest.approx(8 * 64 / 0.01)
+    assert row["flops_reason"] == "the FLOPs of a step were not recorded"
+    assert row["joules_reason"] == "it ran on CPU cores, whose energy is not read"
+
+
+def counted(training):
+    return count_flops(training.compute, training.batches)
+
+
+def training_of(model, batch, *, fails=False):
+    def loss(output, targets):
+        if fails:
+            raise RuntimeError("this loss fails")
+        return model.loss(output, targets)
+
+    compute = ForwardBackward(
+        module=model.module, loss=loss, context=StrategyContext(0, 1, torch.device("cpu"), Case())
+    )
+    optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1)
+    return Training(
+        module=model.module, compute=compute, optimizer=optimizer, batches=iter([batch]), gradient_norm=lambda: None
+    )
+
+
+def test_a_decoders_count_is_the_formula_but_for_vectors_and_repeated_scores():
+    """What the two differ in, to the last operation: the formula has 6 for every bias and norm, which the counter does
+    not know; the counter has 7 products of attention's matrices, the formula 6."""
+    model = small_gpt()
+    tokens = torch.zeros(2, TRAINED_TOKENS, dtype=torch.long)
+    found = counted(training_of(model, (tokens, tokens)))
+    known = sizes(model) | {"layers": 2, "heads": 4, "head_dim": 16}
+    assert known["embedding_parameters"] == model.module.stem.positions.weight.numel()  # the tokens' is the head's too
+    formula = flops_per_token(known, TRAINED_TOKENS) * tokens.numel()
+    vectors = sum(p.numel() for p in model.module.parameters() if p.dim() == 1)
+    attention = 12 * 2 * 4 * 16 * TRAINED_TOKENS * tokens.numel()
+    assert found["counted"] == formula - 6 * vectors * tokens.numel() + attention / 6
+    assert sum(found["by"].values()) == found["counted"]
+
+
+def test_a_counter_that_fails_is_an_unknown_with_its_reason():
+    model = small_gpt()
+    tokens = torch.zeros(1, TRAINED_TOKENS, dtype=torch.long)
+    found = counted(training_of(model, (tokens, tokens), fails=True))
+    assert found == {"counted": None, "reason": "the counter failed: RuntimeError: this loss fails"}
+
+
+@pytest.mark.parametrize(("more", "counts"), [({}, True), ({"fused": False}, False)])
+def test_only_the_plain_training_on_one_device_is_counted(tmp_path, more, counts):
+    plain = Case(strategy="single", model="toy", data="synthetic", seq_len=1, device="cpu", backend="gloo", **more)
+    facts = train_case(
+        LaunchSpec.of(plain, Protocol(warmup=2, steps=1, instrumented=0), GUARD_S),
+        RankEnv(folder=tmp_path, timeout_s=GUARD_S),
+        RankInfo(0, 1, torch.device("cpu")),
+    ).facts
+    assert ("flops" in facts) == counts
+    if counts:
+        # 10-10-1 for 8 samples: forward, the weights' gradients, and the second layer's inputs'.
+        assert facts["flops"]["counted"] == 2 * 8 * (2 * (10 * 10 + 10) + 10)

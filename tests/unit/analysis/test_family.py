@@ -1,0 +1,189 @@
+"""What the answer makes of strategies that are no answer, or another training, and of cases with options."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import fake_results as fake
+from parabench.analysis.ranking.ranking import sweet_spots
+from parabench.analysis.warnings.launches import LOCAL_FORWARD
+from parabench.store.record import Finding
+
+SPEED = {"ddp": 0.040, "fsdp": 0.050, "local_only": 0.030, "parameter_server_async": 0.035}
+
+
+def spots(tmp_path, launches, **more):
+    answers = sweet_spots(fake.write(tmp_path / "r.db", launches, **more))
+    for answer in answers:
+        json.dumps(answer.to_dict(), allow_nan=False)
+    return answers
+
+
+def swept(strategies, noise=0.0, **options):
+    cases = [fake.case(strategy=name, **options) for name in strategies]
+    return fake.sweep(cases, lambda one: SPEED[one.strategy], noise=noise)
+
+
+def test_what_exchanges_nothing_is_never_the_answer_but_the_headroom(tmp_path):
+    (answer,) = spots(tmp_path, swept(("ddp", "fsdp", "local_only")))
+    assert answer.best.strategy == "ddp"
+    assert answer.best.slower == 0
+    assert [candidate.strategy for candidate in (*answer.equals, *answer.slower)] == ["fsdp"]
+    assert answer.slower[0].slower == pytest.approx(0.25)
+    assert answer.launches == 6
+    assert answer.headroom.share == pytest.approx(0.25)
+    assert answer.headroom.bound
+    assert answer.sentence().startswith("Fastest: ddp native, 2 ranks: 40.0 ms a step")
+    assert (
+        "Without any gradient exchange (local_only) a step takes 30.0 ms: communication costs at most 25 % of the "
+        "fastest's (95 %: 25 % to 25 %)."
+    ) in answer.sentence()
+    assert answer.to_dict()["headroom"]["latency_s"] == pytest.approx(0.030)
+
+
+def test_the_headroom_has_the_interval_of_the_pair(tmp_path):
+    launches = swept(("ddp", "local_only"))
+    for one, factor in zip(launches, (1.00, 1.00, 1.02, 1.00, 1.00, 1.01), strict=True):
+        one.samples = [s._replace(value=s.value * factor) if s.metric == "step_s" else s for s in one.samples]
+    (answer,) = spots(tmp_path, launches)
+    headroom = answer.headroom
+    assert headroom.low < headroom.share < headroom.high
+    assert headroom.high - headroom.low > 0.01
+    assert not answer.decided  # one configuration is left, and the headroom is said all the same
+    assert "communication costs at most 25 %" in answer.sentence()
+
+
+def test_one_block_gives_a_headroom_without_an_interval(tmp_path):
+    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "local_only")]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: SPEED[one.strategy], blocks=1))
+    assert (answer.headroom.low, answer.headroom.high) == (None, None)
+    assert answer.sentence().endswith("communication costs at most 25 % of the fastest's.")
+
+
+def test_where_the_optimizers_work_is_split_too_the_difference_bounds_nothing(tmp_path):
+    (answer,) = spots(tmp_path, swept(("fsdp", "local_only"), noise=0.001))
+    assert not answer.headroom.bound
+    assert "a step takes 30.0 ms, 40 % less than the fastest's" in answer.sentence()
+    assert "at most" not in answer.sentence()
+
+
+@pytest.mark.parametrize("other", [{"world_size": 4}, {"threads": 2}, {"grad_accumulation": 2}, {"compile": True}])
+def test_only_what_computes_alike_is_a_headroom(tmp_path, other):
+    alone = fake.sweep([fake.case(**{"strategy": "local_only"} | other)], lambda _: 0.03)
+    (answer,) = spots(tmp_path, [*swept(("ddp", "fsdp")), *alone])
+    assert answer.headroom is None
+
+
+def test_a_slower_local_training_is_no_negative_cost(tmp_path):
+    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "local_only")]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: 0.05 if one.strategy == "local_only" else 0.04))
+    assert "(local_only) a step takes 50.0 ms, not less than the fastest's." in answer.sentence()
+
+
+def test_alone_it_is_no_answer(tmp_path):
+    (answer,) = spots(tmp_path, swept(("local_only",)))
+    assert answer.best is None
+    assert answer.sentence() == "Only local_only, 2 ranks ended well, which is headroom and no answer."
+
+
+def stale(launches):
+    for one in launches:
+        if one.case.strategy == "parameter_server_async":
+            n = one.case.world_size // 2
+            fake.tell(one, staleness_mean=[1.0, 2.0] * n, staleness_max=[3.0, 4.0] * n)
+    return launches
+
+
+def test_another_training_may_be_fastest_and_is_said_to_be_another(tmp_path):
+    (answer,) = spots(tmp_path, stale(swept(("ddp", "fsdp", "parameter_server_async"))))
+    assert answer.best.strategy == "parameter_server_async"
+    assert answer.best.other_training
+    assert (answer.best.staleness_mean, answer.best.staleness_max) == (1.5, 4.0)
+    assert answer.same_training.strategy == "ddp"
+    assert (
+        "parameter_server_async, 2 ranks is another training than one device's: its gradients are stale (1.5 updates "
+        "on average, 4 at most). The fastest that trains as one device does: ddp native, 2 ranks: 40.0 ms a step."
+    ) in answer.sentence()
+
+
+def test_among_the_equals_it_is_said_too_and_unknown_staleness_is_unknown(tmp_path):
+    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "parameter_server_async")]
+    near = {"ddp": 0.040, "parameter_server_async": 0.0401, "fsdp": 0.06}
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: near[one.strategy], noise=0.01))
+    assert {answer.best.strategy, answer.equals[0].strategy} == {"ddp", "parameter_server_async"}
+    assert "is another training than one device's" in answer.sentence()
+    assert "(by how many updates is unknown)" in answer.sentence()
+
+
+def test_several_are_said_in_one_sentence(tmp_path):
+    cases = [fake.case(strategy=s, world_size=n) for s in ("ddp", "parameter_server_async") for n in (2, 4)]
+    launches = stale(fake.sweep(cases, lambda one: 0.04 if one.strategy != "ddp" else 0.08))
+    (answer,) = spots(tmp_path, [*launches])
+    assert (
+        "Other trainings than one device's, with stale gradients: parameter_server_async, 2 ranks (1.5 updates on "
+        "average, 4 at most); parameter_server_async, 4 ranks (1.5 updates on average, 4 at most)."
+    ) in answer.sentence()
+
+
+def test_slower_it_needs_no_word(tmp_path):
+    cases = [fake.case(strategy=name) for name in ("ddp", "parameter_server_async")]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: 0.04 if one.strategy == "ddp" else 0.08))
+    assert "another training" not in answer.sentence()
+    assert answer.same_training is None
+
+
+def test_a_slow_rank_is_looked_for_wherever_forward_is_local():
+    assert set(LOCAL_FORWARD) == {"ddp", "zero1", "parameter_server", "deepspeed1", "deepspeed2"}
+
+
+def test_unverified_headroom_is_no_doubt_about_the_answer(tmp_path):
+    launches = swept(("ddp", "fsdp", "local_only"))
+    for one in launches:
+        if one.case.strategy == "local_only":
+            one.findings.append(Finding("unverified", "m", "a", one.case.id))
+    (answer,) = spots(tmp_path, launches)
+    assert answer.unverified == ()
+
+
+def test_options_are_no_bucket_sizes(tmp_path):
+    """Labels that differ in more than the bucket must not be called a matter of the bucket size."""
+    cases = [fake.case(bucket_mib=b, static_graph=b == 4) for b in (1.0, 4.0)]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.04))
+    assert answer.differing == ("bucket_mib", "static_graph")
+    assert "bucket size makes no difference" not in answer.sentence()
+    (answer,) = spots(tmp_path, fake.sweep([fake.case(bucket_mib=b) for b in (1.0, 4.0)], lambda _: 0.04))
+    assert "bucket size makes no difference" in answer.sentence()
+
+
+def test_the_default_has_no_option_set(tmp_path):
+    cases = [fake.case(static_graph=True), fake.case(), fake.case(gradient_as_bucket_view=True)]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: 0.05 if one == cases[1] else 0.04, noise=0.001))
+    assert answer.default.case_id == cases[1].id
+
+
+def test_weak_scaling_has_a_sentence_for_each_work_with_its_ranks(tmp_path):
+    cases = [fake.case(strategy=s, world_size=n, global_batch=8 * n) for n in (1, 2, 4) for s in ("ddp", "fsdp")]
+    answers = spots(tmp_path, fake.sweep(cases, lambda one: SPEED[one.strategy]))
+    assert [answer.heading for answer in answers] == [
+        "global batch 8 (1 rank, 8 each)",
+        "global batch 16 (2 ranks, 8 each)",
+        "global batch 32 (4 ranks, 8 each)",
+    ]
+    assert answers[1].sentence().startswith("global batch 16 (2 ranks, 8 each): Fastest: ddp native, 2 ranks")
+
+
+def test_another_vocabulary_is_another_work_and_another_split_is_not(tmp_path):
+    cases = [fake.case(vocabulary=v) for v in ("", "gpt2.tiktoken")]
+    answers = spots(tmp_path, fake.sweep(cases, lambda _: 0.04))
+    assert [answer.heading for answer in answers] == ["vocabulary of bytes", "vocabulary gpt2.tiktoken"]
+    (answer,) = spots(tmp_path, fake.sweep([fake.case(split=s) for s in ("batch", "sample")], lambda _: 0.04))
+    assert len(answer.equals) == 1
+
+
+def test_a_model_without_sequences_counts_samples(tmp_path):
+    (answer,) = spots(tmp_path, fake.sweep([fake.case(model="mlp", data="synthetic", seq_len=1)], lambda _: 0.04))
+    assert answer.best.unit == "samples"
+    assert "200 samples/s" in answer.sentence()
+    assert "tokens" not in answer.sentence()

@@ -1,0 +1,456 @@
+"""Links: which pairs are measured when, what is made of their numbers, and what is said of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import fake_links
+import fake_results as fake
+from fake_launch import FakeLauncher
+from parabench.analysis.links import Tier, link_table, tiers_of, tiers_said
+from parabench.analysis.ranking.ranking import sweet_spots
+from parabench.analysis.session import select_session
+from parabench.analysis.text.links import explained
+from parabench.analysis.text.progress import verdict
+from parabench.analysis.warnings.links import check_links
+from parabench.launch.spec import LaunchSpec
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.protocol import TOO_QUICK, LinkProtocol, Protocol
+from parabench.report.build import render
+from parabench.session import links as linking
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
+from parabench.signals import STOPPED
+from parabench.store.record import MIB, LinkSample
+from parabench.store.results import load
+from parabench.store.store import Store
+from parabench.workloads.link_pairs import all_pairs, neighbours, schedule
+from parabench.workloads.link_wires import rate
+from parabench.workloads.links import LinksReport, links
+
+# ---- which pairs, and when
+
+
+@pytest.mark.parametrize("n", range(2, 18))
+def test_every_pair_meets_once_in_the_fewest_rounds_in_which_nobody_is_twice(n):
+    rounds = all_pairs(n)
+    assert sorted(itertools.chain(*rounds)) == list(itertools.combinations(range(n), 2))
+    assert len(rounds) == n - 1 + n % 2
+    for each in rounds:
+        assert len({rank for pair in each for rank in pair}) == 2 * len(each)
+
+
+def test_one_rank_has_no_pair():
+    assert all_pairs(1) == []
+    assert schedule(1, 1) == ()
+
+
+def test_first_ranks_stand_for_their_nodes_and_nodes_measure_inside_at_once():
+    assert schedule(2, 3) == (((0, 3),), ((1, 2), (4, 5)), ((0, 2), (3, 5)), ((0, 1), (3, 4)))
+
+
+def test_of_more_nodes_than_64_only_some_distances_are_measured_and_each_pair_once():
+    assert len(list(itertools.chain(*schedule(64, 1)))) == 64 * 63 // 2
+    found = list(itertools.chain(*schedule(65, 1)))
+    assert len(found) == len(set(found)) == 65 * 6
+    assert {min(b - a, 65 - (b - a)) for a, b in found} == {1, 2, 4, 8, 16, 32}
+    # Where the distance is half of the circle, both ways round are the same pair.
+    assert sorted(itertools.chain(*neighbours(4))) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    for each in schedule(1000, 2):
+        assert len({rank for pair in each for rank in pair}) == 2 * len(each)
+
+
+# ---- what becomes of what was seen
+
+
+def test_the_bandwidth_is_of_the_best_third_without_the_round_trip():
+    assert rate(900, [1.0, 9.0, 1.2, 8.0, 7.0, 6.0], 0.05) == pytest.approx(900 / (1.1 - 0.1))
+    assert rate(900, [1.0], 0.0) == 900
+    assert math.isnan(rate(900, [1.0, 2.0], 0.25))
+
+
+def test_a_row_for_each_direction_and_unknown_with_its_reason():
+    case = Case(world_size=2, nodes=2, device="cuda", backend="nccl")
+    marks = [np.array([[5.0, 1e-6, 2e9]]), np.array([[5.0, 3e-6, math.nan]])]
+    reports = [LinksReport(rank=0, device="cuda:0"), LinksReport(rank=1, reported=False)]
+    there, back = links(case, marks, reports, "hung: no end")
+    assert there == LinkSample(0, 1, 0, 1, "cuda:0", "cuda", 1e-6, 2e9, None)
+    assert back == LinkSample(1, 0, 1, 0, "cuda", "cuda:0", 3e-6, None, "hung: no end")
+    assert [row.reason for row in links(case, marks, reports, None)] == [None, TOO_QUICK]
+    # Of a node that was lost nothing is known at all.
+    nothing = [marks[0], np.full((1, 3), math.nan)]
+    assert [row.bytes_per_s for row in links(case, nothing, reports, "gone")] == [2e9, None]
+
+
+def test_an_order_to_measure_links_travels():
+    order = LaunchSpec.of(Case(world_size=4, nodes=2), LinkProtocol(round_trips=50), 60.0)
+    assert order.kind == "links"
+    assert LaunchSpec.from_dict(order.to_dict()) == order
+    assert LaunchSpec.of(Case(), Protocol(), 1.0).kind == "training"
+
+
+def test_what_is_launched_has_a_nodes_ranks_or_its_devices():
+    gpus = tuple(Gpu("GPU", None, i) for i in range(8))
+    small, large = Case(world_size=2, device="cpu", backend="gloo"), Case(world_size=4, device="cpu", backend="gloo")
+    cuda = Case(world_size=2, device="cuda", backend="nccl")
+
+    def grid(cases, machine):
+        case = linking.case_of(cases, machine)
+        return case.world_size, case.nodes, case.device, case.backend
+
+    assert grid((small, large), Machine(cores=2)) == (4, 1, "cpu", "gloo")
+    assert grid((small,), Machine(cores=2, nodes=3, ranks_per_node=5)) == (15, 3, "cpu", "gloo")
+    assert grid((cuda,), Machine(cores=2, gpus=gpus)) == (8, 1, "cuda", "nccl")
+    assert grid((cuda,), Machine(cores=2, gpus=gpus, nodes=2, ranks_per_node=4)) == (8, 2, "cuda", "nccl")
+    # NCCL takes one rank a device, however many a node is to run.
+    assert grid((cuda,), Machine(cores=2, gpus=gpus[:4], nodes=2, ranks_per_node=8)) == (8, 2, "cuda", "nccl")
+    # With gloo ranks may share a device.
+    assert grid((Case(world_size=2, device="cuda", backend="gloo"),), Machine(cores=2, gpus=gpus[:1])) == (
+        2, 1, "cuda", "gloo",
+    )  # fmt: skip
+    of_collectives = CollectiveCase(op="all_reduce", algorithm="ring", world_size=4, device="cpu", backend="gloo")
+    assert grid((of_collectives,), Machine(cores=2)) == (4, 1, "cpu", "gloo")
+
+
+# ---- tiers
+
+
+def stored(path, links, cases=(), **more):
+    """A session with these links, and launches of the cases: [(case, milliseconds)]."""
+    launches = [fake.launch(case, ms, block=block) for block in range(3) for case, ms in cases]
+    fake.write(path, launches, **more)
+    with Store.open_or_create(path) as store:
+        store.add_links(1, links)
+    results = load(path)
+    return results, select_session(results)
+
+
+def tiers(links, path):
+    return tiers_of(link_table(*stored(path, links)))
+
+
+def test_tiers_are_told_apart_and_have_medians_and_extremes(tmp_path):
+    links = fake_links.rows(2, 3, lambda a, b: 0.5 if (a, b) == (0, 3) else 1.0)
+    same = [
+        LinkSample(6, 7, 0, 0, "cuda:0", "cuda:0", 1e-6, 9e9),
+        LinkSample(7, 6, 0, 0, "cuda:0", "cuda:0", None, None, "x"),
+    ]
+    found = tiers([*links, *same], tmp_path / "results.db")
+    assert list(found) == ["across nodes", "same node", "same device"]
+    assert found["across nodes"] == Tier("across nodes", 2, 60e-6, 0.375e9, 0.25e9, 0.5e9)
+    assert found["same node"] == Tier("same node", 12, 20e-6, 4e9, 4e9, 4e9)
+    assert found["same device"] == Tier("same device", 2, 1e-6, 9e9, 9e9, 9e9)
+    assert tiers_said(found) == "across nodes 0.38 GB/s, in a node 4.0 GB/s, on one device 9.0 GB/s: 11 times less"
+
+
+def test_cpus_of_one_node_are_no_one_device(tmp_path):
+    assert list(tiers(fake_links.rows(1, 2, device="cpu"), tmp_path / "results.db")) == ["same node"]
+
+
+def test_how_tiers_compare_is_said_as_far_as_it_is_known():
+    def tier(name, rate):
+        return Tier(name, 2, 1e-5, rate, rate, rate)
+
+    def said(across, inside):
+        return tiers_said({"across nodes": tier("across nodes", across), "same node": tier("same node", inside)})
+
+    assert said(0.024e9, 3.1e9) == "across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less"
+    assert said(3e9, 4e9) == "across nodes 3.0 GB/s, in a node 4.0 GB/s: about as much"
+    assert said(9e9, 3e9) == "across nodes 9.0 GB/s, in a node 3.0 GB/s: 3.0 times more"
+    assert said(None, 3e9) == "in a node 3.0 GB/s"
+    assert tiers_said({}) == ""
+
+
+# ---- findings
+
+
+def found(path, links):
+    return [(each.code, each.message) for each in check_links(link_table(*stored(path, links)))]
+
+
+def slow(*pairs, by=0.5):
+    return lambda a, b: by if (a, b) in pairs else 1.0
+
+
+def of(*ends, by=0.5):
+    """What touches these ranks."""
+    return lambda a, b: by if {a, b} & set(ends) else 1.0
+
+
+def test_links_that_are_alike_are_no_finding(tmp_path):
+    assert found(tmp_path / "a.db", fake_links.rows(4, 4, slow((0, 4), (1, 2), by=0.75))) == []
+    assert found(tmp_path / "b.db", []) == []
+
+
+def test_a_slow_link_is_named_with_its_nodes_and_ranks(tmp_path):
+    assert found(tmp_path / "a.db", fake_links.rows(4, 1, slow((1, 3), (3, 1)))) == [
+        ("slow_link", "Between node 1 and node 3: 0.25 GB/s; the median across nodes is 0.50 GB/s.")
+    ]
+    assert found(tmp_path / "b.db", fake_links.rows(1, 4, slow((3, 1)))) == [
+        ("slow_link", "From rank 3 to rank 1: 2.0 GB/s, and back 4.0 GB/s; the median in a node is 4.0 GB/s.")
+    ]
+
+
+def test_two_nodes_have_only_the_other_direction_to_compare_with(tmp_path):
+    assert found(tmp_path / "a.db", fake_links.rows(2, 2, slow((0, 2), (2, 0), by=0.01))) == []
+    assert found(tmp_path / "b.db", fake_links.rows(2, 2, slow((2, 0)))) == [
+        ("slow_link", "From node 1 to node 0: 0.25 GB/s, and back 0.50 GB/s.")
+    ]
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 8])
+def test_a_node_all_of_whose_links_are_slow_is_named_and_its_links_are_not(tmp_path, nodes):
+    assert found(tmp_path / "a.db", fake_links.rows(nodes, 1, of(2))) == [
+        ("slow_node_links", "All links of node 2: 0.25 GB/s (the median); of other links across nodes it is 0.50 GB/s.")
+    ]
+    assert found(tmp_path / "b.db", fake_links.rows(nodes, 1, lambda a, b: 0.5 if a == 2 else 1.0)) == [
+        (
+            "slow_node_links",
+            "All that node 2 sends: 0.25 GB/s (the median); of other links across nodes it is 0.50 GB/s.",
+        )
+    ]
+    assert found(tmp_path / "c.db", fake_links.rows(nodes, 1, delayed=of(2, by=3))) == [
+        (
+            "slow_node_links",
+            "All links of node 2: a message takes 180 µs (the median); of other links across nodes it is 60 µs.",
+        )
+    ]
+
+
+def test_a_slow_node_and_a_slow_link_elsewhere_are_two_findings(tmp_path):
+    links = fake_links.rows(6, 1, lambda a, b: 0.5 if 2 in (a, b) or {a, b} == {4, 5} else 1.0)
+    assert [code for code, _ in found(tmp_path / "a.db", links)] == ["slow_node_links", "slow_link"]
+
+
+def test_a_slow_rank_and_the_inside_of_a_slow_node_are_named(tmp_path):
+    assert found(tmp_path / "a.db", fake_links.rows(1, 4, of(3))) == [
+        ("slow_rank_links", "All links of rank 3: 2.0 GB/s (the median); of other links in a node it is 4.0 GB/s.")
+    ]
+    inside = fake_links.rows(2, 3, lambda a, b: 0.5 if min(a, b) > 2 else 1.0)
+    assert found(tmp_path / "b.db", inside) == [
+        ("slow_node_links", "All links inside node 1: 2.0 GB/s (the median); of other links in a node it is 4.0 GB/s.")
+    ]
+
+
+def test_one_slow_direction_of_a_rank_with_one_partner_is_a_slow_link_and_no_slow_rank(tmp_path):
+    assert found(tmp_path / "a.db", fake_links.rows(2, 2, slow((2, 3)))) == [
+        ("slow_link", "From rank 2 to rank 3: 2.0 GB/s, and back 4.0 GB/s.")
+    ]
+
+
+def test_bandwidth_between_processes_of_one_host_is_the_schedulers_and_across_hosts_the_links(tmp_path):
+    def busy(a, b):
+        return 0.2 if (a, b) in ((1, 2), (2, 1), (3, 0)) else 1.0
+
+    assert found(tmp_path / "a.db", fake_links.rows(1, 4, busy, device="cpu")) == []
+    assert len(found(tmp_path / "b.db", fake_links.rows(1, 4, busy))) == 2
+    inside = fake_links.rows(2, 3, lambda a, b: 0.5 if min(a, b) > 2 else 1.0, device="cpu")
+    assert found(tmp_path / "c.db", inside) == []
+    across = fake_links.rows(4, 2, slow((2, 6), (6, 2), (0, 1), (1, 0)), device="cpu")
+    assert found(tmp_path / "d.db", across) == [
+        ("slow_link", "Between node 1 and node 3: 0.25 GB/s; the median across nodes is 0.50 GB/s.")
+    ]
+    assert [code for code, _ in found(tmp_path / "e.db", fake_links.rows(3, 1, of(2), device="cpu"))] == [
+        "slow_node_links"
+    ]
+
+
+def test_a_late_link_is_found_but_not_between_processes_of_one_host(tmp_path):
+    late = slow((0, 1), (1, 0), by=3)
+    assert found(tmp_path / "a.db", fake_links.rows(1, 4, delayed=late)) == [
+        ("slow_link", "Between rank 0 and rank 1: a message takes 60 µs; the median in a node is 20 µs.")
+    ]
+    assert found(tmp_path / "b.db", fake_links.rows(1, 4, delayed=late, device="cpu")) == []
+
+
+def test_what_could_not_be_measured_is_a_finding_with_its_reason(tmp_path):
+    links = [each._replace(bytes_per_s=None, reason="hung: no end after 60 s") for each in fake_links.rows(2, 2)[:2]]
+    assert found(tmp_path / "a.db", links + fake_links.rows(2, 2)[2:]) == [
+        ("links_unknown", "2 of 6 directions between ranks could not be measured: hung: no end after 60 s.")
+    ]
+
+
+# ---- why an algorithm wins
+
+SLOW = tiers_of(
+    fake_links.table(fake_links.rows(2, 2)).assign(tier=["across nodes"] * 2 + ["same node"] * 4)
+)  # fmt: skip
+
+
+def on_nodes(algorithm, nodes=2, world_size=4, **more):
+    levels = {"ranks_per_node": world_size // nodes} if algorithm.startswith("two_level") else {}
+    return Case(algorithm=algorithm, world_size=world_size, nodes=nodes, **(levels | more))
+
+
+SAID = "Of links, as measured: across nodes 0.50 GB/s, in a node 4.0 GB/s: 8.0 times less."
+TWO, RING = on_nodes("two_level"), on_nodes("ring")
+
+
+def test_two_levels_win_because_of_what_they_spare_in_numbers():
+    saves = (
+        " There {} saves: with m = 2 nodes of g = 2 ranks it sends 2(m-1)/m S/g = 0.5 S over them per rank, 1 S per "
+        "node, for S bytes of gradients, in 2 turns; a flat ring of n = 4 ranks 2(n-1)/n S = 1.5 S per node, all from "
+        "one rank of it, in 6."
+    )
+    assert explained(TWO, [], [RING], SLOW) == SAID + saves.format("two_level")
+    other = on_nodes("two_level(tree,ring)")
+    assert explained(other, [TWO], [RING], SLOW) == SAID + saves.format("two_level(tree,ring)")
+    said = explained(on_nodes("two_level", 3, 24), [], [on_nodes("native", 3, 24)], SLOW)
+    assert "m = 3 nodes of g = 8 ranks it sends 2(m-1)/m S/g = 0.167 S over them per rank, 1.33 S per node" in said
+    assert (
+        "in 4 turns; a flat ring of n = 24 ranks 2(n-1)/n S = 1.92 S per node, all from one rank of it, in 46." in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("best", "equals", "slower"),
+    [
+        (RING, [], [TWO]),
+        (TWO, [RING], []),
+        (TWO, [], []),
+        (TWO, [], [on_nodes("ring", world_size=2)]),
+        (on_nodes("two_level(ring,tree)"), [], [RING]),
+        (on_nodes("two_level", ranks_per_node=4), [], [RING]),
+        (on_nodes("two_level", strategy="fsdp"), [], [on_nodes("ring", strategy="fsdp")]),
+        (Case(), [], [TWO]),
+    ],
+)
+def test_nothing_more_is_claimed_than_the_tiers_where_the_formula_does_not_hold(best, equals, slower):
+    assert explained(best, equals, slower, SLOW) == SAID
+
+
+def test_where_tiers_are_alike_they_explain_nothing():
+    alike = SLOW | {"across nodes": Tier("across nodes", 2, 1e-5, 3.5e9, 3e9, 4e9)}
+    begin = "Links across nodes carry about as much as links in a node (3.5 GB/s and 4.0 GB/s), so "
+    assert explained(TWO, [], [RING], alike) == f"{begin}they are not why two levels are fastest."
+    assert explained(RING, [], [TWO], alike) == f"{begin}two levels spare no slow links."
+    # What runs on one node sends nothing across, so they are no reason for it either way.
+    one = Case(algorithm="two_level", world_size=4, ranks_per_node=4)
+    assert explained(one, [], [RING], alike) == f"Of links, as measured: {tiers_said(alike)}."
+    more = SLOW | {"across nodes": Tier("across nodes", 2, 1e-5, 40e9, 3e9, 4e9)}
+    assert explained(RING, [], [TWO], more).startswith("Links across nodes carry more than links in a node (40 GB/s")
+
+
+def test_nothing_is_said_where_no_node_was_left_or_a_tier_is_unknown():
+    assert explained(Case(), [], [Case(algorithm="ring", world_size=2)], SLOW) == ""
+    assert explained(TWO, [], [RING], {"across nodes": SLOW["across nodes"]}) == ""
+
+
+def test_answer_verdict_and_page_tell_it(tmp_path):
+    results, _ = stored(tmp_path / "results.db", fake_links.rows(2, 2), [(TWO, 10.0), (RING, 15.0)])
+    (answer,) = sweet_spots(results)
+    assert answer.links.startswith(f"{SAID} There two_level saves")
+    assert answer.links in verdict(results)
+    assert answer.links in answer.to_dict()["notes"]
+    assert f'<p class="lead">{SAID} There two_level saves' in render(results)
+
+
+# ---- in a session
+
+
+def measured_links(launcher):
+    """How many times it was asked to measure them, by their world size."""
+    return [spec.world_size for spec in launcher.specs if spec.kind == "links"]
+
+
+def session(tmp_path, launcher, **more):
+    told = Console(file=(tmp_path / "told").open("w"), width=200)
+    words = {"suite": "quick", "argv": ["parabench", "run"], "out": tmp_path / "out", "links": True, "launches": 1}
+    axes = ("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2")
+    code = run_session(TrainingRequest.of(**(words | {"axes": axes} | more)), told, launcher)
+    told.file.close()
+    return code, (tmp_path / "told").read_text()
+
+
+def test_links_come_before_the_first_launch_and_are_kept(tmp_path):
+    launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"))
+    code, told = session(tmp_path, launcher)
+    assert (code, measured_links(launcher)) == (0, [2])
+    assert told.startswith("links: measuring them between 2 ranks\nlinks: in a node 4.0 GB/s\n[reference]")
+    results = load(tmp_path / "out" / "results.db")
+    assert (len(results.links), list(results.link_messages["duration_s"])) == (2, [40e-6])
+    assert [spec.kind for spec in launcher.specs] == ["links", "training", "training"]
+
+
+def test_without_the_option_nothing_is_measured(tmp_path):
+    launcher = FakeLauncher()
+    assert session(tmp_path, launcher, links=False)[0] == 0
+    assert measured_links(launcher) == []
+
+
+def test_what_failed_is_said_and_the_session_goes_on(tmp_path):
+    rows_ = [each._replace(latency_s=None, bytes_per_s=None, reason="hung: x") for each in fake_links.rows(1, 2)]
+    launcher = FakeLauncher(links=rows_)
+    code, told = session(tmp_path, launcher)
+    assert (code, len(launcher.calls)) == (0, 3)
+    assert "links: unknown\nlinks: 2 of 2 directions between ranks could not be measured: hung: x.\n" in told
+    assert "links_unknown" in render(load(tmp_path / "out" / "results.db"))
+
+
+def test_an_interruption_ends_the_session_and_the_resumed_one_measures_what_is_missing(tmp_path):
+    launcher = FakeLauncher(interrupt_at=0)
+    code, told = session(tmp_path, launcher)
+    assert (code, launcher.calls) == (STOPPED, [])
+    assert "resume with" in told
+    again = {"suite": None, "axes": (), "launches": None, "resume": True}
+    launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"))
+    assert session(tmp_path, launcher, **again)[0] == 0
+    assert len(measured_links(launcher)) == 1
+
+
+def test_a_resumed_session_that_has_its_links_measures_none(tmp_path):
+    launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"), interrupt_at=2)
+    request = TrainingRequest.of(
+        suite="quick", argv=["parabench", "run"], out=tmp_path / "out", links=True, launches=1,
+        axes=("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2"),
+    )  # fmt: skip
+    assert run_session(request, Console(quiet=True), launcher) == STOPPED
+    again = {"suite": None, "axes": (), "launches": None, "resume": True}
+    launcher.interrupt_at = None
+    assert session(tmp_path, launcher, **again)[0] == 0
+    assert len(measured_links(launcher)) == 1
+
+
+def test_what_is_found_slow_is_said_at_once(tmp_path):
+    _, told = session(tmp_path, FakeLauncher(links=fake_links.rows(3, 1, slow((0, 1)), device="cpu")))
+    assert told.splitlines()[1:3] == [
+        "links: across nodes 0.50 GB/s",
+        "links: From node 0 to node 1: 0.25 GB/s, and back 0.50 GB/s; the median across nodes is 0.50 GB/s.",
+    ]
+
+
+@pytest.mark.parametrize(("reason", "times"), [("crashed: node 1 was lost", 2), (TOO_QUICK, 1)])
+def test_a_matrix_with_holes_is_measured_again_unless_it_would_have_them_again(tmp_path, reason, times):
+    whole = fake_links.rows(1, 4, device="cpu")
+    holes = [*whole[:-1], whole[-1]._replace(bytes_per_s=None, reason=reason)]
+    launcher = FakeLauncher(links=holes, interrupt_at=2)
+    request = TrainingRequest.of(
+        suite="quick", argv=["parabench", "run"], out=tmp_path / "out", links=True, launches=1,
+        axes=("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=4"),
+    )  # fmt: skip
+    assert run_session(request, Console(quiet=True), launcher) == STOPPED
+    launcher.links, launcher.interrupt_at = whole, None
+    again = {"suite": None, "axes": (), "launches": None, "resume": True}
+    assert session(tmp_path, launcher, **again)[0] == 0
+    assert len(measured_links(launcher)) == times
+    assert len(load(tmp_path / "out" / "results.db").links) == 12
+
+
+def test_one_rank_has_no_links(tmp_path):
+    launcher = FakeLauncher()
+    code, told = session(tmp_path, launcher, axes=("strategy=ddp", "world_size=1", "bucket_mib=default"))
+    assert (code, measured_links(launcher)) == (0, [])
+    assert told.startswith("links: none to measure, every case has one rank\n")
+
+
+def test_the_protocol_bounds_sizes():
+    protocol = LinkProtocol()
+    assert (protocol.least_bytes, protocol.most_bytes, protocol.round_trips >= 50) == (MIB, 256 * MIB, True)

@@ -1,0 +1,144 @@
+"""Machines that are not here: NVML is replaced at its functions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pynvml
+import pytest
+
+import fake_nvml
+import fake_results as fake
+from fake_nvml import GIB, Device, FakeNvml
+from parabench.analysis.compare.sides import read_side
+from parabench.analysis.environment.diff import differences
+from parabench.analysis.environment.facts import environment_rows
+from parabench.launch import rank
+from parabench.machine import machine
+from parabench.machine.accelerator import Gpu
+from parabench.plan.case import Case
+from parabench.plan.validate import exceeds_machine
+
+
+@pytest.fixture
+def two_devices(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0+cu130")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    devices = [Device(f"device {at}", f"GPU-{at}", f"00000000:{at + 26:02X}:00.0") for at in range(2)]
+    FakeNvml(*devices).install(monkeypatch)
+    return devices
+
+
+def test_devices_are_what_nvml_shows(two_devices):
+    here = machine.this_machine()
+    assert here.gpus == (
+        Gpu("device 0", 140 * GIB, 0, "00000000:1A:00.0"),
+        Gpu("device 1", 140 * GIB, 1, "00000000:1B:00.0"),
+    )
+    assert (here.ranks("cuda"), here.gpus_reason) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [("1", ["device 1"]), ("GPU-1", ["device 1"]), ("", []), ("-1", []), ("1,0", ["device 1", "device 0"])],
+)
+def test_cuda_visible_devices_is_obeyed(two_devices, monkeypatch, visible, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    here = machine.this_machine()
+    assert [gpu.name for gpu in here.gpus] == [f"device {gpu.index}" for gpu in here.gpus] == names
+    assert (here.gpus_reason is None) == bool(names)
+
+
+def test_a_lost_device_has_unknown_memory_and_the_others_are_still_told(two_devices):
+    two_devices[1].faults["MemoryInfo"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    assert [gpu.memory_bytes for gpu in machine.this_machine().gpus] == [140 * GIB, None]
+
+
+def test_without_nvml_there_is_a_reason(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0+cu130")
+    fake_nvml.absent(monkeypatch)
+    here = machine.this_machine()
+    assert here.gpus == ()
+    assert "NVML is not available" in str(here.gpus_reason)
+
+
+def test_the_environment_is_json_and_holds_no_secret(monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    seen = machine.environment(machine.this_machine())
+    assert json.loads(json.dumps(seen)) == seen
+    assert seen["env"]["OMP_NUM_THREADS"] == "1"
+    text = json.dumps(seen)
+    for secret in ("hush", str(Path.home()), str(tmp_path)):
+        assert secret not in text
+    assert seen["versions"]["torch"] == importlib.metadata.version("torch")
+    assert seen["cores"] >= 1
+    assert seen["git"]["commit"] is None
+    assert "no git repository" in seen["git"]["reasons"]["commit"]
+
+
+def test_devices_that_nvml_forgot_keep_what_was_seen_of_them(monkeypatch):
+    fake_nvml.absent(monkeypatch)
+    here = machine.Machine(cores=4, gpus=(Gpu("NVIDIA H200", 150 * 10**9),))
+    seen = machine.environment(here)
+    assert seen["gpus"] == [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "index": 0}]
+    assert seen["links"]["matrix"] is None
+    assert seen["driver"]["reasons"]["all"].startswith("NVML: ")
+
+
+def test_what_this_torch_cannot_use_is_refused_before_a_launch(two_devices, monkeypatch):
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "535.1")
+    monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: 12020)
+    monkeypatch.setattr(machine.versions, "torch_cuda", lambda: ("13.0", None))
+    why = exceeds_machine(Case(strategy="ddp", device="cuda", backend="nccl", world_size=2), machine.this_machine())
+    assert why == (
+        "device cuda cannot be used: its driver 535.1 runs CUDA 12.2 at most, and this torch is built for CUDA 13.0; "
+        "install a newer driver, or a torch that is built for CUDA 12.2; or use device cpu"
+    )
+    monkeypatch.setattr(machine.versions, "torch_cuda", lambda: ("12.8", None))
+    assert machine.this_machine().cuda_fault is None
+
+
+def test_of_variables_that_name_files_only_that_they_are_set_is_recorded(monkeypatch, tmp_path):
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("NCCL_DEBUG=WARN")
+    monkeypatch.setattr(machine, "NCCL_FILES", {"/etc/nccl.conf": conf, "~/.nccl.conf": tmp_path / "none"})
+    monkeypatch.setenv("NCCL_TOPO_FILE", str(tmp_path / "topo.xml"))
+    monkeypatch.setenv("NCCL_TUNER_PLUGIN", "")
+    monkeypatch.setenv("NCCL_MNNVL_ENABLE", "0")
+    seen = machine.environment(machine.Machine(cores=1))
+    assert seen["env"]["NCCL_TOPO_FILE"] == "set"
+    assert "NCCL_TUNER_PLUGIN" not in seen["env"]
+    assert seen["env"]["NCCL_MNNVL_ENABLE"] == "0"
+    assert seen["nccl_files"] == ["/etc/nccl.conf"]
+    assert str(tmp_path) not in json.dumps(seen)
+
+
+@pytest.mark.parametrize(("wheel", "told"), [("2.27.5", "2.28.3"), (None, "2.28.3"), ("2.28.3", "2.28.3")])
+def test_the_nccl_that_ranks_had_loaded_stands_for_the_installed_wheels(tmp_path, monkeypatch, wheel, told):
+    """LD_PRELOAD, or torch's own: what the driver sees installed is what ranks use only where they say so."""
+    case = fake.case(device="cuda", backend="nccl")
+    monkeypatch.setattr("torch.cuda.nccl.version", lambda: (2, 28, 3))
+    assert rank.loaded_nccl(case) == {"nccl_version": told}
+    assert rank.loaded_nccl(fake.case()) == {}
+    installed = fake.ENVIRONMENT | {
+        "versions": {"torch": "2.13.0", "nccl": wheel},
+        "unknown_versions": {} if wheel else {"nccl": "no wheel of it is installed"},
+    }
+    ran = [fake.tell(fake.launch(case), {"nccl_version": told})]
+    one = side(tmp_path / "one.db", ran, installed)
+    rows = environment_rows(one.session)
+    assert [value for name, value in rows if name == "nccl"] == [told]
+    assert [value for name, value in rows if name == "nccl_wheel"] == ([wheel] if wheel not in (None, told) else [])
+    of_wheel = installed | {"versions": {"torch": "2.13.0", "nccl": "2.27.5"}}
+    other = side(tmp_path / "other.db", [fake.launch(case)], of_wheel)
+    (found,) = differences(one, other)
+    assert (found.name, found.base, found.candidate, found.matters) == ("nccl", told, "2.27.5", True)
+
+
+def side(path, launches, environment):
+    fake.write(path, launches, environment=environment)
+    return read_side(str(path), "base")

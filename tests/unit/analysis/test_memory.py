@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import fake_results as fake
+from parabench.analysis.memory import PARTS, compared, sentences, state_table
+from parabench.analysis.session import select_session
+from parabench.analysis.tables import launch_table
+from parabench.analysis.text.progress import verdict
+from parabench.store.record import MIB
+from parabench.strategies import STRATEGIES
+
+# K = 12 MiB, of which tensor parallel splits 8 and FSDP's root unit has 2 (fake.SIZES); parameters, gradients and
+# optimizer state in MiB on the rank that holds most.
+THEORY = {
+    ("single", 1): (12, 12, 24),
+    ("ddp", 4): (12, 12, 24),
+    ("local_only", 4): (12, 12, 24),
+    ("zero1", 4): (12, 12, 6),
+    ("zero2", 4): (15, 3, 6),
+    ("fsdp", 2): (8, 6, 12),
+    ("fsdp", 4): (5, 3, 6),
+    ("hsdp", 4): (8, 6, 12),
+    ("tp", 2): (8, 8, 16),
+    ("tp", 4): (6, 6, 12),
+    ("tp_ddp", 4): (8, 8, 16),
+    ("tp_fsdp", 4): (6, 4, 8),
+    ("pp", 4): (3, 3, 6),
+    ("layer_split", 2): (6, 6, 12),
+    ("parameter_server", 4): (12, 12, 24),
+    ("parameter_server_async", 4): (24, 12, 24),
+}
+OPTIONS = {"hsdp": {"ranks_per_node": 2}, "tp_ddp": {"tp_size": 2}, "tp_fsdp": {"tp_size": 2}}
+
+
+def states(results):
+    return state_table(launch_table(results, select_session(results)), results.whole)
+
+
+def held(of, **more):
+    return fake.tell(of, **dict.fromkeys(PARTS, 4.0 * MIB) | more)
+
+
+@pytest.mark.parametrize(("strategy", "world_size"), THEORY)
+def test_the_formula_of_each_strategy(tmp_path, strategy, world_size):
+    one = fake.case(strategy=strategy, world_size=world_size, **OPTIONS.get(strategy, {}))
+    (row,) = states(fake.write(tmp_path / "r.db", [held(fake.tell(fake.launch(one), fake.SIZES))])).to_dict("records")
+    assert [row[f"{part}_theory"] / MIB for part in PARTS] == pytest.approx(list(THEORY[strategy, world_size]))
+    assert row["theory"] == sum(row[f"{part}_theory"] for part in PARTS)
+    assert row["ratio"] == pytest.approx(12 / sum(THEORY[strategy, world_size]))
+    assert row["exact"] == (strategy not in ("pp", "layer_split"))
+
+
+def test_every_strategy_of_ours_has_a_formula_that_was_checked():
+    own = {name for name, entry in STRATEGIES.items() if entry.package is None}
+    lacking = own - {name for name, entry in STRATEGIES.items() if entry.memory}
+    assert not lacking, f"strategies/__init__.py: give {sorted(lacking)} memory=..., a Formula of strategies/memory.py"
+    unchecked = own - {"dp"} - {name for name, _ in THEORY}
+    assert not unchecked, (
+        f"tests/unit/analysis/test_memory.py: give THEORY what {sorted(unchecked)} hold, counted by hand"
+    )
+
+
+def test_the_rank_that_holds_most_stands_for_the_case(tmp_path):
+    """Its parts, not each part's largest over ranks: rank 0 has more parameters, rank 1 more of all together."""
+    one = fake.launch(fake.case())
+    held(one, parameter_bytes=[9.0, 8.0], gradient_bytes=[1.0, 8.0], optimizer_bytes=[1.0, 8.0])
+    (row,) = states(fake.write(tmp_path / "r.db", [one])).to_dict("records")
+    assert ([row[part] for part in PARTS], row["measured"]) == ([8.0, 8.0, 8.0], 24.0)
+
+
+def test_where_theory_is_unknown_it_is_null(tmp_path):
+    """A user's own strategy, DeepSpeed's, and a launch that did not tell the sizes that its formula needs."""
+    own = fake.tell(fake.launch(fake.case(strategy="my.module:ddp")), fake.SIZES)
+    theirs = fake.tell(fake.launch(fake.case(strategy="deepspeed1")), fake.SIZES)
+    silent = fake.launch(fake.case())
+    rootless = fake.tell(fake.launch(fake.case(strategy="fsdp")), {"model": {"bytes": 12}})
+    table = states(fake.write(tmp_path / "r.db", [held(one) for one in (own, theirs, silent, rootless)]))
+    assert len(table) == 4
+    assert table["theory"].isna().all()
+    assert table["ratio"].isna().all()
+    assert (table["measured"] == 12 * MIB).all()
+    formulas = dict(zip(table["strategy"], table["formula"], strict=True))
+    assert formulas["fsdp"] == "E + 4K/n"
+    assert not isinstance(formulas["my.module:ddp"], str)
+
+
+def test_a_store_without_these_numbers_or_with_one_unknown_has_no_row(tmp_path):
+    assert states(fake.write(tmp_path / "old.db", [fake.launch(fake.case())])).empty
+    partly = held(fake.launch(fake.case()), optimizer_bytes=math.nan)
+    partly.samples = [s._replace(value=None) if s.metric == "optimizer_bytes" else s for s in partly.samples]
+    assert states(fake.write(tmp_path / "r.db", [partly])).empty
+
+
+def holding(mib, **fields):
+    """A launch of gpt-nano whose ranks each hold that much, a quarter of it parameters; fake.SIZES are its theory."""
+    quarter = mib * MIB / 4
+    parts = {"parameter_bytes": quarter, "gradient_bytes": quarter, "optimizer_bytes": 2 * quarter}
+    return fake.tell(fake.launch(fake.case(**fields)), fake.SIZES, **parts)
+
+
+def said(tmp_path, *launches):
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"
+    return sentences(states(fake.write(path, launches)))
+
+
+SINGLE = {"strategy": "single", "world_size": 1}
+
+
+def test_who_holds_least_against_one_device_and_theory(tmp_path):
+    """Theory: 48 for single and ddp, 14 for fsdp on 4 ranks; an even split for pp."""
+    one, ddp, fsdp = holding(48, **SINGLE), holding(48), holding(14.28, strategy="fsdp", world_size=4)
+    pp = holding(16, strategy="pp", microbatches=4, schedule="gpipe", world_size=4)
+    split = holding(36, strategy="layer_split")
+    theirs = holding(15, strategy="deepspeed3", world_size=4)
+    assert said(tmp_path, one, ddp, fsdp, pp, split, theirs) == [
+        "Least training state, on the rank that holds most: fsdp native, 4 ranks: 14.3 MiB. "
+        "One device holds 48.0 MiB, 3.4 times as much. "
+        "Measured is 1.00 to 1.02 times theory in 3 cases. "
+        "For layer_split and pp, theory is no more than an even split: measured is 1.33 to 1.50 times it in 2 cases. "
+        "Theory is unknown in 1 case: deepspeed3."
+    ]
+
+
+def test_strategies_that_do_not_hold_what_their_formulas_say_are_named(tmp_path):
+    (text,) = said(tmp_path, holding(48), holding(24, strategy="zero1"), holding(14.28, strategy="fsdp", world_size=4))
+    assert "Measured is 0.67 to 1.02 times theory in 3 cases. More than 5 % off what the formula says: zero1." in text
+
+
+def test_without_one_device_ddp_stands_for_it_and_without_that_the_most(tmp_path):
+    fsdp, zero2 = holding(14, strategy="fsdp", world_size=4), holding(24, strategy="zero2", world_size=4)
+    (text,) = said(tmp_path, fsdp, zero2, holding(48))
+    assert ": 14.0 MiB. ddp holds 48.0 MiB, 3.4 times as much. Measured is equal to theory in 3 cases." in text
+    (text,) = said(tmp_path, fsdp, zero2)
+    assert ": 14.0 MiB. Most: zero2 native, 4 ranks: 24.0 MiB, 1.7 times as much. Measured" in text
+
+
+def test_what_one_device_itself_holds_least_is_set_against_the_most(tmp_path):
+    """Nothing may be said to hold less than what holds least."""
+    stale = holding(60, strategy="parameter_server_async")
+    (text,) = said(tmp_path, holding(48, **SINGLE), holding(48), stale)
+    assert text.startswith(
+        "Least training state, on the rank that holds most: single, 1 rank; ddp native, 2 ranks: 48.0 MiB. "
+        "Most: parameter_server_async, 2 ranks: 60.0 MiB, 1.2 times as much."
+    )
+
+
+def test_alike_cases_of_a_strategy_are_named_once(tmp_path):
+    same = [holding(26, strategy="fsdp", algorithm=name) for name in ("native", "ring", "tree")]
+    (text,) = said(tmp_path, *same, holding(48, **SINGLE))
+    assert ": fsdp, 2 ranks: 26.0 MiB. One device" in text
+
+
+def test_headroom_holds_neither_least_nor_most(tmp_path):
+    (text,) = said(tmp_path, holding(26, strategy="fsdp"), holding(48), holding(20, strategy="local_only"))
+    assert ": fsdp native, 2 ranks: 26.0 MiB." in text
+    assert said(tmp_path, holding(48, strategy="local_only")) == ["Measured is equal to theory in 1 case."]
+
+
+def test_where_all_hold_the_same_nothing_holds_least(tmp_path):
+    buckets = [holding(48, bucket_mib=bucket) for bucket in (1.0, 4.0)]
+    table = states(fake.write(tmp_path / "r.db", buckets))
+    (text,) = sentences(table)
+    assert text.startswith("Every case holds 48.0 MiB of training state on the rank that holds most. Measured is equal")
+    assert compared(table) == []
+
+
+def test_each_model_has_its_own_sentence(tmp_path):
+    tiny = holding(24, model="mlp", data="synthetic", seq_len=1)
+    texts = said(tmp_path, holding(48), tiny)
+    assert [text.partition(": ")[0] for text in texts] == ["mlp", "gpt-nano"]
+
+
+def test_a_store_without_these_numbers_says_nothing(tmp_path):
+    assert said(tmp_path, fake.launch(fake.case())) == []
+
+
+@pytest.mark.parametrize(("blocks", "first"), [(1, "Least training state"), (3, "Fastest")])
+def test_what_is_certain_stands_first(tmp_path, blocks, first):
+    """Bytes need one launch; who is fastest needs blocks, and a session with them asked for times."""
+    times = {"ddp": 0.03, "fsdp": 0.06}
+    launches = fake.sweep([fake.case(strategy=name) for name in times], lambda one: times[one.strategy], blocks=blocks)
+    for one in launches:
+        fake.tell(one, fake.SIZES, parameter_bytes=6.0 if one.case.strategy == "fsdp" else 12.0)
+        fake.tell(one, gradient_bytes=6.0, optimizer_bytes=12.0)
+    lines = verdict(fake.write(tmp_path / "r.db", launches))
+    assert len(lines) == 2
+    assert lines[0].startswith(first)
+    assert sum(line.startswith("Least training state") for line in lines) == 1
+
+
+def test_one_strategy_leaves_the_verdict_to_its_times(tmp_path):
+    assert len(verdict(fake.write(tmp_path / "r.db", [holding(48), holding(48, world_size=4)]))) == 1

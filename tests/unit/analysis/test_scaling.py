@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+import fake_results as fake
+from parabench.analysis.scaling import scaling
+from parabench.analysis.session import select_session
+from parabench.analysis.tables import case_table, launch_table
+
+
+def curves(tmp_path, truth):
+    results = fake.write(tmp_path / "r.db", fake.sweep(truth, truth.__getitem__))
+    return scaling(case_table(launch_table(results, select_session(results))))
+
+
+def test_weak_scaling_is_the_base_step_time_over_the_ranks(tmp_path):
+    """The batch of a rank stays 8: twice the ranks do twice the work, and should take the same time."""
+    truth = {fake.case(strategy="single", world_size=1, global_batch=8): 0.040}
+    truth |= {fake.case(world_size=n, global_batch=8 * n): t for n, t in ((2, 0.050), (4, 0.080))}
+    table = curves(tmp_path, truth)
+    assert set(table["kind"]) == {"weak"}
+    assert table["world_size"].tolist() == [1, 2, 4]
+    assert table["efficiency"].tolist() == pytest.approx([1, 0.8, 0.5])
+    assert table["global_batch"].tolist() == [8, 16, 32]
+    assert set(table["batch_per_rank"]) == {8.0}
+    assert set(table["base"]) == {"single"}
+
+
+def test_the_kinds_are_never_mixed(tmp_path):
+    """Both begin at one device with batch 8; each point of two ranks belongs to one kind alone."""
+    single = fake.case(strategy="single", world_size=1)
+    strong, weak = fake.case(world_size=2), fake.case(world_size=2, global_batch=16)
+    table = curves(tmp_path, {single: 0.040, strong: 0.025, weak: 0.050})
+    assert table[["kind", "global_batch", "world_size"]].to_numpy().tolist() == [
+        ["strong", 8, 1],
+        ["strong", 8, 2],
+        ["weak", 8, 1],
+        ["weak", 16, 2],
+    ]
+    assert table["efficiency"].tolist() == pytest.approx([1, 0.8, 1, 0.8])
+
+
+def test_other_work_is_another_curve(tmp_path):
+    """The same batch of a rank in other tokens is no point of the same curve."""
+    truth = {
+        fake.case(world_size=n, global_batch=8 * n, vocabulary=v): 0.04 for n, v in ((2, ""), (4, "gpt2.tiktoken"))
+    }
+    assert curves(tmp_path, truth).empty
+
+
+def test_without_one_device_a_curve_is_its_own_base(tmp_path):
+    truth = {fake.case(strategy=s, world_size=n, global_batch=4 * n): t for s, n, t in
+             (("ddp", 2, 0.04), ("ddp", 4, 0.05), ("fsdp", 2, 0.06), ("fsdp", 4, 0.06))}  # fmt: skip
+    table = curves(tmp_path, truth)
+    assert table["efficiency"].tolist() == pytest.approx([1, 0.8, 1, 1])
+    assert set(table["base_world_size"]) == {2}
+
+
+def test_what_is_no_answer_says_so(tmp_path):
+    truth = {fake.case(strategy=s, world_size=n): 0.1 / n for s in ("ddp", "local_only") for n in (2, 4)}
+    table = curves(tmp_path, truth)
+    assert dict(zip(table["strategy"], table["ranked"], strict=True)) == {"ddp": True, "local_only": False}

@@ -1,0 +1,214 @@
+"""One case of one session has one step time, whoever is asked, also where a launch is missing."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import fake_results as fake
+from page_helpers import unpacked
+from parabench.analysis.compare.several import several
+from parabench.analysis.compare.sides import read_several
+from parabench.analysis.history.points import numbers_of, visits_of
+from parabench.analysis.launch_number import QUANTILE, launch_number
+from parabench.analysis.pipeline import bubbles
+from parabench.analysis.ranking.objectives import OBJECTIVES
+from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.session import SessionData, select_session, session_data
+from parabench.analysis.tables import case_table, launch_table, mean_peaks
+from parabench.analysis.text.format import milliseconds
+from parabench.cli import main
+from parabench.plan import protocol as links
+from parabench.report.data.cases import page_data
+from parabench.report.data.comparison import several_data
+from parabench.session.progress import outcome
+from parabench.store.record import Status
+
+FAST, SLOW = fake.case(algorithm="ring"), fake.case()
+# What the machine itself did from block to block; the last block, in which FAST has no launch, was twice as slow.
+BLOCKS = (1.0, 1.1, 2.0)
+
+
+def lengths(mean: float, n: int = 20) -> list[float]:
+    """Steps that differ, so that their median is not their 10th percentile."""
+    return [mean * (1 + 0.02 * at) for at in range(n)]
+
+
+def write(path: Path, label: str = "fake", scale: float = 1.0, **more: object):
+    """A session in which one launch of FAST is missing."""
+    launches = [
+        fake.launch(case, lengths(scale * mean * machine * (1 + 0.001 * ((block + at) % 2))), block=block)
+        for block, machine in enumerate(BLOCKS)
+        for at, (case, mean) in enumerate(((FAST, 0.040), (SLOW, 0.050)))
+        if (case, block) != (FAST, 2)
+    ]
+    missing = fake.launch(FAST, block=2, status=Status.OOM)
+    return fake.write(path, [*launches, missing], label=label, **more)  # type: ignore[arg-type]
+
+
+def table_of(packed: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: unpacked(column, packed["n"]) for name, column in packed.items() if name != "n"}
+
+
+def told(*arguments: object) -> Any:
+    to = [] if arguments[0] == "best" else ["-"]
+    result = CliRunner().invoke(main, [*map(str, arguments), "--json", *to])
+    assert result.exit_code in (0, 1, 3), result.output
+    return json.loads(result.stdout)
+
+
+def test_every_answer_has_the_same_step_time_where_a_launch_is_missing(tmp_path):
+    results = write(tmp_path / "a.db")
+    write(tmp_path / "b.db", "other")
+    session = select_session(results, None)
+    launches = launch_table(results, session)
+    own = launches[(launches["case_id"] == FAST.id) & (launches["status"] == "ok")]
+    raw = math.exp(np.log(own["number_s"]).mean())
+    expected = case_table(launches).set_index("case_id").loc[FAST.id, "latency_s"]
+    # The case was not there in the slow block: its number is as in the average block, not the mean of its launches.
+    assert expected == pytest.approx(raw * math.prod(BLOCKS) ** (1 / 3) / math.sqrt(1.1), rel=2e-3)
+
+    page = page_data(SessionData(results, session), ())
+    cases = table_of(page["cases"])
+    assert cases["latency_s"][cases["case_id"].index(FAST.id)] == pytest.approx(expected, rel=1e-4)
+    for objective in ("step_s", "tokens_per_s", "memory"):
+        (answer,) = told("best", tmp_path / "a.db", "--objective", objective)
+        found = {each["case_id"]: each for each in (answer["best"], *answer["equals"], *answer["slower"])}
+        assert found[FAST.id]["latency_s"] == pytest.approx(expected, rel=1e-12)
+        points = {point["case_id"]: point["latency_s"] for point in answer["front"]}
+        assert points.get(FAST.id, expected) == pytest.approx(expected, rel=1e-12)
+    rows = {row["case_id"]: row for row in told("compare", tmp_path / "a.db", tmp_path / "b.db")["rows"]}
+    assert rows[FAST.id]["base_s"] == rows[FAST.id]["candidate_s"] == pytest.approx(expected, rel=1e-12)
+    across = told("compare", tmp_path / "a.db", tmp_path / "b.db", "--across-hardware")
+    (common,) = [case for case in across["cases"] if case["base_case"] == FAST.id]
+    assert common["latency"]["base"] == pytest.approx(expected, rel=1e-12)
+    history = told("history", tmp_path / "a.db")
+    (series,) = [each for each in history["series"] if each["case_id"] == FAST.id]
+    assert series["points"][0]["number_s"] == pytest.approx(expected, rel=1e-12)
+
+    of = several(read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)]))
+    beside = table_of(several_data(of, ())["cases"])
+    at = beside["case_id"].index(FAST.id)
+    assert beside["latency_s.0"][at] == beside["latency_s.1"][at] == pytest.approx(expected, rel=1e-4)
+    (ratio,) = [each for (base, _), each in of.against[0].latency.of.items() if base == FAST.id]
+    assert (ratio.base, ratio.ratio) == (pytest.approx(expected, rel=1e-12), pytest.approx(1))
+
+
+def test_the_ratio_is_of_launches_that_have_a_partner(tmp_path):
+    """Side b lost a launch; a ratio of the two step times would count what the blocks did."""
+    path = tmp_path / "results.db"
+    for side, scale in (("a", 1.0), ("b", 1.1)):
+        launches = [
+            fake.launch(FAST, lengths(0.04 * scale * machine * (1 + 0.001 * (block % 2))), block=block)
+            for block, machine in enumerate(BLOCKS)
+            if (side, block) != ("b", 2)
+        ]
+        fake.write(path, launches, label=side, interleaved={"run": "r", "side": side})
+    (row,) = told("compare", f"{path}@a", f"{path}@b")["rows"]
+    assert row["ratio"] == pytest.approx(1.1, rel=1e-9)
+    assert row["base_s"] > row["candidate_s"]
+    (base,), (candidate,) = (told("best", f"{path}@{side}") for side in "ab")
+    assert (row["base_s"], row["candidate_s"]) == (base["best"]["latency_s"], candidate["best"]["latency_s"])
+
+
+def test_a_history_and_a_report_make_one_number_of_steps_without_an_end(tmp_path):
+    """A step that never ended has no length for either of them."""
+    steps = [*lengths(0.04, 6), math.inf]
+    results = fake.write(tmp_path / "a.db", [fake.launch(FAST, steps, block=block) for block in range(2)])
+    reported = launch_table(results, select_session(results, None))["number_s"]
+    followed = numbers_of(visits_of([results]))["number_s"]
+    assert list(followed) == list(reported)
+    assert reported[0] == pytest.approx(float(np.quantile(steps[:-1], 0.1)))
+    assert math.isfinite(numbers_of(visits_of([results]))["step_s"][0])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_run_tells_the_number_that_the_answer_is_made_of(tmp_path, device):
+    case = fake.case(device=device, backend={"cpu": "gloo", "cuda": "nccl"}[device])
+    launch = fake.launch(case, lengths(0.04))
+    results = fake.write(tmp_path / "a.db", [launch])
+    (number,) = launch_table(results, select_session(results, None))["number_s"]
+    assert outcome(launch) == f"{milliseconds(number)} a step"
+    median = float(np.median(launch.step_latencies()))
+    assert (number == pytest.approx(median, rel=0.05)) == (device == "cuda")
+
+
+def test_a_launch_without_a_step_of_known_length_has_no_number():
+    launch = fake.launch(FAST, [0.04, 0.05])
+    launch.samples = [each._replace(value=None) if each.metric == "step_s" else each for each in launch.samples]
+    assert all(math.isnan(each) for each in launch.step_latencies())
+    assert outcome(launch) == "unknown a step"
+    assert launch_number([math.nan, math.inf], "cpu") is None
+
+
+def test_links_are_summarised_as_steps_are():
+    assert links.LATENCY_QUANTILE == QUANTILE
+
+
+def test_how_far_launches_are_from_their_case_is_told_to_the_page(tmp_path):
+    results = write(tmp_path / "a.db")
+    seen = session_data(results, None)
+    launches = pd.DataFrame(table_of(page_data(seen, ())["launches"]))
+    counts = launches["counts"] == 1
+    assert set(launches.loc[counts, "launch_id"]) == set(seen.good["launch_id"])
+    assert launches.loc[~counts, "from_case"].isna().all()
+    cases = seen.cases.set_index("case_id")["latency_s"]
+    expected = seen.good["number_s"] / seen.good["case_id"].map(cases) - 1
+    assert launches.loc[counts, "from_case"].tolist() == pytest.approx(expected.tolist(), rel=1e-3)
+
+
+def test_what_a_configuration_reaches_is_told_with_its_one_step_time(tmp_path):
+    """Ranked by throughput, works of two batch sizes are fitted together; the step time stays what it was."""
+    other = fake.case(global_batch=16)
+    launches = [
+        fake.launch(case, 0.04 * machine * (1 + 0.001 * block), block=block)
+        for block, machine in enumerate(BLOCKS)
+        for case in (FAST, SLOW, other)
+        if (case, block) != (FAST, 2)
+    ]
+    results = fake.write(tmp_path / "a.db", launches)
+    table = launch_table(results, select_session(results, None))
+    cases = case_table(table).set_index("case_id")["latency_s"]
+    (answer,) = answers(table, OBJECTIVES["tokens_per_s"])
+    for each in answer.candidates:
+        assert each.latency_s == cases[each.case_id]
+        assert each.value == pytest.approx(each.tokens_per_s, rel=1e-12)
+
+
+def test_mean_peaks_are_those_that_the_front_compares(tmp_path):
+    """A launch without its memory was in the block in which all held more."""
+    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "tp")]
+    launches = [
+        fake.launch(
+            case,
+            (0.04 + 0.01 * at) * (1 + 0.001 * (block % 2)),
+            block=block,
+            peak_bytes=None if (at, block) == (0, 2) else (300 - 50 * at) * 2**20 * BLOCKS[block] * (1 + 1e-3 * at),
+        )
+        for block in range(3)
+        for at, case in enumerate(cases)
+    ]
+    results = fake.write(tmp_path / "a.db", launches)
+    table = launch_table(results, select_session(results, None))
+    (answer,) = answers(table)
+    assert len(answer.front) == 3
+    found = mean_peaks(table)
+    assert {point.case_id: point.peak_memory_bytes for point in answer.front} == pytest.approx(found, rel=1e-9)
+
+
+def test_a_bubble_is_of_launches_that_count(tmp_path):
+    """One without a step of known length counts nowhere else either."""
+    case = fake.case(strategy="pp", schedule="gpipe", microbatches=4)
+    facts = {"pipeline": {"stages": 2, "microbatches": 4, "schedule": "gpipe", "bubble": 0.2}}
+    launches = [fake.tell(fake.launch(case, block=block), facts, stage_busy_share=0.7) for block in range(2)]
+    launches[1].samples = [one._replace(value=None) if one.metric == "step_s" else one for one in launches[1].samples]
+    results = fake.write(tmp_path / "a.db", launches)
+    (row,) = bubbles(launch_table(results, select_session(results, None)), results.whole).to_dict("records")
+    assert (row["n_launches"], row["measured"]) == (1, pytest.approx(0.3))

@@ -1,0 +1,231 @@
+"""Findings from what samplers read: each from data that has it, and none from a healthy device and an idle host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fake_devices
+import fake_results as fake
+from fake_devices import device_samples, gpu_case, host_samples, read
+from parabench.analysis.scaling import curves
+from parabench.analysis.session import session_data
+from parabench.analysis.warnings.health import findings
+from parabench.analysis.warnings.launches import check
+from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Finding, HostSample, Launch
+
+GIB = 2**30
+
+
+def found(folder: Path, *launches: Launch) -> list[Finding]:
+    results = fake.write(folder / f"{len(list(folder.iterdir()))}.db", launches)
+    known = list(findings(session_data(results)))
+    assert {finding.code for finding in known} <= {finding.code for finding in check(results)}
+    return known
+
+
+def one(folder: Path, code: str, *launches: Launch) -> Finding:
+    (finding,) = found(folder, *launches)
+    assert finding.code == code
+    assert finding.advice.endswith(".")
+    return finding
+
+
+def launch(block: int = 0, **changed: fake_devices.Value) -> Launch:
+    return read(fake.launch(gpu_case(), block=block), device_samples(**changed), host_samples())
+
+
+def test_a_healthy_device_and_an_idle_host_say_nothing(tmp_path):
+    assert found(tmp_path, launch(), launch(1)) == []
+
+
+def test_launches_that_nobody_read_say_nothing(tmp_path):
+    assert found(tmp_path, fake.launch(gpu_case()), fake.launch(fake.case())) == []
+
+
+def test_a_foreign_process_during_the_timed_steps(tmp_path):
+    finding = one(
+        tmp_path,
+        "foreign_process",
+        launch(),
+        launch(1, foreign_processes=lambda t: float(t > 2), foreign_bytes=lambda t: 2.0 * GIB * (t > 2)),
+    )
+    assert finding.message.endswith(
+        "device 0 had up to 1 process on it that is none of this benchmark's, holding up to 2,048 MiB, "
+        "during the timed steps."
+    )
+    assert finding.case_id == gpu_case().id
+
+
+def test_a_foreign_process_before_and_after_the_timed_steps_disturbs_nothing(tmp_path):
+    assert found(tmp_path, launch(foreign_processes=lambda t: float(t < 0.95 or t > 3.05))) == []
+
+
+def test_a_foreign_process_of_unknown_size(tmp_path):
+    unreadable, finding = found(tmp_path, launch(foreign_processes=2.0, foreign_bytes=lambda t: None))
+    assert (unreadable.code, finding.code) == ("device_unreadable", "foreign_process")
+    assert "2 processes on it that are none of this benchmark's, holding an unknown amount" in finding.message
+
+
+def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
+    # 21 readings from 1.0 to 3.0 s; heat in 5 of them, a power brake in one of those too.
+    finding = one(
+        tmp_path,
+        "throttled",
+        launch(clock_event_reasons=lambda t: {1.5: 0x20, 1.6: 0xA0, 1.7: 0x20, 1.8: 0x20, 1.9: 0x22}.get(t, 0)),
+    )
+    assert finding.message.endswith(
+        "device 0 held its clocks down in 24 % of the readings during the timed steps: heat, by software in 24 %, "
+        "power brake in 4.8 %."
+    )
+
+
+@pytest.mark.parametrize("bits", [0x1, 0x2, 0x100, 0x103])
+def test_what_is_idle_or_chosen_is_no_throttle(tmp_path, bits):
+    assert found(tmp_path, launch(clock_event_reasons=float(bits))) == []
+
+
+def test_a_power_limit_is_told_apart_and_only_when_it_lasts(tmp_path):
+    finding = one(tmp_path, "power_capped", launch(clock_event_reasons=4.0))
+    assert "at its power limit in 100 % of the readings" in finding.message
+    brief = launch(1, clock_event_reasons=lambda t: 4.0 * (t == 2.0))
+    assert found(tmp_path, brief) == []
+
+
+def test_clocks_that_moved_but_for_idle_readings(tmp_path):
+    """Twenty busy readings between 1 and 3 s, in thirds of seven, seven and six."""
+
+    def clock(t: float) -> float:
+        return 0.3e9 if t == 2.0 else 1.5e9 if t < 1.65 else 1.98e9
+
+    finding = one(
+        tmp_path,
+        "clocks_moved",
+        launch(),
+        launch(1, sm_clock_hz=clock, clock_event_reasons=lambda t: float(t == 2.0)),
+    )
+    assert finding.message.endswith(
+        "device 0 computed at 1,500 MHz in one third of the timed steps of a launch, and at 1,980 MHz in another, "
+        "means that differ by 24 %."
+    )
+
+
+def swings(t: float) -> float:
+    """A clock at the power limit: from reading to reading, about one mean."""
+    return 1.5e9 if round(10 * t) % 2 else 1.98e9
+
+
+def test_a_clock_that_swings_about_one_mean_has_not_moved(tmp_path):
+    assert found(tmp_path, launch(sm_clock_hz=swings)) == []
+
+
+def test_a_clock_that_its_power_limit_moved_is_said_once(tmp_path):
+    one(tmp_path, "power_capped", launch(sm_clock_hz=lambda t: 2e9 - 0.2e9 * t, clock_event_reasons=4.0))
+
+
+def test_a_clock_is_judged_by_the_reasons_read_just_before_it(tmp_path):
+    """Readings have their own moments; at 2.0 s the device was idle."""
+    samples = [
+        DeviceSample(s.device, s.t_s + 0.003 * (s.metric == "sm_clock_hz"), s.metric, s.value)
+        for s in device_samples(
+            sm_clock_hz=lambda t: 0.3e9 if 2 <= t < 2.7 else 1.98e9, clock_event_reasons=lambda t: float(2 <= t < 2.7)
+        )
+    ]
+    assert found(tmp_path, read(fake.launch(gpu_case()), samples)) == []
+
+
+def test_clocks_of_two_launches_are_not_one_range(tmp_path):
+    assert found(tmp_path, launch(sm_clock_hz=1.98e9), launch(1, sm_clock_hz=1.5e9)) == []
+
+
+def lost(from_s: float, to_s: float = 99.0) -> list[DeviceSample]:
+    kept = [sample for sample in device_samples() if not from_s <= sample.t_s < to_s]
+    gone = [DeviceSample(0, from_s, metric, None, None, "the GPU is lost") for metric in ("power_w", "sm_clock_hz")]
+    return sorted([*kept, *gone], key=lambda sample: sample.t_s)
+
+
+@pytest.mark.parametrize(
+    ("from_s", "to_s", "told"), [(2.0, 99, True), (0.3, 2.0, True), (0.2, 0.8, False), (3.2, 99, False)]
+)
+def test_what_could_not_be_read_during_the_timed_steps(tmp_path, from_s, to_s, told):
+    seen = read(fake.launch(gpu_case()), lost(from_s, to_s), host_samples())
+    if told:
+        finding = one(tmp_path, "device_unreadable", seen)
+        assert finding.message == (
+            "power_w of device 0; sm_clock_hz of device 0 could not be read during the timed steps of 1 launch: "
+            "the GPU is lost."
+        )
+    else:
+        assert found(tmp_path, seen) == []
+
+
+def test_what_a_device_lacks_is_no_doubt_unless_a_result_rests_on_it(tmp_path):
+    def lacking(metric: str) -> Launch:
+        samples = [sample for sample in device_samples() if sample.metric != metric]
+        return read(fake.launch(gpu_case()), [DeviceSample(0, 0.0, metric, None, None, NOT_SUPPORTED), *samples])
+
+    assert found(tmp_path, lacking("ecc_corrected")) == []
+    both = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
+    gone_round = [DeviceSample(0, 1.5, metric, None, None, MAY_HAVE_WRAPPED) for metric in both]
+    assert found(tmp_path, read(fake.launch(gpu_case()), [*device_samples(), *gone_round])) == []
+    finding = one(tmp_path, "device_unreadable", lacking("power_w"))
+    assert NOT_SUPPORTED in finding.message
+
+
+def test_a_sampler_that_had_nothing_to_read_says_why(tmp_path):
+    seen = read(fake.launch(gpu_case()))
+    seen.facts["sampler"]["unread"] = {"nvml": "Driver Not Loaded"}
+    assert one(tmp_path, "device_unreadable", seen).message == "The devices could not be read: Driver Not Loaded."
+
+
+def test_memory_errors_while_launched_and_those_that_stay(tmp_path):
+    finding = one(tmp_path, "ecc_errors", launch(ecc_corrected=lambda t: 3.0 + (t > 2)), launch(1))
+    assert (
+        "device 0 corrected 1 memory error while it was launched, and could not correct 0; 0 in all" in finding.message
+    )
+    finding = one(tmp_path, "ecc_errors", launch(2, ecc_uncorrected=2.0))
+    assert "corrected 0 memory errors while it was launched, and could not correct 0; 2 in all" in finding.message
+
+
+def test_a_busy_host_during_the_timed_steps(tmp_path):
+    def busy(t: float) -> float:
+        return 0.4 if 1.0 <= t <= 3.0 else 0.0
+
+    cpu = fake.case()
+    finding = one(
+        tmp_path,
+        "host_busy",
+        read(fake.launch(cpu), host=host_samples(others=busy)),
+        read(fake.launch(cpu, block=1), host=host_samples(others=lambda t: 0.9 - busy(t) * 2.2)),
+        read(fake.launch(cpu, block=2), host=host_samples(others=0.09)),
+    )
+    assert "in 1 of 3 launches other processes used up to 40 % of the host's CPU time" in finding.message
+    unknown = [HostSample(None, 0.1, "other_cpu_share", None, "not counted")]
+    finding = one(tmp_path, "device_unreadable", read(fake.launch(cpu), host=unknown))
+    assert "other_cpu_share could not be read" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("mps", "how"),
+    [
+        ({}, "whether through MPS is unknown"),
+        ({"mps_servers": 0.0}, "without MPS, so they take turns"),
+        ({"mps_servers": 1.0}, "through MPS, by which they compute at the same time"),
+    ],
+)
+def test_ranks_on_one_device_show_neither_speed_nor_scaling(tmp_path, mps, how):
+    environment = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 1}]}
+    launches = [
+        read(fake.launch(gpu_case(world_size=size, backend="gloo"), 0.02), device_samples(**mps)) for size in (1, 2, 4)
+    ]
+    results = fake.write(tmp_path / "shared.db", launches, environment=environment)
+    seen = session_data(results)
+    (finding,) = [each for each in check(results) if each.code == "shared_device"]
+    assert f"up to 4 ranks on 1 device, {how}. " in finding.message
+    assert finding.message.startswith("ddp native, 2 ranks; ddp native, 4 ranks: ")
+    assert curves(seen).empty
+    environment["gpus"] *= 4
+    results = fake.write(tmp_path / "own.db", launches, environment=environment)
+    assert "shared_device" not in {each.code for each in check(results)}
+    assert sorted(curves(session_data(results))["world_size"]) == [1, 2, 4]

@@ -1,0 +1,163 @@
+"""Hosts whose ranks are shown different devices: a batch system or a container gives each rank its own."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from fake_nvml import Clock, Device, FakeNvml
+from parabench.cluster.attached import hosts
+from parabench.cluster.attached.coordinator import group_by_node
+from parabench.cluster.attached.environment import LOOPBACK, ProcessEnvironment
+from parabench.cluster.attached.hosts import About
+from parabench.launch.processes import ProcessOutcome
+from parabench.launch.results import MarkLayout, NodeResult, RankReport
+from parabench.machine import machine, nvml
+from parabench.machine.nvml import HIDDEN
+from parabench.plan.case import Case
+from parabench.plan.validate import exceeds_machine
+from parabench.probes.devices import Devices
+from parabench.probes.sampler import RankPids, Sampler
+from parabench.store.record import DeviceSample
+
+ADDRESSES = ("00000000:1A:00.0", "00000000:3B:00.0", "00000000:9C:00.0", "00000000:DB:00.0")
+
+# What NVML shows a rank, and its CUDA_VISIBLE_DEVICES.
+Shown = tuple[Sequence[str], str | None]
+
+
+def device(address: str, **fields: Any) -> Device:
+    return Device(uuid=f"GPU-{address}", address=address, **fields)
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[About]]:
+    """What the ranks of one host say of themselves, as rank 0 reads it from the store."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cu130")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+
+    def of(*shown: Shown) -> list[About]:
+        said = []
+        for rank, (addresses, visible) in enumerate(shown):
+            FakeNvml(*map(device, addresses)).install(monkeypatch)
+            if visible is None:
+                monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+            else:
+                monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+            said.append(json.loads(json.dumps(hosts.of_this(group(rank, len(shown)), machine.this_machine()))))
+        return said
+
+    return of
+
+
+def group(rank: int, size: int) -> ProcessEnvironment:
+    return ProcessEnvironment(rank=rank, size=size, local_rank=rank, local_size=size, address=LOOPBACK, port=29500)
+
+
+def planned(said: list[About]) -> machine.Machine:
+    """What rank 0 plans with."""
+    return hosts.machine_of(said, machine.Machine(cores=1), group(0, len(said)))
+
+
+def nccl(ranks: int) -> Case:
+    return Case(strategy="ddp", world_size=ranks, device="cuda", backend="nccl")
+
+
+# srun --gpus-per-task=1 in control groups; --gpu-bind=single:1, which hides devices by the variable alone.
+APART = [([address], None) for address in ADDRESSES]
+BOUND = [(ADDRESSES, str(rank)) for rank in range(4)]
+
+
+@pytest.mark.parametrize("shown", [APART, BOUND])
+def test_ranks_that_see_a_device_each_have_all_of_them_together(say, shown):
+    said = say(*shown)
+    here = planned(said)
+    assert [(gpu.index, gpu.address) for gpu in here.gpus] == list(enumerate(ADDRESSES))
+    assert here.ranks("cuda") == 4
+    assert exceeds_machine(nccl(4), here) is None
+    recorded = hosts.environment_of(said)
+    assert [gpu["index"] for gpu in recorded["gpus"]] == [0, 1, 2, 3]
+    assert recorded["nvml"] == {"available": True, "reason": None}
+    assert not any(address in json.dumps(recorded) for address in ADDRESSES)
+
+
+def test_links_that_no_process_can_look_at_are_unknown(say):
+    links = hosts.environment_of(say(*APART))["links"]
+    assert [row[at] for at, row in enumerate(links["matrix"])] == ["X"] * 4
+    assert all(cell is None for at, row in enumerate(links["matrix"]) for to, cell in enumerate(row) if to != at)
+    assert {links["reasons"][f"{a}-{b}"] for a in range(4) for b in range(a + 1, 4)} == {hosts.APART}
+
+
+def test_links_are_those_of_the_devices_that_are_used():
+    matrix = [["X", "NV1", "SYS"], ["NV1", "X", "PIX"], ["SYS", "PIX", "X"]]
+    known = {"matrix": matrix, "nvlinks_to_switches": [1, 2, 3], "reasons": {"0": "a", "1-2": "b"}}
+    assert hosts._links(known, [2, 1]) == {
+        "matrix": [["X", "PIX"], ["PIX", "X"]],
+        "nvlinks_to_switches": [3, 2],
+        "reasons": {"1-0": "b"},
+    }
+
+
+def test_ranks_that_see_all_use_one_each_and_the_record_has_the_others_too(say):
+    said = say(*[(ADDRESSES, "3,0,1")] * 2)
+    assert [gpu.index for gpu in planned(said).gpus] == [3, 0]
+    assert [gpu["index"] for gpu in hosts.environment_of(said)["gpus"]] == [3, 0, 1]
+
+
+@pytest.mark.parametrize("shown", [[(ADDRESSES[:1], None)] * 2, [(ADDRESSES[:2], None), (ADDRESSES[:1], None)]])
+def test_two_ranks_on_one_device_are_one_device(say, shown):
+    here = planned(say(*shown))
+    assert len(here.gpus) == 1
+    assert exceeds_machine(nccl(2), here) == "world_size 2 is larger than the 1 device(s) here; use 1 or fewer"
+
+
+def test_without_devices_the_reason_is_kept(say):
+    said = say((ADDRESSES, ""), (ADDRESSES, ""))
+    assert (planned(said).gpus, planned(said).gpus_reason) == ((), "no CUDA device is visible")
+    assert hosts.environment_of(said)["gpus"] == []
+    assert hosts.monitored_devices(said) == [[], []]
+
+
+def test_the_first_rank_looks_at_what_it_can_and_the_others_at_the_rest(say):
+    everything = [nvml.Used(at, address) for at, address in enumerate(ADDRESSES)]
+    assert hosts.monitored_devices(say(*BOUND)) == [everything, [], [], []]
+    assert hosts.monitored_devices(say(*APART)) == [[one] for one in everything]
+
+
+def test_cuda_does_not_count_devices_that_the_process_may_not_use(monkeypatch):
+    FakeNvml(device(ADDRESSES[0], forbidden=True), *map(device, ADDRESSES[1:])).install(monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0,3")
+    assert nvml.visible_devices() == [2, 1]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert nvml.visible_devices() == [1, 2, 3]
+
+
+def test_a_device_is_found_by_its_address_and_named_by_its_number(monkeypatch, tmp_path):
+    clock = Clock(0.2)
+    FakeNvml(device(ADDRESSES[2]), device(ADDRESSES[1], power_w=100.0), clock=clock).install(monkeypatch)
+    used = [nvml.Used(1, ADDRESSES[1]), nvml.Used(3, ADDRESSES[3])]
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), lambda: used, clock=clock)
+    Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
+    power = [(one.device, one.value, one.reason) for one in source.samples if one.metric == "power_w"]
+    assert power == [(1, 100.0, None), (3, None, HIDDEN), (1, 100.0, None)]
+
+
+def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
+    def silent(rank: int, gone: int | None = None) -> NodeResult:
+        layout = MarkLayout(columns=5, moments=5, rows=1, position=str)
+        return NodeResult.silent(0, "host", range(rank, rank + 1), layout, RankReport, rank=gone)
+
+    def part(rank: int, began_s: float, **unread: str) -> NodeResult:
+        of = silent(rank)
+        of.outcome, of.began_s = ProcessOutcome(ok=True), began_s
+        of.device_samples = [DeviceSample(rank, 1.0, "power_w", 5.0)]
+        of.sampler = {"period_s": 0.1, "ticks": 9, "missed": 0, "cpu_s": 0.25, "unread": unread}
+        return of
+
+    (node,) = group_by_node([part(0, 10.0), part(1, 10.5, nvml="gone"), silent(2, 2)], 3)
+    assert [(one.device, one.t_s) for one in node.device_samples] == [(0, 1.0), (1, 1.5)]
+    assert (node.sampler["cpu_s"], node.sampler["unread"]) == (0.5, {"nvml": "gone"})

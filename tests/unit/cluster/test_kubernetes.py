@@ -1,0 +1,247 @@
+"""The manifests for Kubernetes: their schemas, that they agree with themselves, their shell, and what they run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from copy import deepcopy
+
+import click
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from parabench.cli import main
+from paths import FIXTURES, ROOT
+
+FOLDER = ROOT / "examples" / "kubernetes"
+PYTORCHJOB = json.loads((FIXTURES / "kubernetes_schemas" / "pytorchjob.schema.json").read_text())
+# backoffLimitPerIndex needs no feature gate since 1.29.
+VERSIONS = ("1.29", kubernetes_validate.latest_version())
+KINDS = {
+    "pytorchjob.yaml": ["PersistentVolumeClaim", "NetworkPolicy", "PyTorchJob"],
+    "indexed-job.yaml": ["Service", "NetworkPolicy", "Job"],
+    "copy-results.yaml": ["Pod"],
+}
+
+
+def documents(name):
+    # By way of JSON, as kubectl does it: what an alias repeats is a copy, and a change to one leaves the others.
+    return json.loads(json.dumps(list(yaml.safe_load_all((FOLDER / name).read_text()))))
+
+
+def document(name, kind):
+    (found,) = (each for each in documents(name) if each["kind"] == kind)
+    return found
+
+
+def replicas():
+    return document("pytorchjob.yaml", "PyTorchJob")["spec"]["pytorchReplicaSpecs"]
+
+
+def check(found, version):
+    """Raises jsonschema.ValidationError for whatever does not belong there."""
+    if found["kind"] != "PyTorchJob":
+        kubernetes_validate.validate(found, version, strict=True)
+        return
+    jsonschema.validate(found, PYTORCHJOB)
+    for spec in found["spec"]["pytorchReplicaSpecs"].values():
+        template = {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": found["metadata"],
+            "template": spec["template"],
+        }
+        kubernetes_validate.validate(template, version, strict=True)
+
+
+def commands():
+    """The words of every container that runs parabench, without the shell around them."""
+    master, worker = (replicas()[each]["template"]["spec"]["containers"][0] for each in ("Master", "Worker"))
+    return [master["command"], worker["command"], shlex.split(snippet().removeprefix("exec "))]
+
+
+def snippet():
+    (container,) = document("indexed-job.yaml", "Job")["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["sh", "-c"]
+    (text,) = container["args"]
+    return text.replace("\\\n", " ").strip()
+
+
+def readme():
+    return re.findall(r"^```sh\n(.*?)^```$", (FOLDER / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_every_file_is_here():
+    assert {path.name for path in FOLDER.glob("*.yaml")} == set(KINDS)
+    assert {name: [each["kind"] for each in documents(name)] for name in KINDS} == KINDS
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", KINDS)
+def test_every_document_fits_its_schema(name, version):
+    for found in documents(name):
+        check(found, version)
+
+
+def pod(found):
+    if found["kind"] == "PyTorchJob":
+        return found["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    return found["spec"]["template"]["spec"]
+
+
+def container(found):
+    return pod(found)["containers"][0]
+
+
+WRONG_ANYWHERE = {
+    "a pod's key misspelt": (lambda it: pod(it).update(restartpolicy="Never"), "restartpolicy"),
+    "a container's key misspelt": (lambda it: container(it).update(volumeMount=[]), "volumeMount"),
+    "no name for the container": (lambda it: container(it).pop("name"), "'name' is a required property"),
+    "a command that is no list": (lambda it: container(it).update(command="parabench run"), "parabench run"),
+    "an emptyDir's key misspelt": (lambda it: pod(it)["volumes"][0]["emptyDir"].update(size="1Gi"), "size"),
+    "a label that is no text": (lambda it: it["metadata"].update(labels={"gpus": 8}), "8"),
+}
+WRONG_JOB = {
+    "a key misspelt": (lambda it: it["spec"].update(completionmode="Indexed"), "completionmode"),
+    "a number as text": (lambda it: it["spec"].update(completions="2"), "'2'"),
+}
+WRONG_PYTORCHJOB = {
+    "a key misspelt": (lambda it: it["spec"].update(nProcPerNode="8"), "nProcPerNode"),
+    "a text as number": (lambda it: it["spec"].update(nprocPerNode=8), "8"),
+    "a replica's name misspelt": (lambda it: it["spec"]["pytorchReplicaSpecs"].update(Workers={}), "Workers"),
+    "two masters": (lambda it: it["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2), "1 was expected"),
+    "no master": (lambda it: it["spec"]["pytorchReplicaSpecs"].pop("Master"), "'Master' is a required property"),
+    "no template": (lambda it: it["spec"]["pytorchReplicaSpecs"]["Worker"].pop("template"), "'template' is a required"),
+    "an unknown policy": (lambda it: it["spec"]["runPolicy"].update(cleanPodPolicy="Never"), "'Never'"),
+    "another version": (lambda it: it.update(apiVersion="kubeflow.org/v2"), "kubeflow.org/v2"),
+}
+MUTATIONS = [
+    *(("Job", title, *rest) for title, rest in (WRONG_ANYWHERE | WRONG_JOB).items()),
+    *(("PyTorchJob", title, *rest) for title, rest in (WRONG_ANYWHERE | WRONG_PYTORCHJOB).items()),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "title", "spoil", "told"), MUTATIONS, ids=[f"{kind}: {title}" for kind, title, *_ in MUTATIONS]
+)
+def test_a_wrong_field_is_found(kind, title, spoil, told):
+    name = {"Job": "indexed-job.yaml", "PyTorchJob": "pytorchjob.yaml"}[kind]
+    found = document(name, kind)
+    spoil(found)
+    for version in VERSIONS:
+        with pytest.raises(jsonschema.ValidationError, match=re.escape(told)):
+            check(deepcopy(found), version)
+
+
+def test_the_two_templates_of_the_pytorchjob_differ_by_the_results_alone():
+    master, worker = (replicas()[each]["template"]["spec"] for each in ("Master", "Worker"))
+    claim = document("pytorchjob.yaml", "PersistentVolumeClaim")["metadata"]["name"]
+    assert master["volumes"].pop() == {"name": "results", "persistentVolumeClaim": {"claimName": claim}}
+    assert master["containers"][0]["volumeMounts"].pop() == {"name": "results", "mountPath": "/results"}
+    assert master == worker
+    assert master["containers"][0]["name"] == "pytorch"
+
+
+def test_whoever_is_started_again_can_take_its_place():
+    """A driver that was killed, not node 0: its new session would begin beside the one that was cut off."""
+    assert {name: each["restartPolicy"] for name, each in replicas().items()} == {
+        "Master": "Never", "Worker": "ExitCode",
+    }  # fmt: skip
+    # Every index alike, so node 0 too, with an empty volume.
+    assert document("indexed-job.yaml", "Job")["spec"]["backoffLimitPerIndex"] == 0
+
+
+def test_no_proxy_stands_between_the_ranks():
+    """Istio's label, which took the place of its annotation."""
+    templates = [each["template"] for each in replicas().values()]
+    templates.append(document("indexed-job.yaml", "Job")["spec"]["template"])
+    assert [each["metadata"]["labels"] for each in templates] == [{"sidecar.istio.io/inject": "false"}] * 3
+
+
+def test_processes_are_as_many_as_gpus_and_nodes_as_many_as_pods():
+    job = document("indexed-job.yaml", "Job")["spec"]
+    options = dict(zip(commands()[2][3::2], commands()[2][4::2], strict=True))
+    assert job["completionMode"] == "Indexed"
+    assert int(options["--nnodes"]) == job["completions"] == job["parallelism"] == 2
+    gpus = job["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+    assert int(options["--nproc-per-node"]) == gpus
+    assert options["--node-rank"] == "$JOB_COMPLETION_INDEX"
+
+    kubeflow = document("pytorchjob.yaml", "PyTorchJob")["spec"]
+    assert (
+        int(kubeflow["nprocPerNode"])
+        == container({"kind": "PyTorchJob", "spec": kubeflow})["resources"]["limits"]["nvidia.com/gpu"]
+    )
+    assert sum(each["replicas"] for each in replicas().values()) == 2
+    # What the operator tells by PET_ variables is said nowhere else.
+    told = {"--nnodes", "--nproc-per-node", "--node-rank", "--rdzv-endpoint", "--master-addr", "--master-port"}
+    assert not told & {word.partition("=")[0] for word in commands()[0]}
+
+
+def test_names_lead_to_one_another():
+    service = document("indexed-job.yaml", "Service")
+    job = document("indexed-job.yaml", "Job")
+    name = job["metadata"]["name"]
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    assert service["spec"]["clusterIP"] == "None"
+    assert f"--rdzv-endpoint {name}-0.{service['metadata']['name']}:29400 " in snippet()
+    for file, kind, label in (
+        ("indexed-job.yaml", "Job", "batch.kubernetes.io/job-name"),
+        ("pytorchjob.yaml", "PyTorchJob", "training.kubeflow.org/job-name"),
+    ):
+        pods = {"matchLabels": {label: document(file, kind)["metadata"]["name"]}}
+        assert document(file, "NetworkPolicy")["spec"] == {
+            "podSelector": pods,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": pods}], "ports": [{"protocol": "TCP"}]}],
+        }
+        ((apart,),) = pod(document(file, kind))["affinity"]["podAntiAffinity"].values()
+        assert apart == {"labelSelector": pods, "topologyKey": "kubernetes.io/hostname"}
+
+
+def test_every_volume_is_there_and_shared_memory_is_memory():
+    for spec in (*(each["template"]["spec"] for each in replicas().values()), pod(document("indexed-job.yaml", "Job"))):
+        volumes = {each["name"]: each for each in spec["volumes"]}
+        mounts = {each["mountPath"]: each["name"] for each in spec["containers"][0]["volumeMounts"]}
+        assert set(mounts.values()) == set(volumes)
+        assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
+
+
+@pytest.mark.parametrize("words", commands(), ids=["Master", "Worker", "Job"])
+def test_run_has_every_option_and_takes_it(words):
+    assert words[:2] == ["parabench", "run"]
+    run = main.get_command(click.Context(main), "run")
+    known = {name for parameter in run.params for name in parameter.opts}
+    named = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert named
+    assert named <= known, named - known
+    run.make_context(
+        "run", ["0" if word == "$JOB_COMPLETION_INDEX" else word for word in words[2:]], **main.context_settings
+    )
+
+
+def test_the_shell_is_valid():
+    assert len(readme()) == 4
+    for text in (snippet(), *readme()):
+        told = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
+        assert (told.returncode, told.stderr) == (0, ""), text
+
+
+def test_the_readme_puts_another_claim_into_the_copying_pod():
+    (line,) = (line for text in readme() for line in text.splitlines() if line.startswith("sed "))
+    told = subprocess.run(
+        ["sh", "-c", line.partition(" | ")[0]],
+        cwd=FOLDER,
+        env={"PATH": "/usr/bin:/bin", "pod": "parabench-0-x2k4q"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = document("copy-results.yaml", "Pod")
+    expected["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] = "parabench-0-x2k4q-results"
+    assert yaml.safe_load(told.stdout) == expected

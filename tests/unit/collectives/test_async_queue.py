@@ -1,0 +1,319 @@
+"""Queues on a CUDA device, which is fake: who waits for whom, what is kept for how long, and what a failure does."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from torch.futures import Future
+
+from fake_streams import CUDA, Device, Tensor
+from parabench.collectives import async_queue, join, stream_queue
+from parabench.collectives.algorithm import make
+from parabench.collectives.async_queue import ThreadQueue
+from parabench.collectives.process_group import AlgorithmGroup, groups
+from parabench.collectives.stream_queue import StreamQueue
+
+
+class HostFuture(Future[Any]):
+    """A future whose device is left out: the real one would look for CUDA."""
+
+    def __new__(cls, *, devices: list[torch.device] | None = None) -> Any:
+        return super().__new__(cls)
+
+    def __init__(self, *, devices: list[torch.device] | None = None) -> None:
+        super().__init__()
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    monkeypatch.setattr(async_queue, "Future", HostFuture)
+    monkeypatch.setattr(stream_queue, "Future", HostFuture)
+    return Device(monkeypatch)
+
+
+def outcome() -> Any:
+    return [Tensor()]
+
+
+# -- over NCCL: a stream -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["queue", "caller"])
+def test_a_job_runs_behind_what_its_caller_had_enqueued_and_beside_what_comes_later(device: Device, first: str) -> None:
+    queue = StreamQueue()
+    device.kernel("gradient")
+    work = queue.run(lambda: device.kernel("job"), outcome(), "ring all_reduce")
+    device.kernel("backward")
+    assert work.wait()
+    device.kernel("optimizer")
+    beside = queue.stream(CUDA)
+    assert not work.is_completed()
+    assert device.drain([beside] if first == "queue" else [device.default]) == (
+        ["gradient", "job", "backward", "optimizer"]
+        if first == "queue"
+        else ["gradient", "backward", "job", "optimizer"]
+    )
+    assert work.is_completed()
+    assert work.is_success()
+    assert beside.priority == -1
+
+
+def test_who_waits_has_the_job_on_a_stream_of_their_own(device: Device) -> None:
+    """As NCCL does for async_op=False: FSDP2 chose that stream, and its priority."""
+    queue, chosen = StreamQueue(), torch.cuda.Stream()
+    device.kernel("backward")
+    with torch.cuda.stream(chosen):
+        work = queue.run(lambda: device.kernel("job"), outcome(), "ring all_gather", waits=True)
+        assert work.wait()
+        device.kernel("copy out")
+    assert [name for kind, name in chosen.queue if kind == "kernel"] != []
+    assert device.drain([chosen]) == ["job", "copy out", "backward"]
+    assert len(device.streams) == 2, "a stream that nothing runs on"
+
+
+@pytest.mark.parametrize("favoured", [0, 1, 2])
+def test_jobs_of_a_group_come_one_after_the_other_on_whatever_streams(device: Device, favoured: int) -> None:
+    """They share buffers, and a communicator."""
+    queue, other = StreamQueue(), torch.cuda.Stream()
+    queue.run(lambda: device.kernel("1"), outcome(), "ring")
+    queue.run(lambda: device.kernel("2"), outcome(), "ring", waits=True)
+    with torch.cuda.stream(other):
+        queue.run(lambda: device.kernel("3"), outcome(), "ring", waits=True)
+        queue.run(lambda: device.kernel("4"), outcome(), "ring")
+    queue.run(lambda: device.kernel("5"), outcome(), "ring", waits=True)
+    assert device.drain([device.streams[favoured]]) == ["1", "2", "3", "4", "5"]
+
+
+def held(device: Device, queue: StreamQueue, alive: list[bool]) -> tuple[Any, Any]:
+    """A job on an input that nobody else keeps; its kernel notes whether it is still there. Work and input."""
+    tensor = Tensor()
+    there = weakref.ref(tensor)
+
+    def job(tensor: Tensor = tensor) -> None:
+        device.kernel("job", lambda: alive.append(there() is not None))
+
+    return queue.run(job, outcome(), "ring reduce_scatter"), there
+
+
+def test_inputs_live_until_the_kernels_are_over_though_nobody_waits(device: Device) -> None:
+    queue, alive = StreamQueue(), []
+    work, there = held(device, queue, alive)
+    del work
+    queue.run(lambda: device.kernel("next"), outcome(), "ring")
+    gc.collect()
+    device.drain()
+    assert alive == [True]
+    queue.run(lambda: device.kernel("next"), outcome(), "ring")
+    gc.collect()
+    assert there() is None, "kept for ever"
+
+
+def test_who_has_waited_may_free_at_once(device: Device) -> None:
+    """What is allocated on the waiting stream from then on comes after the job."""
+    queue, alive = StreamQueue(), []
+    work, there = held(device, queue, alive)
+    gc.collect()
+    assert there() is not None
+    work.wait()
+    gc.collect()
+    assert there() is None
+
+
+def test_a_buffer_that_is_outgrown_serves_the_lane_alone(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: made.append((device.current, size, options)))
+    queue = StreamQueue()
+    queue.empty(7, dtype=torch.float32, device=CUDA, pin_memory=False)
+    assert made == [(queue.stream(CUDA), (7,), {"dtype": torch.float32, "device": CUDA, "pin_memory": False})]
+
+
+def test_a_failure_is_raised_where_the_outcome_is_waited_for_and_ends_what_follows(device: Device) -> None:
+    queue, done = StreamQueue(), []
+
+    def fail() -> None:
+        raise ValueError("no such peer")
+
+    works = [
+        queue.run(fail, outcome(), "ring all_reduce on rank 1 of 4"),
+        queue.run(lambda: done.append("second"), outcome(), "the second", waits=True),
+    ]
+    for work in works:
+        with pytest.raises(RuntimeError, match="ring all_reduce on rank 1 of 4: ValueError: no such peer"):
+            work.wait()
+        with pytest.raises(RuntimeError, match="no such peer"):
+            work.get_future().wait()
+        assert work.is_completed()
+        assert not work.is_success()
+        assert isinstance(work.exception(), RuntimeError)
+    assert done == []
+
+
+def test_ctrl_c_in_a_job_reaches_its_caller_and_no_other_job_runs(device: Device) -> None:
+    queue, done = StreamQueue(), []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        queue.run(interrupted, outcome(), "the first")
+    with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+        queue.run(lambda: done.append("second"), outcome(), "the second").wait()
+    assert done == []
+
+
+def test_a_future_is_made_when_it_is_asked_for_and_no_callback_where_nothing_failed(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    class Noting(HostFuture):
+        def set_result(self, result: Any) -> None:
+            made.append((device.current, result))
+            super().set_result(result)
+
+        def then(self, callback: Callable[[Future[Any]], Any]) -> Any:
+            raise AssertionError("a callback, which runs on a stream of the pool")
+
+    monkeypatch.setattr(stream_queue, "Future", Noting)
+    queue, tensors = StreamQueue(), outcome()
+    work = queue.run(lambda: device.kernel("job"), tensors, "ring all_reduce")
+    work.wait()
+    assert made == []
+    future = work.get_future()
+    assert future.wait() == tensors
+    assert made == [(queue.stream(CUDA), tensors)]
+    assert work.get_future() is future
+    assert work.result() == tensors
+
+
+# -- over gloo: a thread, and a stream for its copies ----------------------------------------------------------------
+
+
+def test_a_threads_job_begins_while_the_device_computes_and_copies_beside_it(device: Device) -> None:
+    """On the caller's stream its copy would wait for all of backward that is enqueued by then."""
+    queue, began = ThreadQueue("test"), threading.Event()
+
+    def job() -> None:
+        device.kernel("to the host")
+        async_queue.arrive()
+        device.kernel("to the device")
+        began.set()
+
+    device.kernel("gradient")
+    work = queue.run(job, outcome(), "ring all_reduce")
+    device.kernel("backward")
+    # The thread has its stream wait for the gradient, while nothing has run on the device yet.
+    with device.moved:
+        while len(device.streams) < 2 or len(device.streams[1].queue) < 3:
+            device.moved.wait(0.01)
+    beside = device.streams[1]
+    assert [kind for kind, _ in beside.queue] == ["wait", "kernel", "record"]
+    assert not began.is_set()
+    for _ in ("gradient", "its event"):
+        assert device.run(device.default)
+    while not work.is_completed():
+        device.run(beside)
+    assert device.log == ["gradient", "to the host", "to the device"], "backward was waited for"
+    assert work.wait()
+    assert set(device.set_in) == {"test"}
+    assert beside.priority == -1
+    device.drain()
+    queue.stop()
+
+
+def test_the_caller_does_its_own_job_beside_its_stream_too(device: Device) -> None:
+    queue, over = ThreadQueue("test"), threading.Event()
+
+    def runs() -> None:
+        while not over.is_set():
+            for stream in list(device.streams):
+                device.run(stream)
+
+    runner = threading.Thread(target=runs)
+    runner.start()
+    work = queue.run(lambda: device.kernel("job"), outcome(), "ring", waits=True)
+    over.set()
+    runner.join()
+    assert work.is_completed()
+    assert device.log == ["job"]
+    assert device.current is device.default
+    assert device.set_in == [], "a caller's device is its own business"
+    queue.stop()
+
+
+# -- the group -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group(device: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A group of one over gloo that believes to be over NCCL."""
+    inner = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=10))
+    made = AlgorithmGroup(inner, ProcessGroup.BackendType.GLOO, 0, 1, make("ring", None))
+    made._queue.stop()
+    made._is_nccl, made._queue = True, StreamQueue()
+    monkeypatch.setattr(StreamQueue, "run", lambda self, job, tensors, what, waits: SimpleNamespace(wait=job))
+    yield made
+    groups.remove(made)
+
+
+def test_the_hosts_time_for_enqueuing_is_counted(group: Any) -> None:
+    for _ in range(3):
+        group.allreduce([torch.ones(4)])
+    counted = join.calls()["all_reduce"]
+    assert (counted["calls"], counted["bytes"]) == (3, 48)
+    assert 0 < counted["enqueue_s"] < 60
+
+
+def test_an_algorithm_is_no_part_of_what_nccl_makes_together(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProcessGroup, "_start_coalescing", lambda *arguments: None)
+    monkeypatch.setattr(ProcessGroup, "_end_coalescing", lambda *arguments: None)
+    group._start_coalescing(CUDA)
+    with pytest.raises(RuntimeError, match="ring all_reduce cannot be one of the calls that NCCL makes together"):
+        group.allreduce([torch.ones(4)])
+    group._end_coalescing(CUDA)
+    group.allreduce([torch.ones(4)])
+
+
+def test_what_goes_by_the_host_is_copied_through_pinned_memory(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffers of gloo on CUDA: asked for pinned, copied without blocking, and waited for."""
+    told: list[Any] = []
+
+    class OnDevice:
+        dtype, device = torch.float32, CUDA
+
+        def view(self, *shape: int) -> OnDevice:
+            return self
+
+        def numel(self) -> int:
+            return 6
+
+        def copy_(self, source: Any, non_blocking: bool = False) -> None:
+            told.append(("to the device", non_blocking))
+
+    class Buffer:
+        dtype, device = torch.float32, torch.device("cpu")
+
+        def copy_(self, source: Any, non_blocking: bool = False) -> None:
+            told.append(("to the host", non_blocking))
+
+    class Pinning:
+        def scratch(self, purpose: str, like: Any, numel: int, *, pinned: bool = False) -> Any:
+            told.append((purpose, like.device.type, numel, pinned))
+            return Buffer()
+
+    group._is_nccl, group._wire = False, Pinning()
+    monkeypatch.setattr("parabench.collectives.process_group.arrive", lambda: told.append("arrived"))
+    tensor: Any = OnDevice()
+    flat = group._carried(tensor, "host")
+    group._deliver(flat, tensor)
+    assert told == [("host", "cpu", 6, True), ("to the host", True), "arrived", ("to the device", True)]

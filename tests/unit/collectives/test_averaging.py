@@ -1,0 +1,128 @@
+"""Averages as NCCL makes them: right ones are never counted wrong, wrong ones always."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+from fake_collectives import case
+from parabench.collectives.nccl import error_bound, is_exact, most_that_shows, rounded
+from parabench.errors import UsageError
+from parabench.plan.collective_case import TYPES, CollectiveCase
+from parabench.workloads.collectives import Truth, count_wrong
+
+CPU = torch.device("cpu")
+COUNT = 1024
+
+
+def in_a_row(parts: list[Tensor]) -> Tensor:
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def pairwise(parts: list[Tensor]) -> Tensor:
+    while len(parts) > 1:
+        parts = [parts[at] + parts[at + 1] if at + 1 < len(parts) else parts[at] for at in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def smallest_first(parts: list[Tensor]) -> Tensor:
+    return in_a_row(list(torch.stack(parts).sort(0).values))
+
+
+ORDERS: tuple[Callable[[list[Tensor]], Tensor], ...] = (in_a_row, pairwise, smallest_first)
+
+
+def nccl_case(dtype: str, ranks: int) -> CollectiveCase | None:
+    """An average of NCCL's; None where the type holds too little to check one."""
+    try:
+        return case(dtype=dtype, redop="avg", world_size=ranks, device="cuda", backend="nccl")
+    except UsageError:
+        return None
+
+
+def products(values: list[Tensor], ranks: int) -> list[Tensor]:
+    """What NCCL adds up: float(1.0 / n), in the element type, times each value (enqueue.cc, hostToDevRedOp)."""
+    dtype = values[0].dtype
+    share = torch.tensor(1.0 / ranks, dtype=torch.float64)
+    share = (share if dtype == torch.float64 else share.float()).to(dtype)
+    return [value * share for value in values]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_nccl_computes_of_up_to_64_ranks_is_right_in_any_order_and_what_is_wrong_is_caught(dtype):
+    checked = 0
+    for ranks in range(2, 65):
+        of = nccl_case(dtype, ranks)
+        if of is None:
+            continue
+        truth, off = Truth(of, CPU), of.relative_error()
+        like = truth.empty(COUNT)
+        expected = truth.reduced(like)
+        parts = products([truth.of(rank, like) for rank in range(ranks)], ranks)
+        for order in ORDERS:
+            assert count_wrong(order(parts), expected, off) == 0, (ranks, order)
+        # Without the last rank, and with the first one twice: wrong wherever that rank had something.
+        missing, twice = order(parts[:-1]), order([*parts, parts[0]])
+        assert count_wrong(missing, expected, off) == int(torch.count_nonzero(parts[-1])), ranks
+        assert count_wrong(twice, expected, off) == int(torch.count_nonzero(parts[0])), ranks
+        assert count_wrong(expected + 1, expected, off) == count_wrong(expected - 1, expected, off) == COUNT
+        checked += 1
+    assert checked >= {"float32": 63, "float64": 63, "float16": 42, "bfloat16": 15}[dtype]
+
+
+def test_one_unit_in_the_last_place_is_not_enough():
+    """7 ranks, float32: the reason why the bound is derived."""
+    of = nccl_case("float32", 7)
+    assert of is not None
+    truth = Truth(of, CPU)
+    like = truth.empty(COUNT)
+    expected = truth.reduced(like)
+    average = pairwise(products([truth.of(rank, like) for rank in range(7)], 7))
+    unit = torch.nextafter(expected, torch.tensor(torch.inf)) - expected
+    assert int(((average - expected).abs() / unit).max()) == 2
+    assert int((average != expected).sum()) > COUNT / 8
+
+
+@pytest.mark.parametrize("digits", [8, 11, 24, 53])
+def test_the_bound_keeps_averages_apart_that_differ_by_one(digits):
+    for ranks in range(2, 80):
+        largest = most_that_shows(ranks, digits, 256)
+        if largest and not is_exact(ranks, digits, largest):
+            assert error_bound(ranks, digits, largest) * ranks * largest < 0.5
+            assert largest == 256 or ranks * (ranks + 1) * 2 * (largest + 1) + ranks + 2 > 2**digits
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_numbers_round_as_the_element_type_does(name):
+    dtype, digits = getattr(torch, name), TYPES[name].digits
+    for numerator, denominator in [(1, 3), (1, 7), (5, 11), (255, 256), (257, 2), (2049, 1), (2051, 1), (10**5, 3)]:
+        exact = Fraction(numerator, denominator)
+        found = torch.tensor(float(exact), dtype=torch.float64).to(dtype).double().item()
+        assert Fraction(found) == rounded(Fraction(float(exact)), digits)
+
+
+def test_only_nccls_own_average_is_given_room():
+    def room(**fields: object) -> float:
+        given: dict[str, object] = {"world_size": 7, "redop": "avg", "device": "cuda", "backend": "nccl"}
+        return case(**(given | fields)).relative_error()
+
+    assert room() == room(algorithm="nccl:ring") == pytest.approx(8 * 2**-24, rel=1e-6)
+    # A sum is exact, gloo and ours divide the sum, and by a power of two nothing rounds.
+    assert room(redop="sum") == room(device="cpu", backend="gloo") == room(algorithm="ring") == room(world_size=8) == 0
+    with pytest.raises(UsageError, match="dtype float16 holds too few whole numbers to check avg of 41 ranks"):
+        case(world_size=41, redop="avg", dtype="float16", device="cuda", backend="nccl")
+    assert case(world_size=41, redop="avg", dtype="float16").relative_error() == 0
+
+
+def test_what_is_no_number_is_wrong():
+    expected = torch.ones(4)
+    out = torch.tensor([1.0, torch.nan, torch.inf, 1.0 + 2**-23])
+    assert count_wrong(out, expected, 1e-6) == 2
+    assert count_wrong(out, expected, 0.0) == 3

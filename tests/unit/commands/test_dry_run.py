@@ -1,0 +1,447 @@
+"""`--dry-run`: what would be launched, for any number of nodes and without any of them; planning does not grow with
+ranks."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import fake_links
+from fake_launch import FakeLauncher
+from parabench.cli import main
+from parabench.cluster.topology import LauncherFlags, topology_of
+from parabench.errors import UsageError
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.models import MODELS
+from parabench.plan.case import Case
+from parabench.plan.collective_protocol import FIRST_RUN_IN_S, RUN_IN_S
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, parse_axis, sweep
+from parabench.session.dry_run import dry_run, planned_for
+from parabench.session.request import CollectivesRequest, TrainingRequest
+from parabench.session.runner import TrainingRunner
+from parabench.session.session import run_session
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
+from parabench.store.store import Store
+
+SUITE = '''\
+"""Which bucket size
+is fastest?"""
+
+from parabench import Protocol, sweep
+
+CASES = [sweep(strategy="single"), sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2)]
+PROTOCOL = Protocol(warmup=2, steps=3, launches=2, instrumented=0)
+'''
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SUITE)
+    return path
+
+
+def parabench(*arguments):
+    return CliRunner().invoke(main, ["run", *map(str, arguments), "--dry-run"])
+
+
+def said(suite, out, terminal=False, **more):
+    text = StringIO()
+    console = Console(file=text, force_terminal=terminal, width=200, no_color=True)
+    assert (
+        dry_run(TrainingRequest.of(suite=None if suite is None else str(suite), argv=[], out=out, **more), console) == 0
+    )
+    return text.getvalue()
+
+
+def facts(text):
+    """{what: all that is said of it} of the lines `what: ...`, those that go on included."""
+    found, name = {}, None
+    for line in text.splitlines():
+        if line.startswith(" ") and name is not None:
+            found[name] += f"; {line.strip()}"
+        else:
+            name, colon, rest = line.partition(":")
+            if colon:
+                found[name] = rest.strip()
+    return found
+
+
+# -- what is said --------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_said_and_nothing_is_written(suite, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    done = parabench(suite, "--out", tmp_path / "out")
+    assert done.exit_code == 0
+    assert done.output.splitlines()[0] == "Which bucket size is fastest?"
+    told = facts(done.output)
+    assert told["cases"] == "4, each once a block, in 2 blocks"
+    assert told["sizes"] == "1 rank on 1 node (1 case); 2 ranks on 1 node (3 cases)"
+    assert told["each step"] == "8 samples of 64 tokens, data text, model gpt-nano"
+    assert told["launches"] == "8, and apart from them 1 reference on one device"
+    assert told["steps"] == "5 a launch: 2 warm-up, 3 measured"
+    assert told["largest"] == "2 ranks on 1 node; ranks per node: 2"
+    row = next(line for line in done.output.splitlines() if line.startswith("ddp native 4 MiB, 2 ranks"))
+    assert row.split()[6:] == ["2", "1", "x", "2", "2", "cores"]
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite, tmp_path, monkeypatch):
+    def refused(*args, **options):
+        raise AssertionError("a dry run opens no socket")
+
+    monkeypatch.setattr(socket, "socket", refused)
+    done = parabench(suite, "--nnodes", 1250, "--nproc-per-node", 8, "--set", "device=cuda", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "planned for 1,250 nodes with 8 ranks per node" in done.output
+    told = facts(done.output)
+    assert told["sizes"] == "1 rank on 1 node (1 case); 10,000 ranks on 1,250 nodes (3 cases)"
+    assert told["each step"] == "10,000 samples of 1,024 tokens, data synthetic, model gpt2"
+    assert told["launches"].endswith("1 reference on one device and 3 in which NCCL tells what it chooses")
+    assert told["largest"] == "10,000 ranks on 1,250 nodes; ranks per node: 8"
+    assert "1,250 x 8  8 CUDA devices" in done.output
+
+
+def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
+    flags = LauncherFlags(nnodes="2", nproc_per_node="4")
+    with pytest.raises(UsageError, match="needs --rdzv-endpoint"):
+        topology_of(flags, {}, machine)
+    topology = topology_of(flags, {}, machine, rendezvous=False)
+    assert (topology.nodes, topology.ranks_per_node) == (2, 4)
+
+
+def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
+    flags = LauncherFlags(nnodes="3", nproc_per_node="64")
+    planned, notes = planned_for(flags, {}, machine, False)
+    assert (planned.nodes, planned.ranks("cpu"), planned.gpus) == (3, 64, ())
+    assert notes[1] == "each node is taken to have cores for 64 ranks; here: 2"
+    planned, notes = planned_for(flags, {}, machine, True)
+    assert (planned.ranks("cuda"), planned.gpus_reason) == (64, None)
+    assert notes[1] == "each node is taken to have 64 CUDA devices; here: 0"
+    one = Machine(cores=8, gpus=(Gpu("NVIDIA L4", 1 << 30),))
+    planned, notes = planned_for(flags, {}, one, False)
+    assert {gpu.name for gpu in planned.gpus} == {"NVIDIA L4"}
+    assert len(planned.gpus) == 64
+    assert planned_for(LauncherFlags(), {}, one, True) == (one, [])
+
+
+def test_a_terminal_gets_a_screenful_and_a_pipe_all(suite, tmp_path):
+    many = {"axes": ("bucket_mib=" + ",".join(map(str, range(1, 41))),)}
+    piped, shown = (said(suite, tmp_path, terminal, **many) for terminal in (False, True))
+    assert piped.count("ddp native") == 40
+    assert shown.count("ddp native") == 19
+    assert "and 21 cases more; into a pipe or a file all are written" in shown
+
+
+def test_what_is_skipped_is_told_by_its_reason(suite, tmp_path):
+    done = parabench(suite, "--set", "nodes=1,2", "--out", tmp_path)
+    assert "skipped 3 cases: nodes is 2, and this is one machine; see --nnodes" in done.output
+
+
+def test_until_decided_may_add_blocks(suite, tmp_path):
+    assert "--until-decided may add more" not in said(suite, tmp_path)
+    assert "--until-decided may add more" in said(suite, tmp_path, until_decided=True)
+
+
+def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
+    four = {"cluster": LauncherFlags(nnodes="4", nproc_per_node="8"), "links": True}
+    assert facts(said(suite, tmp_path, **four))["links"] == (
+        "measured first, between 32 ranks in 10 rounds of about 2 to 3 s: 20 s to 30 s"
+    )
+    assert "links" not in facts(said(suite, tmp_path, cluster=four["cluster"]))
+    alone = said(suite, tmp_path, links=True, axes=("strategy=single",))
+    assert facts(alone)["links"] == "none to measure, every case has one rank"
+
+
+def test_links_that_a_session_has_are_not_said_again(suite, tmp_path):
+    out, launcher = tmp_path / "out", FakeLauncher()
+    launcher.interrupt_at = 4
+    assert (
+        run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), Console(file=StringIO()), launcher) == 130
+    )
+    assert "links" in facts(said(None, out, resume=True, links=True))
+    with Store.open_or_create(out / "results.db") as store:
+        store.add_links(1, fake_links.rows(1, 2, device="cpu"))
+    assert "links" not in facts(said(None, out, resume=True, links=True))
+    # A new session has none.
+    assert "links" in facts(said(suite, out, links=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--nnodes", "2", "--node-rank", "5"], "--node-rank is 5; with --nnodes 2 it is from 0 to 1"),
+        (["--nnodes", "2", "--rdzv-id", "a/b"], "--rdzv-id 'a/b' is no name"),
+        (["--nnodes", "2", "--rdzv-timeout", "0"], "--rdzv-timeout is 0 s; give 1 or more"),
+        (["--budget", "5"], "--budget is the time for --until-decided; give both, or neither"),
+        (["--nnodes", "none"], "--nnodes 'none' is no number of nodes; give 2, or as many as there are"),
+        (["--set", "world_size=0"], "world_size is 0; it must be a whole number of 1 or more"),
+        (["--label", "a b"], "label 'a b'"),
+        (["--resume", "--out", "nowhere"], "nowhere/results.db does not exist, so it holds no session to resume"),
+        (["--set", "device=cuda"], "device cuda is not here"),
+    ],
+)
+def test_wrong_input_is_a_line_and_exit_code_2(suite, arguments, why):
+    done = parabench(suite, *arguments)
+    assert done.exit_code == 2
+    assert done.output.startswith("parabench: ")
+    assert why in done.output
+    assert done.output.count("\n") == 1
+
+
+def test_it_imports_no_torch(tmp_path):
+    command = ["run", "quick", "--dry-run", "--nnodes", "4", "--nproc-per-node", "8", "--out", str(tmp_path / "out")]
+    code = (
+        "import sys\nfrom parabench.cli import main\n"
+        f"try:\n    main({command!r})\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# -- counts and time -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_launches_are_those_that_a_session_makes(gpus):
+    machine = Machine(cores=2, gpus=(Gpu("g", None),) * gpus, gpus_reason=None if gpus else "none")
+    sweeps = (
+        sweep(strategy="single", seq_len=(8, 16)),
+        sweep(strategy=("ddp", "fsdp"), bucket_mib=(1, 4), world_size=2, seq_len=(8, 16)),
+    )
+    mine = Suite(name="s", path=None, question="q", sweeps=sweeps, protocol=Protocol())
+    plan = make_plan(mine, {}, Protocol(warmup=2, steps=2, launches=3), machine, 0)
+    kept = []
+
+    TrainingRunner(plan=plan, launch=FakeLauncher(), keep=kept.append).run()
+    launches = list(TrainingRunner(plan=plan).expected())
+    assert Counter((case, block) for case, block, _ in launches) == Counter((each.case, each.block) for each in kept)
+    for kind in (
+        lambda block: block >= 0,
+        lambda block: block == REFERENCE_BLOCK,
+        lambda block: block == EXPLAIN_BLOCK,
+    ):
+        assert [case for case, block, _ in launches if kind(block)] == [each.case for each in kept if kind(each.block)]
+
+
+def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
+    out, quiet = tmp_path / "out", Console(file=StringIO())
+    launcher = FakeLauncher(lambda case: 0.78 if case.strategy == "single" else 0.38)
+    assert run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), quiet, launcher) == 0
+    store = (out / "results.db").read_bytes()
+    # 3 launches on one device of 4 s, the reference among them; 6 on two of 2 s.
+    assert facts(said(suite, out))["expected"] == f"24 s for 9 launches, as they took in {out / 'results.db'}"
+    partly = facts(said(suite, out, axes=("bucket_mib=4,8",)))["expected"]
+    assert partly.startswith(f"16 s for 5 launches, as they took in {out / 'results.db'}; arithmetic: ")
+    assert partly.endswith("on top of it communication, and the start of 2 launches: 0.2 s or more")
+    assert "as they took" not in said(suite, out, steps=4)
+    assert (out / "results.db").read_bytes() == store
+    assert sorted(each.name for each in out.iterdir()) == ["report.html", "results.db"]
+
+
+def test_arithmetic_is_6_operations_a_parameter_and_token(suite, tmp_path):
+    told = facts(said(suite, tmp_path, axes=("strategy=single", "model=gpt-nano", "global_batch=8")))["expected"]
+    # 5 steps of 8 sequences of 64 tokens; 2 blocks of the one case that is left, and its reference.
+    seconds = 3 * 5 * 6 * MODELS["gpt-nano"].parameters * 8 * 64 / 5e9
+    assert told.startswith(f"arithmetic: {seconds:.1f} s, where each rank computes 5 GFLOP/s")
+
+
+def test_of_devices_it_is_the_least(suite, tmp_path):
+    told = said(suite, tmp_path, axes=("device=cuda",), cluster=LauncherFlags(nnodes="2", nproc_per_node="8"))
+    assert "at least, at the bf16 peak of the fastest device known here" in told
+
+
+# -- resuming ------------------------------------------------------------------------------------------------------
+
+
+def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path):
+    out, quiet = tmp_path / "out", Console(file=StringIO())
+    launcher = FakeLauncher()
+    launcher.interrupt_at = 4
+    assert run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), quiet, launcher) == 130
+    store = (out / "results.db").read_bytes()
+    for text in (said(suite, out, resume=True), said(None, out, resume=True)):
+        assert facts(text)["launches"] == "5 (3 of 8 are done)"
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        said(suite, out, resume=True, steps=9)
+    assert (out / "results.db").read_bytes() == store
+    launcher.interrupt_at = None
+    assert run_session(TrainingRequest.of(suite=None, argv=[], out=out, resume=True), quiet, launcher) == 0
+    assert facts(said(None, out, resume=True))["expected"] == "nothing is left to launch"
+
+
+def test_a_store_of_a_newer_version_is_a_line_or_tells_nothing(suite, tmp_path):
+    out, quiet = tmp_path / "out", Console(file=StringIO())
+    run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), quiet, FakeLauncher())
+    assert "as they took in" in facts(said(suite, out))["expected"]
+    with closing(sqlite3.connect(out / "results.db")) as db, db:
+        db.execute("UPDATE session SET plan = json_set(plan, '$.protocol.by_magic', 1)")
+    for asked in (["run", "--resume"], ["run", "--resume", "--dry-run"]):
+        done = CliRunner().invoke(main, [*asked, "--out", str(out)])
+        assert done.exit_code == 2
+        assert "planned by a newer parabench: its by_magic" in done.stderr
+        assert done.stderr.count("\n") == 1
+    # What a new session would do is known; how long other steps took says nothing of it.
+    assert "as they took in" not in facts(said(suite, out))["expected"]
+
+
+# -- collectives ---------------------------------------------------------------------------------------------------
+
+
+def test_launches_of_trainings_and_of_collectives_have_limits_of_their_own():
+    for command, most in (["run", "quick"], 1_000_000), (["collectives"], 100_000):
+        done = CliRunner().invoke(main, [*command, "--launches", str(most + 1), "--dry-run"])
+        assert done.exit_code == 2
+        assert f"it must be a whole number from 1 to {most}" in done.stderr
+
+
+def test_collectives_are_planned_too(tmp_path):
+    asked = ["--op", "all_reduce", "--min", "1MiB", "--max", "4MiB", "--iterations", "10", "--warmup", "2"]
+    asked += ["--algorithm", "native,ring", "--device", "cuda", "--nnodes", "100", "--nproc-per-node", "8"]
+    done = CliRunner().invoke(main, ["collectives", *asked, "--dry-run", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert all(line.startswith("#") for line in done.output.splitlines())
+    assert not [line for line in done.output.splitlines() if line.endswith(" ")]
+    told = facts(done.output.replace("# ", ""))
+    assert told["cases"] == "2, each once a block, in 3 blocks"
+    assert told["buffers"] == "1 MiB to 4 MiB"
+    assert told["launches"] == "6"
+    assert told["timed"] == "calls back to back, as nccl-tests does; of each size and form 10 batches of 10 calls"
+    assert told["largest"] == "800 ranks on 100 nodes; ranks per node: 8"
+    # 6 launches, each of twice 2 and 10 times 10 calls of 1 and as many of 4 MiB, and a second for the clocks.
+    least = 6 * (104 * 5 * 2**20 / 100e6 + 2 * RUN_IN_S + FIRST_RUN_IN_S)
+    assert told["expected"].startswith(f"calls: {least:.0f} s at most, at 100 MB/s (any link")
+    alone = facts(
+        CliRunner()
+        .invoke(main, ["collectives", *asked, "--mode", "latency", "--dry-run", "--out", str(tmp_path / "out")])
+        .output.replace("# ", "")
+    )
+    assert alone["timed"] == "isolated calls, each after a barrier; 24 a launch"  # two sizes, all_reduce in place
+    assert alone["expected"].startswith(f"calls: {6 * 12 * 5 * 2**20 / 100e6:.1f} s at most, at 100 MB/s (any link")
+    assert list(tmp_path.iterdir()) == []
+
+
+def collectives(*arguments):
+    return CliRunner().invoke(main, ["collectives", *arguments, "--device", "cuda", "--dry-run"])
+
+
+def test_collectives_of_many_ranks_begin_at_a_size_that_they_can_split(tmp_path):
+    many = ["--nnodes", "1250", "--nproc-per-node", "8", "--out", str(tmp_path / "out"), "--links"]
+    done = collectives(*many)
+    assert done.exit_code == 0, done.output
+    told = facts(done.output.replace("# ", ""))
+    # 16 bytes for each of 10,000 ranks are 156.25 KiB: the first step of 64, 256, ... KiB that has them.
+    assert told["buffers"] == "64 KiB to 1 GiB; 256 KiB to 1 GiB"
+    assert told["links"].startswith("measured first, between 10,000 ranks in ")
+    whole = collectives(*many, "--op", "all_gather", "--max", "200000")
+    assert facts(whole.output.replace("# ", ""))["buffers"] == "200000 B to 200000 B"
+
+
+@pytest.mark.parametrize("name", ["--min", "--max"])
+def test_collectives_too_small_to_split_are_refused_by_their_option(name, tmp_path):
+    done = collectives("--op", "all_gather", "--nnodes", "1250", "--nproc-per-node", "8", name, "64KiB")
+    assert done.exit_code == 2
+    assert done.output == (
+        f"parabench: {name} 64KiB is less than all_gather among 10000 ranks can split; use 160000 B or more\n"
+    )
+
+
+def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
+    two = {"cluster": LauncherFlags(nnodes="2", nproc_per_node="4")}
+    told = said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4,8"), **two)
+    assert "hsdp native ranks_per_node 4, 4 ranks " in told
+    assert "hsdp native ranks_per_node 4, 8 ranks on 2 nodes" in told
+    # On one machine they are, so that there are two levels to see.
+    assert "hsdp native ranks_per_node 2, 4 ranks " in said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4"))
+    done = collectives("--algorithm", "two_level", "--world-size", "4", "--nnodes", "2", "--nproc-per-node", "4")
+    assert "two_level, 4 ranks (4 a node)" in done.output
+
+
+def test_collectives_know_their_store(tmp_path):
+    out, quiet = tmp_path / "out", Console(file=StringIO())
+    asked = CollectivesRequest.of(
+        argv=[], out=out, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu"
+    )
+    run_session(asked, quiet, FakeLauncher())
+    store = (out / "results.db").read_bytes()
+    text = StringIO()
+    assert dry_run(replace(asked, resume=True), Console(file=text, width=200)) == 0
+    assert facts(text.getvalue().replace("# ", ""))["expected"] == "nothing is left to launch"
+    text = StringIO()
+    assert dry_run(asked, Console(file=text, width=200)) == 0
+    assert "for 3 launches, as they took in" in text.getvalue()
+    assert (out / "results.db").read_bytes() == store
+
+
+# -- cost ----------------------------------------------------------------------------------------------------------
+
+
+def calls_to_plan(nodes: int, buckets: int) -> tuple[int, int]:
+    """How many Python functions are called to plan for so many nodes and to tell every launch, and the cases."""
+    machine = Machine(cores=2, gpus=(Gpu("g", None),) * 8, nodes=nodes, ranks_per_node=8)
+    names = ",".join(str(0.5 * n) for n in range(1, buckets + 1))
+    overrides = {
+        "strategy": ("ddp", "zero1", "fsdp", "hsdp", "tp_fsdp"),
+        "algorithm": ("native", "ring", "tree", "two_level"),
+        "bucket_mib": parse_axis("bucket_mib", names),
+    }
+    mine = Suite(name="s", path=None, question="q", sweeps=(sweep(world_size=2),), protocol=Protocol())
+    count = 0
+
+    def counted(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        plan = make_plan(mine, overrides, Protocol(), machine, 0)
+        list(TrainingRunner(plan=plan).expected())
+    finally:
+        sys.setprofile(before)
+    assert {case.world_size for case in plan.cases} == {8 * nodes}
+    return count, len(plan.cases)
+
+
+def test_planning_costs_nothing_more_for_more_ranks():
+    calls_to_plan(2, 2)  # what is looked up once
+    few, many = calls_to_plan(2, 5), calls_to_plan(12_500, 5)
+    assert many[1] == few[1] == 100
+    # But for shuffling, which draws again now and then, and for reading the text's size.
+    assert many[0] <= few[0] * 1.02
+
+
+def test_planning_grows_as_the_cases_do():
+    calls_to_plan(1250, 2)
+    few, many = calls_to_plan(1250, 5), calls_to_plan(1250, 20)
+    assert many[1] == 4 * few[1]
+    assert many[0] <= 4.1 * few[0]
+
+
+def test_a_case_is_made_a_few_times_only(monkeypatch):
+    made = 0
+    checked = Case.__post_init__
+
+    def counting(case):
+        nonlocal made
+        made += 1
+        checked(case)
+
+    monkeypatch.setattr(Case, "__post_init__", counting)
+    _, cases = calls_to_plan(1250, 5)
+    # As it is asked for, with data that its model takes, with the nodes' ranks for two_level, settled; its reference.
+    assert cases < made <= 4 * cases

@@ -1,0 +1,211 @@
+"""`parabench report`: stores, files, templates and browsers, as a user gives them."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+
+import pytest
+from click.testing import CliRunner
+
+import fake_results as fake
+from parabench.cli import main
+from parabench.report import assets
+from parabench.store.results import load
+from parabench.store.store import Store
+
+
+def parabench(*arguments: object):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def refused(result, *said):
+    """One line on standard error, and exit code 2."""
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stdout == ""
+    for each in said:
+        assert each in result.stderr
+    return True
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
+    for name in ("old", "new"):
+        fake.write(folder / f"{name}.db", fake.sweep(cases, lambda c: 0.04, noise=0.01), label=f"label-{name}")
+    return folder
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What the browser was asked to show."""
+    asked = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: asked.append(address) or True)
+    return asked
+
+
+def test_one_store_is_its_report(stores, tmp_path, shown):
+    result = parabench("report", stores / "old.db", "-o", tmp_path / "r.html")
+    assert (result.exit_code, result.output.strip()) == (0, str(tmp_path / "r.html"))
+    assert "label-old" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert shown == []
+
+
+def test_several_stores_are_beside_each_other_on_one_page(stores, tmp_path):
+    result = parabench("report", stores / "old.db", f"{stores / 'new.db'}@label-new", "-o", tmp_path / "both.html")
+    assert (result.exit_code, result.output.strip()) == (0, str(tmp_path / "both.html"))
+    page = (tmp_path / "both.html").read_text(encoding="utf-8")
+    assert "label-old" in page
+    assert "label-new" in page
+
+
+def test_a_session_of_several_stores_is_named_with_its_store(stores, tmp_path):
+    asked = ("report", stores / "old.db", stores / "new.db", "--session", "x", "-o", tmp_path / "r.html")
+    assert refused(parabench(*asked), "--session x cannot name a session of 2 stores", "old.db@x")
+    asked = ("report", f"{stores / 'old.db'}@label-old", *asked[2:])
+    assert refused(parabench(*asked), f"as in {stores / 'old.db'}@x\n")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_store_is_needed():
+    assert refused(parabench("report"), "no store is given; give the results.db of a run")
+
+
+def test_a_store_that_grows_while_it_is_read_is_read_as_it_was(stores, tmp_path):
+    results = fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda _: 0.04))
+    with Store.open_or_create(tmp_path / "r.db") as store:
+        store.append(1, fake.launch(fake.case(bucket_mib=9.0)))
+    assert set(results.steps["launch_id"]) == set(results.sample["launch_id"]) == set(results.launch["id"])
+    assert len(load(tmp_path / "r.db").steps) > len(results.steps)
+
+
+def test_a_run_that_ends_while_its_store_is_read_leaves_everything_in_the_one_file(tmp_path):
+    fake.write(tmp_path / "r.db", [])
+    store = Store.open_or_create(tmp_path / "r.db")
+    store.append(1, fake.launch(fake.case()))
+    reader = Store.open_or_create(tmp_path / "r.db")
+    reader.last_session()
+    store.close()
+    copy = tmp_path / "copy.db"
+    copy.write_bytes((tmp_path / "r.db").read_bytes())
+    assert len(load(copy).launch) == 1
+    reader.close()
+
+
+@pytest.mark.parametrize("name", ["folder", "file/r.html"])
+def test_a_page_that_cannot_be_written_is_one_line(stores, tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    assert refused(parabench("report", stores / "old.db", "-o", tmp_path / name), "cannot be written")
+
+
+def test_a_folder_or_nothing_for_the_page_is_one_line(stores, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = ". cannot be written: it is a folder; give -o a file, such as report.html"
+    for given in ("", "."):
+        assert refused(parabench("report", stores / "old.db", "-o", given), said)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root only /proc says so")
+def test_a_place_that_is_not_to_be_written_is_one_line(stores):
+    assert refused(parabench("report", stores / "old.db", "-o", "/proc/r.html"), "/proc/r.html cannot be written")
+
+
+def test_a_missing_folder_is_made(stores, tmp_path):
+    assert parabench("report", stores / "old.db", "-o", tmp_path / "a" / "b" / "r.html").exit_code == 0
+    assert (tmp_path / "a" / "b" / "r.html").is_file()
+
+
+def own(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, ["nothing in", "would be used", "page.html", "script/start.js", "style/page.css", "--copy-templates"]),
+        ({"report.html": "\n\n{{ what_is_this }}"}, ["report.html, line 3", "'what_is_this' is undefined"]),
+        ({"report.html": b"\xff\xfe"}, ["report.html cannot be read", "make it a file of UTF-8 text"]),
+        ({"style/page.css": b"\xff"}, ["page.css cannot be read", "make it a file of UTF-8 text"]),
+        ({"report.html": ""}, ["mine gives an empty page: report.html; mend it"]),
+        ({"report.html/x": "", "style/page.css": ""}, ["report.html is a directory; make it a file of UTF-8 text"]),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_one_line_and_what_was_there_stays(stores, tmp_path, files, said):
+    (tmp_path / "r.html").write_text("the old page")
+    (tmp_path / "mine").mkdir()
+    folder = own(tmp_path / "mine", files)
+    result = parabench("report", stores / "old.db", "-o", tmp_path / "r.html", "--template", folder)
+    assert refused(result, *said)
+    assert (tmp_path / "r.html").read_text() == "the old page"
+
+
+def test_a_folder_of_templates_that_is_not_there_is_one_line(stores, tmp_path):
+    result = parabench("report", stores / "old.db", "-o", tmp_path / "r.html", "--template", tmp_path / "no")
+    assert refused(result, "is no folder; give --template a folder")
+
+
+def test_own_styles_and_scripts_end_no_element(stores, tmp_path):
+    files = {"style/page.css": "i::after { content: '</STYLE><b>' }", "script/start.js": "'</SCRIPT ><b><!--<script>';"}
+    folder = own(tmp_path / "mine", files)
+    assert parabench("report", stores / "old.db", "-o", tmp_path / "r.html", "--template", folder).exit_code == 0
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert r"content: '<\/STYLE><b>'" in page
+    assert "</STYLE" not in page
+    assert page.lower().count("</script") == page.count("</script>\n")
+    assert r"'<\/SCRIPT ><b><\!--<script>'" in page
+
+
+def test_own_templates_stand_for_ours_in_both_kinds_of_page(stores, tmp_path):
+    files = {"page.html": "{% block main %}{% endblock %}<p>{{ 2 * 3 }} mine</p>{% include 'own.html' %}"}
+    folder = own(tmp_path / "mine", files | {"own.html": "an own part"})
+    for chosen in ([stores / "old.db"], [stores / "old.db", stores / "new.db"]):
+        assert parabench("report", *chosen, "-o", tmp_path / "r.html", "--template", folder).exit_code == 0
+        page = (tmp_path / "r.html").read_text(encoding="utf-8")
+        assert page.endswith("<p>6 mine</p>an own part")
+
+
+def test_the_templates_can_be_copied_and_give_the_same_page(stores, tmp_path):
+    folder = tmp_path / "deep" / "mine"
+    result = parabench("report", "--copy-templates", folder)
+    assert (result.exit_code, result.output.strip()) == (0, str(folder))
+    copied = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert copied == set(assets.names())
+    pages = []
+    for more in ([], ["--template", folder]):
+        assert parabench("report", stores / "old.db", "-o", tmp_path / "r.html", *more).exit_code == 0
+        pages.append((tmp_path / "r.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_no_template_is_ever_written_over(tmp_path):
+    folder = own(tmp_path, {"style/page.css": "mine"})
+    assert refused(parabench("report", "--copy-templates", folder), "style/page.css exists and is not written over")
+    assert [file.name for file in folder.rglob("*") if file.is_file()] == ["page.css"]
+    assert (folder / "style" / "page.css").read_text() == "mine"
+
+
+def test_templates_are_copied_to_a_folder_and_without_a_store(stores, tmp_path):
+    (tmp_path / "file").touch()
+    assert refused(parabench("report", "--copy-templates", tmp_path / "file"), "cannot be written")
+    asked = parabench("report", stores / "old.db", "--copy-templates", tmp_path / "mine")
+    assert refused(asked, "--copy-templates writes no report; give it without")
+
+
+def test_the_page_is_shown_in_the_browser(stores, tmp_path, shown, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parabench("report", stores / "old.db", "-o", "a page.html", "--open").exit_code == 0
+    assert shown == [(tmp_path / "a page.html").as_uri()]
+
+
+@pytest.mark.parametrize("how", [lambda _: False, lambda _: (_ for _ in ()).throw(webbrowser.Error("none"))])
+def test_without_a_browser_a_line_says_what_to_open(stores, tmp_path, how, monkeypatch):
+    monkeypatch.setattr(webbrowser, "open", how)
+    result = parabench("report", stores / "old.db", "-o", tmp_path / "r.html", "--open")
+    assert (result.exit_code, result.stdout.strip()) == (0, str(tmp_path / "r.html"))
+    assert result.stderr == f"parabench: no browser could be started; open {tmp_path / 'r.html'} yourself\n"

@@ -1,0 +1,88 @@
+"""The pictures of docs/collectives.md are what the algorithms send, and the page's example runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from docs.drawing.diagram import letters
+from docs.drawing.pictures import PICTURES, every
+from docs.drawing.space_time import Arrow, space_time
+from parabench.collectives import ALGORITHMS, is_backends
+from parabench.collectives.algorithm import make
+from paths import DOCS
+
+PAGE = (DOCS / "collectives.md").read_text()
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, str]:
+    return every()
+
+
+def test_committed_pictures_are_what_the_code_draws(drawn: dict[str, str]) -> None:
+    committed = {path.name: path.read_text() for path in (DOCS / "pictures").glob("*.svg")}
+    assert committed == drawn, "run: make pictures"
+
+
+def test_the_page_shows_every_picture_and_every_algorithm(drawn: dict[str, str]) -> None:
+    undrawn = {name for name in ALGORITHMS if not is_backends(name)} - {each.algorithm for each in PICTURES}
+    assert not undrawn, f"docs/drawing/pictures.py: give PICTURES a Picture(algorithm=...) of {undrawn}; make pictures"
+    untold = [name for name in ALGORITHMS if f"`{name}`" not in PAGE]
+    assert not untold, f"docs/collectives.md: tell of {untold}, with their pictures"
+    assert sorted(re.findall(r"!\[.*\]\(pictures/(.*)\)", PAGE)) == sorted(drawn), "docs/collectives.md: show them all"
+
+
+def test_a_picture_is_one_accessible_document_with_an_arrow_for_every_message(drawn: dict[str, str]) -> None:
+    for name, text in drawn.items():
+        root = ET.fromstring(text)
+        title, description = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+        assert root.get("role") == "img"
+        assert title is not None
+        assert description is not None
+        assert root.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+        assert title.text
+        assert description.text
+        algorithm, _, size = name.removesuffix(".svg").rpartition("-")
+        picture = next(each for each in PICTURES if each.algorithm == algorithm)
+        made = make(algorithm, int(size) // 2 if picture.nodes == 2 else None)
+        messages = len(space_time(made, int(size), picture.chunks or int(size)).arrows)
+        heads = [line for line in root.iter(f"{SVG}line") if (line.get("marker-end") or "none") != "none"]
+        assert len(heads) == messages + (3 if picture.nodes > 1 else 2)  # and the legend's
+
+
+def test_a_message_is_read_from_what_it_carries() -> None:
+    scene = space_time(make("ring", None), 3, 3)
+    assert scene.rounds == 4
+    assert scene.of_round(1)[0] == Arrow(1, 0, 1, (2,), frozenset({0}))
+    assert scene.of_round(2)[0] == Arrow(2, 0, 1, (1,), frozenset({0, 2}))
+    assert scene.of_round(3)[0] == Arrow(3, 0, 1, (0,), frozenset({0, 1, 2}))
+    assert [scene.finished(scene.of_round(number)[0]) for number in range(1, 5)] == [False, False, True, True]
+    assert scene.share(1).as_integer_ratio() == (1, 3)
+
+
+def test_letters_name_runs_of_chunks() -> None:
+    assert [letters(chunks) for chunks in ((0,), (2, 3), (0, 1, 2, 3), (0, 2, 4))] == ["A", "CD", "A\u2013D", "ACE"]
+
+
+def test_pictures_are_written_where_they_are_asked_for(tmp_path: Path, drawn: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "docs.drawing.pictures", str(tmp_path / "new")]
+    subprocess.run(command, cwd=DOCS.parent, check=True, capture_output=True)
+    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == drawn
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    section = PAGE.partition("## An algorithm of your own")[2].partition("\n## ")[0]
+    algorithm, trial = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "direct.py").write_text(algorithm)
+    (tmp_path / "trial.py").write_text(trial)
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "trial.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,410 @@
+"""Devices, read by a sampler on a clock that the test sets: values, faults, who is there, and which are used."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+import fake_nvml
+from fake_nvml import GIB, Clock, Device, FakeNvml
+from guard import GUARD_S
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.machine import nvml
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes.devices import UNLISTED, UNTOLD, WRAPPED, Devices, unreadable_metrics
+from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
+from parabench.store.metrics import METRICS
+from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Status
+
+LOST = "the GPU is lost: it fell off the bus or has hung"
+RANKS = {0: 501, 1: 502}
+
+
+@pytest.fixture(autouse=True)
+def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+
+
+def using(size: int) -> Callable[[], list[nvml.Used]]:
+    return partial(nvml.used_devices, size)
+
+
+def sampled(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *devices: Device, end_s: float = 0.5, size: int = 0
+) -> tuple[list[DeviceSample], dict[str, Any], FakeNvml]:
+    """What a sampler sees of the devices in `end_s`: readings at 0, 0.1, ..., and its facts."""
+    clock = Clock(end_s)
+    fake = FakeNvml(*devices, clock=clock).install(monkeypatch)
+    for rank, pid in RANKS.items():
+        (folder / f"pid{rank}").write_text(str(pid))
+    source = Devices(clock.began_s, RankPids(folder, range(2)), using(size or len(devices)), clock=clock)
+    sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
+    sampler.run()
+    assert fake.begun == 0
+    return source.samples, sampler.facts(), fake
+
+
+def of(samples: list[DeviceSample], metric: str, device: int = 0, rank: int | None = None) -> list[DeviceSample]:
+    return [s for s in samples if (s.device, s.metric, s.rank) == (device, metric, rank)]
+
+
+def values(samples: list[DeviceSample], metric: str, device: int = 0, rank: int | None = None) -> list[float | None]:
+    return [s.value for s in of(samples, metric, device, rank)]
+
+
+def test_every_reading_is_in_si_units_at_the_periods_moments(monkeypatch, tmp_path):
+    device = Device(computing=[(501, GIB)])
+    samples, facts, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1", power_w=100.0))
+    expected = {
+        "used_bytes": 2.0 * GIB, "power_w": 400.0, "sm_clock_hz": 1.98e9, "memory_clock_hz": 3.201e9,
+        "clock_event_reasons": 0.0, "gpu_utilization": 0.98, "memory_utilization": 0.4, "temperature_c": 61.0,
+        "foreign_processes": 0.0, "foreign_bytes": 0.0,
+    }  # fmt: skip
+    assert {metric: set(values(samples, metric)) for metric in expected} == {m: {v} for m, v in expected.items()}
+    assert [s.t_s for s in of(samples, "power_w")] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
+    assert values(samples, "energy_j") == pytest.approx([5000.0, 5040.0, 5080.0, 5120.0, 5160.0])
+    assert set(values(samples, "power_w", device=1)) == {100.0}
+    # Counters become rates; the first reading has nothing before it.
+    rates = {
+        "pcie_tx_bytes_per_s": 1e9, "pcie_rx_bytes_per_s": 2e9,
+        "nvlink_tx_bytes_per_s": 1.024e9, "nvlink_rx_bytes_per_s": 3.072e9,
+    }  # fmt: skip
+    for metric, rate in rates.items():
+        assert values(samples, metric) == pytest.approx([rate] * 4, rel=1e-6)
+    # What seldom changes is read at the begin and at the end of a short launch.
+    assert [s.t_s for s in of(samples, "ecc_corrected")] == pytest.approx([0.0, 0.5])
+    assert {s.metric for s in samples} <= METRICS.keys()
+    assert facts | {"cpu_s": None} == {"period_s": 0.1, "ticks": 5, "missed": 0, "cpu_s": None, "unread": {}}
+    assert facts["cpu_s"] >= 0
+
+
+def test_a_slow_reading_costs_its_own_moments_and_moves_no_other(monkeypatch, tmp_path):
+    device = Device()
+    fake = FakeNvml(device, clock=Clock(1.0))
+    clock = fake.install(monkeypatch).clock
+    delays = iter([0.25, *[0.0] * 100])
+
+    def slow(handle: Device) -> Any:
+        clock.now_s += next(delays)
+        return fake_nvml.SimpleNamespace(used=1.0)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
+    sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
+    sampler.run()
+    assert [s.t_s for s in of(source.samples, "used_bytes")] == pytest.approx([0.0, *(0.1 * k for k in range(3, 10))])
+    assert (sampler.facts()["ticks"], sampler.facts()["missed"]) == (8, 2)
+
+
+def test_what_is_not_supported_is_asked_once_and_then_left_alone(monkeypatch, tmp_path):
+    device = Device(faults={"TotalEccErrors": pynvml.NVML_ERROR_NOT_SUPPORTED, "Temperature": 4})
+    samples, _, _ = sampled(monkeypatch, tmp_path, device)
+    assert [(s.value, s.reason) for s in of(samples, "ecc_corrected")] == [(None, NOT_SUPPORTED)]
+    assert [(s.value, s.reason) for s in of(samples, "temperature_c")] == [(None, "no permission")]
+    assert (device.asked.count("TotalEccErrors"), device.asked.count("Temperature")) == (1, 1)
+    assert len(values(samples, "power_w")) == 5
+
+
+def test_another_call_stands_in_where_the_first_is_not_there(monkeypatch, tmp_path):
+    old = {pynvml.NVML_FI_DEV_POWER_INSTANT: 3, "CurrentClocksEventReasons": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+    device = Device(faults=old, reasons=lambda t_s: 4)
+    samples, _, _ = sampled(monkeypatch, tmp_path, device)
+    assert values(samples, "power_w") == [400.0] * 5
+    assert values(samples, "clock_event_reasons") == [4.0] * 5
+    assert device.asked.count("CurrentClocksEventReasons") == 1
+
+
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT])
+def test_without_pcie_counters_nothing_that_blocks_is_called(monkeypatch, tmp_path, error):
+    def blocks(*_: Any) -> None:
+        raise AssertionError("it would stand still for 20 ms")
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPcieThroughput", blocks)
+    samples, _, _ = sampled(monkeypatch, tmp_path, Device(faults={pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: error}))
+    assert [(s.value, s.reason) for s in of(samples, "pcie_tx_bytes_per_s")] == [(None, NOT_SUPPORTED)]
+    assert len(of(samples, "nvlink_tx_bytes_per_s")) == 4
+
+
+def test_a_lost_device_is_null_with_one_reason_until_it_is_back_and_the_others_go_on(monkeypatch, tmp_path):
+    lost = Device(lost_from_s=0.2, back_from_s=0.6)
+    samples, facts, _ = sampled(monkeypatch, tmp_path, lost, Device(uuid="GPU-1"), end_s=0.9)
+    power = of(samples, "power_w")
+    assert [(round(s.t_s, 3), s.value, s.reason) for s in power] == [
+        (0.0, 400.0, None), (0.1, 400.0, None), (0.2, None, LOST), (0.6, 400.0, None), (0.7, 400.0, None),
+        (0.8, 400.0, None),
+    ]  # fmt: skip
+    assert len(values(samples, "power_w", device=1)) == 9
+    # No rate spans the time in which it was gone.
+    rates = [(round(s.t_s, 3), s.value) for s in of(samples, "pcie_tx_bytes_per_s")]
+    assert rates == [(0.1, pytest.approx(1e9)), (0.2, None), (0.7, pytest.approx(1e9)), (0.8, pytest.approx(1e9))]
+    assert facts["unread"] == {}
+
+
+def test_a_counter_that_begins_anew_gives_no_rate(monkeypatch, tmp_path):
+    counts = itertools.chain([2**32 - 1, 5], itertools.count(1000, 1000))
+
+    def fields(device: Device, names: Any) -> Any:
+        count = next(counts)
+        held = fake_nvml.SimpleNamespace(ullVal=count)
+        return [fake_nvml.SimpleNamespace(nvmlReturn=0, valueType=3, value=held) for _ in names]
+
+    monkeypatch.setattr(nvml, "READINGS", [one for one in nvml.READINGS if "pcie_tx_bytes_per_s" in one.metrics])
+    FakeNvml(Device(), clock=(clock := Clock(0.5))).install(monkeypatch)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", fields)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
+    Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
+    seen = [(s.value, s.reason) for s in of(source.samples, "pcie_tx_bytes_per_s")]
+    assert seen == [(None, WRAPPED), (pytest.approx(9950), None), *[(pytest.approx(10_000), None)] * 2]
+
+
+def pcie(monkeypatch, tmp_path, **device: Any) -> list[tuple[Any, str | None]]:
+    samples, _, _ = sampled(monkeypatch, tmp_path, Device(**device), end_s=1.0)
+    return [(s.value, s.reason) for s in of(samples, "pcie_rx_bytes_per_s")]
+
+
+def test_a_counter_of_32_bits_that_went_round_gives_its_rate(monkeypatch, tmp_path):
+    """30 GB/s go round in 143 ms, so in two of three readings."""
+    rates = pcie(monkeypatch, tmp_path, pcie_bytes_per_s=(1e9, 30e9))
+    assert rates == [(pytest.approx(30e9), None)] * 9
+
+
+@pytest.mark.parametrize(
+    "device", [{"pcie_link": (5, 16)}, {"faults": {"MaxPcieLinkGeneration": pynvml.NVML_ERROR_NOT_SUPPORTED}}]
+)
+def test_a_counter_that_may_have_gone_round_twice_gives_none(monkeypatch, tmp_path, device):
+    """PCIe 5 at its full width carries 6.3 GB between two readings; so may a link that tells no speed."""
+    assert pcie(monkeypatch, tmp_path, **device) == [(None, MAY_HAVE_WRAPPED)]
+
+
+def test_each_reading_has_its_own_moment(monkeypatch, tmp_path):
+    """A call that takes 4 ms makes those after it later, and leaves rates what they are."""
+    clock = Clock(0.5)
+    FakeNvml(Device(), clock=clock).install(monkeypatch)
+
+    def slow(handle: Device) -> Any:
+        clock.now_s += 0.004
+        return fake_nvml.SimpleNamespace(used=1.0)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
+    Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
+    energy = of(source.samples, "energy_j")
+    assert [s.t_s for s in energy] == pytest.approx([0.1 * k + 0.004 for k in range(5)])
+    assert values(source.samples, "energy_j") == pytest.approx([5000 + 400 * s.t_s for s in energy], abs=1e-3)
+    assert values(source.samples, "pcie_rx_bytes_per_s") == pytest.approx([2e9] * 4)
+
+
+def test_a_device_that_is_split_says_so(monkeypatch, tmp_path):
+    device = Device(mig=True, faults={"UtilizationRates": 3, "ComputeRunningProcesses": 4})
+    samples, _, _ = sampled(monkeypatch, tmp_path, device)
+    assert [s.reason for s in of(samples, "gpu_utilization")] == [f"{NOT_SUPPORTED}, and MIG is enabled"]
+    assert [s.reason for s in of(samples, "foreign_bytes")] == ["no permission, and MIG is enabled"]
+    assert len(of(samples, "used_bytes")) == 5
+
+
+def test_processes_are_counted_once_and_told_apart(monkeypatch, tmp_path):
+    device = Device(
+        # A rank stands in both lists; another one of somebody else's does too.
+        computing=[(501, 3 * GIB), (777, GIB)],
+        drawing=[(501, 3 * GIB), (777, GIB), (778, GIB // 2)],
+    )
+    other = Device(uuid="GPU-1", computing=[(502, 5 * GIB), (os.getpid(), GIB)])
+    samples, _, _ = sampled(monkeypatch, tmp_path, device, other, end_s=1.1)
+    assert values(samples, "used_bytes", 0, rank=0) == [3.0 * GIB] * 2  # once a second
+    assert values(samples, "used_bytes", 1, rank=1) == [5.0 * GIB] * 2
+    assert values(samples, "used_bytes", 0, rank=1) == []
+    assert values(samples, "foreign_processes") == [2.0] * 2
+    assert values(samples, "foreign_bytes") == [1.5 * GIB] * 2
+    assert values(samples, "foreign_processes", 1) == [0.0] * 2  # the driver is none
+
+
+def test_memory_that_is_not_told_is_unknown_and_a_process_on_several_instances_is_one(monkeypatch, tmp_path):
+    device = Device(computing=[(501, None), (777, 4, 1), (777, 6, 2), (778, None)])
+    samples, _, _ = sampled(monkeypatch, tmp_path, device)
+    assert [(s.value, s.reason) for s in of(samples, "used_bytes", 0, rank=0)] == [(None, UNTOLD)]
+    assert values(samples, "foreign_processes") == [2.0]
+    assert [(s.value, s.reason) for s in of(samples, "foreign_bytes")] == [(None, UNTOLD)]
+    device = Device(computing=[(501, 1), (777, 4, 1), (777, 6, 2)], drawing=[(777, 6, 2)])
+    samples, _, _ = sampled(monkeypatch, tmp_path, device)
+    assert values(samples, "foreign_bytes") == [10.0]
+
+
+def test_the_server_of_mps_and_monitors_are_not_foreign(monkeypatch, tmp_path):
+    for pid, name in {777: "nvidia-cuda-mps", 778: "nv-hostengine", 779: "python"}.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
+    monkeypatch.setattr("parabench.probes.devices.PROC", tmp_path)
+    device = Device(computing=[(501, GIB), *((pid, GIB) for pid in (777, 778, 779))])
+    samples, _, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1", computing=[(502, GIB)]))
+    assert (values(samples, "foreign_processes"), values(samples, "foreign_bytes")) == ([1.0], [1.0 * GIB])
+    assert (values(samples, "mps_servers"), values(samples, "mps_servers", 1)) == ([1.0], [0.0])
+
+
+def test_nobody_is_foreign_while_nvml_lists_no_rank(monkeypatch, tmp_path):
+    """In a container NVML may count processes of another namespace: its ranks would be strangers."""
+    samples, _, _ = sampled(monkeypatch, tmp_path, Device(computing=[(40501, GIB), (40502, GIB)]))
+    for metric in ("foreign_processes", "foreign_bytes"):
+        assert [(s.value, s.reason) for s in of(samples, metric)] == [(None, UNLISTED)]
+
+
+@pytest.mark.parametrize(
+    ("visible", "size", "used"),
+    [
+        (None, 2, [0, 1]), (None, 8, [0, 1, 2]), ("2", 1, [2]), ("2,0", 1, [2]), ("2,0", 2, [0, 2]), ("", 1, []),
+        ("GPU-b", 1, [1]), ("MIG-of-GPU-c7", 1, [2]), ("1,9,0", 3, [1]), ("GPU-none", 1, []), ("MIG-none", 1, []),
+        ("-1", 1, []),
+    ],
+)  # fmt: skip
+def test_the_devices_are_those_that_ranks_use_by_nvmls_own_numbers(monkeypatch, tmp_path, visible, size, used):
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    devices = [Device(uuid=f"GPU-{name}7") for name in "abc"]
+    samples, facts, _ = sampled(monkeypatch, tmp_path, *devices, size=size, end_s=0.1)
+    assert sorted({s.device for s in samples}) == used
+    assert facts["unread"] == {}
+
+
+def test_among_different_devices_cuda_counts_otherwise_unless_it_is_told(monkeypatch, tmp_path):
+    devices = [Device(name="small"), Device(name="large")]
+    samples, _, _ = sampled(monkeypatch, tmp_path, *devices, size=1, end_s=0.1)
+    assert {s.device for s in samples} == {0, 1}
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    samples, _, _ = sampled(monkeypatch, tmp_path, *devices, size=1, end_s=0.1)
+    assert {s.device for s in samples} == {0}
+
+
+def test_without_nvml_there_is_a_reason_and_the_others_are_read(monkeypatch, tmp_path):
+    fake_nvml.absent(monkeypatch)
+    clock = Clock(0.3)
+    ticks = []
+    other = fake_nvml.SimpleNamespace(
+        name="other", start=lambda: None, tick=lambda: ticks.append(clock.passed_s), stop=lambda: None
+    )
+    source = Devices(clock.began_s, RankPids(tmp_path, range(1)), using(1), clock=clock)
+    sampler = Sampler(clock.began_s, [source, other], clock=clock, stop=clock)
+    sampler.run()
+    assert source.samples == []
+    assert "NVML Shared Library Not Found" in sampler.facts()["unread"]["nvml"]
+    assert ticks == pytest.approx([0.0, PERIOD_S, 2 * PERIOD_S])
+
+
+def test_a_library_that_hangs_is_left_behind_with_a_reason(monkeypatch, tmp_path):
+    let_go, stuck = threading.Event(), threading.Event()
+
+    def hang(handle: Any) -> None:
+        stuck.set()
+        let_go.wait(30)
+
+    FakeNvml(Device()).install(monkeypatch)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", hang)
+    monkeypatch.setattr("parabench.probes.sampler.PATIENCE_S", 0.01)
+    try:
+        with Sampler(0.0, [Devices(0.0, RankPids(tmp_path, range(0)), using(1))]) as sampler:
+            assert stuck.wait(30)
+        assert sampler.facts()["unread"] == {"nvml": "a reading did not come back"}
+    finally:
+        let_go.set()
+        sampler._thread.join(30)
+
+
+def test_a_look_says_what_cannot_be_read_and_why(monkeypatch):
+    FakeNvml(Device(), Device(mig=True, faults={"UtilizationRates": 3, "TotalEccErrors": 15})).install(monkeypatch)
+    devices, why = unreadable_metrics()
+    assert why is None
+    assert devices[0] == (0, {})
+    assert devices[1] == (
+        1,
+        {
+            **dict.fromkeys(("gpu_utilization", "memory_utilization"), f"{NOT_SUPPORTED}, and MIG is enabled"),
+            **dict.fromkeys(("ecc_corrected", "ecc_uncorrected"), LOST),
+        },
+    )
+    fake_nvml.absent(monkeypatch, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    assert unreadable_metrics() == ([], "NVML is not available: Driver Not Loaded")
+
+
+def test_a_value_of_an_unknown_type_is_unknown(monkeypatch):
+    """A driver may be newer than this table of types."""
+    fake = FakeNvml(Device()).install(monkeypatch)
+    known = fake._field
+
+    def newer(device: Device, name: Any) -> Any:
+        return fake_nvml.SimpleNamespace(**{**vars(known(device, name)), "valueType": 99})
+
+    monkeypatch.setattr(fake, "_field", newer)
+    (((_, unread),), _) = unreadable_metrics()
+    assert unread["pcie_tx_bytes_per_s"] == "its value is of type 99, which is unknown here"
+
+
+def test_a_launch_on_gpus_is_read_from_its_begin_and_has_the_reason_where_it_cannot_be(monkeypatch):
+    """Its ranks fail, for want of a GPU; what was read around it is kept."""
+    device = Device()
+    FakeNvml(device).install(monkeypatch)
+    case = Case(device="cuda", backend="gloo", data="synthetic", seq_len=8, world_size=2)
+    seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
+    assert seen.status is Status.FAILED
+    assert set(values(seen.device_samples, "used_bytes")) == {2.0 * GIB}
+    assert all(0 <= s.t_s <= seen.wall_s for s in seen.device_samples)
+    assert seen.facts["sampler"]["unread"] == {}
+    assert 0 < seen.facts["clock"]["began_s"] < time.perf_counter()
+    fake_nvml.absent(monkeypatch)
+    seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
+    assert seen.device_samples == []
+    assert list(seen.facts["sampler"]["unread"]) == ["nvml"]
+    assert {s.metric for s in seen.host_samples} <= {"rss_bytes", "other_cpu_share"}
+
+
+def test_a_process_that_drives_several_devices_has_all_of_them_read(monkeypatch):
+    """Its one rank fails, for want of a GPU."""
+    FakeNvml(Device(), Device(uuid="GPU-1"), Device(uuid="GPU-2")).install(monkeypatch)
+    case = Case(strategy="dp", device="cuda", backend="nccl", data="synthetic", seq_len=8, world_size=2)
+    seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
+    assert seen.status is Status.FAILED
+    assert {s.device for s in seen.device_samples} == {0, 1}
+
+
+def test_nvml_is_begun_once_for_all_launches_of_a_session(monkeypatch):
+    nvml._begin_once.cache_clear()
+    fake_nvml.absent(monkeypatch)
+    nvml.keep_nvml()
+    fake = FakeNvml(Device()).install(monkeypatch)
+    nvml.keep_nvml()
+    nvml.keep_nvml()
+    assert fake.begun == 1
+    nvml._begin_once.cache_clear()
+
+
+def test_ranks_are_known_when_they_have_said_who_they_are(tmp_path):
+    pids = RankPids(tmp_path, range(2))
+    assert pids.look() == {}
+    leave_pid(tmp_path, 1)
+    assert pids.look() == {1: os.getpid()}
+    assert [path.name for path in tmp_path.iterdir()] == ["pid1"]
+
+
+@pytest.mark.gpu
+def test_the_real_library_tells_what_it_can(tmp_path):
+    devices, why = unreadable_metrics()
+    if why is not None:
+        pytest.skip(why)
+    clock = Clock(0.3)
+    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
+    sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
+    sampler.run()
+    assert sampler.facts()["unread"] == {}
+    unread = dict(devices)[source.samples[0].device]
+    read = {s.metric for s in source.samples if s.value is not None}
+    assert {"used_bytes"} - unread.keys() <= read
+    assert all(s.reason for s in source.samples if s.value is None)

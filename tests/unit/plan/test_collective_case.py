@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+
+import fake_collectives as fake
+from parabench.errors import UsageError
+from parabench.plan.collective_case import OPS, CollectiveCase, parse_size, size_text
+from parabench.plan.collective_protocol import CollectiveProtocol
+from parabench.plan.plan import Plan, Skipped
+from parabench.store.record import MIB, Phase
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("4096", 4096),
+        ("64KiB", 65536),
+        ("64K", 65536),
+        ("64kb", 65536),
+        ("1MiB", MIB),
+        ("1.5 M", 3 * MIB // 2),
+        ("1G", 2**30),
+    ],
+)
+def test_sizes_are_read_as_nccl_tests_reads_them(text, count):
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize("text", ["2TiB", "1025G", "999999999999999G"])
+def test_a_size_above_the_limit_names_it(text):
+    with pytest.raises(UsageError, match=f"size '{text}' is above the most that a size can be, 1 TiB"):
+        parse_size(text)
+    assert parse_size("1T") == 1 << 40
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "big", "1.5", "64KiBs", "1e6", "١", "1P", "64 KiB x"])
+def test_what_is_no_size_is_named(text):
+    with pytest.raises(UsageError, match="is not a number of bytes"):
+        parse_size(text)
+
+
+def test_size_text_never_rounds():
+    assert [size_text(n) for n in (100, 1024, 65536, MIB, 3 * MIB // 2, 2**30, MIB + 4)] == [
+        "100 B", "1 KiB", "64 KiB", "1 MiB", "1536 KiB", "1 GiB", "1048580 B",
+    ]  # fmt: skip
+
+
+def test_all_reduce_takes_whole_elements():
+    case = fake.case(min_bytes=1001, max_bytes=5000, factor=2)
+    assert case.sizes == (1000, 2000, 4004)
+    assert [case.count(size) for size in case.sizes] == [250, 500, 1001]
+    assert case.forms == (True,)
+
+
+@pytest.mark.parametrize("op", ["reduce_scatter", "all_gather"])
+def test_parts_are_equal_and_aligned_to_16_bytes(op):
+    """nccl-tests 2.x, all_gather.cu: base = (count/nranks) & -(16/eltSize)."""
+    case = fake.case(op, world_size=3, min_bytes=1000, max_bytes=1000)
+    assert case.sizes == (960,)  # 250 elements: 83 a rank, 80 of them aligned
+    assert case.count(960) == 80
+    assert case.forms == (False, True)
+
+
+def test_sizes_that_round_to_the_same_are_measured_once():
+    assert fake.case("all_gather", min_bytes=32, max_bytes=60, factor=2).sizes == (32,)
+    assert fake.case(min_bytes=4, max_bytes=64, factor=2).sizes == (4, 8, 16, 32, 64)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"op": "gather"}, "op 'gather' is unknown; use one of all_reduce"),
+        ({"algorithm": "a b"}, "algorithm is 'a b'; it must be a name"),
+        ({"dtype": "int8"}, "dtype 'int8' is unknown"),
+        ({"redop": "prod"}, "redop 'prod' is unknown for all_reduce"),
+        ({"op": "broadcast", "redop": "sum"}, "redop 'sum' is unknown for broadcast; use one of none"),
+        ({"world_size": 1}, "world_size is 1; it must be a whole number from 2"),
+        ({"factor": 1}, "factor is 1"),
+        ({"min_bytes": 2 * MIB, "max_bytes": MIB}, "min is 2 MiB, above max, 1 MiB"),
+        ({"op": "all_gather", "redop": "none", "min_bytes": 16}, "less than all_gather among 2 ranks can split"),
+        ({"min_bytes": 2, "max_bytes": 2}, "less than all_reduce"),
+        ({"ranks_per_node": 3, "world_size": 4}, "ranks_per_node is 3; it must divide world_size 4"),
+        ({"dtype": "bfloat16", "world_size": 300}, "too few whole numbers to check sum of 300 ranks"),
+        ({"dtype": "bfloat16", "redop": "avg", "world_size": 17}, "too few whole numbers"),
+        ({"device": "tpu"}, "device 'tpu' is unknown"),
+    ],
+)
+def test_what_no_machine_could_run_is_refused(fields, said):
+    with pytest.raises(UsageError, match=said):
+        CollectiveCase(**({"op": "all_reduce"} | fields))
+
+
+def test_an_id_is_stable_and_a_default_changes_none():
+    plain = CollectiveCase(op="all_reduce")
+    assert plain.id == CollectiveCase(op="all_reduce", algorithm="native", factor=4).id
+    assert plain.id.startswith("all_reduce-native-w2-")
+    ids = {fake.case(op, a, world_size=n).id for op in OPS for a in ("ring", "two_level(ring,tree)") for n in (2, 4)}
+    assert len(ids) == 16
+
+
+def test_a_plan_goes_to_json_and_back_with_its_kind():
+    plan = Plan(cases=(fake.case(),), skipped=(Skipped(fake.case("broadcast"), "no"),), protocol=fake.PROTOCOL, seed=3)
+    assert plan.kind == plan.to_dict()["kind"] == "collectives"
+    assert Plan.from_dict(plan.to_dict()) == plan
+
+
+def test_iterations_follow_from_the_size_alone():
+    protocol = CollectiveProtocol()
+    assert [protocol.iterations_at(size) for size in (1, MIB, 4 * MIB, 64 * MIB)] == [200, 200, 64, 20]
+    assert CollectiveProtocol(iterations=7).iterations_at(1) == 7
+
+
+def test_the_schedule_is_every_call_in_order_with_warm_up_apart():
+    schedule = fake.PROTOCOL.schedule(fake.case("all_gather", min_bytes=1024, max_bytes=4096))
+    assert len(schedule) == 2 * 2 * 5
+    assert [(s.bytes, s.in_place) for s in schedule[::5]] == [(1024, False), (1024, True), (4096, False), (4096, True)]
+    assert [s.phase for s in schedule[:5]] == [Phase.WARMUP] + [Phase.MEASURE] * 4
+
+
+@pytest.mark.parametrize(
+    "fields", [{"launches": 0}, {"warmup": 0}, {"iterations": 0}, {"iterations": 1.5}, {"deadline_s": 0.0}]
+)
+def test_a_protocol_that_measures_nothing_is_refused(fields):
+    with pytest.raises(UsageError):
+        CollectiveProtocol(**fields)

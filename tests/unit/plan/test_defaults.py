@@ -1,0 +1,262 @@
+"""What is measured where nobody says: by device, and by how many of them there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from fake_launch import FakeLauncher
+from parabench.analysis.text.progress import verdict
+from parabench.cli import main
+from parabench.cluster.participants import Participants
+from parabench.errors import UsageError
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.plan.case import DEFAULTS
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.resolve import ON_CUDA, defaults_on, global_batch
+from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, shipped, sweep
+from parabench.session.request import TrainingRequest, plan_training
+from parabench.session.runner import TrainingRunner
+from parabench.store.record import Status
+from parabench.store.results import load
+from parabench.store.store import Store
+
+BY_TIME = {"warmup": None, "steps": None, "warmup_s": 2.0, "measure_s": 2.0}
+
+
+def with_gpus(number, memory=80e9):
+    gpus = tuple(Gpu("NVIDIA H100 80GB HBM3", None if memory is None else int(memory), at) for at in range(number))
+    return Machine(cores=2, gpus=gpus, gpus_reason=None if gpus else "none")
+
+
+def planned(machine, suite="quick", **options):
+    return plan_training(TrainingRequest.of(suite=suite, argv=[], out=None, **options), load_suite(suite), machine).plan
+
+
+def case_of(machine, **axes):
+    mine = Suite(name="s", path=None, question="q", sweeps=(sweep(**axes),), protocol=Protocol())
+    (case,) = make_plan(mine, {}, Protocol(), machine, 0).cases
+    return case
+
+
+# -- a case
+
+
+def test_on_the_cpu_it_is_what_a_case_has():
+    case = case_of(with_gpus(0), world_size=2)
+    assert {name: getattr(case, name) for name in (*ON_CUDA, "data", "global_batch")} == {
+        "model": "gpt-nano", "precision": "ieee", "seq_len": 64, "data": "text", "global_batch": 8
+    }  # fmt: skip
+    assert case == case_of(with_gpus(2), world_size=2, device="cpu")
+    assert defaults_on("cpu", with_gpus(2)).items() <= DEFAULTS.items()
+
+
+def test_on_cuda_it_is_what_loads_a_gpu():
+    case = case_of(with_gpus(2), world_size=2)
+    assert (case.model, case.precision, case.seq_len, case.data) == ("gpt2", "bf16-mixed", 1024, "synthetic")
+    assert (case.global_batch, case.device, case.backend) == (16, "cuda", "nccl")
+
+
+def test_what_somebody_chose_stays():
+    gpu = with_gpus(1)
+    own = {"model": "gpt-mini", "precision": "ieee", "seq_len": 128, "data": "text", "global_batch": 4}
+    case = case_of(gpu, strategy="single", **own)
+    assert {name: getattr(case, name) for name in own} == own
+    assert case_of(gpu, strategy="ddp", batch_per_rank=3).global_batch == 3
+    assert case_of(gpu, strategy="single", model="mlp").seq_len == 1
+    assert case_of(gpu, strategy="single", model="mlp").precision == "bf16-mixed"
+
+
+def test_text_is_read_where_a_vocabulary_or_text_was_chosen(tmp_path):
+    with pytest.raises(UsageError, match="vocabulary"):  # it is read, and is none
+        case_of(with_gpus(1), strategy="single", vocabulary=str(tmp_path / "none"))
+    assert case_of(with_gpus(1), strategy="single", data="text", seq_len=64).data == "text"
+
+
+def test_a_users_own_model_has_its_own_length_and_data(tmp_path, monkeypatch):
+    (tmp_path / "short_model.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "from parabench import Model\n"
+        "def short():\n"
+        "    module = nn.Sequential(nn.Embedding(256, 4), nn.Linear(4, 256))\n"
+        "    loss = lambda out, targets: nn.functional.cross_entropy(out.flatten(0, 1), targets.flatten())\n"
+        "    return Model(module=module, loss=loss, vocabulary=256, context=32)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    case = case_of(with_gpus(1), strategy="single", model="short_model:short", global_batch=2)
+    assert (case.seq_len, case.data) == (32, "text")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "memory", "batch"),
+    [
+        (1, 80e9, 8),
+        (1, None, 8),
+        (1, 16 << 30, 8),
+        (1, 10 << 30, 4),
+        (1, 4 << 30, 1),
+        (2, 80e9, 16),
+        (3, 80e9, 32),
+        (8, 192e9, 64),
+        (8, 80e9, 32),
+        (8, 40 << 30, 16),
+        (8, 24e9, 8),
+        (8, 16e9, 8),
+        (8, 8e9, 8),
+        (2, None, 8),
+        (10_000, None, 16_384),
+    ],
+)
+def test_the_batch_fits_one_device_and_divides_among_all(gpus, memory, batch):
+    assert global_batch(with_gpus(gpus, memory)) == batch
+
+
+def test_the_batch_of_so_many_ranks_is_a_multiple():
+    assert global_batch(with_gpus(8), 6) == 48
+    assert global_batch(with_gpus(8, 8e9), 6) == 6
+
+
+# -- suites by machine
+
+
+def test_quick_asks_on_several_gpus_what_it_asks_on_the_cpu():
+    here, two = planned(with_gpus(0)), planned(with_gpus(4))
+    assert len(here.cases) == len(two.cases) == 27
+    assert [case.label for case in here.cases] == [case.label for case in two.cases]
+    assert {case.seq_len for case in here.cases} == {32}
+    assert {(case.model, case.precision, case.seq_len, case.global_batch) for case in two.cases} == {
+        ("gpt2", "bf16-mixed", 1024, 32)
+    }
+    # Of two, four ranks are more than there are.
+    pair = planned(with_gpus(2))
+    assert {case.world_size for case in pair.cases} == {1, 2}
+    assert len(pair.cases) + len(pair.skipped) == 27
+    assert (here.protocol.steps, here.protocol.measure_s) == (20, None)
+    assert {name: getattr(two.protocol, name) for name in BY_TIME} == BY_TIME
+
+
+def test_quick_on_one_gpu_needs_no_second_one():
+    made = planned(with_gpus(1))
+    assert {(case.strategy, case.world_size, case.model, case.seq_len) for case in made.cases} == {
+        ("single", 1, "gpt2", 1024)
+    }
+    varied = {(c.global_batch, c.precision, c.compile, c.activation_checkpointing) for c in made.cases}
+    assert len(varied) == len(made.cases) == 16
+    for at, values in enumerate(({2, 8}, {"bf16-mixed", "ieee"}, {False, True}, {False, True})):
+        assert {each[at] for each in varied} == values
+    assert made.skipped == ()
+    assert {name: getattr(made.protocol, name) for name in BY_TIME} == BY_TIME
+    # One of many nodes is not one device; nor is a CPU that was asked for.
+    nodes = replace(with_gpus(1), nodes=2, ranks_per_node=1)
+    assert {case.strategy for case in planned(nodes).cases} >= {"ddp", "fsdp"}
+    assert planned(with_gpus(1), axes=("device=cpu",)) == planned(with_gpus(0), axes=("device=cpu",))
+
+
+def test_steps_that_a_suite_means_are_kept_on_cuda():
+    made = planned(with_gpus(2), suite="memory")
+    assert (made.protocol.warmup, made.protocol.steps, made.protocol.by_time) == (2, 2, False)
+    assert planned(with_gpus(2), steps=7).protocol == Protocol(steps=7, warmup_s=2.0)
+    assert planned(with_gpus(0), measure_s=1.0).protocol == Protocol(warmup=5, measure_s=1.0)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 8])
+@pytest.mark.parametrize("name", shipped())
+def test_every_suite_can_be_planned_on_any_number_of_gpus(name, gpus):
+    if gpus == 1 and name in ("algorithms", "bucket_size"):  # they ask about ranks that talk
+        with pytest.raises(UsageError, match="nothing to run; world_size 2 is larger than the 1 device") as refused:
+            planned(with_gpus(gpus), suite=name)
+        assert str(refused.value).endswith("It asks about several GPUs; on one, `parabench run quick` has a question")
+    else:
+        assert planned(with_gpus(gpus), suite=name).cases
+
+
+@pytest.mark.parametrize(("gpus", "said"), [(0, "20 measured"), (1, "2 s of measured steps"), (2, "2 s of measured")])
+def test_a_dry_run_says_what_each_machine_measures(gpus, said, monkeypatch, tmp_path):
+    for module in ("parabench.session.dry_run", "parabench.session.session"):
+        monkeypatch.setattr(f"{module}.this_machine", lambda: with_gpus(gpus))
+    done = CliRunner().invoke(main, ["run", "quick", "--dry-run", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert said in done.output
+    assert ("activation_checkpointing" in done.output) == (gpus == 1)
+    assert ("two_level" in done.output) == (gpus != 1)
+
+
+def suite_file(tmp_path, text):
+    path = tmp_path / "mine.py"
+    path.write_text(f'"""Which?"""\nfrom parabench import Protocol, sweep\n{text}')
+    return str(path)
+
+
+def test_a_suite_may_say_each_machine_apart(tmp_path):
+    three = ", ".join(f'"{name}": sweep(strategy="{what}")' for name, what in (
+        (CPU, "single"), (ONE_GPU, "ddp"), (GPUS, "fsdp")
+    ))  # fmt: skip
+    suite = load_suite(suite_file(tmp_path, f'CASES = {{{three}}}\nPROTOCOL = {{"gpus": Protocol(launches=9)}}\n'))
+    told = {name: (suite.on(name).sweeps[0].axes["strategy"], suite.on(name).protocol.launches) for name in
+            (CPU, ONE_GPU, GPUS)}  # fmt: skip
+    assert told == {CPU: (("single",), 3), ONE_GPU: (("ddp",), 3), GPUS: (("fsdp",), 9)}
+    assert suite.on(GPUS).on(GPUS) == suite.on(GPUS)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'CASES = {"cpu": sweep()}',
+            "declares no CASES; .* such a list for each of cpu, one_gpu, gpus",
+        ),
+        ('CASES = {"cpu": sweep(), "tpu": sweep()}', "CASES has 'tpu'; give it for cpu, one_gpu, gpus"),
+        ("CASES = sweep()\nPROTOCOL = {1: Protocol()}", "PROTOCOL has 1; give it for cpu, one_gpu, gpus"),
+        ('CASES = sweep()\nPROTOCOL = {"cpu": 3}', "PROTOCOL must be a Protocol"),
+    ],
+)
+def test_a_suite_that_says_machines_wrong_is_refused(tmp_path, text, said):
+    with pytest.raises(UsageError, match=said):
+        load_suite(suite_file(tmp_path, text))
+
+
+def test_what_one_gpu_is_asked_is_answered(tmp_path):
+    """The very sweep, on the CPU and small; compiling takes a minute a case there."""
+    overrides = {"seq_len": (8,), "model": ("gpt-nano",), "compile": (False,)}
+    suite = load_suite("quick").on(ONE_GPU)
+    plan = make_plan(suite, overrides, Protocol(warmup=2, measure_s=0.05, launches=1), with_gpus(0), 0)
+    assert len(plan.cases) == 8
+    kept = walk(plan, Participants().executor(), tmp_path)
+    assert {each.status for each in kept} == {Status.OK}, [each.failure for each in kept]
+    assert {each.facts["verified_steps"] for each in kept if each.block >= 0} <= set(range(16, 50))
+    said = "\n".join(verdict(load(tmp_path / "results.db"), None))
+    assert "single" in said
+
+
+def walk(plan, launch, folder):
+    kept = []
+    with Store.open_or_create(folder / "results.db") as store:
+        number = store.begin_session(
+            label=None, suite="quick", argv=[], seed=0, environment={}, question="Which?", plan=plan.to_dict(),
+            interleaved=None,
+        )  # fmt: skip
+
+        def keep(launched):
+            kept.append(launched)
+            store.append(number, launched)
+
+        TrainingRunner(plan=plan, launch=launch, keep=keep).run()
+        store.finish_session(number)
+    return kept
+
+
+def test_the_answer_of_one_gpu_names_what_pays(tmp_path):
+    """Of each batch and dtype: here compiling makes steps shorter, checkpointing longer."""
+
+    def step_s(case):
+        return 0.01 * case.global_batch * (0.8 if case.compile else 1.0) * (1.3 if case.activation_checkpointing else 1)
+
+    walk(planned(with_gpus(1), launches=4), FakeLauncher(step_s), tmp_path)
+    said = "\n".join(verdict(load(tmp_path / "results.db"), None))
+    assert "single compile" in said
+    assert "activation_checkpointing" not in said

@@ -1,0 +1,308 @@
+"""Pins of NCCL's algorithms: what cannot run is left out before a launch, what only a launch can show, after one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import fake_results as fake
+from fake_launch import FakeLauncher
+from parabench.analysis.warnings.launches import check
+from parabench.cli import main
+from parabench.collectives.nccl import NCCL_ALGORITHMS
+from parabench.launch.spec import LaunchSpec
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.machine.versions import Nccl, this_nccl
+from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.nccl_pins import communicators, launch_order, unpinned
+from parabench.plan.plan import Plan, make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, sweep
+from parabench.plan.validate import exceeds_machine, missing_requirement
+from parabench.session import session as run_module
+from parabench.session.links import case_of
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Launch, Status
+from parabench.store.results import load
+from parabench.strategies import STRATEGIES
+
+UNKNOWN = Nccl()
+GPUS = Machine(cores=8, gpus=tuple(Gpu("NVIDIA H100", 80_000_000_000, n) for n in range(4)))
+
+
+def case(algorithm: str, strategy: str = "ddp", **fields: Any) -> Case:
+    size = fields.pop("world_size", 4)
+    return Case(
+        strategy=strategy, algorithm=f"nccl:{algorithm}", world_size=size, device="cuda", backend="nccl", **fields
+    )
+
+
+@pytest.mark.parametrize(
+    ("pinned", "said"),
+    [
+        (case("nvlstree"), "nvlstree between nodes only, and here are 4 ranks on one node; use nccl:nvls"),
+        (case("collnetdirect"), "collnetdirect between nodes only, and here are 4 ranks on one node"),
+        (case("collnetchain"), "collnetchain between nodes only"),
+        (case("pat", "fsdp"), "pat for one GPU a node only, and here are 4 ranks on one node"),
+        (case("pat", "fsdp", nodes=2), "pat for one GPU a node only, and here are 4 ranks on 2 nodes"),
+        (case("pat", "fsdp", nodes=4), "pat for sums, not for averages, and reduce_scatter averages here"),
+        (case("nvls", "fsdp"), "nvls for sums, not for averages, and reduce_scatter averages here"),
+        (case("nvls", "zero2"), "nvls for sums, not for averages"),
+        (case("nvlstree", "hsdp", nodes=2, ranks_per_node=2), "nvlstree for sums, not for averages, and all_reduce"),
+        (case("tree", "fsdp"), "tree for all_reduce only, and fsdp calls all_gather, reduce_scatter"),
+        (case("pat", "ddp"), "pat for reduce_scatter, all_gather only, and ddp calls all_reduce"),
+        # Their layers are shared inside a node, whatever lies between the groups.
+        (case("nvlstree", "tp_ddp", nodes=2, tp_size=2), "nvlstree between nodes only, and here are 2 ranks on one"),
+    ],
+)
+def test_a_pin_that_cannot_run_or_changes_nothing_is_left_out(pinned: Case, said: str) -> None:
+    why = unpinned(pinned, UNKNOWN)
+    assert why is not None
+    assert said in why
+
+
+@pytest.mark.parametrize(
+    "pinned",
+    [
+        *(case("ring", name) for name in ("ddp", "zero1", "zero2", "fsdp", "tp")),
+        case("tree"),
+        case("tree", "tp"),
+        case("tree", "hsdp", ranks_per_node=2),
+        case("nvls"),  # DDP divides before it sums
+        case("nvls", nodes=2),  # with CollNet, which only a launch can show
+        case("collnetchain", nodes=2),
+        case("nvlstree", nodes=2),
+        case("nvls", "tp", sequence_parallel=True, model="gpt-nano"),
+        case("nvlstree", "tp_ddp", nodes=4, tp_size=2),
+        case("tree", "somebody:own"),
+        Case(strategy="ddp", algorithm="ring", world_size=2, device="cuda", backend="nccl"),
+    ],
+)
+def test_what_may_run_is_tried(pinned: Case) -> None:
+    assert unpinned(pinned, UNKNOWN) is None
+
+
+def test_who_switches_pat_on_or_off_is_heeded() -> None:
+    gathered = CollectiveCase(
+        op="all_gather", algorithm="nccl:pat", world_size=4, redop="none", device="cuda", backend="nccl"
+    )
+    assert "pat for one GPU a node only" in str(unpinned(gathered, UNKNOWN, {}))
+    assert unpinned(gathered, UNKNOWN, {"NCCL_PAT_ENABLE": "1"}) is None
+    apart = replace(gathered, nodes=4)
+    assert unpinned(apart, UNKNOWN, {}) is None
+    assert "NCCL_PAT_ENABLE=0 switches pat off" in str(unpinned(apart, UNKNOWN, {"NCCL_PAT_ENABLE": "0"}))
+
+
+def test_single_collectives_are_judged_by_their_operation_and_reduction() -> None:
+    def pinned(own: str, op: str, redop: str, **fields: Any) -> CollectiveCase:
+        named = {"world_size": 2, "device": "cuda", "backend": "nccl", **fields}
+        return CollectiveCase(op=op, algorithm=f"nccl:{own}", redop=redop, **named)
+
+    assert unpinned(pinned("nvls", "all_reduce", "sum"), UNKNOWN) is None
+    assert unpinned(pinned("pat", "reduce_scatter", "sum", nodes=2), UNKNOWN) is None
+    assert "for sums, not for averages" in str(unpinned(pinned("nvls", "all_reduce", "avg"), UNKNOWN))
+    assert "tree for all_reduce only" in str(unpinned(pinned("tree", "broadcast", "none"), UNKNOWN))
+
+
+def test_the_version_counts_where_it_is_known() -> None:
+    assert "needs NCCL 2.24 or later" in str(unpinned(case("ring"), Nccl((2, 21, 5))))
+    assert "here is NCCL 2.21.5" in str(unpinned(case("ring"), Nccl((2, 21, 5))))
+    assert unpinned(case("ring"), Nccl((2, 24, 3))) is None
+
+
+def test_the_version_is_unknown_where_another_library_may_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parabench.machine.versions.version", {"nvidia-nccl-cu13": "2.28.9"}.get)
+    assert this_nccl({}) == Nccl((2, 28, 9))
+    assert this_nccl({"LD_PRELOAD": "/opt/nccl/libnccl.so.2"}).version is None
+    assert this_nccl({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}"}).version == (2, 28, 9)
+    (tmp_path / "libnccl.so.2").touch()
+    assert this_nccl({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}"}).version is None
+    monkeypatch.setattr("parabench.machine.versions.version", lambda name: None)
+    assert this_nccl({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) == Nccl(None, shares_gpu=True)
+    assert not this_nccl({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}).shares_gpu
+
+
+def test_every_strategy_that_takes_an_algorithm_is_known() -> None:
+    takes = {name for name, entry in STRATEGIES.items() if "algorithm" in entry.axes}
+    for name in takes:
+        assert communicators(Case(strategy=name, world_size=4, tp_size=2 if "_" in name else None)), name
+
+
+def test_the_plan_leaves_them_out_with_the_reason() -> None:
+    suite = Suite(
+        name="s",
+        path=None,
+        question="q",
+        sweeps=(
+            sweep(strategy=("ddp", "fsdp"), algorithm=tuple(f"nccl:{own}" for own in NCCL_ALGORITHMS), world_size=4),
+        ),
+        protocol=Protocol(),
+    )
+    made = make_plan(suite, {}, Protocol(), GPUS, 0)
+    assert {(c.strategy, c.algorithm) for c in made.cases} == {
+        ("ddp", "nccl:ring"), ("ddp", "nccl:tree"), ("ddp", "nccl:nvls"), ("fsdp", "nccl:ring"),
+    }  # fmt: skip
+    assert len(made.cases) + len(made.skipped) == 14
+
+
+# -- what only a launch can show -----------------------------------------------------------------------------------
+
+SUITE = """'Which of the algorithms of NCCL is fastest?'
+from parabench import sweep
+CASES = sweep(strategy="ddp", algorithm=("native", "nccl:nvls"), world_size=2, backend="nccl", device="cuda")
+"""
+NO_ALGORITHM = "DistBackendError: NCCL error in: nccl.cpp:94, invalid usage, no algorithm/protocol available"
+
+
+class Refusing(FakeLauncher):
+    """NCCL here has no switch that reduces: whatever is pinned to nvls fails."""
+
+    def __call__(self, spec: LaunchSpec) -> Launch:
+        launch = super().__call__(spec)
+        if spec.case.algorithm == "nccl:nvls":
+            launch.status, launch.failure, launch.samples = Status.FAILED, Failure(NO_ALGORITHM, 0), []
+        return launch
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    suite = tmp_path / "pins.py"
+    suite.write_text(SUITE)
+    monkeypatch.setattr(run_module, "this_machine", lambda: GPUS)
+    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+
+    def run(launcher: FakeLauncher, **more: Any) -> int:
+        asked = TrainingRequest.of(suite=str(suite), argv=[], out=tmp_path / "out", launches=2, steps=3, **more)
+        return run_session(asked, Console(quiet=True), launch=launcher)
+
+    return run
+
+
+def test_a_pin_that_its_explaining_launch_refutes_is_launched_no_more(
+    refused: Callable[..., int], tmp_path: Path
+) -> None:
+    launcher = Refusing()
+    assert refused(launcher) == 0
+    results = load(tmp_path / "out" / "results.db")
+    pinned = results.launch[results.launch["algorithm"] == "nccl:nvls"]
+    assert list(pinned["block"]) == [EXPLAIN_BLOCK]
+    assert sorted(results.launch[results.launch["algorithm"] == "native"]["block"]) == [
+        EXPLAIN_BLOCK,
+        REFERENCE_BLOCK,
+        0,
+        1,
+    ]
+    finding = results.finding[results.finding["code"] == "pin_refused"].iloc[0]
+    assert NO_ALGORITHM in finding["message"]
+    plan = json.loads(results.session["plan"].iloc[0])
+    assert [(each["case"]["algorithm"], each["tried"]) for each in plan["skipped"]] == [("nccl:nvls", True)]
+
+
+def test_the_same_command_resumes_what_was_left_out_on_the_way(refused: Callable[..., int], tmp_path: Path) -> None:
+    stopping = Refusing()
+    stopping.interrupt_at = 3
+    assert refused(stopping) == 130
+    resumed = Refusing()
+    assert refused(resumed, resume=True) == 0
+    assert "nccl:nvls" not in {each.algorithm for each in resumed.calls}
+    assert CliRunner().invoke(main, ["report", str(tmp_path / "out"), "-o", str(tmp_path / "page.html")]).exit_code == 0
+
+
+def test_a_session_of_nothing_but_refuted_pins_does_not_end_well(refused: Callable[..., int]) -> None:
+    assert refused(Refusing(), axes=("algorithm=nccl:nvls",)) == 1
+
+
+def test_plans_of_one_request_are_known_to_be() -> None:
+    cases = (case("nvls"), case("ring"))
+    plan: Plan[Case, Protocol] = Plan(cases=cases, skipped=(), protocol=Protocol(), seed=0)
+    without = Plan.from_dict(json.loads(json.dumps(plan.without(cases[0], "no switch").to_dict())))
+    assert without.cases == cases[1:]
+    assert plan.asks_as(without)
+    assert plan.asks_as(replace(without, extra=((cases[1].id,),)))
+    assert not plan.asks_as(replace(plan, cases=cases[1:]))
+    assert not plan.asks_as(replace(without, seed=1))
+    assert [
+        each.case for each in replace(plan, extra=((cases[0].id, cases[1].id),)).without(cases[0], "").launches()
+    ] == [cases[1]] * 4
+
+
+# -- several ranks on one GPU, several communicators on one --------------------------------------------------------
+
+
+def one_gpu(version: tuple[int, ...] | None, shares: bool) -> Machine:
+    return replace(GPUS, gpus=GPUS.gpus[:1], nccl=Nccl(version, shares))
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        (one_gpu(None, shares=False), "world_size 2 is larger than the 1 device(s) here; use 1 or fewer"),
+        (one_gpu((2, 30, 7), shares=False), "world_size 2 is larger than the 1 device(s) here; use 1 or fewer"),
+        (
+            one_gpu((2, 28, 9), shares=True),
+            "NCCL_MULTI_RANK_GPU_ENABLE needs NCCL 2.30 or later, and here is NCCL 2.28.9",
+        ),
+        (one_gpu((2, 30, 7), shares=True), None),
+        (one_gpu(None, shares=True), None),
+    ],
+)
+def test_nccls_ranks_share_a_gpu_where_their_user_and_its_version_let_them(machine: Machine, said: str | None) -> None:
+    asked = Case(strategy="ddp", world_size=2, device="cuda", backend="nccl")
+    why = exceeds_machine(asked, machine)
+    assert why is None if said is None else said in str(why)
+    assert case_of((asked,), machine).world_size == (1 if said else 2)
+    # One process for all devices has nothing to share.
+    assert "drives 2 or more" in str(missing_requirement(replace(asked, strategy="dp"), machine))
+
+
+def shared(launches: list[Launch], path: Path, gpus: int) -> list[Finding]:
+    environment = dict(fake.ENVIRONMENT, gpus=[{"name": "NVIDIA H100"}] * gpus)
+    found = check(fake.write(path, launches, environment=environment))
+    return [each for each in found if each.code == "shared_gpu_nccl"]
+
+
+def test_times_of_ranks_that_share_a_gpu_are_doubted(tmp_path: Path) -> None:
+    on = {"world_size": 4, "device": "cuda", "backend": "nccl"}
+    launches = [fake.launch(fake.case(**on), block=block) for block in range(3)]
+    (finding,) = shared(launches, tmp_path / "a.db", gpus=2)
+    assert "Up to 4 ranks over NCCL on 2 devices of a node" in finding.message
+    assert "for correctness only" in finding.message
+    assert shared(launches, tmp_path / "b.db", gpus=4) == []
+    assert shared(launches, tmp_path / "c.db", gpus=0) == [], "unknown devices"
+    gloo = [fake.launch(fake.case(**{**on, "backend": "gloo"}), block=block) for block in range(3)]
+    assert shared(gloo, tmp_path / "d.db", gpus=1) == []
+
+
+def own(strategy: str, algorithm: str = "ring", **fields: Any) -> Case:
+    named = {"device": "cuda", "backend": "nccl", "world_size": 4, **fields}
+    return Case(strategy=strategy, algorithm=algorithm, **named)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ordered"),
+    [
+        (own("tp_ddp", tp_size=2), True),
+        (own("hsdp", ranks_per_node=2), True),
+        (own("somebody:own"), True),
+        (own("ddp"), False),
+        (own("tp_fsdp", tp_size=4), False),  # the second dimension is of one rank
+        (own("tp_ddp", "native", tp_size=2), False),
+        (own("tp_ddp", "nccl:ring", tp_size=2), False),
+        (own("tp_ddp", tp_size=2, backend="gloo"), False),
+    ],
+)
+def test_kernels_of_several_communicators_of_ours_begin_in_the_hosts_order(asked: Case, ordered: bool) -> None:
+    assert launch_order(asked, {}) == ({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"} if ordered else {})
+    assert launch_order(asked, {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}) == {}, "what the user has set stays"

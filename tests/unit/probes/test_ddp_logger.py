@@ -1,0 +1,218 @@
+"""DDP's own logger beside ours: the same step, the same spans, and a finding where they disagree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import fake_results as fake
+from guard import GUARD_S
+from parabench.analysis.session import SessionData, session_data
+from parabench.analysis.step.ddp_log import SPANS, ddp_comparison, findings
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes import ProbeReport, ddp
+from parabench.probes.ddp import USUAL_RATE, DdpLoggerProbe
+from parabench.probes.step_clock import Moments
+from parabench.store.record import CollectiveSample, Launch, Phase, Span, Status
+
+PROTOCOL = Protocol(warmup=2, steps=9, instrumented=2)
+# Two clocks are read one after the other: a float's rounding, no more.
+ROUNDING_S = 1e-6
+
+
+def seen(path: Path, *launches: Launch) -> SessionData:
+    results = fake.write(path / "r.db", launches)
+    return session_data(results)
+
+
+@pytest.mark.parametrize(
+    "options", [{"algorithm": "native"}, {"algorithm": "ring"}, {"grad_accumulation": 2, "no_sync": False}], ids=str
+)
+def test_ddps_moments_and_ours_enclose_one_another(options: dict[str, Any], tmp_path: Path) -> None:
+    case = Case(world_size=2, device="cpu", backend="gloo", bucket_mib=0.5, **options)
+    launched = launch(LaunchSpec.of(case, PROTOCOL, deadline_s=GUARD_S))
+    assert launched.status is Status.OK, launched.failure
+    told = launched.facts["ddp_logger"]
+    # DDP counts passes that reduce; beyond the tenth it logs only what it is asked to.
+    assert [(each["rank"], each["step"], each["iteration"]) for each in told] == [
+        (rank, 12, 13 * options.get("grad_accumulation", 1)) for rank in range(2)
+    ]
+    table = ddp_comparison(seen(tmp_path, launched)).set_index(["rank", "span"])
+    for each in told:
+        rank = each["rank"]
+        forward, backward, communication = (table.loc[(rank, name)] for name in SPANS)
+        # Ours takes in the call of the module, theirs lies inside it; of the rest theirs takes in a little more.
+        if "grad_accumulation" in options:
+            assert forward["ours_s"] != forward["ours_s"]
+        else:
+            assert 0 < forward["ddp_s"] <= forward["ours_s"] + ROUNDING_S
+        assert 0 < backward["ours_s"] <= backward["ddp_s"] + ROUNDING_S
+        assert communication["ours_s"] > 0
+        # gloo's end is noted by a callback that may have to wait for the interpreter; a queue notes its own at once.
+        if options.get("algorithm") == "ring":
+            assert communication["ours_s"] <= communication["ddp_s"] + ROUNDING_S
+        ends = [s.end_s for s in launched.spans if (s.rank, s.step) == (rank, 12) and "backward" in s.name]
+        assert communication["ddp_s"] <= ends[0] - each["forward_end_s"]
+        assert 0 < each["overlap_s"] <= min(each["backward_s"], each["communication_s"])
+
+
+def test_nobody_tells_of_ddp_where_there_is_none() -> None:
+    case = Case(strategy="fsdp", world_size=2, device="cpu", backend="gloo")
+    assert (
+        "ddp_logger"
+        not in launch(LaunchSpec.of(case, Protocol(warmup=2, steps=1, instrumented=1), deadline_s=GUARD_S)).facts
+    )
+
+
+class FakeDdp:
+    """A module's side of DDP: what it was asked for, in order, and what it logs when it is told to."""
+
+    def __init__(self, logged: dict[str, Any]) -> None:
+        self.asked: list[Any] = []
+        self.logger, self._logged, self._hook = self, logged, None
+
+    def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
+        self.asked.append(rate)
+
+    def register_forward_hook(self, hook: Any) -> FakeDdp:
+        self._hook = hook
+        return self
+
+    def remove(self) -> None:
+        self.asked.append("unhooked")
+
+    def set_runtime_stats_and_log(self) -> None:
+        self.asked.append("logged")
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        assert self.asked[-1] == "logged"
+        return self._logged
+
+    def forward(self) -> None:
+        assert self._hook is not None
+        self._hook(self, (), None)
+
+
+def probed(monkeypatch: pytest.MonkeyPatch, module: Any, moments: Moments) -> DdpLoggerProbe:
+    monkeypatch.setattr(ddp, "only_ddp", lambda of: of)
+    clock = SimpleNamespace(moments=moments, begins=lambda: [5.0, 6.0, 7.0])
+    rank: Any = SimpleNamespace(module=module, clock=clock)
+    return DdpLoggerProbe(rank)
+
+
+def reported(probe: DdpLoggerProbe) -> dict[str, Any]:
+    report = ProbeReport()
+    probe.report(report)
+    return report.rank_facts
+
+
+def test_the_last_step_is_logged_when_it_is_over_and_then_as_seldom_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = FakeDdp({"iteration": 12, "forward_compute_time": 2_000_000, "backward_compute_time": 0})
+    moments = Moments(torch.device("cpu"))
+    moments.now = iter([5.5, 6.5]).__next__
+    probe, clock = probed(monkeypatch, module, moments), SimpleNamespace()
+    with probe.instrumented(clock) as marked:
+        assert marked is clock
+        module.forward()
+        module.forward()
+    assert module.asked == [1, "unhooked", "logged", USUAL_RATE]
+    assert reported(probe)["ddp_logger"] == {
+        "step": 1, "iteration": 12, "forward_end_s": 6.5, "forward_s": 0.002,
+        "backward_s": None, "communication_s": None, "overlap_s": None,
+    }  # fmt: skip
+
+
+def test_a_logger_that_saw_no_step_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = probed(monkeypatch, FakeDdp({}), Moments(torch.device("cpu")))
+    with probe.instrumented(SimpleNamespace()):
+        pass
+    assert reported(probe) == {}
+
+
+STEP = 7
+CASE = fake.case(bucket_mib=1.0)
+
+
+BUSY = {"communication_s": 0.200}
+
+
+@pytest.mark.parametrize(
+    ("launches", "found"),
+    [
+        ([BUSY], 0),
+        ([{}, BUSY], 0),
+        ([BUSY, BUSY, {}, {}], 0),
+        ([{"communication_s": 0.030}, BUSY, BUSY, {"communication_s": 0.030}], 0),
+        ([BUSY, BUSY, {}], 1),
+    ],
+    ids=["one pair", "one of two", "half", "either way", "most"],
+)
+def test_what_few_ranks_of_a_busy_host_say_is_no_finding(
+    launches: list[dict[str, float]], found: int, tmp_path: Path
+) -> None:
+    said = list(findings(seen(tmp_path, *(known(**theirs) for theirs in launches))))
+    assert len(said) == found
+    for each in said:
+        assert "so in 2 of 3 pairs" in each.message
+        assert "forward hook of your own" in each.advice
+        assert "busy host" in each.advice
+
+
+def known(**theirs: float | None) -> Launch:
+    """Forward 0 to 30 ms, buckets called for at 50 and 90 ms and reduced at 80 and 110 ms."""
+    told = {"forward_s": 0.030, "backward_s": 0.060, "communication_s": 0.060, "overlap_s": 0.040} | theirs
+    at = 100.0
+    spans = [Span(0, STEP, "forward", at, at + 0.031), Span(0, STEP, "backward", at + 0.031, at + 0.111)]
+    calls = [
+        CollectiveSample(
+            0, STEP, seq, "all_reduce", "native", 2, 4, at + made, took, Phase.INSTRUMENT, None, None,
+            made_s=at + made, bucket=seq,
+        )
+        for seq, (made, took) in enumerate([(0.050, 0.030), (0.090, 0.020)])
+    ]  # fmt: skip
+    facts = {"ddp_logger": [{"rank": 0, "step": STEP, "iteration": 8, "forward_end_s": at + 0.030, **told}]}
+    return fake.launch(CASE, facts=facts, spans=spans, collectives=calls)
+
+
+def test_the_comparison_has_both_numbers_of_each_span(tmp_path: Path) -> None:
+    table = ddp_comparison(seen(tmp_path, known(communication_s=0.066, backward_s=None)))
+    assert table["span"].tolist() == ["forward", "backward", "communication"]
+    assert table["ours_s"].tolist() == pytest.approx([0.030, 0.060, 0.060])
+    assert table["ddp_s"].tolist() == pytest.approx([0.030, float("nan"), 0.066], nan_ok=True)
+    assert table["difference"].tolist() == pytest.approx([0.0, float("nan"), 0.10], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "found"),
+    [
+        ({}, []),
+        ({"communication_s": 0.071}, []),
+        ({"communication_s": 0.074}, ["communication"]),
+        ({"forward_s": 0.020, "backward_s": 0.090}, ["forward", "backward"]),
+        ({"forward_s": None}, []),
+    ],
+)
+def test_a_finding_says_both_numbers_where_they_disagree(
+    theirs: dict[str, float | None], found: list[str], tmp_path: Path
+) -> None:
+    said = list(findings(seen(tmp_path, known(**theirs), known(**theirs))))
+    assert [each.code for each in said] == ["ddp_disagrees"] * len(found)
+    for each, span in zip(said, found, strict=True):
+        assert f"of {span} in" in each.message
+        assert each.case_id == CASE.id
+    if found == ["communication"]:
+        assert "74.0 ms" in said[0].message
+        assert "60.0 ms" in said[0].message
+
+
+def test_a_session_without_instruments_compares_nothing(tmp_path: Path) -> None:
+    plain = seen(tmp_path, fake.launch(CASE))
+    assert ddp_comparison(plain).empty
+    assert list(findings(plain)) == []

@@ -1,0 +1,201 @@
+"""The host around a launch: what ranks hold, what others compute, and an allocation seen where and when it was made."""
+
+from __future__ import annotations
+
+import os
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import psutil
+import pytest
+
+import fake_results as fake
+import memory_helpers
+from fake_nvml import Clock
+from guard import GUARD_S
+from parabench.analysis.session import session_data
+from parabench.analysis.step.memory import Allocation, allocations, launch_phases, memory_timeline
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes import host
+from parabench.probes.host import ENDED, UNCOUNTED, Host
+from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
+from parabench.store.metrics import METRICS
+from parabench.store.record import MIB, HostSample, Phase, Status
+
+CORES = 4
+Times = namedtuple("Times", "user nice system irq softirq idle iowait steal")
+
+
+class FakeHost:
+    """A host of four cores in which rank 0 (501), its worker (502) and somebody else use shares of a core each."""
+
+    def __init__(self, clock: Clock, others: float) -> None:
+        self.clock = clock
+        self.loads = {host.os.getpid(): 0.0, 501: 1.0, 502: 0.5}
+        self.others = others
+        self.ended: set[int] = set()
+        self.stands_still = False
+        self.resident = 100.0
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+        monkeypatch.setattr(host.psutil, "Process", self.process)
+        monkeypatch.setattr(host.psutil, "cpu_times", self.cpu_times)
+        monkeypatch.setattr(host, "_descendants", lambda pid: [p for p in self.loads if p not in (pid, 501)])
+        return self
+
+    def spent_s(self, pid: int) -> float:
+        # What the kernel tells is whole ticks of 10 ms.
+        return round(self.loads[pid] * self.clock.passed_s, 2)
+
+    def process(self, pid: int | None = None) -> SimpleNamespace:
+        def memory_info() -> SimpleNamespace:
+            return SimpleNamespace(rss=0 if pid in self.ended else self.resident)
+
+        def cpu_times() -> SimpleNamespace:
+            if pid in self.ended:
+                raise psutil.NoSuchProcess(pid or 0)
+            # The driver has run before; what the launch starts begins with nothing.
+            before_s = 50.0 if pid == host.os.getpid() else 0.0
+            return SimpleNamespace(user=before_s + self.spent_s(pid or 0), system=0.0)
+
+        return SimpleNamespace(pid=pid, memory_info=memory_info, cpu_times=cpu_times)
+
+    def cpu_times(self) -> Times:
+        passed_s = 0.0 if self.stands_still else self.clock.passed_s
+        busy = round((sum(self.loads.values()) + self.others) * passed_s, 2)
+        return Times(1000.0 + busy, 0.0, 0.0, 0.0, 0.0, 9000.0 + CORES * passed_s - busy, 0.0, 0.0)
+
+
+def sampled(folder: Path, clock: Clock) -> list[HostSample]:
+    source = Host(clock.began_s, RankPids(folder, range(1)), clock=clock)
+    Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
+    assert {s.metric for s in source.samples} <= METRICS.keys()
+    return source.samples
+
+
+@pytest.mark.parametrize("others", [0.0, 0.03, 1.3])
+def test_what_others_compute_is_what_is_left_of_the_hosts_time(monkeypatch, tmp_path, others):
+    clock = Clock(3.0)
+    FakeHost(clock, others).install(monkeypatch)
+    (tmp_path / "pid0").write_text("501")
+    samples = sampled(tmp_path, clock)
+    shares = [s.value for s in samples if s.metric == "other_cpu_share"]
+    assert len(shares) == 29  # the first reading has no time that it could be a share of
+    assert all(share is not None and share >= 0 for share in shares)
+    # Rounding to ticks moves shares between readings; their sum it moves by a tick of each process at most.
+    used_s = sum(shares) * PERIOD_S * CORES
+    assert used_s == pytest.approx(others * 2.9, abs=0.04)
+    assert [s.value for s in samples if s.metric == "rss_bytes" and s.rank == 0] == [100.0] * 30
+
+
+def test_a_process_that_is_found_late_was_never_somebody_elses(monkeypatch, tmp_path):
+    clock = Clock(3.0)
+    FakeHost(clock, others=0.4).install(monkeypatch)
+    monkeypatch.setattr(host, "_descendants", lambda pid: [502] if clock.passed_s > 1 else [])
+    (tmp_path / "pid0").write_text("501")
+    shares = [(s.t_s, s.value) for s in sampled(tmp_path, clock) if s.metric == "other_cpu_share"]
+    before = sum(share for t_s, share in shares if t_s < 1.05) / 10
+    after = sum(share for t_s, share in shares if t_s > 1.15) / len([1 for t_s, _ in shares if t_s > 1.15])
+    assert before == pytest.approx((0.4 + 0.5) / CORES, rel=0.1)
+    assert after == pytest.approx(0.4 / CORES, rel=0.1)
+
+
+def test_a_rank_that_has_ended_holds_an_unknown_amount_and_that_is_said_once(monkeypatch, tmp_path):
+    clock = Clock(0.6)
+    faked = FakeHost(clock, others=0.0).install(monkeypatch)
+    (tmp_path / "pid0").write_text("501")
+    wait = clock.wait
+
+    def waiting(timeout: float) -> bool:
+        faked.ended = {501} if clock.passed_s > 0.25 else set()
+        return wait(timeout)
+
+    clock.wait = waiting  # type: ignore[method-assign]
+    rows = [(round(s.t_s, 1), s.value, s.reason) for s in sampled(tmp_path, clock) if s.rank == 0]
+    assert rows == [(0.0, 100.0, None), (0.1, 100.0, None), (0.2, 100.0, None), (0.3, 100.0, None), (0.4, None, ENDED)]
+
+
+def test_a_kernel_that_counts_nothing_is_unknown_not_idle(monkeypatch, tmp_path):
+    clock = Clock(0.5)
+    FakeHost(clock, others=1.0).install(monkeypatch).stands_still = True
+    rows = [(s.value, s.reason) for s in sampled(tmp_path, clock) if s.metric == "other_cpu_share"]
+    assert rows == [(None, UNCOUNTED)]
+
+
+def test_a_source_that_breaks_is_left_out_with_its_reason(tmp_path):
+    def breaks() -> None:
+        raise KeyError("cpu")
+
+    clock = Clock(0.3)
+    broken = SimpleNamespace(name="host", start=lambda: None, tick=breaks, stop=breaks)
+    sampler = Sampler(clock.began_s, [broken], clock=clock, stop=clock)
+    sampler.run()
+    assert sampler.facts()["unread"] == {"host": "KeyError: 'cpu'"}
+    assert sampler.facts()["ticks"] == 3
+
+
+def test_a_launch_that_can_have_no_thread_goes_on(monkeypatch):
+    def none(thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", none)
+    with Sampler(0.0, [SimpleNamespace(name="host")]) as sampler:
+        pass
+    assert sampler.facts()["unread"] == {"host": "can't start new thread"}
+
+
+@pytest.mark.alone
+def test_an_allocation_is_seen_with_its_size_at_its_time(tmp_path):
+    """A model that takes 256 MiB in a known step and keeps them; the step clock says when that step was."""
+    case = Case(
+        strategy="ddp", model="memory_helpers:grabbing", device="cpu", backend="gloo", data="synthetic", global_batch=8,
+        world_size=2,
+    )  # fmt: skip
+    protocol = Protocol(warmup=2, steps=memory_helpers.GRABS_IN + 5, launches=1, instrumented=0)
+    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+
+    gathered = fake.write(tmp_path / "r.db", [seen])
+    known = session_data(gathered)
+    timeline, phases = memory_timeline(known, 1), launch_phases(known, 1)
+    steps = [s.value for s in seen.samples if s.metric == "step_s" and s.rank == 0]
+    begin_s = phases[Phase.WARMUP][0] + sum(steps[: memory_helpers.GRABS_IN])
+    end_s = begin_s + steps[memory_helpers.GRABS_IN]
+    for place in ("rank 0", "rank 1"):
+        line = timeline[(timeline["place"] == place) & (timeline["t_s"] > phases[Phase.WARMUP][1])]
+        # On a busy host filling takes as long as the step.
+        (found,) = allocations(line, 100 * MIB, pause_s=end_s - begin_s)
+        assert found.bytes == pytest.approx(memory_helpers.GRABBED_BYTES, rel=0.02)
+        # Between the last reading before the step and the first after it: nowhere are they further apart than a period,
+        # unless the host kept the sampler waiting.
+        assert found.after_s >= line.loc[line["t_s"] < begin_s, "t_s"].iloc[-1]
+        assert found.until_s <= line.loc[line["t_s"] > end_s, "t_s"].iloc[0]
+    # The same clock: phases follow one another, and the launch's readings begin where it began.
+    assert 0 < phases[Phase.WARMUP][0] < phases[Phase.WARMUP][1] <= phases[Phase.MEASURE][1] < seen.wall_s
+    assert seen.facts["sampler"]["cpu_s"] < 0.1 * seen.wall_s
+    assert seen.facts["sampler"]["unread"] == {}
+
+
+def test_neighbouring_rises_are_one_allocation_and_what_shrinks_is_none():
+    sizes = [10, 10, 40, 40, 90, 90, 80, 85, 85, 85, 85.5, 300.5, None, 300.5]
+    line = pd.DataFrame({"t_s": [0.1 * i for i in range(len(sizes))], "bytes": sizes}, dtype=float)
+    first = Allocation(pytest.approx(0.1), pytest.approx(0.4), 80.0)
+    last = Allocation(pytest.approx(1.0), pytest.approx(1.1), 215.0)
+    assert allocations(line, 50) == [first, last]
+    assert [one.bytes for one in allocations(line, 5)] == [80.0, 220.5]
+    assert [one.bytes for one in allocations(line, 5, pause_s=0.05)] == [30.0, 50.0, 5.0, 215.5]
+
+
+def test_what_is_known_of_ranks_belongs_to_whoever_asked(tmp_path: Path) -> None:
+    """A sampler that was left behind may still go through its own while another thread asks."""
+    leave_pid(tmp_path, 0)
+    pids = RankPids(tmp_path, range(2))
+    before = pids.look()
+    leave_pid(tmp_path, 1)
+    assert pids.look() == {0: os.getpid(), 1: os.getpid()}
+    assert before == {0: os.getpid()}

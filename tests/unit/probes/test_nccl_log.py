@@ -1,0 +1,239 @@
+"""What NCCL says of itself: its log in the wordings of several versions, the launch that asks for it, the Inspector."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fake_results as fake
+from fake_launch import FakeLauncher
+from guard import GUARD_S
+from parabench.analysis.session import session_data
+from parabench.analysis.step.nccl import choices
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.plan.protocol import Protocol
+from parabench.probes import nccl
+from parabench.session.runner import EXPLAINING, TrainingRunner
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
+from parabench.store.store import Store
+
+# 2.18: numbers, no operation, Trees on one line, devices by bus id.
+NCCL_2_18 = """\
+NCCL version 2.18.5+cuda12.2
+h100:497888:497888 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation
+h100:497888:497970 [0] NCCL INFO Using network Socket
+h100:497888:497970 [0] NCCL INFO Channel 00/02 :    0   1
+h100:497888:497970 [0] NCCL INFO Channel 01/02 :    0   1
+h100:497888:497970 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] -1/-1/-1->0->1
+h100:497888:497970 [0] NCCL INFO Channel 00 : 0[1e0] -> 1[1e0] [send] via NET/Socket/0
+h100:497888:497970 [0] NCCL INFO Channel 01 : 1[1e0] -> 0[1e0] [receive] via NET/Socket/0
+h100:497888:497970 [0] NCCL INFO 2 coll channels, 0 nvls channels, 2 p2p channels, 1 p2p channels per peer
+h100:497888:497888 [0] NCCL INFO 262144 Bytes -> Algo 0 proto 1 time 54.707825
+h100:497888:497888 [0] NCCL INFO 805306368 Bytes -> Algo 1 proto 2 time 3970.683594
+h100:497888:497888 [0] NCCL INFO 805306368 Bytes -> Algo 1 proto 2 time 3970.683594
+"""
+
+# 2.20 to 2.23: numbers, with the operation.
+NCCL_2_22 = """\
+node-0:309:309 [0] NCCL INFO NCCL version 2.22.3+cuda12.6
+node-0:309:309 [0] NCCL INFO NVLS multicast support is not available on dev 0
+node-0:309:309 [0] NCCL INFO AllGather: 37756928 Bytes -> Algo 1 proto 2 time 2860.208008
+node-0:309:309 [0] NCCL INFO AllGather: opCount 1606 sendbuff 0x93fd44a00 recvbuff 0x96d44e200 count 2359808 datatype 7
+"""
+
+# 2.27 and later: names, channels, sometimes what follows them.
+NCCL_2_27 = """\
+NCCL version 2.27.5+cuda12.9
+gpu-a3:47021:47095 [0] NCCL INFO NET/Plugin: Loaded net plugin Libfabric (v10)
+gpu-a3:47021:47095 [0] NCCL INFO Using network AWS Libfabric
+gpu-a3:47021:47095 [0] NCCL INFO NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 24)
+gpu-a3:47021:47095 [0] NCCL INFO Channel 00/24 : 0 1 2 3 4 5 6 7
+gpu-a3:47021:47095 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+gpu-a3:47021:47095 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM
+gpu-a3:47021:47095 [0] NCCL INFO Channel 02/0 : 0[0] -> 8[0] [send] via NET/IB/0(0)/GDRDMA
+gpu-a3:47021:47095 [0] NCCL INFO 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer
+gpu-a3:47021:47021 [0] NCCL INFO AllReduce: 4 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}
+gpu-a3:47021:47021 [0] NCCL INFO AllReduce: 26214400 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={0..15} comm 0x55a7
+gpu-a3:47021:47021 [0] NCCL INFO ReduceScatter: 1048576 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={4..7} cgaClusterSize 4
+"""  # noqa: E501
+
+
+def chosen(seen: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [tuple(choice.values()) for choice in seen["choices"]]
+
+
+def test_numbers_of_2_18() -> None:
+    seen = nccl.parse_log(NCCL_2_18)
+    assert chosen(seen) == [
+        (None, 262144, "tree", "ll128", None, 1),
+        (None, 805306368, "ring", "simple", None, 2),
+    ]
+    assert seen["version"] == "2.18.5+cuda12.2"
+    assert seen["network"] == "Socket"
+    assert seen["plugin"].startswith("No plugin found")
+    assert seen["nvls"] is None
+    assert seen["rings"] == {"0": "0 1", "1": "0 1"}
+    assert seen["trees"] == {"0": "1/-1/-1->0->-1", "1": "-1/-1/-1->0->1"}
+    assert seen["transports"] == {"NET/Socket/0": 2}
+    assert seen["channels"] == {"coll": 2, "nvls": 0, "p2p": 2}
+
+
+def test_operations_of_2_22() -> None:
+    seen = nccl.parse_log(NCCL_2_22)
+    assert chosen(seen) == [("all_gather", 37756928, "ring", "simple", None, 1)]
+    assert (seen["version"], seen["nvls"], seen["network"]) == ("2.22.3+cuda12.6", False, None)
+
+
+def test_names_and_channels_of_2_27() -> None:
+    seen = nccl.parse_log(NCCL_2_27)
+    assert chosen(seen) == [
+        ("all_reduce", 4, "tree", "ll", 1, 1),
+        ("all_reduce", 26214400, "nvlstree", "simple", 16, 1),
+        ("reduce_scatter", 1048576, "ring", "ll128", 4, 1),
+    ]
+    assert (seen["plugin"], seen["network"]) == ("Loaded net plugin Libfabric (v10)", "AWS Libfabric")
+    assert seen["nvls"] is True
+    assert seen["rings"] == {"0": "0 1 2 3 4 5 6 7"}
+    assert seen["transports"] == {"P2P/CUMEM": 2, "NET/IB/0(0)/GDRDMA": 1}
+    assert seen["channels"] == {"coll": 24, "collnet": 24, "nvls": 16, "p2p": 32}
+
+
+def test_a_log_that_says_nothing_is_unknown() -> None:
+    seen = nccl.parse_log("some line\n")
+    assert (seen["version"], seen["nvls"], seen["choices"], seen["channels"]) == (None, None, [], {})
+
+
+def test_an_own_log_of_each_process_is_asked_for_and_read(tmp_path: Path) -> None:
+    asked = nccl.NcclProbe.environment(EXPLAINING, tmp_path)
+    assert asked["NCCL_DEBUG"] == "INFO"
+    assert {"INIT", "GRAPH", "TUNING"} <= set(asked["NCCL_DEBUG_SUBSYS"].split(","))
+    assert nccl.NcclProbe.left_behind(EXPLAINING, tmp_path) == {}
+    Path(asked["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid()))).write_text(NCCL_2_22)
+    assert nccl.NcclProbe.left_behind(EXPLAINING, tmp_path) == {"nccl": nccl.parse_log(NCCL_2_22)}
+
+
+# -- the launch that explains ------------------------------------------------------------------------------------------
+
+NCCL = Case(device="cuda", backend="nccl", world_size=2)
+OTHERS = (
+    Case(device="cuda", backend="nccl", world_size=1, strategy="single"),
+    Case(device="cuda", backend="gloo", world_size=2),
+    Case(device="cpu", backend="gloo", world_size=2),
+)
+
+
+class Launches:
+    """Launches nothing, and keeps what was asked for and what came of it."""
+
+    def __init__(self) -> None:
+        self.fake, self.protocols, self.kept = FakeLauncher(), [], []
+
+    def __call__(self, spec: LaunchSpec) -> Launch:
+        self.protocols.append((spec.case, spec.protocol))
+        return self.fake(spec)
+
+
+def walked(cases: tuple[Case, ...], **more: Any) -> Launches:
+    launches = Launches()
+    plan: Any = Plan(cases=cases, skipped=(), protocol=Protocol(launches=2, steps=3), seed=0)
+    TrainingRunner(plan=plan, launch=launches, keep=launches.kept.append, **more).run()
+    return launches
+
+
+def test_nccl_explains_itself_once_for_each_case_and_nobody_else_does() -> None:
+    launches = walked((NCCL, *OTHERS))
+    blocks = [(launch.case, launch.block) for launch in launches.kept]
+    assert blocks[0] == (NCCL, EXPLAIN_BLOCK)
+    assert [case for case, block in blocks if block == EXPLAIN_BLOCK] == [NCCL]
+    assert [case for case, protocol in launches.protocols if protocol.explain] == [NCCL]
+    assert {protocol.instrumented for _, protocol in launches.protocols if protocol.explain} == {0}
+
+
+def test_what_was_explained_before_a_stop_is_not_explained_again() -> None:
+    done = {(NCCL.id, EXPLAIN_BLOCK), (NCCL.id, 0)}
+    assert [launch.block for launch in walked((NCCL,), done=done).kept] == [REFERENCE_BLOCK, 1]
+    assert walked((NCCL,), done=done | {(NCCL.id, 1)}).kept == []
+
+
+def explaining(text: str, **more: Any) -> Launch:
+    facts = {"nccl": [{"rank": 0, **nccl.parse_log(text)}, {"rank": 1, **nccl.parse_log("")}]}
+    return fake.launch(NCCL, 99.0, block=EXPLAIN_BLOCK, facts=facts, **more)
+
+
+def test_an_explaining_launch_is_in_no_statistic_and_tells_the_choices(tmp_path: Path) -> None:
+    results = fake.write(tmp_path / "r.db", [explaining(NCCL_2_27), fake.launch(NCCL, 0.04), fake.launch(NCCL, 0.04)])
+    seen = session_data(results)
+    assert seen.cases["n_launches"].tolist() == [2]
+    assert seen.cases["latency_s"].tolist() == pytest.approx([0.04])
+    table = choices(seen)
+    assert table["bytes"].tolist() == [4, 26214400, 1048576]
+    assert table["algorithm"].tolist() == ["tree", "nvlstree", "ring"]
+    assert set(table["version"]) == {"2.27.5+cuda12.9"}
+    assert set(table["case_id"]) == {NCCL.id}
+
+
+def test_a_session_in_which_nothing_was_explained_has_no_choices(tmp_path: Path) -> None:
+    results = fake.write(tmp_path / "r.db", [fake.launch(NCCL, 0.04)])
+    assert choices(session_data(results)).empty
+
+
+@pytest.mark.parametrize(("block", "well"), [(EXPLAIN_BLOCK, True), (0, False)])
+def test_an_explanation_that_fails_does_not_fail_the_session(block: int, well: bool, tmp_path: Path) -> None:
+    failed = fake.launch(NCCL, block=block, status=Status.FAILED, failure=Failure("no"))
+    fake.write(tmp_path / "r.db", [failed])
+    with Store.open_or_create(tmp_path / "r.db") as store:
+        assert store.all_ok(1) is well
+
+
+def test_every_ranks_log_of_the_explaining_launch_is_in_its_facts() -> None:
+    case = Case(strategy="fake_cuda:writes_nccls_log", world_size=2, device="cpu", backend="gloo")
+    launched = launch(LaunchSpec.of(case, EXPLAINING, deadline_s=GUARD_S))
+    assert launched.status is Status.OK, launched.failure
+    told = [(each["rank"], each["choices"][0]["bytes"]) for each in launched.facts["nccl"]]
+    assert told == [(0, 4), (1, 5)]
+
+
+# -- the Inspector -----------------------------------------------------------------------------------------------------
+
+
+def inspected(op: str, size: int, microseconds: float) -> dict[str, Any]:
+    return {
+        "header": {"id": "0x7f", "rank": 0, "n_ranks": 8, "nnodes": 1},
+        "metadata": {"inspector_output_format_version": "v4.0", "pid": 1},
+        "coll_perf": {
+            "coll": op, "coll_sn": 1, "coll_msg_size_bytes": size, "coll_exec_time_us": microseconds,
+            "coll_algobw_gbs": 277.0, "coll_busbw_gbs": 485.0,
+        },
+    }  # fmt: skip
+
+
+def test_the_inspector_is_read_where_it_is_on(tmp_path: Path) -> None:
+    rows = [inspected("AllReduce", 1 << 20, t) for t in (10, 30, 11)] + [inspected("Mystery", 4, 5)]
+    text = "\n".join(map(json.dumps, rows)) + '\n{"header": {"id"'  # it may be cut short
+    path = tmp_path / f"{socket.gethostname()}-pid{os.getpid()}.log"
+    path.write_text(text)
+    on = {"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_DUMP_DIR": str(tmp_path)}
+    told = nccl.read_inspector(on)["nccl_inspector"]
+    assert told["file"] == str(path)
+    first, other = told["ops"]
+    assert (first["op"], first["bytes"], first["ranks"], first["calls"]) == ("all_reduce", 1 << 20, 8, 3)
+    assert first["duration_s"] == pytest.approx(11e-6)
+    assert (first["algbw_bytes_per_s"], first["busbw_bytes_per_s"]) == (277e9, 485e9)
+    assert (other["op"], other["calls"]) == ("Mystery", 1)
+
+    path.unlink()
+    assert nccl.read_inspector(on)["nccl_inspector"] == {"file": None, "ops": []}
+
+
+@pytest.mark.parametrize("off", [{}, {"NCCL_INSPECTOR_ENABLE": "0"}])
+def test_the_inspector_is_left_alone_where_it_is_off_or_writes_no_json(off: dict[str, str]) -> None:
+    assert nccl.read_inspector(off) == {}
+    assert nccl.read_inspector({"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_PROM_DUMP": "1"}) == {}

@@ -1,0 +1,97 @@
+"""A probe is its class and its line in the table: it is asked at every place, and what it saw is handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from guard import GUARD_S
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes import PROBES, SOURCES, Probe, ProbedRank, ProbeReport, environment, left_behind, probe_classes
+from parabench.registry import Entry, load
+from parabench.store.metrics import METRICS
+from parabench.strategies.base import RankInfo, StepMarker
+from parabench.workloads import training
+from paths import DOCS
+
+CASE = Case(strategy="single", device="cpu", backend="gloo", data="synthetic", model="mlp", seq_len=1)
+PAGE = DOCS / "instruments.md"
+
+happened: list[Any] = []
+
+
+class Watching(Probe):
+    """Notes when it is asked, and what the rank had done by then."""
+
+    def __init__(self, rank: ProbedRank) -> None:
+        super().__init__(rank)
+        happened.append("made")
+
+    @classmethod
+    def environment(cls, protocol: Protocol, folder: Path) -> Mapping[str, str]:
+        return {"WATCHING": folder.name}
+
+    def after_first_backward(self) -> None:
+        happened.append(("backward", any(p.grad is not None for p in self.rank.module.parameters())))
+
+    def after_first_step(self) -> None:
+        happened.append(("optimizer", len(self.rank.optimizer.state) > 0))
+
+    def before_measured(self) -> None:
+        happened.append(("before", self.rank.clock.steps))
+
+    def after_measured(self) -> None:
+        happened.append(("after", self.rank.clock.steps))
+
+    @contextmanager
+    def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
+        happened.append(("on", self.rank.clock.steps))
+        yield clock
+        happened.append(("off", self.rank.clock.steps))
+
+    def after_instrumented(self) -> None:
+        self.rank.take_step()
+
+    def report(self, report: ProbeReport) -> None:
+        report.numbers["watched"] = float(len(self.rank.clock.begins()))
+        report.facts["watching"] = True
+
+    @classmethod
+    def left_behind(cls, protocol: Protocol, folder: Path) -> Mapping[str, dict[str, Any]]:
+        return {"watching": {"file": folder.name}}
+
+
+def test_a_probe_of_the_table_is_asked_at_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROBES, "watching", Entry(target=f"{__name__}:Watching", summary="a test's"))
+    happened.clear()
+    # One step more than the protocol's is taken by the probe; the clock has room for what is profiled.
+    protocol = Protocol(warmup=2, steps=3, instrumented=2, memory_snapshot=True)
+    env = RankEnv(folder=tmp_path, timeout_s=GUARD_S)
+    spec = LaunchSpec.of(CASE, protocol, GUARD_S)
+    monkeypatch.delitem(PROBES, "profiler")
+    report = training.train_case(spec, env, RankInfo(0, 1, torch.device("cpu")))
+    assert happened == [
+        "made", ("backward", True), ("optimizer", True), ("before", 2), ("after", 5), ("on", 5), ("off", 7)
+    ]  # fmt: skip
+    assert report.numbers["watched"] == 9  # the beginnings of eight steps, and the end of the last
+    assert report.facts["watching"]
+    unknown = {*report.numbers, *(metric for _, metric, _ in report.readings)} - {"watched"} - METRICS.keys()
+    assert not unknown, f"store/metrics.py: give METRICS {sorted(unknown)}, with unit and meaning"
+    assert environment(protocol, tmp_path)["WATCHING"] == tmp_path.name
+    assert left_behind(protocol, tmp_path)["watching"] == {"file": tmp_path.name}
+
+
+def test_what_the_tables_name_is_there_and_described() -> None:
+    assert all(issubclass(each, Probe) for each in probe_classes())
+    assert [load(SOURCES, "source", name).name for name in SOURCES] == list(SOURCES)
+    described = PAGE.read_text()
+    lacking = [name for name, entry in (PROBES | SOURCES).items() if f"| `{name}` | {entry.summary} |" not in described]
+    assert not lacking, f"docs/instruments.md: write a row | `name` | summary | when | of {', '.join(lacking)}"

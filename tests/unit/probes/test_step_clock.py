@@ -1,0 +1,188 @@
+"""The step clock on a CUDA device that runs behind its host, on a stand-in. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain, repeat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fake_cuda import Behind
+from parabench.launch import hang
+from parabench.machine.accelerator import record_event
+from parabench.probes.step_clock import ANCHOR_TRIES, BLOCK, MARKS, StepClock, read_marks
+
+CUDA = torch.device("cuda", 0)
+QUICK = 5e-6
+
+
+@pytest.fixture
+def behind(monkeypatch: pytest.MonkeyPatch) -> Behind:
+    return Behind(monkeypatch, latency_s=repeat(2 * QUICK))
+
+
+def step(clock: StepClock, device: Behind, *, host_s: float, device_s: float, skips: bool = False) -> None:
+    """Five marks: between them the host spends and enqueues a quarter each."""
+    clock.mark()
+    for part in range(4):
+        device.host(host_s / 4)
+        device.computes(device_s / 4)
+        if skips and part == 1:
+            clock.skip()
+        else:
+            clock.mark()
+
+
+def test_marks_are_when_the_device_came_to_them_not_when_the_host_enqueued_them(tmp_path: Path, behind: Behind) -> None:
+    clock = StepClock(tmp_path / "marks", 3, CUDA)
+    for _ in range(3):
+        step(clock, behind, host_s=0.004, device_s=0.100, skips=True)
+    assert np.isnan(read_marks(tmp_path / "marks", 3)).all()
+    clock.finish()
+    marks = read_marks(tmp_path / "marks", 3)
+    assert (marks[:, -1] - marks[:, 0]).tolist() == pytest.approx([0.101, 0.100, 0.100], abs=1e-6)
+    assert np.isnan(marks[:, 2]).all()
+    assert not np.isnan(np.delete(marks, 2, axis=1)).any()
+    assert clock.begins() == pytest.approx([*marks[:, 0], marks[-1, -1]])
+
+
+def test_what_a_device_that_hangs_did_not_come_to_is_unknown(tmp_path: Path, behind: Behind) -> None:
+    clock = StepClock(tmp_path / "marks", 5, CUDA)
+    for _ in range(2):
+        step(clock, behind, host_s=0.001, device_s=0.010)
+    clock.mark()
+    clock.mark()
+    behind.stuck = True  # a collective of step 2's forward, that nobody else calls
+    for _ in range(3):
+        clock.mark()
+    for _ in range(2):
+        step(clock, behind, host_s=0.001, device_s=0.010)
+    behind.host(60.0)
+    hang.watch(clock, CUDA)
+    hang.answer(tmp_path, 3)
+    marks = read_marks(tmp_path / "marks", 5).reshape(-1)
+    assert np.flatnonzero(np.isnan(marks)).tolist() == list(range(12, 25))
+    assert (marks[4] - marks[0], marks[9] - marks[5]) == pytest.approx((0.01025, 0.010), abs=1e-6)
+    assert hang.read_answer(tmp_path, 3)["enqueued"] == 25
+    assert hang.read_answer(tmp_path, 2) == {}
+
+
+def test_a_long_launch_keeps_few_events_and_no_grid(tmp_path: Path, behind: Behind) -> None:
+    """1 us more in every second step, after 40 minutes: a float32 of milliseconds since the first event has 250 us."""
+    clock = StepClock(tmp_path / "marks", 20 * BLOCK, CUDA)
+    behind.host(2400.0)
+    for at in range(20 * BLOCK):
+        step(clock, behind, host_s=0.0004, device_s=0.001 + 1e-6 * (at % 2))
+    end_s = behind.device_s
+    clock.finish()
+    marks = read_marks(tmp_path / "marks", 20 * BLOCK)
+    steps = marks[1:, -1] - marks[1:, 0]
+    assert np.abs(steps - [0.001 + 1e-6 * (at % 2) for at in range(1, 20 * BLOCK)]).max() < 1e-8
+    # Two blocks, one event more for each that was read, and two anchors.
+    assert behind.made <= 2 * BLOCK * MARKS + 20 + 2 * ANCHOR_TRIES
+    # Sums do not wander: the last mark is where the device is.
+    assert marks[-1, -1] == pytest.approx(end_s, abs=2.1 * QUICK)
+
+
+def test_a_block_is_read_between_two_steps(tmp_path: Path, behind: Behind) -> None:
+    clock = StepClock(tmp_path / "marks", 3 * BLOCK, CUDA)
+    for _ in range(2 * BLOCK):
+        step(clock, behind, host_s=0.002, device_s=0.001)
+    assert np.isnan(read_marks(tmp_path / "marks", 3 * BLOCK)).all()
+    clock.mark()
+    # A rank that is killed now leaves the first block.
+    assert (~np.isnan(read_marks(tmp_path / "marks", 3 * BLOCK))).sum() == BLOCK * MARKS
+
+
+def test_moments_between_steps_are_read_against_the_step_they_lie_in(tmp_path: Path, behind: Behind) -> None:
+    clock = StepClock(tmp_path / "marks", 8, CUDA)
+    behind.host(3600.0)
+    moments = []
+    for _ in range(8):
+        step(clock, behind, host_s=0.001, device_s=0.0101)
+        moments.append((record_event(), behind.device_s))
+    clock.finish()
+    for moment, at_s in moments:
+        # Since the first event, the grid would be 250 us; anchors are right within 5.
+        assert clock.moments.seconds(moment) == pytest.approx(at_s, abs=2.1 * QUICK)
+
+
+def test_moments_of_many_steps_are_read_against_a_block_near_them(tmp_path: Path, behind: Behind) -> None:
+    """More instrumented steps than have events at a time: blocks whose events are used again leave one to read by."""
+    steps = 20 * BLOCK
+    clock = StepClock(tmp_path / "marks", steps, CUDA)
+    moments = []
+    for at in range(steps):
+        step(clock, behind, host_s=0.1, device_s=1.0)
+        if at >= steps - 1000:
+            moments.append((record_event(), behind.device_s))
+    clock.finish()
+    errors = [abs(clock.moments.seconds(moment) - at_s) for moment, at_s in moments]
+    # Two blocks are 256 s, with a grid of 15 us; the launch is 2,560 s, with one of 244 us.
+    assert max(errors) < 15e-6 + 3 * QUICK
+
+
+@pytest.mark.parametrize("drift", [40e-6, -25e-6])
+def test_clocks_that_drift_apart_are_compared_at_both_ends(
+    drift: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Behind(monkeypatch, drift=drift, latency_s=repeat(2 * QUICK))
+    clock = StepClock(tmp_path / "marks", 200, CUDA)
+    ends = []
+    for _ in range(200):
+        step(clock, device, host_s=0.1, device_s=0.5)
+        ends.append(device.device_s)
+    clock.finish()
+    seen = read_marks(tmp_path / "marks", 200)[:, -1]
+    # 100 s apart the clocks differ by milliseconds.
+    assert np.abs(seen - ends).max() < 3 * QUICK
+    numbers = clock.moments.numbers()
+    assert numbers["device_clock_drift"] == pytest.approx(drift, abs=1e-6)
+    assert numbers["device_clock_error_s"] == pytest.approx(QUICK, rel=0.01)
+
+
+def test_an_anchor_is_the_narrowest_of_several_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first records take long, and other processes on the device take its time: no drift is made of that."""
+    slow = chain([0.050, 0.003, 1e-5], repeat(0.002, ANCHOR_TRIES - 3), repeat(0.004))
+    device = Behind(monkeypatch, latency_s=slow)
+    clock = StepClock(tmp_path / "marks", 4, CUDA)
+    for _ in range(4):
+        step(clock, device, host_s=0.01, device_s=0.02)
+    clock.finish()
+    assert clock.moments.numbers()["device_clock_error_s"] == pytest.approx(0.002, rel=0.01)
+    marks = read_marks(tmp_path / "marks", 4)
+    # 2 ms of 80 ms would be 2.5 %.
+    assert (marks[1:, -1] - marks[1:, 0]).tolist() == pytest.approx([0.02] * 3, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("host_s", "device_s", "lag_s"),
+    [(0.010, 0.001, 0.00025), (0.001, 0.010, 0.09025)],
+    ids=["the host is behind", "the device is behind"],
+)
+def test_how_far_the_device_lags_behind_the_host(
+    host_s: float, device_s: float, lag_s: float, tmp_path: Path, behind: Behind
+) -> None:
+    clock = StepClock(tmp_path / "marks", 10, CUDA)
+    for _ in range(10):
+        step(clock, behind, host_s=host_s, device_s=device_s)
+    clock.finish()
+    lags = clock.lags()
+    assert [(at, name) for at, name, _ in lags] == [(at, "device_lag_s") for at in range(10)]
+    assert lags[-1][2] == pytest.approx(lag_s, abs=2.1 * QUICK)
+
+
+def test_on_the_cpu_a_mark_is_the_hosts_and_nothing_lags(tmp_path: Path) -> None:
+    clock = StepClock(tmp_path / "marks", 1, torch.device("cpu"))
+    for _ in range(MARKS):
+        clock.mark()
+    assert not np.isnan(read_marks(tmp_path / "marks", 1)).any()
+    assert (clock.lags(), clock.enqueued, clock.moments.numbers()) == ([], None, {})
+    clock.read()
+    clock.finish()
+    hang.watch(clock, torch.device("cpu"))
+    hang.answer(tmp_path, 0)
+    assert json.loads((tmp_path / "standing0.json").read_text()) == {"groups": {}}

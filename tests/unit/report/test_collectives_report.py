@@ -1,0 +1,245 @@
+"""The page of a session of collectives."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+
+import pytest
+
+import fake_collectives as fake
+import fake_results
+from page_helpers import unpacked
+from parabench.collectives import ALGORITHMS, ON_ANY_BACKEND
+from parabench.plan.collective_case import OPS
+from parabench.report.build import render
+from parabench.report.palette import ALGORITHM, algorithm_line
+from parabench.store.record import Failure, Finding, Status
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028&amp;"
+
+
+# Cases of the page that were measured, and how many of them are of an operation with two forms.
+MEASURED, BOTH_FORMS = len(OPS) * len(ON_ANY_BACKEND), 2 * len(ON_ANY_BACKEND)
+
+
+def truth(case, size):
+    place = ON_ANY_BACKEND.index(case.algorithm)
+    return 1e-4 * (len(ON_ANY_BACKEND) - place) + size * 1e-10 * (1 + place)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    cases = [
+        fake.case(op, name, world_size=4, ranks_per_node=2 if name == "two_level" else None)
+        for op in OPS
+        for name in ON_ANY_BACKEND
+    ]
+    launches = fake.sweep(cases, truth, noise=0.02)
+    launches.append(
+        fake.launch(
+            fake.case(algorithm="nccl:nvls"),
+            lambda size: 0.0,
+            status=Status.CRASHED,
+            failure=Failure("ended by SIGKILL", 1, "SIGKILL", "Fatal Python error"),
+        )
+    )
+    return fake.write(
+        tmp_path_factory.mktemp("report") / "r.db",
+        launches,
+        skipped=[(fake.case("broadcast", "nccl:tree"), "NCCL has no broadcast by nccl:tree")],
+    )
+
+
+@pytest.fixture(scope="module")
+def page(results):
+    return render(results)
+
+
+def text_of(page):
+    """What a reader sees, without tags and scripts."""
+    body = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", body)))
+
+
+def data_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def figures_of(page):
+    return json.loads(re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def column(table, name):
+    return unpacked(table[name], table["n"])
+
+
+def test_the_answer_comes_first_then_figures_constants_and_every_size(page):
+    text = text_of(page)
+    body = text[text.index("all_reduce, 4 ranks") :]  # after the names of the tabs
+    places = [
+        body.index(part)
+        for part in ("all_reduce, 4 ranks", "The best changes", "Bus bandwidth against size",
+                     "Measured times over the fitted formula", "The cost model", "Findings",
+                     "Launches that did not end well", "Environment", "Run it again", "Every size")
+    ]  # fmt: skip
+    assert places == sorted(places)
+    well = f"{3 * MEASURED} of {3 * MEASURED + 1} launches ended well ({MEASURED + 1} cases, 3 blocks)"
+    assert f"{well}. Every element that was checked was right." in text
+    assert "rank 1: ended by SIGKILL" in text
+    assert "broadcast nccl:tree, 2 ranks : NCCL has no broadcast" in text
+
+
+def test_every_algorithm_has_a_colour():
+    lacking = [name for name in ON_ANY_BACKEND if name not in ALGORITHM]
+    assert not lacking, f"collectives/__init__.py: give {', '.join(lacking)} color=..., one that no other has"
+
+
+def test_the_data_of_the_figures_is_embedded_once(page):
+    data = data_of(page)
+    cases = data["cases"]
+    questions = list(dict.fromkeys(column(cases, "question")))
+    assert questions == ["all_reduce, 2 ranks", *(f"{op}, 4 ranks" for op in OPS)]
+    lines = [name for name, op in zip(column(cases, "line"), column(cases, "op"), strict=True) if op == "all_gather"]
+    assert lines == list(ON_ANY_BACKEND)
+    assert list(data["styles"]["algorithm"]) == [*ON_ANY_BACKEND, "nccl:nvls"]
+    assert len({style["color"] for style in data["styles"]["algorithm"].values()}) == len(ON_ANY_BACKEND)
+    assert data["filters"] == [["op", "Operation"], ["algorithm", "Algorithm"], ["world_size", "Ranks"],
+                               ["status", "Status"]]  # fmt: skip
+    # Every launch and size of the form that is compared; the other form is in the table of sizes alone.
+    assert data["points"]["n"] == MEASURED * 3 * 4
+    drawn = column(data["sizes"], "drawn")
+    assert (len(drawn), sum(drawn)) == (MEASURED * 4 + BOTH_FORMS * 4, MEASURED * 4)
+    assert figures_of(page) == {}
+
+
+def test_cases_that_differ_in_more_have_figures_and_lines_of_their_own(tmp_path):
+    cases = [
+        fake.case(algorithm="two_level", world_size=4, ranks_per_node=1),
+        fake.case(algorithm="two_level", world_size=4, ranks_per_node=2),
+        fake.case(dtype="float64", world_size=4),
+        fake.case("broadcast", world_size=4),
+    ]
+    data = data_of(render(fake.write(tmp_path / "r.db", fake.sweep(cases, lambda c, s: 1e-3))))
+    told = data["cases"]
+    assert sorted(zip(column(told, "question"), column(told, "line"), strict=True)) == [
+        ("all_reduce, 4 ranks, float32", "two_level (1 a node)"),
+        ("all_reduce, 4 ranks, float32", "two_level (2 a node)"),
+        ("all_reduce, 4 ranks, float64", "native"),
+        ("broadcast, 4 ranks, float32", "native"),
+    ]
+    # Operations that reduce nothing do not differ from the others in how they reduce.
+    assert [name for name, _ in data["filters"]] == ["op", "algorithm", "ranks_per_node", "dtype"]
+
+
+def test_filters_reach_every_row_and_every_fit(page):
+    data = data_of(page)
+    ids = set(column(data["cases"], "case_id"))
+    rows = re.findall(r'<tr data-case="([^"]+)"', page)
+    assert set(rows) == ids
+    assert len(rows) == MEASURED * 4 + BOTH_FORMS * 4 + 3 * MEASURED + 1  # sizes, launches
+    fits = re.findall(r'<tbody data-fit="(\d+)"', page)
+    assert fits == [str(at) for at in range(len(data["fits"]))]
+    assert sorted({row for own in data["fits"] for row in own}) == [
+        at for at, ok in enumerate(column(data["cases"], "n_ok")) if ok
+    ]
+
+
+def test_constants_are_shown_with_their_intervals_and_what_is_unknown_with_its_reason(page, results):
+    text = text_of(page)
+    assert re.search(r"ring a node [\d.]+ µs [\d.]+ to [\d.]+", text)
+    assert re.search(r"b node [\d.]+ ns/B", text)
+    assert "a + S b, a straight line" in text
+    assert "2(n-1) a + 2(n-1)/n S b + (n-1)/n S c" in text
+    # Four ranks as two nodes of two: latencies of both levels always come together.
+    assert "not identifiable: these times only show a_inner + a_outer" in text
+
+
+def test_everything_hostile_is_escaped(tmp_path):
+    failure = Failure(HOSTILE, 0, None, HOSTILE)
+    page = render(
+        fake.write(
+            tmp_path / "r.db",
+            [
+                fake.launch(fake.case(), lambda size: 1e-3),
+                fake.launch(fake.case(), lambda size: 1e-3, block=1, status=Status.FAILED, failure=failure),
+            ],
+            question=HOSTILE,
+            argv=["parabench", HOSTILE],
+            findings=[Finding(HOSTILE, HOSTILE, HOSTILE)],
+            skipped=[(fake.case("broadcast"), HOSTILE)],
+        )
+    )
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    assert "&lt;/script&gt;" in page
+
+
+def test_nothing_ended_well_is_said_everywhere(tmp_path):
+    failed = fake.launch(fake.case(), lambda size: 1e-3, status=Status.HUNG, failure=Failure("no end"))
+    page = render(fake.write(tmp_path / "r.db", [failed]))
+    text = text_of(page)
+    assert "No launch ended well, so nothing can be said about any algorithm." in text
+    assert text.count("No launch ended well, so there is nothing to draw.") == 2
+    assert "No launch ended well, so there is nothing to fit." in text
+    assert "No size was measured." in text
+    assert figures_of(page) == {}
+
+
+def test_an_empty_session_has_a_page_too(tmp_path):
+    text = text_of(render(fake.write(tmp_path / "r.db", [], finished=False)))
+    assert "No launch was recorded, so there is no fastest algorithm." in text
+    assert "The session is not finished" in text
+
+
+def test_wrong_elements_are_loud_and_draw_nothing(tmp_path):
+    wrong = fake.launch(fake.case(), lambda size: 1e-3, status=Status.WRONG, wrong=3, failure=Failure("wrong"))
+    page = render(fake.write(tmp_path / "r.db", [wrong]))
+    assert "12 elements were wrong." in text_of(page)
+    assert figures_of(page) == {}
+
+
+@pytest.mark.parametrize(
+    ("launches", "code"),
+    [
+        ([fake.launch(fake.case(), lambda size: 1e-3, block=b) for b in range(2)], "few_launches"),
+        ([fake.launch(fake.case(), lambda size, b=b: 1e-3 * (b + 1), block=b) for b in range(3)], "noisy"),
+        ([fake.launch(fake.case(world_size=16), lambda size: 1e-3)], "oversubscribed"),
+        ([fake.launch(fake.case(algorithm="mine:A"), lambda size: 1e-3, ran="native")], "other_algorithm"),
+        ([fake.launch(fake.case(), lambda size: 1e-3 if size == 1 << 18 else 1e-5)], "poor_fit"),
+    ],
+)
+def test_doubts_are_findings(tmp_path, launches, code):
+    assert f">{code}</code>" in render(fake.write(tmp_path / "r.db", launches))
+
+
+def test_agreeing_launches_are_doubted_by_nothing(tmp_path):
+    results = fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda c, s: 1e-4 + s * 1e-10))
+    assert "None: launches agree, every element was right, and the formulas fit." in text_of(render(results))
+
+
+def test_either_session_of_a_store_has_its_page(tmp_path):
+    path = tmp_path / "r.db"
+    fake.write(path, fake.sweep([fake.case()], lambda c, s: 1e-3), label="bus")
+    results = fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="steps")
+    assert "Step latency against bucket size" in render(results)
+    assert "Bus bandwidth against size" in render(results, "bus")
+
+
+def test_every_algorithm_has_a_look_of_its_own():
+    names = [*ALGORITHMS, "two_level(tree,ring)", "two_level(ring,tree)", "two_level(tree,tree)"]
+    looks = [tuple(sorted(algorithm_line(name).items())) for name in names]
+    assert len(set(looks)) == len(looks)
+
+
+def test_the_page_says_how_calls_were_timed(page, tmp_path):
+    text = text_of(page)
+    assert "Timed: isolated calls, each after a barrier." in text
+    assert "p50, p95 and p99 are over a launch's calls." in text
+    launches = fake.sweep([fake.case()], lambda case, size: 1e-3, protocol=fake.THROUGHPUT)
+    text = text_of(render(fake.write(tmp_path / "r.db", launches, protocol=fake.THROUGHPUT)))
+    assert text.count("calls back to back, as nccl-tests does") >= 3
+    assert "no constant below 0, to calls back to back" in text
+    assert "one number per launch (mean of its calls, by its slowest rank)" in text
+    assert "p50, p95 and p99 are over a launch's batches of calls." in text

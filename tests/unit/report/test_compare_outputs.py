@@ -1,0 +1,377 @@
+"""What `parabench compare` writes: JSON by its schema, JUnit, Markdown and a page, of a gate."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+from markupsafe import escape
+
+import fake_results as fake
+from fake_results import OOM
+from page_helpers import figures
+from parabench.analysis.compare import gate
+from parabench.analysis.compare.rule import Outcome, Verdict
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.text import format as words
+from parabench.analysis.text.compare import ids
+from parabench.cli import main
+from parabench.report.output import junit as compare_junit
+from parabench.report.output import markdown_gate
+from parabench.report.output.markdown import LIMIT, Rows, code, fitted, text
+from parabench.report.views import gate as compare_report
+from parabench.report.views.gate import MOST_DOTS
+from parabench.session.progress import PatientConsole
+from parabench.store.record import Failure, Status
+from schema_helpers import EVIL, SCHEMA, check
+
+CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
+
+
+def side(tmp_path, name, launches, **more):
+    return side_of(fake.write(tmp_path / f"{name}.db", launches, label=name, **more))
+
+
+def compare(base, candidate):
+    """A gate of sessions that do not differ by themselves."""
+    return gate.compare(base, candidate, allowance=0.0)
+
+
+def truth(case):
+    return 0.04
+
+
+def steady(factor=1.0, noise=0.001, seed=1, cases=CASES, blocks=4):
+    return fake.sweep(cases, lambda c: truth(c) * factor, noise=noise, seed=seed, blocks=blocks)
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory):
+    """A gate of every verdict, and one in which cases end in every way."""
+    folder = tmp_path_factory.mktemp("gates")
+    base = side(folder, "base", steady())
+    found = {
+        Verdict.NO_REGRESSION: compare(base, side(folder, "same", steady(seed=2))),
+        Verdict.REGRESSION: compare(base, side(folder, "slow", steady(1.1, seed=3))),
+        Verdict.INCONCLUSIVE: compare(base, side(folder, "noisy", steady(noise=0.05, seed=4))),
+    }
+    assert {verdict: gate.verdict for verdict, gate in found.items()} == {verdict: verdict for verdict in Verdict}
+    return found | {"all": compare(*everything(folder))}
+
+
+def everything(folder):
+    """Two sides in which cases break, are fixed, are missing, or have too few launches; with hostile texts."""
+    broke, fixed, missing, added, few, bad, slow = (fake.case(bucket_mib=float(b)) for b in range(1, 8))
+    evil = {"status": Status.CRASHED, "failure": Failure(EVIL, rank=1)}
+    good = [fake.launch(broke, block=b) for b in range(3)]
+    old = [*good, fake.launch(fixed, **OOM), *map(fake.launch, (missing, few)), fake.launch(bad, **OOM)]
+    new = [*(fake.launch(broke, block=b, **evil) for b in range(3)), *map(fake.launch, (fixed, added, few))]
+    old += fake.sweep([slow], truth, noise=0.001)
+    new += [fake.launch(bad, **OOM), *fake.sweep([slow], lambda c: 0.05, noise=0.001, seed=1)]
+    hostile = fake.ENVIRONMENT | {"env": {EVIL: "1", "OMP_NUM_THREADS": EVIL}}
+    return (
+        side(folder, "old", old, environment=fake.ENVIRONMENT | {"env": {EVIL: "2", "OMP_NUM_THREADS": "1"}}),
+        side(folder, "new", new, environment=hostile, skipped=[(missing, EVIL)], argv=["parabench", EVIL]),
+    )
+
+
+@pytest.mark.parametrize("which", [*Verdict, "all"])
+def test_json_is_what_the_schema_says(gates, which):
+    written = check(gates[which])
+    assert written["verdict"] == gates[which].verdict
+    assert written["exit_code"] == gates[which].verdict.exit_code
+    rows = {row["outcome"] for row in written["rows"]}
+    if which == "all":
+        assert rows == {"broke", "slower", "fixed", "not ok", "cannot be judged", "only in base", "only in candidate"}
+
+
+@pytest.mark.parametrize("where", [(), ("rows", 0), ("origins", 0), ("findings", 0), ("differences", 0)])
+def test_a_field_that_the_schema_does_not_know_fails(gates, where):
+    written = check(gates["all"])
+    place = written
+    for key in where:
+        place = place[key]
+    place["new"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(written)
+
+
+def test_every_field_of_the_schema_is_described_and_required():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    for name, part in SCHEMA["$defs"].items():
+        if part["type"] == "object":
+            assert part["additionalProperties"] is False, name
+            assert part["required"] == list(part["properties"]), name
+            assert all(field.get("description") or "$ref" in field for field in part["properties"].values()), name
+    assert set(SCHEMA["$defs"]["row"]["properties"]["outcome"]["enum"]) == set(Outcome)
+
+
+# Of https://github.com/jenkinsci/xunit-plugin's junit-10.xsd: attributes (needed, allowed) and children.
+JUNIT = {
+    "testsuites": ((), {"name", "time", "tests", "failures", "errors"}, {"testsuite"}),
+    "testsuite": (
+        ("name", "tests", "failures", "errors"),
+        {"time", "skipped", "timestamp", "hostname", "id", "package", "group", "file", "log", "url", "version"},
+        {"properties", "testcase", "system-out", "system-err", "testsuite"},
+    ),
+    "properties": ((), set(), {"property"}),
+    "property": (("name", "value"), set(), set()),
+    "testcase": (("name",), {"time", "classname", "group"}, {"skipped", "failure", "system-out", "system-err"}),
+    "failure": ((), {"type", "message"}, set()),
+    "skipped": ((), {"type", "message"}, set()),
+    "system-out": ((), set(), set()),
+}
+
+
+def junit(found):
+    """The document, held against the structure."""
+    root = ElementTree.fromstring(compare_junit.render(found).encode())
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        needed, allowed, children = JUNIT[element.tag]
+        assert set(needed) <= set(element.attrib) <= set(needed) | allowed, element.tag
+        assert {child.tag for child in element} <= children, element.tag
+    (suite,) = root
+    cases = suite.findall("testcase")
+    for tag, counted in (("failure", "failures"), ("skipped", "skipped")):
+        assert suite.get(counted) == str(len(suite.findall(f"testcase/{tag}")))
+    assert suite.get("tests") == str(len(cases)) == str(len(found.rows))
+    return suite
+
+
+def test_junit_has_a_test_for_each_case(gates):
+    suite = junit(gates[Verdict.REGRESSION])
+    row = gates[Verdict.REGRESSION].rows[0]
+    test = suite.find("testcase")
+    assert (test.get("classname"), test.get("name")) == ("quick", row.label)
+    assert float(test.get("time")) == pytest.approx(row.candidate_s, abs=1e-9)
+    assert test.find("failure").get("message") == row.line()
+    assert len(suite.findall("testcase/failure")) == 3
+    assert not junit(gates[Verdict.NO_REGRESSION]).findall("testcase/failure")
+
+
+def test_junit_skips_what_was_not_judged_and_has_no_time_for_what_has_none(gates):
+    tests = {test.get("name"): test for test in junit(gates["all"]).findall("testcase")}
+    rows = {row.outcome: row for row in gates["all"].rows}
+    for outcome in (Outcome.NOT_JUDGED, Outcome.ONLY_BASE, Outcome.ONLY_CANDIDATE, Outcome.NOT_OK):
+        assert str(outcome) in tests[rows[outcome].label].find("skipped").get("message")
+    assert "time" not in tests[rows[Outcome.BROKE].label].attrib
+    assert tests[rows[Outcome.BROKE].label].find("failure").get("type") == "broke"
+    assert tests[rows[Outcome.FIXED].label].find("skipped") is None
+
+
+def test_an_inconclusive_gate_is_told_and_fails_no_test(gates):
+    suite = junit(gates[Verdict.INCONCLUSIVE])
+    assert {p.get("name"): p.get("value") for p in suite.iter("property")}["verdict"] == "inconclusive"
+    assert suite.find("system-out").text.startswith("Inconclusive: ")
+    assert not suite.findall("testcase/failure")
+    assert "inconclusive: slowdowns above 2 % are not ruled out" in suite.find("testcase/system-out").text
+
+
+def test_junit_tells_tests_of_one_name_apart(gates):
+    found = gates[Verdict.NO_REGRESSION]
+    twins = replace(found, rows=tuple(replace(row, label="same") for row in found.rows))
+    names = [test.get("name") for test in junit(twins).findall("testcase")]
+    assert len(set(names)) == 3
+
+
+def test_junit_replaces_what_xml_cannot_say(gates):
+    written = compare_junit.render(gates["all"])
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f]", written)
+    assert "\ufffd[31m" in written
+    assert "<script" not in written
+
+
+def test_markdown_has_the_verdict_first_and_regressions_on_top(gates):
+    found = gates[Verdict.REGRESSION]
+    lines = markdown_gate.render(found).splitlines()
+    assert lines[0] == "## ✗ Regression"
+    assert lines[2].startswith("Regression: 3 cases of 3 judged got slower")
+    assert lines[6].startswith("| ddp native 25 MiB, 2 ranks | **slower** |") or "**slower**" in lines[6]
+    assert f"```\nparabench compare {found.origins[0].at} {found.origins[1].at} --tolerance 0.02" in "\n".join(lines)
+    same = markdown_gate.render(gates[Verdict.NO_REGRESSION])
+    assert same.startswith("## ✓ No regression")
+    assert same.index("<summary>3 cases") < same.index("| same |")
+    assert markdown_gate.render(gates[Verdict.INCONCLUSIVE]).startswith("## ? Inconclusive")
+
+
+def test_markdown_shows_hostile_texts_as_they_are(gates):
+    written = markdown_gate.render(gates["all"])
+    outside = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)
+    assert "<script" not in outside
+    assert "`" not in outside
+    assert "http://" not in outside
+    assert "@all" not in outside
+    assert not re.search(r"(?<!\\)\[x", outside)
+    # Every row of a table has as many cells as its head.
+    for block in re.findall(r"(?:^\|.*\|\n)+", outside, flags=re.MULTILINE):
+        assert len({line.count("|") for line in block.splitlines()}) == 1, block
+    assert written.count("<details>") == written.count("</details>")
+
+
+def test_a_cell_is_one_line_and_is_cut_between_characters():
+    assert text("a|b\nc <i> `x` \\ *y* @z") == "a&#124;b c &lt;i&gt; &#96;x&#96; &#92; \\*y\\* @&#8203;z"
+    assert text("https://a.b www.c") == "https&#58;//a.b www&#46;c"
+    assert text("<" * 100, most=11) == "&lt;&lt;…"
+    assert code("a ```` b").startswith("`````\n")
+
+
+def test_markdown_is_cut_where_github_would_refuse_it(gates):
+    row = gates[Verdict.REGRESSION].rows[0]
+    many = replace(
+        gates[Verdict.REGRESSION],
+        rows=(row, *(replace(row, outcome=Outcome.SAME, label=f"case {i} " + "x" * 200) for i in range(500))),
+    )
+    written = markdown_gate.render(many)
+    assert LIMIT - 1000 < len(written) <= LIMIT
+    assert written.index("**slower**") < written.index("| same |")
+    shown = len(re.findall(r"\| same \|", written))
+    assert f"\n{500 - shown:,} more cases are left out: GitHub takes 65,536 characters." in written
+    assert "501 more cases are left out" in written  # of the ids
+    assert written.rstrip().endswith("```")
+
+
+def test_the_first_table_is_filled_first():
+    tables = [Rows(("a",), [("x" * 50,)] * 10, "xs are"), Rows(("b",), [("y",)], "ys are", "more")]
+    assert fitted(["head\n", *tables], 10_000).count("left out") == 0
+    cut = fitted(["head\n", *tables], 700)
+    assert len(cut) <= 700
+    assert (cut.count("x" * 50), "| y |" in cut) == (3, False)
+    assert "7 more xs are left out" in cut
+    assert "1 more ys are left out" in cut
+
+
+def test_the_page_holds_the_verdict_every_row_and_its_launches(gates):
+    found = gates["all"]
+    page = compare_report.render(found)
+    assert "<script>alert" not in page
+    assert str(escape(found.sentence())) in page
+    for row in found.rows:
+        assert page.count(str(escape(row.label))) >= 2
+        assert ids(row.base_launches) in page
+    assert "Doubts" in page
+    assert f"parabench compare {found.origins[0].at}" in page
+
+
+def test_the_page_stands_without_a_number_and_with_many_cases(gates, tmp_path):
+    bad = [side(tmp_path, name, [fake.launch(CASES[0], **OOM)]) for name in ("a", "b")]
+    assert "there is nothing to draw" in compare_report.render(compare(*bad))
+    row = gates[Verdict.NO_REGRESSION].rows[0]
+    many = replace(gates[Verdict.NO_REGRESSION], rows=tuple(replace(row, label=f"case {i}") for i in range(200)))
+    page = compare_report.render(many)
+    assert f"The first {MOST_DOTS} of 200 are drawn" in page
+    assert len(figures(page)) == 1
+    assert "case 199" in page
+
+
+def test_ids_are_said_in_runs():
+    assert ids((3, 1, 2, 9, 11, 12)) == "1-3, 9, 11-12"
+    assert ids(()) == "none"
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    fake.write(folder / "base.db", steady())
+    fake.write(folder / "slow.db", steady(1.1, seed=3))
+    return folder
+
+
+def run(*words):
+    return CliRunner().invoke(main, ["compare", "--between-sessions", "0", *map(str, words)])
+
+
+def test_all_files_in_one_call_and_the_exit_code_stays_the_verdicts(stores, tmp_path):
+    files = {"--json": "c.json", "--junit": "c.xml", "--markdown": "c.md", "--html": "folder/c.html"}
+    options = [word for option, name in files.items() for word in (option, tmp_path / name)]
+    result = run(stores / "base.db", stores / "slow.db", *options)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("Regression: ")
+    assert json.loads((tmp_path / "c.json").read_text())["verdict"] == "regression"
+    assert {name: (tmp_path / name).read_text()[:9] for name in files.values()} == {
+        "c.json": '{\n  "sche', "c.xml": "<?xml ver", "c.md": "## ✗ Regr", "folder/c.html": "<!doctype"
+    }  # fmt: skip
+
+
+def test_json_on_standard_output_stands_alone(stores):
+    result = run(stores / "base.db", stores / "slow.db", "--json", "-")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["kind"] == "gate"
+
+
+def test_one_file_that_cannot_be_written_keeps_no_other_back(stores, tmp_path):
+    before = (stores / "slow.db").read_bytes()
+    (tmp_path / "file").write_text("")
+    result = run(
+        stores / "base.db", stores / "slow.db",
+        "--json", tmp_path / "file" / "c.json", "--junit", stores / "slow.db", "--markdown", tmp_path / "c.md",
+    )  # fmt: skip
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "give another file to --json; " in result.stderr
+    assert "slow.db is a database, not a comparison; give another file to --junit" in result.stderr
+    assert (tmp_path / "c.md").read_text().startswith("## ✗ Regression")
+    assert (stores / "slow.db").read_bytes() == before
+
+
+def test_two_outputs_are_two_files(stores, tmp_path):
+    result = run(stores / "base.db", stores / "slow.db", "--html", tmp_path / "x", "--json", tmp_path / "." / "x")
+    assert result.exit_code == 2
+    assert "--json and --html name the same file" in result.stderr
+    assert not (tmp_path / "x").exists()
+
+
+HOSTILE = "x\x1b[31m\nNo regression: forged\r\x07\t \u2028y \u202egnp\x9b"
+SHOWN = "x\ufffd[31m No regression: forged \ufffd y \ufffdgnp\ufffd"
+
+
+def test_text_of_a_store_controls_no_terminal_and_forges_no_line():
+    assert words.one_line(HOSTILE) == SHOWN
+    assert words.one_line("a" + " " * 200 + "b") == "a b"
+    assert words.printable("a   b\nc") == "a   b c"
+    assert words.aligned([["head", "n"], ["a\nb", "1"]]) == ["head  n", "a b   1"]
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    """A store of another hand: its labels, errors and settings hold what no writer here would write."""
+    path = tmp_path_factory.mktemp("foreign") / "evil.db"
+    environment = fake.ENVIRONMENT | {"env": {"OMP_NUM_THREADS": HOSTILE}}
+    broken = [fake.launch(CASES[0], block=b, status=Status.OOM, failure=Failure(HOSTILE)) for b in range(4)]
+    fake.write(path, steady(), label="one")
+    fake.write(path, broken + steady(cases=CASES[1:]), label="two", environment=environment)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE session SET label = ? || id", (HOSTILE,))
+    return path
+
+
+@pytest.mark.parametrize(
+    "arguments", [("compare", "{}@1", "{}@2"), ("compare", "{}@none", "{}@2"), ("best", "{}"), ("history", "{}")]
+)
+def test_what_commands_print_of_a_foreign_store_is_lines(foreign, arguments):
+    result = CliRunner().invoke(main, [word.format(foreign) for word in arguments])
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", result.output)
+    assert not re.search("^No regression: forged", result.output, flags=re.MULTILINE)
+    if arguments[0] == "compare":
+        assert SHOWN in result.output
+
+
+def test_a_runs_console_prints_lines(capsys):
+    PatientConsole(width=200).print(f"case: {HOSTILE}", highlight=False, markup=False, soft_wrap=True)
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert not re.search("[\x1b\x07\u202e]", out)
+
+
+@pytest.mark.parametrize("rate", ["1e-300", "nan"])
+def test_a_rate_of_false_alarms_has_a_least(stores, rate):
+    result = run(stores / "base.db", stores / "slow.db", "--alpha", rate)
+    assert result.exit_code == 2
+    assert f"{rate} is not in the range 0.0001<=x<=0.5" in result.stderr

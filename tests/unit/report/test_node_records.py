@@ -1,0 +1,400 @@
+"""Sessions of several nodes: devices and hosts are told apart by node, machines compared, slow nodes found, and of many
+nodes those that are alike are told together."""
+
+from __future__ import annotations
+
+import pytest
+
+import fake_collectives as collectives
+import fake_nodes
+import fake_results as fake
+import page_helpers
+from fake_devices import DEVICE, gpu_case
+from page_helpers import section
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.efficiency import efficiency, launch_joules
+from parabench.analysis.environment import nodes
+from parabench.analysis.environment.diff import differences, hardware_facts
+from parabench.analysis.environment.nodes import kinds, node_rows, nodes_compared
+from parabench.analysis.session import select_session, session_data
+from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
+from parabench.analysis.step.calls import call_table
+from parabench.analysis.step.device_time import device_line, device_table, host_table, node_table
+from parabench.analysis.step.device_time import unread as unread_of
+from parabench.analysis.step.memory import memory_timeline
+from parabench.analysis.step.stragglers import straggler_table
+from parabench.analysis.step.timeline import median_step
+from parabench.analysis.warnings.launches import check
+from parabench.report.build import render
+from parabench.report.sections.devices import devices_section, host_section
+from parabench.report.sections.environment import machine_section
+from parabench.report.trace import choose, trace
+
+GPUS = [DEVICE, DEVICE]
+
+
+def stored(folder, launches, environment=None):
+    path = folder / f"{len(list(folder.iterdir()))}.db"
+    return fake.write(path, launches, environment=environment or fake_nodes.environment())
+
+
+def seen(folder, launches, environment=None):
+    results = stored(folder, launches, environment)
+    return session_data(results)
+
+
+def found(folder, launches, environment=None):
+    return {one.code: one for one in check(stored(folder, launches, environment))}
+
+
+def gpu_launch(block=0, **more):
+    return fake_nodes.read(fake.launch(gpu_case(world_size=4), block=block), **more)
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_named_only_where_there_are_several():
+    assert nodes.device_said(3, 1, True) == "node 1, device 3"
+    assert nodes.device_said(3, 0, False) == "device 3"
+    assert nodes.cluster_said(fake_nodes.environment(2, 8)) == "2 nodes x 8 ranks"
+    assert nodes.cluster_said(fake.ENVIRONMENT) == "1 node"
+    assert nodes.nodes_said([17]) == "node 17"
+    assert nodes.nodes_said([9, 3, 4, 5]) == "nodes 3-5, 9"
+    of = fake_nodes.spread(fake.launch(fake.case(world_size=4)))
+    assert [nodes.rank_said(rank, of.facts) for rank in (1, 2)] == ["rank 1 (node 0)", "rank 2 (node 1)"]
+    assert nodes.rank_said(2, {}) == "rank 2"
+
+
+def test_clocks_of_two_nodes_may_both_be_off():
+    of = fake_nodes.spread(fake.launch(fake.case(world_size=3)), 3)
+    of.facts["nodes"][1]["clock"]["error_s"] = 50e-6
+    assert nodes.clock_error_s(of.facts) == pytest.approx(70e-6)
+    assert nodes.clocks_said([{}, of.facts]) == "clocks of nodes agree within 0.0700 ms"
+    unknown = fake_nodes.spread(fake.launch(fake.case(world_size=2)), error_s=None)
+    assert nodes.clocks_said([of.facts, unknown.facts]) == "how far clocks of nodes agree is unknown"
+    assert nodes.clocks_said([{}]) == ""
+
+
+def test_of_each_node_as_many_ranks_are_drawn():
+    node_of = {rank: rank // 8 for rank in range(24)}
+    assert nodes.spread_over_nodes(range(24), node_of, 8) == [0, 1, 2, 8, 9, 10, 16, 17]
+    assert nodes.spread_over_nodes(range(24), {}, 8) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "threads", "over", "short"),
+    [(16, 1, 2, None), (16, 2, 2, (16, 8)), (16, 1, 1, (16, 8)), (8, 1, 1, None)],
+)
+def test_cores_are_those_of_a_node(world_size, threads, over, short):
+    assert nodes.crowded(fake_nodes.environment(2, 8), world_size, threads, over) == short
+
+
+def test_of_the_nodes_of_a_case_the_one_with_the_fewest_cores_counts():
+    environment = fake_nodes.environment(3, 8, changed={1: {"cores": 4}, 2: {"cores": 2}})
+    assert nodes.crowded(environment, 16, 1, 2) == (8, 4)
+    assert nodes.crowded(environment, 8, 1, 1) is None
+    assert nodes.crowded({}, 16, 1, 1) is None
+
+
+@pytest.mark.parametrize(("ranks", "on"), [("0-3", 2), ("0-1", 1), ("0,2", 2), ("2,3", 1), ("what?", 1)])
+def test_a_group_of_ranks_lies_on_nodes(ranks, on):
+    of = fake_nodes.spread(fake.launch(fake.case(world_size=4)))
+    assert nodes.nodes_of_group(ranks, of.facts) == on
+    assert nodes.nodes_of_group(ranks, {}) == 1
+
+
+# -- devices and hosts ---------------------------------------------------------------------------------------------
+
+
+def test_devices_of_the_same_number_are_not_mixed(tmp_path):
+    hot = {"power_w": 300.0, "energy_j": lambda t: 1e6 + 300.0 * t, "used_bytes": 5e9}
+    known = seen(tmp_path, [gpu_launch(changed={(1, 0): hot})])
+    table = device_table(known)
+    assert list(table["place"]) == [f"node {n}, device {d}" for n in (0, 1) for d in (0, 1)]
+    assert list(table["power_w"]) == [500.0, 500.0, 300.0, 500.0]
+    assert list(table["energy_j"]) == pytest.approx([1000.0, 1000.0, 600.0, 1000.0])
+    (launch_id,) = known.good["launch_id"]
+    assert set(device_line(known, launch_id, "power_w")["place"]) == set(table["place"])
+    memory = memory_timeline(known, launch_id)
+    assert memory[memory["place"] == "node 1, device 0"]["bytes"].unique().tolist() == [5e9]
+    assert launch_joules(known)[launch_id][0] == pytest.approx((3 * 1000.0 + 600.0) / 20)
+    by_node = node_table(table)
+    assert list(by_node["place"]) == ["node 0, 2 devices", "node 1, 2 devices"]
+    assert list(by_node["power_w"]) == [500.0, 400.0]
+    assert list(by_node["energy_j"]) == pytest.approx([2000.0, 1600.0])
+
+
+def test_a_finding_of_health_names_its_node(tmp_path):
+    known = found(tmp_path, [gpu_launch(changed={(1, 1): {"clock_event_reasons": 0x40}}, others={1: 0.3})])
+    assert "node 1, device 1 held its clocks down in 100 %" in known["throttled"].message
+    assert "other processes used up to 30 % of node 1's CPU time" in known["host_busy"].message
+    ecc = found(tmp_path, [gpu_launch(changed={(1, 0): {"ecc_corrected": lambda t: 3.0 + (t > 2)}})])["ecc_errors"]
+    assert "node 1, device 0 corrected 1 memory error while" in ecc.message
+
+
+def test_the_same_of_many_devices_is_one_finding(tmp_path):
+    hot = {(node, device): {"clock_event_reasons": 0x40} for node in range(1, 8) for device in (0, 1)}
+    launches = [fake_nodes.read(fake.launch(gpu_case(world_size=16)), 8, changed=hot)]
+    codes = [one for one in check(stored(tmp_path, launches, fake_nodes.environment(8))) if one.code == "throttled"]
+    assert len(codes) == 1
+    assert "node 1, device 0 held its clocks" in codes[0].message
+    assert "seen at 13 others: node 1, device 1; node 2, device 0; " in codes[0].message
+    assert codes[0].message.endswith("and 9 more.")
+
+
+def test_the_busiest_host_stands_for_a_case(tmp_path):
+    known = seen(tmp_path, [gpu_launch(others={1: 0.2})])
+    (row,) = host_table(known).to_dict("records")
+    assert (row["other_share"], row["node"]) == (pytest.approx(0.2), 1)
+    host = host_section(known)
+    assert host.tables[0].rows[0][1:3] == ("20 %", "node 1")
+    assert "Of node 1's CPU time other processes used up to 20 %" in host.lead
+
+
+def test_many_devices_have_a_row_for_each_node(tmp_path):
+    hot = {(7, 5): {"clock_event_reasons": 0x40}}
+    launches = [fake_nodes.read(fake.launch(gpu_case(world_size=64)), 8, devices=8, changed=hot)]
+    known = seen(tmp_path, launches, fake_nodes.environment(8, 8))
+    shown = devices_section(known)
+    assert [row[1] for row in shown.tables[0].rows] == [f"node {node}, 8 devices" for node in range(8)]
+    assert "16 devices are drawn, first those that were held down." in shown.caption
+    drawn = [trace.name for trace in page_helpers.drawn(shown.panels[0]).data if trace.mode == "lines"]
+    assert drawn[:2] == ["node 7, device 5", "node 0, device 0"]
+    assert len(drawn) == 16
+
+
+def test_the_devices_of_every_node_count_for_the_peak(tmp_path):
+    case = gpu_case(world_size=4, backend="nccl", precision="bf16-mixed", model="gpt2")
+    environment = fake_nodes.environment(gpus=GPUS)
+    (row,) = efficiency(seen(tmp_path, [fake_nodes.spread(fake.launch(case))], environment)).to_dict("records")
+    assert row["devices"] == 4
+    assert row["peak_flops_per_s"] == 4 * 989.5e12
+
+
+def test_what_could_not_be_read_at_all_names_its_nodes(tmp_path):
+    of = fake_nodes.spread(fake.launch(fake.case(world_size=4)), 4)
+    for node in of.facts["nodes"]:
+        unread = {"nvml": "no driver"} if node["node"] else {}
+        node["sampler"] = {"cpu_s": 0.015 * (1 + node["node"]), "unread": unread}
+    known = seen(tmp_path, [of], fake_nodes.environment(4, 1))
+    (finding,) = [one for one in check(known.results) if one.code == "device_unreadable"]
+    assert finding.message == "The devices of nodes 1-3 could not be read: no driver."
+    assert unread_of(known) == ["no driver"]
+    assert host_table(known)["sampler_share"].tolist() == [pytest.approx(0.06 / 1.5)]
+
+
+def test_a_microbenchmark_on_one_node_says_nothing_of_calls_between_nodes(tmp_path):
+    path = tmp_path / "r.db"
+    of = fake.launch(fake.case(), 0.01)
+    for rank in (0, 1):
+        fake.instrumented(of, 25, rank, calls=[{"start_s": 4.0, "bytes": 2**20}])
+    alone = collectives.launch(collectives.case(world_size=2), lambda size: 1e-3)
+    collectives.write(path, [alone])
+    spanning_nodes = fake.write(path, [fake_nodes.spread(of)], environment=fake_nodes.environment(2, 1))
+    known = session_data(spanning_nodes)
+    table = training_bandwidth(known, call_table(known), alone_table(spanning_nodes))
+    assert table[["nodes", "why"]].to_numpy().tolist() == [[2, NOT_MEASURED]]
+    del of.facts["nodes"]
+    together = fake.write(path, [of])
+    known = session_data(together)
+    table = training_bandwidth(known, call_table(known), alone_table(together))
+    assert table[["nodes", "why"]].to_numpy().tolist() == [[1, ""]]
+
+
+# -- machines ------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_are_alike_are_counted_together():
+    driver = [{"driver": {"version": version, "cuda": "12.9"}} for version in ("560.2", "550.1")]
+    environment = fake_nodes.environment(64, 8, gpus=GPUS, **driver[0], changed={17: driver[1]})
+    assert nodes_compared(environment) == "62 nodes like node 0; node 17 differs: driver 550.1 against 560.2"
+    head, rows = node_rows(environment)
+    assert head == ("", "nodes 0-16, 18-63", "node 17")
+    told = {row[0]: row[1:] for row in rows}
+    assert told["driver (differs)"] == ("560.2", "550.1")
+    assert told["host"] == ("lab0; lab1; lab2; and 60 more", "lab17")
+    assert told["CPU"] == ("Some CPU", "Some CPU")
+
+
+def test_few_nodes_have_a_column_each_and_one_machine_none():
+    head, rows = node_rows(fake_nodes.environment(2, changed={1: {"cores": 4}}))
+    assert head == ("", "node 0", "node 1")
+    assert ("cores for ranks (differs)", "8", "4") in rows
+    assert nodes_compared(fake_nodes.environment(3)) == "all 3 nodes are alike"
+    assert nodes_compared(fake.ENVIRONMENT) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"cpu": "Other CPU"}, "CPU Other CPU against Some CPU"),
+        ({"cores": 4}, "cores for ranks 4 against 8"),
+        ({"gpus": [DEVICE]}, "GPUs NVIDIA H200 (140 GiB) against 2 × NVIDIA H200 (140 GiB)"),
+        ({"os": "Linux 6.9"}, "OS Linux 6.9 against Linux 6.1"),
+        ({"versions": {"torch": "2.12.0"}}, "torch 2.12.0 against 2.13.0"),
+        (
+            {"network": {"interfaces": [{"name": "ens1", "bits_per_s": 10**10}], "infiniband": []}},
+            "network 10.0 Gb/s against 25.0 Gb/s",
+        ),
+    ],
+)
+def test_what_makes_a_node_another_machine(tmp_path, changed, said):
+    network = {"interfaces": [{"name": "eth0", "bits_per_s": 25 * 10**9}], "infiniband": []}
+    environment = fake_nodes.environment(gpus=GPUS, network=network, changed={1: changed})
+    finding = found(tmp_path, [fake.launch(fake.case())], environment)["nodes_differ"]
+    assert finding.message == f"The nodes are not alike: node 1 differs: {said}."
+
+
+def test_hosts_and_names_of_cards_make_no_difference(tmp_path):
+    network = {"interfaces": [{"name": "eth0", "bits_per_s": 25 * 10**9}], "infiniband": []}
+    other = {"network": {"interfaces": [{"name": "ens1", "bits_per_s": 25 * 10**9}], "infiniband": []}}
+    environment = fake_nodes.environment(network=network, changed={1: other | {"memory_bytes": 15 * 2**30}})
+    assert len(kinds(environment)) == 1
+    assert "nodes_differ" not in found(tmp_path, [fake.launch(fake.case())], environment)
+
+
+def test_sessions_of_collectives_tell_their_nodes_too(tmp_path):
+    runs = [collectives.launch(collectives.case(), lambda size: 1e-3)]
+    environment = fake_nodes.environment(changed={1: {"cores": 4}})
+    results = collectives.write(tmp_path / "c.db", runs, environment=environment)
+    page = render(results)
+    assert "The nodes are not alike: node 1 differs: cores for ranks 4 against 8." in page
+    assert "cluster 2 nodes x 2 ranks" in section(page, "machine")
+
+
+def test_the_machine_section_stays_short_with_many_nodes(tmp_path):
+    links = {"matrix": [["X", "NV18"], ["NV18", "X"]], "reasons": {}}
+    busy = {"gpus": [DEVICE | {"sm_clock_hz": 1980 * 10**6}, DEVICE]}
+    less = {"gpus": [DEVICE | {"power_limit_w": 500.0}, DEVICE]}
+    environment = fake_nodes.environment(64, 2, gpus=GPUS, links=links, changed={3: busy, 17: less})
+    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case())], environment=environment)
+    shown = machine_section(select_session(results))
+    assert [table.title for table in shown.tables] == [
+        "The nodes", "Devices of nodes 0-16, 18-63", "How the devices of nodes 0-16, 18-63 are linked",
+        "Devices of node 17", "How the devices of node 17 are linked",
+    ]  # fmt: skip
+    assert shown.lead == "All 64 nodes are alike."
+    said = section(render(results), "machine")
+    assert "cluster 64 nodes x 2 ranks" in said
+    assert "lab0; lab1; lab2; and 61 more" in said
+    assert "node 17 GPU0 GPU1 Name NVIDIA H200" in said
+    assert "nodes" not in section(render(results), "environment")
+
+
+def test_a_machine_alone_is_told_as_before(tmp_path):
+    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case())])
+    shown = machine_section(select_session(results))
+    assert dict(shown.pairs)["host"] == "lab"
+    assert (shown.lead, shown.tables) == ("", ())
+
+
+def test_comparing_with_a_cluster_says_how_many_nodes_there_were(tmp_path):
+    many = [fake_nodes.environment(2, 8), fake_nodes.environment(2, 8, changed={1: {"cores": 4}}), fake.ENVIRONMENT]
+    first, other, one = (side_of(stored(tmp_path, [fake.launch(fake.case())], each)) for each in many)
+    (apart,) = [each for each in differences(first, other) if each.name in ("cluster", "nodes")]
+    assert apart.matters
+    assert str(apart) == (
+        "nodes differs: all 2 nodes are alike in base, node 1 differs: cores for ranks 4 against 8 in candidate"
+    )
+    told = {each.name: each for each in differences(first, one)}
+    assert (told["cluster"].base, told["cluster"].candidate) == ("2 nodes x 8 ranks", "1 node")
+    assert hardware_facts((first, one))["cluster"] == ["2 nodes x 8 ranks", "1 node"]
+    assert "cluster" not in hardware_facts((one, one))
+
+
+# -- slow nodes, slow ranks, clocks --------------------------------------------------------------------------------
+
+
+def spanning(blocks=3, *, slow=(), node=1, factor=1.5):
+    return [
+        fake_nodes.slowed(of, node, factor) if of.block in slow else of
+        for of in (
+            fake_nodes.spread(fake.launch(fake.case(world_size=4, bucket_mib=bucket), block=block))
+            for bucket in (1.0, 25.0)
+            for block in range(blocks)
+        )
+    ]
+
+
+def test_a_node_whose_ranks_compute_slower_in_most_launches(tmp_path):
+    finding = found(tmp_path, spanning(slow=(0, 1, 2)))["slow_node"]
+    assert finding.message.startswith(
+        "Node 1: in 6 of 6 launches that span nodes its ranks computed their forward pass "
+    )
+    # Rank 0 is 1 % slower than the other rank of its node: of both the median.
+    assert "49 % slower than those of the other nodes (the median; more than 20 % in each)" in finding.message
+    assert finding.case_id is None
+
+
+@pytest.mark.parametrize(("slow", "factor"), [((0, 1), 1.5), ((0, 1, 2), 1.15), ((), 1.0)])
+def test_a_node_that_is_slow_now_and_then_or_by_little_is_no_finding(tmp_path, slow, factor):
+    assert "slow_node" not in found(tmp_path, spanning(slow=slow, factor=factor))
+
+
+def test_waiting_makes_no_slow_node(tmp_path):
+    launches = spanning()
+    for of in launches:
+        of.samples = [
+            one._replace(value=2 * one.value) if one.metric == "backward_s" and one.rank >= 2 else one
+            for one in of.samples
+        ]
+    assert "slow_node" not in found(tmp_path, launches)
+
+
+def test_a_node_that_did_not_tell_everything_is_not_judged(tmp_path):
+    launches = spanning(slow=(0, 1, 2))
+    for of in launches:
+        of.samples = [one for one in of.samples if one.rank != 1]
+    assert "slow_node" not in found(tmp_path, launches)
+
+
+def test_a_slow_rank_is_named_with_its_node(tmp_path):
+    launches = spanning(1)[:1]
+    launches[0].samples = [
+        one._replace(value=2 * one.value) if one.metric == "forward_s" and one.rank == 3 else one
+        for one in launches[0].samples
+    ]
+    assert "rank 3 (node 1) computes its forward pass" in found(tmp_path, launches)["slow_rank"].message
+
+
+def late(error_s):
+    """Two nodes of one rank each: rank 1 comes 1 s late to the one collective of each of eight steps of 10 s."""
+    of = fake_nodes.spread(fake.launch(fake.case()), error_s=error_s)
+    for step in range(22, 30):
+        for rank in (0, 1):
+            call = {"start_s": 4.0 + rank, "duration_s": 2.0 - rank}
+            fake.instrumented(of, step, rank, begin=100.0 * step, waits=[(4.0 + rank, 6.0)], calls=[call])
+    return of
+
+
+def test_who_comes_late_is_told_only_where_clocks_agree_that_well(tmp_path):
+    assert "rank 1 (node 1) came last" in found(tmp_path, [late(1e-4)])["straggler"].message
+    for error_s in (1.5, None):
+        known = seen(tmp_path, [late(error_s)])
+        assert straggler_table(known)["who"].tolist() == ["rank 1 (node 1)"]
+        assert "straggler" not in {one.code for one in check(known.results)}
+
+
+def test_captions_say_how_well_clocks_agree(tmp_path):
+    page = render(stored(tmp_path, [late(1e-4)]))
+    assert "All ranks share one clock; clocks of nodes agree within 0.100 ms." in section(page, "timeline")
+    assert "Clocks of nodes agree within 0.100 ms: who is last by less is not known." in section(page, "stragglers")
+    alone = late(1e-4)
+    del alone.facts["nodes"]
+    said = render(stored(tmp_path, [alone], fake.ENVIRONMENT))
+    assert "All ranks share one clock." in section(said, "timeline")
+    assert "node" not in section(said, "stragglers")
+
+
+def test_a_trace_keeps_devices_of_nodes_apart(tmp_path):
+    of = fake_nodes.read(late(1e-4))
+    of.facts["clock"] = {"began_s": 2200.0}
+    known = seen(tmp_path, [of])
+    assert median_step(known, of.case.id).node_of == {0: 0, 1: 1}
+    events = trace(known, choose(known, of.case.id, step=22))["traceEvents"]
+    names = {one["args"]["name"]: one["pid"] for one in events if one["name"] == "process_name"}
+    assert set(names) == {"rank 0 (node 0)", "rank 1 (node 1)"} | {
+        f"node {node}, device {device}" for node in (0, 1) for device in (0, 1)
+    }
+    assert len(set(names.values())) == len(names)

@@ -1,0 +1,148 @@
+"""What stores, files and standard output commands take, and what they say of those that they cannot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import fake_results as fake
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import read_sides, side_of
+from parabench.analysis.session import select_session
+from parabench.analysis.tables import LAUNCH_NUMBERS, STEP_TIMES, launch_table
+from parabench.cli import main
+from parabench.errors import UsageError
+from parabench.report.views import gate as compare_report
+from parabench.store.results import load
+from parabench.store.store import split
+
+CASES = [fake.case(bucket_mib=size) for size in (1.0, 4.0, 25.0)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Two sessions, in the folder of a run."""
+    path = tmp_path_factory.mktemp("outputs") / "results.db"
+    for seed, name in enumerate(("one", "two")):
+        fake.write(path, fake.sweep(CASES, lambda _: 0.04, noise=0.001, seed=seed, blocks=4), label=name)
+    return path
+
+
+def parabench(*arguments: object):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    result = parabench(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_a_session_is_named_with_the_store_everywhere(store, tmp_path):
+    alike = [parabench("best", "--json", *words) for words in ((f"{store}@one",), (store, "--session", "one"))]
+    assert alike[0].stdout == alike[1].stdout != parabench("best", "--json", store.parent).stdout
+    page = tmp_path / "page.html"
+    assert parabench("report", f"{store.parent}@1", "-o", page).exit_code == 0
+    assert "one" in page.read_text().partition("<title>")[2].partition("</title>")[0]
+    assert "no instrumented" in refused("export", f"{store}@one", "--trace", CASES[0].id)
+    assert "both name a session; give one of them" in refused("best", f"{store}@one", "--session", "two")
+
+
+@pytest.mark.parametrize(
+    "command", [("best",), ("report",), ("history",), ("compare", "{}"), ("export", "--trace", "x")]
+)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}@", "{}@ names no session after the @; give {}, or {}@ with an id or a label"),
+        ("", "'' names no store; give the results.db of a run"),
+        ("/dev/null", "/dev/null is no file; give the results.db of a run"),
+        ("{}.gone", "{}.gone does not exist; give the results.db of a run"),
+    ],
+)
+def test_what_is_no_store_is_said_in_a_line(store, command, text, said):
+    words = [word.replace("{}", str(store)) for word in (*command, text)]
+    assert refused(*words) == f"parabench: {said.replace('{}', str(store))}\n"
+
+
+def test_a_path_with_an_at_is_a_path(tmp_path):
+    path = tmp_path / "a@b.db"
+    path.touch()
+    assert split(str(path)) == (path, None)
+    assert split(f"{path}@c") == (path, "c")
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--markdown", "--html"])
+def test_a_dash_prints_the_file_and_nothing_else(store, tmp_path, option):
+    sides = (f"{store}@one", f"{store}@two")
+    printed = parabench(
+        "compare", *sides, option, "-", "--json" if option != "--json" else "--html", tmp_path / "other"
+    )
+    written = tmp_path / "file"
+    parabench("compare", *sides, option, written)
+    assert printed.stdout == written.read_text()
+    assert (tmp_path / "other").stat().st_size > 0
+
+
+def test_history_prints_one_file_and_writes_the_other(store, tmp_path):
+    page = tmp_path / "page.html"
+    assert len(json.loads(parabench("history", store, "--json", "-", "--html", page).stdout)["sessions"]) == 2
+    assert page.read_text().startswith("<!")
+    assert parabench("history", store, "--html", "-").stdout == page.read_text()
+    assert "--json and --html name standard output, -;" in refused("history", store, "--json", "-", "--html", "-")
+    same = refused("history", store, "--json", page, "--html", page)
+    assert f"--json and --html name the same file, {page}" in same
+
+
+def test_a_history_file_that_fails_keeps_no_other_back(store, tmp_path):
+    page, below = tmp_path / "page.html", tmp_path / "page.html" / "h.json"
+    page.touch()
+    result = parabench("history", store, "--json", below, "--html", page)
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr
+    assert page.stat().st_size > 0
+    assert "is a directory" in parabench("history", store, "--html", tmp_path).stderr
+
+
+def test_an_empty_axis_is_named(store):
+    assert "--by 'strategy,,world_size': name 2 of 3 is empty" in refused("best", store, "--by", "strategy,,world_size")
+
+
+def test_the_first_of_a_front_saves_no_memory_and_not_minus_none(store):
+    assert '"less_memory": -0.0' not in parabench("best", store, "--json").stdout
+
+
+def test_one_store_is_read_once_for_two_sides(store):
+    sides = read_sides(f"{store}@one", f"{store.parent}@two")
+    assert sides[0].results is sides[1].results
+    with pytest.raises(UsageError, match="session 'three' is not in"):
+        read_sides(f"{store}@one", f"{store}@three")
+
+
+def test_what_is_left_out_of_a_store_changes_no_number(store):
+    whole, numbers, times = (load(store, rows) for rows in (None, LAUNCH_NUMBERS, STEP_TIMES))
+    tables = [launch_table(results, select_session(results)) for results in (whole, numbers, times)]
+    for table in tables[1:]:
+        pd.testing.assert_frame_equal(table, tables[0])
+    assert all("sample" not in vars(results) for results in (whole, numbers, times))
+
+
+def test_a_reversed_label_turns_nothing_else_around(store):
+    results = load(store)
+    results.session["label"] = ["one\u202eeno", "two"]
+    gate = compare(side_of(results, 1), side_of(results, 2, "candidate"))
+    page = compare_report.render(replace(gate, candidate="two\u202eowt"))
+    assert "<bdi>two\u202eowt</bdi> get slower than <bdi>one\u202eeno</bdi>?" in page
+    assert "\u202e" not in page.partition('<p class="verdict">')[2].partition("</p>")[0]
+
+
+def test_launches_that_equal_sides_would_take_are_said_only_where_the_tolerance_is_not_ruled_out(store):
+    results = load(store)
+    found = {t: compare(side_of(results, 1), side_of(results, 2, "candidate"), tolerance=t) for t in (0.5, 0.001)}
+    assert "launches a side with which equal sides would pass" not in compare_report.render(found[0.5])
+    assert "launches a side with which equal sides would pass" in compare_report.render(found[0.001])

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+
+import pytest
+
+import fake_results as fake
+from page_helpers import HOSTILE, Page, columns, data, figures
+from parabench.errors import UsageError
+from parabench.report.build import render, write_report
+from parabench.report.page import script_json
+from parabench.store.record import Failure, Finding, Status
+
+
+def why_empty(text):
+    """By section, what stands in place of figures that nothing can be drawn in."""
+    tags = [attrs for tag, attrs in Page(text).tags if tag == "div" and attrs.get("data-draw")]
+    return {attrs["id"].removesuffix("-panels"): attrs["data-empty"] for attrs in tags}
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory):
+    return render(fake.rich(tmp_path_factory.mktemp("rich") / "r.db"))
+
+
+def test_the_page_answers_in_order(rich):
+    page = Page(rich)
+    ids = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
+    assert ids[:7] == ["verdict", "ranking", "front", "bucket", "heat", "algorithms", "scaling"]
+    tabs = [attrs["data-tab"] for _, attrs in page.tags if attrs.get("role") == "tab"]
+    assert tabs == [
+        "answer", "buckets", "algorithms", "scaling", "anatomy", "memory", "trust", "environment", "data",
+    ]  # fmt: skip
+    for said in (
+        "Which algorithm and bucket size is fastest for DDP here?",
+        "Fastest: ddp ring, 4 to 25 MiB, 4 ranks: 22.2 ms a step",
+        "81 of 84 launches ended well (28 cases, 3 blocks, 20 measured steps each)",
+        "The CPU governor is powersave. Set it to performance.",
+        "rank 2 · SIGKILL",
+        "RuntimeError: peer closed",
+        "tp native, 8 ranks: world_size 8 needs 8 cores; this machine has 4",
+        "parabench run quick --label nightly --set bucket_mib=1,4,25,default",
+        "not available: no NVIDIA driver",
+    ):
+        assert said in page.text, said
+
+
+def test_only_its_own_scripts_may_run_and_nothing_is_loaded(rich):
+    page = Page(rich)
+    policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv"))
+    runnable = [
+        text
+        for text, (_, attrs) in zip(page.scripts, [t for t in page.tags if t[0] == "script"], strict=True)
+        if "type" not in attrs
+    ]
+    assert len(runnable) == 2
+    for script in runnable:
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in policy
+    assert "default-src 'none'" in policy
+    assert "'unsafe-eval'" not in policy
+    assert "'unsafe-inline'" not in policy.split("script-src")[1].split(";")[0]
+    assert not [t for t in page.tags if t[1].get("src") or t[1].get("href", "#")[0] not in "#d"]
+
+
+def test_hostile_text_stays_text(tmp_path):
+    failure = Failure(HOSTILE, rank=0, traceback=HOSTILE)
+    results = fake.write(
+        tmp_path / "r.db",
+        [
+            *fake.sweep([fake.case(bucket_mib=b) for b in (1.0, 2.0)], lambda _: 0.04),
+            fake.launch(fake.case(bucket_mib=4.0), status=Status.FAILED, failure=failure),
+        ],
+        label=HOSTILE,
+        question=HOSTILE,
+        environment=fake.ENVIRONMENT | {"host": HOSTILE, "cpu": HOSTILE, "env": {HOSTILE: HOSTILE}},
+        argv=["parabench", HOSTILE],
+        skipped=[(fake.case(bucket_mib=8.0), HOSTILE)],
+        findings=[Finding(HOSTILE, HOSTILE, HOSTILE)],
+    )
+    text = render(results)
+    page = Page(text)
+    assert "alert(1)" in page.text
+    assert not [t for t in page.tags if t[0] == "img" or "onerror" in t[1]]
+    assert sum(tag == "script" for tag, _ in page.tags) == 4
+    assert text.count("<script>alert") == 0
+
+
+def test_json_in_a_script_holds_no_character_that_html_acts_on():
+    text = script_json({"a": HOSTILE})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {"a": HOSTILE}
+
+
+def empty(tmp_path, launches, **more):
+    page = render(fake.write(tmp_path / "r.db", launches, **more))
+    assert figures(page) == {}
+    return Page(page).text, why_empty(page)
+
+
+def test_no_launch_at_all(tmp_path):
+    text, _ = empty(tmp_path, [], finished=False)
+    assert "No launch was recorded, so there is no fastest configuration." in text
+    assert "The session is not finished" in text
+    assert "No case was launched." in text
+
+
+def test_no_good_launch(tmp_path):
+    bad = [fake.launch(fake.case(), status=Status.HUNG, failure=Failure("no step for 60 s"))]
+    text, why = empty(tmp_path, bad)
+    drawn = ("ranking", "bucket", "heat", "algorithms", "scaling")
+    assert [why[name] for name in drawn] == ["No launch ended well, so there is nothing to draw."] * len(drawn)
+    assert "no step for 60 s" in text
+
+
+def test_a_single_case_has_sentences_for_what_cannot_be_drawn(tmp_path):
+    launches = fake.sweep([fake.case()], lambda _: 0.04)
+    for one in launches:
+        one.samples = [s for s in one.samples if s.metric in ("step_s", "loss")]
+    text, why = empty(tmp_path, launches)
+    assert "Only one configuration has a result, so there is nothing to rank." in text
+    assert why["bucket"] == "No strategy was measured with more than one bucket size."
+    assert why["heat"] == "This needs at least two algorithms and two bucket sizes of one strategy and world size."
+    assert why["algorithms"].startswith("No algorithm was measured beside native")
+    assert why["scaling"] == "Only one world size was measured, so nothing can be said about scaling."
+    said = " ".join([text, *why.values()])
+    assert "The parts of a step were not recorded." in said
+    assert "Peak memory was not recorded: unknown, not zero." in said
+    assert "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero." in said
+
+
+def test_where_filters_leave_nothing_to_compare_it_is_not_said_that_nothing_was_measured(rich):
+    why = why_empty(rich)
+    assert why["bucket"] == "No selected strategy has more than one bucket size at one world size."
+    assert all("elected" in why[name] for name in ("front", "heat", "algorithms", "scaling"))
+
+
+def test_missing_keys_of_the_environment_and_the_plan_are_no_error(tmp_path):
+    text, _ = empty(tmp_path, fake.sweep([fake.case()], lambda _: 0.04), environment={})
+    assert "memoryunknown" in text.replace(" ", "")
+
+
+def test_several_works_each_have_their_answer_and_their_name(tmp_path):
+    cases = [fake.case(bucket_mib=b, global_batch=g) for g in (8, 16) for b in (1.0, 4.0)]
+    launches = fake.sweep(cases, lambda c: 0.001 * c.global_batch * c.bucket_mib, noise=0.01)
+    page = render(fake.write(tmp_path / "r.db", launches))
+    assert Page(page).text.count("Fastest: ") == 2
+    found = data(page)
+    assert [work["name"] for work in found["works"]] == ["global batch 8", "global batch 16"]
+    assert [found["cases"]["global_batch"][i] for i in range(4)] == [8, 16, 8, 16]
+    assert found["cases"]["work"] == [0, 1, 0, 1]
+
+
+def test_the_data_names_the_cases_of_the_front(rich):
+    found = data(rich)
+    (work,) = found["works"]
+    labels = [found["cases"]["label"][row] for row in work["front"]]
+    assert labels == ["ddp ring 25 MiB, 4 ranks", "ddp ring 25 MiB, 2 ranks", "single, 1 rank"]
+    peaks = [found["cases"]["mean_peak_bytes"][row] for row in work["front"]]
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_scaling_points_are_rows_of_cases(rich):
+    found = data(rich)
+    curves, points = (columns(found["curves"][name]) for name in ("curves", "points"))
+    assert [group["title"] for group in found["curves"]["groups"]] == ["Strong scaling, global batch 8"]
+    assert {found["cases"]["label"][row] for row in curves["base"]} == {"single, 1 rank"}
+    assert set(curves["n_points"]) == {3}
+    sizes = [found["cases"]["world_size"][row] for row in points["case"]]
+    assert sizes == [1, 2, 4] * len(curves["base"])
+    assert points["efficiency"][0] == 1
+
+
+def test_a_gpu_session_shows_torch_and_nvml_memory(tmp_path):
+    page = render(fake.rich(tmp_path / "r.db", gpu=True))
+    found = data(page)
+    assert found["cases"]["used_bytes"][0] == pytest.approx(1.04e9)
+    assert [bar["name"] for bar in found["bars"]["peaks"]] == ["torch tensors", "torch's allocator", "device (NVML)"]
+    assert "4 × NVIDIA H200 (140 GiB)" in Page(page).text
+    assert found["cases"]["statistic"][0] == "median"
+
+
+def test_the_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case())])
+    out = tmp_path / "made" / "report.html"
+    assert write_report(results, out) == out
+    assert out.read_text(encoding="utf-8").endswith("</html>\n")
+    before = out.read_bytes()
+    monkeypatch.setattr(
+        "pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    with pytest.raises(UsageError, match=r"report.html cannot be written: No space left on device"):
+        write_report(results, out)
+    assert out.read_bytes() == before
+    assert [p.name for p in out.parent.iterdir()] == ["report.html"]
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_report(results, tmp_path / "r.db" / "x.html")
+
+
+def test_an_unknown_session_is_named(tmp_path):
+    results = fake.write(tmp_path / "r.db", [])
+    with pytest.raises(UsageError, match="session 'no' is not in"):
+        render(results, "no")
+
+
+def test_half_a_character_does_not_keep_a_page_from_being_written(tmp_path):
+    environment = fake.ENVIRONMENT | {"cpu": "half \ud800 a character", "host": "\udcff"}
+    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case(), 0.04)], environment=environment)
+    page = write_report(results, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "half ? a character" in Page(page).text

@@ -1,0 +1,330 @@
+"""The sections that take a step apart, on steps whose every second is known."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import fake_collectives
+import fake_results as fake
+from fake_results import step
+from page_helpers import Page, drawn, figures, made
+from parabench.analysis.session import session_data
+from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
+from parabench.analysis.step.calls import call_table
+from parabench.analysis.step.timeline import timelines
+from parabench.report.build import render
+from parabench.report.data.cases import case_columns
+from parabench.report.figures.timeline import MOST_RANKS
+from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
+from parabench.report.sections.step import shares_section, timeline_section
+from parabench.store.record import MIB
+
+IDS = ["anatomy", "timeline", "buckets", "bandwidth", "stragglers"]
+MAKERS = (shares_section, timeline_section, bucket_section, bandwidth_section, straggler_section)
+
+
+class Shown:
+    """The sections of the newest session, without the page around them."""
+
+    def __init__(self, results):
+        seen = session_data(results)
+        self.cases = list(seen.cases["case_id"])
+        self.columns = case_columns(seen)
+        self.sections = made(seen, *MAKERS)
+
+    def text(self, name):
+        """What a reader reads of a section, but for its tables."""
+        section = self.sections[name]
+        if not section.panels and not section.tables and not section.draw:
+            return section.empty
+        return " ".join([section.lead, section.caption, *(panel.title for panel in section.panels)])
+
+    def rows(self, name):
+        return self.sections[name].tables[0].rows
+
+    def figure(self, name, at=0):
+        return json.loads(drawn(self.sections[name].panels[at]).to_json())
+
+    def traces(self, name, at=0):
+        return {trace["name"]: trace for trace in self.figure(name, at)["data"] if trace.get("name")}
+
+
+def shown(tmp_path, *launches):
+    return Shown(fake.write(tmp_path / "r.db", launches))
+
+
+@pytest.fixture(scope="module")
+def ddp(tmp_path_factory):
+    """Two launches of 10 s steps, and a faster FSDP with one."""
+    launches = [step(step(fake.launch(fake.case(), 8.0, block=block)), 26, longer=1.0) for block in range(2)]
+    fsdp = step(fake.launch(fake.case(strategy="fsdp"), 5.0), name="all_gather")
+    return Shown(fake.write(tmp_path_factory.mktemp("ddp") / "r.db", [*launches, fsdp]))
+
+
+def test_sections_come_in_the_order_in_which_a_reader_asks(ddp):
+    assert list(ddp.sections) == IDS
+
+
+def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(ddp):
+    assert (ddp.sections["anatomy"].draw, ddp.sections["anatomy"].panels) == ("shares", [])
+    # FSDP first: data for 1 s, compute for 7, exposed for 1.5, idle for 0.5. Of 4.5 s of calls 3 are hidden. Of DDP the
+    # medians over a step of 10 and one of 11 s: compute has half a second more.
+    for name, *seconds in (
+        ("instrumented_s", 10, 10.5), ("instrumented_data_s", 1, 1), ("compute_s", 7, 7.5), ("exposed_s", 1.5, 1.5),
+        ("idle_s", 0.5, 0.5), ("hidden_s", 3, 3), ("exposed_share", 0.15, 1.5 / 10.5), ("exposed_backward_s", 1.5, 1.5),
+    ):  # fmt: skip
+        assert ddp.columns[name].tolist() == pytest.approx(seconds), name
+    assert ddp.columns["instruments_ratio"].tolist() == pytest.approx([2.0, 1.26], abs=0.01)
+    said = ddp.text("anatomy")
+    assert (
+        "fsdp native, 2 ranks: for 15 % of a step (1,500 ms) training stands still for communication; "
+        "67 % of the communication is hidden behind compute." in said
+    )
+    assert "Most exposed" not in said
+    assert "Instrumented steps took 1.63 times as long as timed ones, between 1.26 and 2.00 by case." in said
+    assert "come from the timed ones" in said
+    assert "oversubscribed and host_busy" in said
+    assert list(ddp.rows("anatomy")[0]) == [
+        "fsdp native, 2 ranks", "15 %", "1,500", "0", "1,500", "0", "3,000", "7,000", "500", "1,000", "2.00",
+    ]  # fmt: skip
+
+
+def test_an_unknown_end_makes_hidden_communication_a_lower_bound(tmp_path):
+    launch, other = (fake.launch(fake.case(strategy="pp", world_size=2), 8.0) for _ in range(2))
+    (tmp_path / "both").mkdir()
+    for rank in range(2):
+        calls = [{"op": "send", "start_s": 4.0, "duration_s": None}, {"op": "recv", "start_s": 5.0, "duration_s": 2.0}]
+        more = [{"op": "broadcast", "start_s": 5.0, "duration_s": 2.0}]
+        fake.instrumented(launch, 25, rank, waits=[(6.0, 7.0)], calls=calls)
+        fake.instrumented(other, 25, rank, waits=[(6.0, 7.0)], calls=[*calls, *more])
+    found = shown(tmp_path, launch)
+    assert "how much more is hidden behind compute is unknown" in found.text("anatomy")
+    assert "≥ 0" in found.rows("anatomy")[0]
+    both = shown(tmp_path / "both", other)
+    assert "at least 50 % of the communication is hidden" in both.text("anatomy")
+    assert "≥ 1,000" in both.rows("anatomy")[0]
+    ticks = found.traces("timeline")["end unknown"]
+    assert (ticks["x"], ticks["mode"]) == ([4000, 4000], "markers")
+    assert "when it ended is unknown" in ticks["customdata"][0]
+    assert "No collective among several ranks was seen" in found.text("bandwidth")
+    assert "buckets" not in found.sections
+
+
+def test_ranks_that_were_not_seen_to_communicate_are_unknown_not_zero(tmp_path):
+    unseen = fake.instrumented(fake.launch(fake.case(strategy="layer_split"), 8.0), 25)
+    apart = fake.instrumented(fake.launch(fake.case(strategy="local_only"), 9.0), 25)
+    found = shown(tmp_path, unseen, apart)
+    assert [row[:3] for row in found.rows("anatomy")] == [
+        ("layer_split, 2 ranks", "unknown", "–"),
+        ("local_only, 2 ranks (headroom, no answer)", "0.0 %", "0"),
+    ]
+    assert found.columns["exposed_share"].isna().tolist() == [True, False]
+    assert found.columns["exposed_s"].fillna(-1).tolist() == [-1, 0]
+    assert found.columns["instrumented_s"].tolist() == [10, 10]
+
+
+def test_a_timeline_is_the_median_step_from_its_first_rank_on(tmp_path):
+    launch = fake.launch(fake.case(), 8.0)
+    for number, longer in ((25, 0.0), (26, 5.0), (27, 1.0)):
+        step(launch, number, late=0.5, longer=longer)
+    found = shown(tmp_path, launch)
+    assert "ddp native, 2 ranks: 11,000 ms" in found.text("timeline")
+    bars = found.traces("timeline")
+    assert (bars["backward"]["base"], bars["backward"]["x"]) == ([3000, 3500], [7000, 7000])
+    assert (bars["stands still"]["base"], bars["stands still"]["x"]) == ([7000, 7500], [2000, 2000])
+    calls = bars["all_reduce"]
+    assert (calls["base"], calls["x"]) == ([4000, 5000, 4500, 5500], [3000, 3500, 3000, 3500])
+    assert calls["text"][:2] == ["bucket 0, 2.0 MiB", "bucket 1, 1.0 MiB"]
+    assert calls["customdata"][0] == (
+        "rank 0: all_reduce by native, ranks 0-1, bucket 0<br>2.00 MiB in 3,000 ms: 0.000699 GB/s on the bus<br>"
+        "called at 3500.00 ms, began at 4000.00 ms"
+    )
+    assert bars["bucket ready"]["x"] == [3250, 4250, 3750, 4750]
+    # Calls that overlap lie below one another, below their rank's parts; the next rank comes after both.
+    first, second, later = calls["y"][0], calls["y"][1], bars["backward"]["y"][1]
+    assert bars["backward"]["y"][0] < first < second < later < calls["y"][2]
+    assert found.figure("timeline")["layout"]["yaxis"]["ticktext"] == ["rank 0", "calls", "rank 1", "calls"]
+
+
+def test_timelines_are_of_the_fastest_of_each_strategy_or_of_each_algorithm(tmp_path):
+    def chosen(name, cases):
+        launches = [step(fake.launch(case, 2.0 + i)) for i, case in enumerate(cases)]
+        results = fake.write(tmp_path / name, launches)
+        seen = session_data(results)
+        labels = seen.cases.set_index("case_id")["label"]
+        each, drawn = timelines(seen)
+        return each, [labels[one.case_id] for one in drawn]
+
+    ring = [fake.case(strategy="local_only"), *(fake.case(algorithm="ring", bucket_mib=size) for size in (1.0, 2.0))]
+    assert chosen("one.db", [*ring, fake.case()]) == ("algorithm", ["ddp ring 1 MiB, 2 ranks", "ddp native, 2 ranks"])
+    others = [fake.case(strategy=name) for name in ("zero1", "fsdp", "tp")]
+    assert chosen("many.db", [*ring, *others]) == (
+        "strategy",
+        ["ddp ring 1 MiB, 2 ranks", "zero1 native, 2 ranks", "fsdp native, 2 ranks"],
+    )
+
+
+def test_the_other_timelines_are_kept_for_the_details_of_their_cases(tmp_path):
+    cases = [fake.case(bucket_mib=size) for size in (1.0, 2.0, 4.0)]
+    launches = [step(fake.launch(case, 2.0 + i)) for i, case in enumerate(cases)]
+    drawn = figures(render(fake.write(tmp_path / "r.db", launches)))
+    kept = drawn["of_case"]
+    assert list(kept) == [case.id for case in cases[1:]]  # the fastest stands on the page
+    (figure,) = kept[cases[2].id]
+    assert figure["title"] == "Timeline of one step: ddp native 4 MiB, 2 ranks: 10,000 ms"
+    assert {trace["name"] for trace in figure["data"]} >= {"forward", "backward", "all_reduce"}
+
+
+def test_many_ranks_are_cut_and_it_is_said(tmp_path):
+    found = shown(tmp_path, step(fake.launch(fake.case(world_size=10), 8.0), ranks="0-9"))
+    assert f"The first {MOST_RANKS} of 10 ranks are drawn." in found.text("timeline")
+    assert found.figure("timeline")["layout"]["yaxis"]["ticktext"][-2:] == ["rank 7", "calls"]
+
+
+def test_buckets_are_drawn_from_the_beginning_of_backward(ddp):
+    bars = ddp.traces("buckets")
+    # Backward begins at 3: bucket 0 is ready at 0.25, reduced from 1 to 4, bucket 1 from 2 to 5.5, exposed from 4 on.
+    assert (bars["hidden"]["base"], bars["hidden"]["x"]) == ([1000, 2000], [3000, 2000])
+    assert bars["exposed"]["x"] == [0, 1500]
+    assert bars["exposed"]["base"][1] == 4000
+    assert bars["ready"]["x"] == [250, 1250]
+    assert len(ddp.sections["buckets"].panels) == 1
+    assert "0: 2.0 MiB" in ddp.figure("buckets")["layout"]["yaxis"]["ticktext"]
+
+
+def test_where_backward_takes_turns_the_page_says_what_moments_count_from(ddp, tmp_path):
+    launch = fake.launch(fake.case(grad_accumulation=2), 8.0)
+    parts = {"data": 1.0, "forward_backward": 8.0, "optimizer": 1.0}
+    fake.instrumented(launch, 25, parts=parts, calls=[{"bucket": 0, "start_s": 7.0}])
+    found = shown(tmp_path, launch)
+
+    def axis(page):
+        return page.figure("buckets")["layout"]["xaxis"]["title"]["text"]
+
+    assert (axis(ddp), axis(found)) == ("since backward began (ms)", "since the first forward began (ms)")
+    assert [row[2] for page in (ddp, found) for row in page.rows("buckets")] == ["backward"] * 2 + ["the first forward"]
+    assert "moments count from the first forward" in found.text("buckets")
+    assert "first forward" not in ddp.text("buckets")
+
+
+def test_a_pipelines_section_says_that_its_schedule_makes_one_rank_late(tmp_path):
+    launch = fake.launch(fake.case(strategy="layer_split"), 8.0)
+    for rank in range(2):
+        waits = [(4.0, 5.0)] if rank == 1 else []
+        fake.instrumented(launch, 25, rank, waits=waits, calls=[{"start_s": 4.5 - 0.5 * rank, "duration_s": 0.5}])
+    found = shown(tmp_path, launch)
+    assert found.rows("stragglers")[0][:3] == ("layer_split, 2 ranks", "0, by the schedule", "100 %")
+    assert found.text("stragglers").startswith("In a pipeline one rank comes last by the schedule's structure")
+
+
+def test_a_ddp_whose_buckets_nobody_saw_says_so(tmp_path):
+    launch = fake.launch(fake.case(), 8.0)
+    fake.instrumented(launch, 25, calls=[{"start_s": 4.0}])
+    assert "No bucket was seen to be reduced" in shown(tmp_path, launch).text("buckets")
+
+
+def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_path):
+    launch = fake.launch(fake.case(), 8.0)
+    for rank in range(2):
+        sizes = [(1.0, MIB), (3.0, 2 * MIB), (5.0, 3 * MIB), (7.0, 64 * MIB)]
+        calls = [{"start_s": at, "duration_s": 1.0, "bytes": size} for at, size in sizes]
+        calls.append({"op": "broadcast", "start_s": 9.0, "duration_s": 1.0, "bytes": MIB})
+        fake.instrumented(launch, 25, rank, calls=calls)
+    # Alone a MiB takes half a second and 4 MiB take one, so bandwidth doubles over two doublings of the size.
+    alone = fake_collectives.case(min_bytes=MIB, max_bytes=4 * MIB, world_size=2)
+    fake_collectives.write(tmp_path / "r.db", fake_collectives.sweep([alone], lambda _, n: {1: 0.5, 4: 1.0}[n // MIB]))
+    results = fake.write(tmp_path / "r.db", [launch])
+    seen = session_data(results)
+    table = training_bandwidth(seen, call_table(seen), alone_table(results)).set_index(["op", "bytes"])
+    reduced = table.loc["all_reduce"]
+    one = 2 * MIB / 1e9  # 1 MiB in half a second; the factor of two ranks is 1
+    assert reduced["alone"].tolist()[:3] == pytest.approx([one, 1.5 * one, one * (1 + 0.792481250)])
+    assert reduced["share"].tolist()[:3] == pytest.approx([0.5, 2 / 3, 1.5 / 1.79248125])
+    assert reduced["why"].tolist() == ["", "", "", "measured from 1 MiB to 4 MiB"]
+    assert table.loc["broadcast"]["why"].tolist() == ["not measured"]
+    assert table["alone"].isna().tolist() == [False, False, False, True, True]
+    found = Shown(results)
+    assert "In training, collectives reach 67 % of the bus bandwidth that they reach alone" in found.text("bandwidth")
+    drawn = found.traces("bandwidth")
+    assert drawn["native, alone"]["x"] == [MIB, 4 * MIB]
+    assert (drawn["native"]["mode"], drawn["native"]["x"][-1]) == ("markers", 64 * MIB)
+
+
+def test_without_a_microbenchmark_the_page_says_how_to_get_one(ddp):
+    assert "run parabench collectives into the same folder" in ddp.text("bandwidth")
+
+
+@pytest.mark.parametrize(("late", "said"), [
+    (0.5, "ddp native, 2 ranks: the others wait for rank 1 in 100 % of the steps, 500 ms a step (5.0 %)."),
+    (0.0, "No rank was seen to stand still for one that came later."),
+])  # fmt: skip
+def test_who_the_others_wait_for_is_said(tmp_path, late, said):
+    launch = fake.launch(fake.case(), 8.0)
+    for rank in range(2):
+        waits = [(4.0, 5.0)] if rank == 0 else []
+        for number in (25, 26):
+            calls = [{"start_s": 4.0 + late * rank, "duration_s": 1.0}]
+            fake.instrumented(launch, number, rank, begin=100.0 * number, waits=waits, calls=calls)
+    assert said in shown(tmp_path, launch).text("stragglers")
+
+
+@pytest.mark.parametrize(("world_size", "protocol", "said"), [
+    (2, {}, "This session has no instrumented steps: it is older than they are."),
+    (2, {"instrumented": 0}, "This session was run without instrumented steps (--instrumented 0)."),
+    (2, {"instrumented": 4}, "No instrumented step was recorded: unknown, not zero."),
+    (1, None, "One rank has nobody to communicate with."),
+])  # fmt: skip
+def test_what_is_missing_is_said_once(tmp_path, monkeypatch, world_size, protocol, said):
+    launch = fake.launch(fake.case(strategy="ddp" if world_size > 1 else "single", world_size=world_size), 8.0)
+    if protocol is None:
+        fake.instrumented(launch, 25)
+    results = fake.write(tmp_path / "r.db", [launch])
+    results.session["plan"] = [
+        plan.replace('"warmup"', _json(protocol) + '"warmup"') for plan in results.session["plan"]
+    ]
+    found = Shown(results)
+    assert list(found.sections) == ["anatomy"]
+    assert said in found.text("anatomy")
+
+
+def _json(protocol):
+    return "".join(f'"{name}": {value}, ' for name, value in (protocol or {}).items())
+
+
+def test_no_good_launch_is_said(tmp_path):
+    launch = fake.launch(fake.case(), status=fake.Status.HUNG, failure=fake.Failure("no step for 60 s"))
+    assert "No launch ended well, so no step was taken apart." in shown(tmp_path, launch).text("anatomy")
+
+
+def test_a_page_has_them_after_the_timed_parts_and_hostile_text_stays_text(tmp_path):
+    hostile = "<b>x</b><img src=x>"
+    html = render(fake.write(tmp_path / "r.db", [step(fake.launch(fake.case(), 8.0), algorithm=hostile)]))
+    drawn = figures(html)
+    named = {trace["name"]: trace for trace in drawn["timeline-0"]["data"]}
+    assert "&lt;b&gt;x" in named["all_reduce"]["customdata"][0]
+    assert drawn["bandwidth-0"]["data"][0]["name"].startswith("&lt;b&gt;")
+    ids = [attrs["id"] for tag, attrs in Page(html).tags if tag == "section"]
+    assert [name for name in ids if name in ("parts", "anatomy", "timeline", "stragglers", "usage")] == [
+        "parts", "anatomy", "timeline", "stragglers", "usage",
+    ]  # fmt: skip
+    assert "<img src=x" not in html
+
+
+def test_what_is_drawn_of_one_case_is_tied_to_it_and_what_is_of_several_to_all_of_them(ddp):
+    fsdp, own = ddp.cases
+    assert [panel.case for panel in ddp.sections["timeline"].panels] == [fsdp, own]
+    assert [panel.case for panel in ddp.sections["buckets"].panels] == [own]
+    assert ddp.sections["anatomy"].tables[0].cases == (fsdp, own)
+    assert set(ddp.sections["timeline"].tables[1].cases) == {own}
+    assert ddp.sections["buckets"].tables[0].cases == (own, own)
+    # FSDP gathers and DDP reduces, both natively: each figure is of one of them.
+    tied = [[trace["meta"] for trace in ddp.figure("bandwidth", at)["data"]] for at in range(2)]
+    assert tied == [[{"cases": [1]}], [{"cases": [0]}]]
+
+
+def test_a_curve_of_several_cases_names_each_of_them_once(tmp_path):
+    launches = [step(fake.launch(fake.case(bucket_mib=size), 8.0 + size)) for size in (1.0, 2.0)]
+    (trace,) = shown(tmp_path, *launches).figure("bandwidth")["data"]
+    assert trace["meta"] == {"cases": [0, 1]}

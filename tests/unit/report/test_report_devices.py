@@ -1,0 +1,204 @@
+"""Sections of memory over time and of devices: what they draw, and why where there is nothing to draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fake_devices
+import fake_results as fake
+import page_helpers
+from fake_devices import BEGAN_S, HOT, device_samples, gpu_case, gpu_launches, host_samples, read
+from page_helpers import Page
+from parabench.analysis.session import SessionData, session_data
+from parabench.analysis.step.device_time import device_table, too_short_said
+from parabench.analysis.step.memory import memory_timeline
+from parabench.report.build import render
+from parabench.report.data.cases import case_columns
+from parabench.report.figures import devices as figures_devices
+from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
+from parabench.report.sections.usage import energy_section
+from parabench.report.spec import Section
+from parabench.store.record import MIB, NOT_SUPPORTED, DeviceSample, Status
+
+MAKERS = (memory_section, energy_section, devices_section, host_section, health_section)
+
+
+def seen(folder, launches) -> SessionData:
+    results = fake.write(folder / f"{len(list(folder.iterdir()))}.db", launches)
+    return session_data(results)
+
+
+def sections(folder, launches) -> dict[str, Section]:
+    return page_helpers.made(seen(folder, launches), *MAKERS)
+
+
+def test_memory_over_time_of_devices_and_ranks_with_phases_behind(tmp_path):
+    found = sections(tmp_path, gpu_launches())
+    memory = found["time-memory"]
+    assert len(memory.panels) == 2  # of each case one launch
+    figure = page_helpers.drawn(memory.panels[0])
+    lines = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
+    assert set(lines) == {
+        "device 0", "device 1", "rank 0 on device 0", "rank 1 on device 1", "rank 0", "rank 1",
+    }  # fmt: skip
+    assert max(lines["device 0"].y) == pytest.approx(3e9 / MIB, abs=0.01)
+    assert lines["rank 1"].y[0] == pytest.approx(3.1e8 / MIB, abs=0.01)
+    shaded = [(round(shape.x0, 6), round(shape.x1, 6)) for shape in figure.layout.shapes]
+    assert shaded == [fake_devices.PHASES[name] for name in ("warmup", "measure", "instrument")]
+    assert {trace.name for trace in figure.data} - lines.keys() == {"warm-up", "timed", "instrumented"}
+    (host,) = found["host"].tables
+    assert memory.tables == ()
+    assert [row[0] for row in host.rows] == ["ddp native 1 MiB, 2 ranks", "ddp native 25 MiB, 2 ranks"]
+    assert [row[1] for row in host.rows] == ["2.0 %", "2.0 %"]
+    assert [row[2] for row in host.rows] == ["1.0 %", "1.0 %"]  # 0.015 s of 1.5 s
+
+
+def test_the_drawn_launch_is_the_one_in_the_middle_of_the_fastest(tmp_path):
+    launches = gpu_launches()
+    for one in launches:
+        one.host_samples = [s._replace(value=s.value + one.block * MIB) if s.rank == 0 else s for s in one.host_samples]
+    memory = sections(tmp_path, launches)["time-memory"]
+    (line,) = [trace for trace in page_helpers.drawn(memory.panels[0]).data if trace.name == "rank 0"]
+    assert line.y[0] == pytest.approx((3e8 + MIB) / MIB, abs=0.01)  # block 1's
+    assert "1 MiB" in memory.panels[0].title
+
+
+def test_power_clocks_and_temperature_with_marks_where_clocks_were_held_down(tmp_path):
+    devices = sections(tmp_path, gpu_launches())["time-devices"]
+    assert [panel.title.partition(" · ")[0] for panel in devices.panels] == 2 * ["Power", "SM clock", "Temperature"]
+    first, second = dict.fromkeys(panel.case for panel in devices.panels)
+    assert [panel.case for panel in devices.panels] == [first] * 3 + [second] * 3
+    clock = page_helpers.drawn(devices.panels[1])
+    (marks,) = [trace for trace in clock.data if trace.name == "held down"]
+    assert list(marks.x) == [2.0, 2.1, 2.2]
+    assert set(marks.y) == {1980.0}
+    assert set(marks.customdata) == {"heat, by software"}
+    (table,) = devices.tables
+    first = dict(zip(table.head, table.rows[0], strict=True))
+    assert first["Power, W"] == "500"
+    assert first["Energy, J"] == "1,000"  # 500 W for 2 s
+    assert first["SM clock, MHz"] == "1,980–1,980"
+    assert first["Hottest, °C"] == "55.0"
+    assert first["PCIe out and in, GB/s"] == "1.00, 2.00"
+    assert first["NVLink out and in, GB/s"] == "–"
+
+
+def test_energy_is_unknown_where_the_counter_was_not_read_around_the_timed_steps(tmp_path):
+    late = [s for s in device_samples() if not (s.metric == "energy_j" and s.t_s < 1.5)]
+    table = device_table(seen(tmp_path, [read(fake.launch(gpu_case()), late)]))
+    assert table["energy_j"].isna().all()
+    assert table["power_w"].tolist() == [500.0]
+
+
+def test_of_steps_that_are_too_short_for_the_sensors_power_energy_and_utilization_are_unknown(tmp_path):
+    short = read(fake.launch(gpu_case()), device_samples())
+    short.facts["phases"]["measure"] = [BEGAN_S + 1.0, BEGAN_S + 1.5]
+    known = seen(tmp_path, [short])
+    (row,) = device_table(known).to_dict("records")
+    assert all(np.isnan(row[name]) for name in ("power_w", "energy_j", "gpu_utilization", "memory_utilization"))
+    assert (row["sm_clock_low_hz"], row["pcie_tx_bytes_per_s"]) == (1.98e9, 1e9)
+    assert too_short_said(known) == (
+        "power, energy and utilization of a launch: the measured steps took 0.5 s, and the sensors need 2 s: measure "
+        "longer"
+    )
+
+
+def test_what_is_not_there_has_its_reason(tmp_path):
+    found = sections(tmp_path, [read(fake.launch(fake.case()), host=host_samples())])
+    assert len(found["time-memory"].panels) == 1
+    assert list(found) == ["time-memory", "host", "health"]
+    assert "Ranks ran on CPU cores: there was no GPU" in found["host"].caption
+    failed = read(fake.launch(gpu_case()), host=host_samples())
+    failed.facts["sampler"]["unread"] = {"nvml": "NVML is not available: Driver Not Loaded"}
+    found = sections(tmp_path, [failed])
+    assert found["time-devices"].empty == "Devices were not read: NVML is not available: Driver Not Loaded."
+    assert found["energy"].empty == "Energy is unknown: no energy of its devices was recorded."
+    assert found["energy"].draw == ""
+    crashed = sections(tmp_path, [fake.launch(gpu_case(), status=Status.CRASHED)])
+    assert {section.empty for section in crashed.values()} == {"No launch ended well, so there is nothing to draw."}
+    lacking = [*device_samples(), DeviceSample(0, 0.0, "nvlink_tx_bytes_per_s", None, None, NOT_SUPPORTED)]
+    found = sections(tmp_path, [read(fake.launch(gpu_case()), lacking)])
+    assert f"Not read: device 0: nvlink_tx_bytes_per_s {NOT_SUPPORTED}." in found["time-devices"].caption
+
+
+def test_where_nothing_was_read_there_is_no_tab_of_energy_and_health(tmp_path):
+    (memory,) = sections(tmp_path, [fake.launch(fake.case())]).values()
+    assert (memory.panels, memory.tables) == ([], ())
+    assert "unknown, not zero" in memory.empty
+    tabs = [attrs["id"] for _, attrs in Page(render(fake.write(tmp_path / "r.db", [fake.launch(fake.case())]))).tags
+            if attrs.get("role") == "tabpanel"]  # fmt: skip
+    assert "tab-memory" in tabs
+    assert "tab-energy" not in tabs
+
+
+def test_energy_of_a_step_and_of_a_token(tmp_path):
+    known = seen(tmp_path, gpu_launches())
+    columns = case_columns(known)
+    # Two devices at 500 W for two seconds, in 20 steps of 512 tokens.
+    assert columns["joules_per_step"].tolist() == pytest.approx([100.0, 100.0])
+    assert columns["joules_per_token"].tolist() == pytest.approx([100 / 512] * 2)
+    energy = energy_section(known)
+    assert (energy.draw, energy.lead) == (
+        "energy", "Least energy: ddp native 1 MiB, 2 ranks: 100 J a step, 195 mJ a token."
+    )  # fmt: skip
+    (table,) = energy.tables
+    assert table.rows[0] == ("ddp native 1 MiB, 2 ranks", "100", "195")
+    assert table.cases == tuple(known.cases["case_id"])
+
+
+def test_what_was_found_against_devices_and_host_is_listed_with_its_case(tmp_path):
+    known = seen(tmp_path, gpu_launches())
+    health = health_section(known)
+    assert health.lead == "Found: throttled in 2 cases."
+    (table,) = health.tables
+    assert table.cases == tuple(known.cases["case_id"])
+    assert table.rows[0][:2] == ("ddp native 1 MiB, 2 ranks", "throttled")
+    assert table.rows[0][2].startswith("device 1 held its clocks down in")
+    quiet = sections(tmp_path, [read(fake.launch(gpu_case()), device_samples(), host_samples())])["health"]
+    assert (quiet.tables, quiet.lead) == ((), "")
+    assert quiet.empty.startswith("Nothing was found against the devices and the host")
+
+
+def test_a_gap_stays_a_gap_and_no_peak_is_lost_when_lines_are_thinned():
+    values = [100.0 + i % 7 for i in range(5000)]
+    values[2345], values[3000], values[4001] = 999.0, 1.0, float("nan")
+    line = pd.DataFrame({"t_s": [0.1 * i for i in range(5000)], "value": values})
+    points = figures_devices.thinned(line)
+    assert len(points) <= figures_devices.MOST_POINTS + 3
+    assert points["t_s"].is_monotonic_increasing
+    assert {999.0, 1.0} <= set(points["value"])
+    assert points["value"].isna().sum() == 1
+    assert (points["t_s"].iloc[0], points["t_s"].iloc[-1]) == (line["t_s"].iloc[0], line["t_s"].iloc[-1])
+    assert figures_devices.thinned(line.head(50)) is not None
+
+
+def test_an_older_store_and_an_unknown_launch_have_an_empty_timeline(tmp_path):
+    known = seen(tmp_path, [fake.launch(fake.case())])
+    assert list(memory_timeline(known, 1).columns) == ["place", "t_s", "bytes"]
+    assert memory_timeline(known, 99).empty
+
+
+def test_reasons_are_escaped_in_the_page(tmp_path):
+    one = read(fake.launch(gpu_case()), host=host_samples())
+    one.facts["sampler"]["unread"] = {"nvml": "<img src=x onerror=alert(1)>"}
+    page = render(fake.write(tmp_path / "r.db", [one]))
+    assert "Devices were not read: &lt;img src=x" in page
+    assert "<img src=x" not in page
+
+
+def test_devices_keep_their_order_in_figures_that_draw_them_all(tmp_path):
+    """Of the first case more devices than a figure draws: those that were held down come first, of it alone."""
+    n = figures_devices.MOST_LINES + 1
+    many = [each for device in range(n) for each in device_samples(device, **(HOT if device == n - 1 else {}))]
+    few = [*device_samples(0), *device_samples(1, **HOT)]
+    launches = [
+        read(fake.launch(gpu_case(bucket_mib=1.0), 0.04), many),
+        read(fake.launch(gpu_case(bucket_mib=25.0), 0.05), few),
+    ]
+    panels = sections(tmp_path, launches)["time-devices"].panels
+    traces = [page_helpers.drawn(panel).data for panel in panels]
+    names = [[trace.name for trace in each if str(trace.name).startswith("device ")] for each in traces]
+    assert [each[0] for each in names[:3]] == [f"device {n - 1}"] * 3
+    assert names[3:] == [["device 0", "device 1"]] * 3

@@ -1,0 +1,96 @@
+"""The report of a session with every strategy: what only some of them have, and what is no answer."""
+
+from __future__ import annotations
+
+import pytest
+
+import fake_results as fake
+from page_helpers import Page, data
+from parabench.report.build import render
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    return render(fake.family(tmp_path_factory.mktemp("family") / "r.db"))
+
+
+def rendered(tmp_path, launches):
+    page = render(fake.write(tmp_path / "r.db", launches))
+    return Page(page).text, data(page)["cases"]
+
+
+def by_label(page):
+    cases = data(page)["cases"]
+    return {label: {name: values[row] for name, values in cases.items()} for row, label in enumerate(cases["label"])}
+
+
+def test_every_section_is_there(family):
+    ids = [attrs["id"] for tag, attrs in Page(family).tags if tag == "section"]
+    assert {"ranking", "front", "scaling", "parts", "anatomy", "pipelines", "state", "memory"} <= set(ids)
+
+
+def test_what_is_no_answer_is_marked(family):
+    cases = by_label(family)
+    headroom = cases["local_only, 4 ranks"]
+    assert (headroom["mark"], headroom["ranked"], headroom["place"]) == ("headroom, no answer", False, "")
+    stale = cases["parameter_server_async, 4 ranks"]
+    assert stale["mark"] == "another training: stale gradients, 1.5 updates on average, 4 at most"
+    assert (cases["ddp native, 4 ranks"]["mark"], cases["ddp native, 4 ranks"]["ranked"]) == ("", True)
+    styles = data(family)["styles"]["strategy"]
+    assert (styles["local_only"]["dash"], styles["ddp"]["dash"]) == ("dash", "solid")
+    assert "Fastest: local_only" not in Page(family).text
+
+
+def test_a_part_that_a_step_does_not_have_is_no_zero(family):
+    for label, case in by_label(family).items():
+        taking_turns = label.startswith("pp") or "grad_accumulation" in label
+        absent = (case["forward_s"] is None, case["forward_backward_s"] is None)
+        assert absent == (taking_turns, not taking_turns), label
+    parts = {part["name"]: part["color"] for part in data(family)["bars"]["parts"]}
+    assert list(parts) == ["data", "forward", "backward", "forward and backward in turns", "optimizer"]
+    assert len(set(parts.values())) == len(parts)
+
+
+def test_without_turns_there_is_no_such_part(tmp_path):
+    _, cases = rendered(tmp_path, fake.sweep([fake.case()], lambda _: 0.04))
+    assert cases["forward_backward_s"] == [None]
+    assert cases["forward_s"] == [pytest.approx(0.3 * 0.04)]
+
+
+def test_the_section_of_the_training_state_begins_with_its_answer(family):
+    section = family[family.index('id="state"') :]
+    assert section.index('class="lead"') < section.index("Least training state") < section.index('class="caption"')
+    assert "local_only (dashed) exchanges nothing" in section
+
+
+@pytest.mark.parametrize(("blocks", "first"), [(1, "Least training state"), (3, "Fastest")])
+def test_the_page_begins_with_what_is_certain(tmp_path, blocks, first):
+    seconds = {"ddp": 0.03, "fsdp": 0.06}
+    cases = [fake.case(strategy=name) for name in seconds]
+    launches = fake.sweep(cases, lambda one: seconds[one.strategy], blocks=blocks)
+    for one in launches:
+        fake.tell(one, fake.SIZES, parameter_bytes=seconds[one.case.strategy], gradient_bytes=1.0, optimizer_bytes=2.0)
+    page = render(fake.write(tmp_path / "r.db", launches))
+    assert page.split('class="verdict">')[1].startswith(first)
+    assert page.count('class="verdict">') == 2
+
+
+def test_the_bubble_of_each_pipeline_beside_its_theory(family):
+    text = Page(family).text
+    assert "Pipelines: the bubble, theory and measured" in text
+    assert "pp gpipe microbatches 4, 4 ranks gpipe 4 4 20 % 30 %" in text
+
+
+def test_the_training_state_has_its_theory(family):
+    mib, cases = 1024**2, by_label(family)
+    ddp, fsdp = cases["ddp native, 2 ranks"], cases["fsdp native, 2 ranks"]
+    assert [ddp[name] / mib for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")] == [12, 12, 24]
+    assert (ddp["state_formula"], ddp["state_bytes"] / mib, ddp["state_theory_bytes"] / mib) == ("4K", 48, 48)
+    assert (fsdp["state_formula"], fsdp["state_bytes"] / mib, fsdp["state_theory_bytes"] / mib) == ("E + 4K/n", 24, 26)
+
+
+def test_a_users_strategy_has_no_theory(tmp_path):
+    one = fake.launch(fake.case(strategy="my.module:ddp"))
+    fake.tell(one, fake.SIZES, parameter_bytes=4.0, gradient_bytes=4.0, optimizer_bytes=8.0)
+    _, cases = rendered(tmp_path, [one])
+    assert (cases["state_theory_bytes"], cases["state_formula"], cases["state_bytes"]) == ([None], [None], [16])

@@ -1,0 +1,229 @@
+"""The section of what torch and NCCL say themselves, on stores whose every number is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fake_results as fake
+from page_helpers import HOSTILE, Page
+from parabench.analysis.session import session_data
+from parabench.report.build import render
+from parabench.report.sections import libraries
+from parabench.report.spec import Section, Table
+from parabench.store.record import EXPLAIN_BLOCK, MIB, REFERENCE_BLOCK, Launch, Sample
+
+NCCL = fake.case(device="cuda", backend="nccl")
+TOLD: dict[str, Any] = {
+    "version": "2.27.5+cuda12.9", "network": "IB", "plugin": "Loaded net plugin Libfabric (v10)", "nvls": True,
+    "channels": {"coll": 24, "p2p": 32}, "rings": {"0": "0 1", "1": "1 0"}, "trees": {"0": "1/-1/-1->0->-1"},
+    "transports": {"P2P/CUMEM": 2},
+    "choices": [
+        {"op": "all_reduce", "bytes": 4, "algorithm": "tree", "protocol": "ll", "channels": 1, "calls": 3},
+        {"op": None, "bytes": 26_214_400, "algorithm": "ring", "protocol": "simple", "channels": None, "calls": 1},
+    ],
+}  # fmt: skip
+NOTHING: dict[str, Any] = {
+    "version": None, "network": None, "plugin": None, "nvls": None, "channels": {}, "rings": {}, "trees": {},
+    "transports": {"P2P/CUMEM": 1}, "choices": [],
+}  # fmt: skip
+
+
+def section(folder: Path, *launches: Launch) -> Section | None:
+    results = fake.write(folder / f"{len(list(folder.iterdir()))}.db", launches)
+    return libraries.libraries_section(session_data(results))
+
+
+def tables(of: Section | None) -> dict[str, Table]:
+    assert of is not None
+    assert all(table.closed and table.note for table in of.tables)
+    return {table.title: table for table in of.tables}
+
+
+def read(of: Launch, readings: dict[str, float], *, rank: int = 0, step: int = 22) -> Launch:
+    """The launch, with memory readings (MiB) of one rank's instrumented step."""
+    of.samples += [Sample(rank, step, "instrument", metric, value * MIB) for metric, value in readings.items()]
+    return of
+
+
+# -- DDP ---------------------------------------------------------------------------------------------------------------
+
+
+def logged(of: Launch, forward_s: float, *, step: int = 22, communication_s: float | None = 4.0) -> Launch:
+    """An instrumented step of rank 0 in which we see 2 s of forward, 3 s of backward, 4 s of communication, and what
+    DDP says of it."""
+    calls = [
+        {"start_s": 4.0, "made_s": 4.0, "duration_s": 1.0, "bucket": 0},
+        {"start_s": 6.0, "made_s": 6.0, "duration_s": 2.0, "bucket": 1},
+    ]
+    fake.instrumented(of, step, calls=calls)
+    of.facts["ddp_logger"] = [
+        {
+            "rank": 0, "step": step, "iteration": 1, "forward_end_s": 3.0, "forward_s": forward_s,
+            "backward_s": 3.0, "communication_s": communication_s, "overlap_s": 2.0,
+        }
+    ]  # fmt: skip
+    return of
+
+
+def test_ddps_numbers_stand_beside_ours_as_medians_over_launches(tmp_path: Path) -> None:
+    one = fake.case()
+    shown = section(tmp_path, *(logged(fake.launch(one, block=i), at) for i, at in enumerate((1.5, 1.8, 9.0))))
+    assert tables(shown)["DDP's own numbers beside ours, in ms"].rows == [
+        (one.label, "forward", "1,800", "2,000", "−10 %", "3"),
+        (one.label, "backward", "3,000", "3,000", "0.0 %", "3"),
+        (one.label, "communication", "4,000", "4,000", "0.0 %", "3"),
+    ]
+    assert shown is not None
+    assert "differ by 10 % at most (forward of ddp native, 2 ranks: 1,800 ms and 2,000 ms)" in shown.lead
+
+
+def test_a_span_that_ddp_did_not_take_is_left_out_and_not_zero(tmp_path: Path) -> None:
+    rows = tables(section(tmp_path, logged(fake.launch(fake.case()), 2.0, communication_s=None)))
+    assert [row[1] for row in rows["DDP's own numbers beside ours, in ms"].rows] == ["forward", "backward"]
+
+
+# -- memory by part ----------------------------------------------------------------------------------------------------
+
+
+def test_the_resident_set_is_of_the_largest_rank_and_step_and_the_median_launch(tmp_path: Path) -> None:
+    launches = []
+    for block, forward in enumerate((310.0, 320.0, 390.0)):
+        one = fake.launch(fake.case(), block=block)
+        read(one, {"begin_rss_bytes": 290, "forward_rss_bytes": 295})  # rank 0 holds less
+        read(one, {"begin_rss_bytes": 280, "forward_rss_bytes": forward - 5}, rank=1, step=22)
+        read(one, {"begin_rss_bytes": 270, "forward_rss_bytes": forward}, rank=1, step=23)
+        launches.append(one)
+    table = tables(section(tmp_path, *launches))["Resident set after each part of a step, in MiB"]
+    assert table.head == ("Case", "Begin", "Forward")
+    assert table.rows == [(fake.case().label, "280", "320")]
+
+
+def test_where_parts_take_turns_they_are_one_column_and_who_lacks_it_has_a_dash(tmp_path: Path) -> None:
+    turns, apart = fake.case(grad_accumulation=2), fake.case()
+    shown = section(
+        tmp_path,
+        read(fake.launch(turns, 0.04), {"forward_backward_rss_bytes": 300}),
+        read(fake.launch(apart, 0.05), {"backward_rss_bytes": 200}),
+    )
+    table = tables(shown)["Resident set after each part of a step, in MiB"]
+    assert table.head == ("Case", "Backward", "Forward and backward")
+    assert [row[1:] for row in table.rows] == [("–", "300"), ("200", "–")]
+
+
+def test_the_allocators_parts_say_how_much_of_what_was_held_no_tensor_filled(tmp_path: Path) -> None:
+    one = fake.launch(NCCL)
+    for rank, more in ((0, 0.0), (1, 100.0)):
+        part = {"allocated_bytes": 300 + more, "reserved_bytes": 400 + more, "unused_bytes": 90.0}
+        read(one, {f"backward_{name}": value for name, value in part.items()}, rank=rank)
+    shown = section(tmp_path, one)
+    (row,) = tables(shown)["Torch's allocator in each part of a step, in MiB"].rows
+    assert row[1:] == ("backward", "400", "500", "20 %", "90.0", "–")
+    assert "Resident set after each part of a step, in MiB" not in tables(shown)
+
+
+def test_memory_of_other_phases_and_of_launches_that_do_not_count_is_left_out(tmp_path: Path) -> None:
+    reference = read(fake.launch(fake.case(strategy="single", world_size=1), block=REFERENCE_BLOCK), {"x": 1})
+    reference.samples.append(Sample(0, 22, "instrument", "forward_rss_bytes", 9e9))
+    counts = read(fake.launch(fake.case()), {"forward_rss_bytes": 100})
+    counts.samples.append(Sample(0, 24, "profile", "forward_rss_bytes", 9e9))
+    (row,) = tables(section(tmp_path, reference, counts))["Resident set after each part of a step, in MiB"].rows
+    assert row == (fake.case().label, "100")
+
+
+# -- NCCL --------------------------------------------------------------------------------------------------------------
+
+
+def explaining(told: dict[str, Any] = TOLD) -> Launch:
+    ranks = [{"rank": 0, **told}, {"rank": 1, **NOTHING}]
+    return fake.launch(NCCL, 99.0, block=EXPLAIN_BLOCK, facts={"nccl": ranks})
+
+
+def test_what_nccl_chose_and_how_it_is_connected(tmp_path: Path) -> None:
+    shown = tables(section(tmp_path, explaining(), fake.launch(NCCL)))
+    assert [row[1:] for row in shown["What NCCL chose"].rows] == [
+        ("all_reduce", "tree", "ll", "4", "1", "3"),
+        ("unknown", "ring", "simple", "26,214,400", "–", "1"),
+    ]
+    (row,) = shown["How NCCL connected the ranks"].rows
+    assert row[1:] == (
+        "2.27.5+cuda12.9", "IB; Loaded net plugin Libfabric (v10)", "yes", "24 coll, 32 p2p", "3 P2P/CUMEM", "0 1",
+        "1/-1/-1->0->-1",
+    )  # fmt: skip
+
+
+def test_a_log_without_words_is_unknown_and_says_so(tmp_path: Path) -> None:
+    shown = section(tmp_path, explaining(NOTHING), fake.launch(NCCL))
+    (row,) = tables(shown)["How NCCL connected the ranks"].rows
+    assert row[1:] == (*["unknown"] * 4, "2 P2P/CUMEM", "unknown", "unknown")
+    assert shown is not None
+    assert "What NCCL chose was not recorded: unknown." in shown.caption
+
+
+def test_a_session_over_nccl_that_was_not_explained_says_that_nothing_is_known(tmp_path: Path) -> None:
+    shown = section(tmp_path, fake.launch(NCCL))
+    assert shown is not None
+    assert (shown.tables, shown.empty) == ((), "What NCCL chose was not recorded: unknown.")
+
+
+def test_the_inspectors_numbers_are_medians_over_ranks(tmp_path: Path) -> None:
+    def op(microseconds: float, **more: Any) -> dict[str, Any]:
+        numbers = {"duration_s": microseconds * 1e-6, "algbw_bytes_per_s": 2e9, "busbw_bytes_per_s": 3e9}
+        return {"op": "all_reduce", "bytes": MIB, "ranks": 2, "calls": 40} | numbers | more
+
+    ranks = [
+        {"rank": rank, "file": None, "ops": [op(at, busbw_bytes_per_s=None)]} for rank, at in enumerate((10, 30, 11))
+    ]
+    one = fake.launch(NCCL, facts={"nccl_inspector": [*ranks, {"rank": 3, "file": None, "ops": []}]})
+    (row,) = tables(section(tmp_path, one))["NCCL's Inspector"].rows
+    assert row[1:] == ("all_reduce", "1,048,576", "2", "40", "11.0", "2.00", "–")
+
+
+# -- files, and nothing at all -----------------------------------------------------------------------------------------
+
+
+def test_files_of_traced_steps_are_named_with_their_launch(tmp_path: Path) -> None:
+    single = fake.case(strategy="single", world_size=1)
+    facts = {
+        "profile": [{"rank": r, "file": f"c-{r}.json.gz", "bytes": 3 * MIB} for r in (0, 1)],
+        "memory_snapshot": [{"rank": 0, "file": "c-0.pickle", "bytes": MIB}],
+    }
+    reference = {"profile": [{"rank": 0, "file": "s-0.json.gz", "bytes": MIB}]}
+    shown = section(
+        tmp_path,
+        fake.launch(single, block=REFERENCE_BLOCK, facts=reference),
+        fake.launch(fake.case(), block=2, facts=facts),
+    )
+    rows = tables(shown)["Files that traced steps left"].rows
+    assert [(row[1], row[3], row[4], row[5]) for row in rows] == [
+        ("reference", "s-0.json.gz", "0", "1.00"),
+        ("block 2", "c-0.json.gz", "0", "3.00"),
+        ("block 2", "c-1.json.gz", "1", "3.00"),
+        ("block 2", "c-0.pickle", "0", "1.00"),
+    ]
+    assert "folder traces beside the store" in tables(shown)["Files that traced steps left"].note
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    told = TOLD | {"version": HOSTILE, "network": HOSTILE, "rings": {"0": HOSTILE}}
+    facts = {"profile": [{"rank": 0, "file": HOSTILE, "bytes": 1}]}
+    results = fake.write(tmp_path / "r.db", [explaining(told), fake.launch(NCCL, facts=facts)])
+    text = render(results)
+    page = Page(text)
+    assert page.text.count("alert(1)") == 4 * HOSTILE.count("alert(1)")
+    assert not [t for t in page.tags if t[0] == "img" or "onerror" in t[1]]
+    assert text.count("<script>alert") == 0
+
+
+@pytest.mark.parametrize("instrumented", [False, True])
+def test_only_a_session_with_instruments_says_that_nothing_was_told(instrumented: bool, tmp_path: Path) -> None:
+    one = fake.launch(fake.case(strategy="fsdp"))
+    shown = section(tmp_path, fake.instrumented(one, 22) if instrumented else one)
+    if not instrumented:
+        assert shown is None
+        return
+    assert shown is not None
+    assert (shown.tables, shown.lead) == ((), "")
+    assert shown.empty == "Neither torch nor NCCL told anything of these launches: unknown, not zero."

@@ -1,0 +1,161 @@
+"""What a report says of the machine, and of how much of it was used."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import fake_collectives as collectives
+import fake_results as fake
+from fake_devices import DEVICE
+from page_helpers import section
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.environment.diff import differences
+from parabench.report.build import render
+from parabench.store.record import DeviceSample
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+MODEL = {"parameters": 957184, "embedding_parameters": 131072, "layers": 4, "heads": 4, "head_dim": 32}
+
+
+def four_gpus(**more):
+    """A host of two sockets with two pairs of devices; one device does not tell whether it corrects errors."""
+    second = {"cpus": "48-95", "numa_node": 1}
+    refused = {"ecc": None, "reasons": {"ecc": "NVML: Insufficient Permissions"}}
+    gpus = [DEVICE, DEVICE, DEVICE | second, DEVICE | second | refused]
+    return fake.ENVIRONMENT | {
+        "processor": {"sockets": 2, "physical_cores": 96, "logical_cores": 192, "reasons": {}},
+        "numa": {
+            "nodes": [
+                {"node": 0, "cpus": "0-47", "memory_bytes": 512 * 2**30},
+                {"node": 1, "cpus": "48-95", "memory_bytes": 512 * 2**30},
+            ],
+            "reasons": {},
+        },
+        "gpus": [{"index": at} | gpu for at, gpu in enumerate(gpus)],
+        "links": {
+            "matrix": [
+                ["X", "NV18", "SYS", None],
+                ["NV18", "X", "SYS", "SYS"],
+                ["SYS", "SYS", "X", "PIX"],
+                [None, "SYS", "PIX", "X"],
+            ],
+            "nvlinks_to_switches": [0, 0, 0, 0],
+            "reasons": {"0-3": "NVML: Unknown Error"},
+        },
+        "driver": {"version": "575.57.08", "cuda": "12.9", "reasons": {}},
+        "nvml": {"available": True, "reason": None},
+        "network": {
+            "interfaces": [{"name": "eth0", "bits_per_s": 25 * 10**9, "mtu": 9000}],
+            "infiniband": [
+                {"name": "mlx5_0", "port": 1, "bits_per_s": 400 * 10**9, "state": "active", "layer": "InfiniBand"}
+            ],
+        },
+        "container": {"kind": "docker", "cores": 64.0, "memory_bytes": None, "reasons": {"memory_bytes": "no limit"}},
+        "git": {"commit": "3f2a90c1b5d7e8a4", "dirty": True, "reasons": {}},
+        "unknown_versions": {"nccl": "no wheel", "cudnn": "no wheel"},
+    } | more  # fmt: skip
+
+
+def launches():
+    for size in (1, 2, 4):
+        for block in range(3):
+            facts = {"model": MODEL, "clock": {"began_s": 100.0}, "phases": {"measure": [103.0, 107.0]}}
+            samples = [
+                DeviceSample(device, t / 5, "energy_j", 5e6 + 25 * t) for device in range(size) for t in range(46)
+            ]
+            case = fake.case(device="cuda", backend="nccl", precision="bf16-mixed", world_size=size, model="gpt2")
+            yield fake.launch(case, 0.02 / size, block=block, facts=facts, device_samples=samples)
+
+
+def page(tmp_path, environment, runs=None):
+    return render(fake.write(tmp_path / "r.db", launches() if runs is None else runs, environment=environment))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return page(tmp_path_factory.mktemp("four"), four_gpus())
+
+
+def test_the_machine_is_told_once_and_before_the_run(text):
+    order = re.findall(r'<section id="(\w+)"', text)
+    at = order.index("machine")
+    assert order[at : at + 3] == ["machine", "environment", "reproduce"]
+    assert "Some CPU" not in section(text, "environment")
+    for said in ("3f2a90c1b5d7, with changes that are not committed", "nccl, cudnn unknown: no wheel"):
+        assert said in section(text, "environment")
+    for said in (
+        "2 sockets, 96 cores, 192 hardware threads",
+        "node 0: CPUs 0-47, 512 GiB; node 1: CPUs 48-95, 512 GiB",
+        "eth0: 25.0 Gb/s",
+        "mlx5_0 port 1: 400 Gb/s, active, InfiniBand",
+        "docker",
+        "4 × NVIDIA H200 (140 GiB)",
+        "575.57.08",
+        "GPU0, GPU1, GPU2 GPU3 Name NVIDIA H200 NVIDIA H200",
+        "generation 5 ×16; at most 5 ×16",
+        "345 MHz; at most 1,980",
+        "ECC on unknown",
+        "Unknown: ecc (NVML: Insufficient Permissions).",
+    ):
+        assert said in section(text, "machine"), said
+
+
+def test_links_stand_in_a_matrix_with_the_legend_of_what_is_there(text):
+    said = section(text, "machine")
+    assert "GPU0 X NV18 SYS unknown 0-47 0" in said
+    assert "GPU3 unknown SYS PIX X 48-95 1" in said
+    assert "NV# is that many NVLinks" in said
+    assert "PIX at most one PCIe bridge; SYS the link between NUMA nodes; unknown where NVML: Unknown Error" in said
+    assert "PHB" not in said
+
+
+def test_use_of_the_hardware_names_formula_peak_and_document(text):
+    said = section(text, "usage")
+    per_s = (6 * (957184 - 131072) + 12 * 4 * 4 * 32 * 64) * 8 * 64 / 0.005
+    mfu = per_s / (4 * 989.5e12)
+    assert f"ddp native, 4 ranks 102,000 {per_s / 1e9:.0f} {mfu * 100:.3f} %" in said
+    for named in ("torchtitan's formula", "990 TFLOP/s (NVIDIA H200 Tensor Core GPU datasheet (SXM))"):
+        assert named in said
+    assert "ddp native, 4 ranks 100 195" in section(text, "energy")
+
+
+def test_what_is_unknown_has_its_reason(tmp_path):
+    runs = [fake.launch(fake.case(), 0.01, facts={"model": MODEL})]
+    said = section(page(tmp_path, fake.ENVIRONMENT, runs), "usage")
+    assert "ddp native, 2 ranks 51,200 274 " in said
+    assert 'id="energy"' not in page(tmp_path, fake.ENVIRONMENT, runs)
+    assert "MFU is unknown: it ran on CPU cores, for which no peak is published." in said
+
+
+@pytest.mark.parametrize("environment", [{}, fake.ENVIRONMENT, {"gpus": [{"name": "H200", "memory_bytes": None}]}])
+def test_records_from_before_these_facts_are_still_shown(tmp_path, environment):
+    said = section(page(tmp_path, environment), "machine")
+    assert "GPUs" in said
+    assert "How the devices are linked" not in said
+
+
+def test_what_machines_call_themselves_is_escaped(tmp_path):
+    names = {"cpu": HOSTILE, "git": {"commit": HOSTILE, "dirty": None, "reasons": {}}}
+    environment = four_gpus(**names)
+    environment["gpus"][0]["name"] = environment["links"]["matrix"][0][1] = HOSTILE
+    assert "<img" not in page(tmp_path, environment)
+
+
+def test_sessions_of_collectives_tell_their_machine_too(tmp_path):
+    runs = [collectives.launch(collectives.case(), lambda size: 1e-3)]
+    assert "cores for ranks" in section(render(collectives.write(tmp_path / "c.db", runs)), "machine")
+
+
+def test_a_comparison_names_another_driver_and_commit_but_not_what_older_records_lack(tmp_path):
+    def side(name, environment):
+        results = fake.write(tmp_path / name, [fake.launch(fake.case(), 0.01)], environment=environment)
+        return side_of(results)
+
+    old, base = side("old.db", fake.ENVIRONMENT), side("base.db", four_gpus())
+    new = side("new.db", four_gpus(driver={"version": "580.1"}, git={"commit": "b" * 40}))
+    told = "\n".join(map(str, differences(base, new)))
+    assert "driver differs: 575.57.08 in base, 580.1 in candidate" in told
+    assert f"commit differs: 3f2a90c1b5d7e8a4 in base, {'b' * 40} in candidate" in told
+    assert not {"driver", "commit"} & {each.name for each in differences(old, new)}

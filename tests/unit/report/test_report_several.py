@@ -1,0 +1,544 @@
+"""Two or more sessions beside each other: who is fastest by a known truth, what the page says, and what it cannot."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import fake_collectives
+import fake_results as fake
+from browser_helpers import (
+    WIDTHS,
+    assert_it_fits,
+    choose,
+    counted,
+    go_to,
+    needs_chromium,
+    opened,
+    points,
+    until,
+)
+from browser_helpers import browser as browser
+from fake_results import OOM
+from page_helpers import unpacked
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.overall import overall
+from parabench.analysis.compare.rule import Outcome
+from parabench.analysis.compare.several import several
+from parabench.analysis.compare.sides import read_several
+from parabench.analysis.compare.warnings import several_findings
+from parabench.analysis.environment.diff import apart, facts
+from parabench.analysis.text.comparison import sentences
+from parabench.analysis.text.comparison_next import steps
+from parabench.errors import UsageError
+from parabench.report.data.comparison import SIDES, several_data, side_styles
+from parabench.report.sections.comparison import several_tabs
+from parabench.report.views.comparison import render, write_comparison
+from schema_helpers import EVIL
+
+CASES = [fake.case(bucket_mib=b, world_size=n) for n in (2, 4) for b in (1.0, 4.0, 25.0)]
+
+
+def write(folder, name, factor=1.0, cases=CASES, seed=0, launches=(), **more):
+    """A store of a session of that label, whose steps take `factor` times what the first one's do."""
+    path = folder / f"{name}.db"
+    own = fake.sweep(cases, lambda c: factor * 0.08 / c.world_size, noise=0.005, blocks=4, seed=seed)
+    fake.write(path, [*own, *launches], **{"label": name} | more)
+    return path, None
+
+
+@functools.cache
+def read(*stores):
+    return several(read_several(stores))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("several")
+
+
+@pytest.fixture(scope="module")
+def stores(folder):
+    """old; new, 0.8 times as long; alike, as long as old; other, another machine with twice the time."""
+    other = {"environment": fake.ENVIRONMENT | {"cpu": "Other CPU", "cores": 16}}
+    return {
+        "old": write(folder, "old"),
+        "new": write(folder, "new", 0.8, seed=1, environment=fake.ENVIRONMENT | {"versions": {"torch": "2.14.0"}}),
+        "alike": write(folder, "alike", seed=2),
+        "other": write(folder, "other", 2.0, seed=3, **other),
+    }
+
+
+def said(*stores):
+    (one,) = overall(read(*stores))
+    return one, " ".join(sentences(one))
+
+
+def test_two_sides_of_a_known_truth(stores):
+    one, text = said(stores["old"], stores["new"])
+    assert one.means[0].ratio == pytest.approx(0.8, rel=0.01)
+    assert one.means[0].low < 0.8 < one.means[0].high
+    assert (one.best, one.equals, one.shared, one.changes) == (1, (), 6, ({Outcome.FASTER: 6},))
+    assert re.fullmatch(
+        r"new is faster overall: a step takes 0\.80 times as long as on old \(geometric mean of 6 cases; 95 %: .*\)\. "
+        r"Sessions that did not take turns are taken to differ by an allowance, 5\.0 % \(standard deviation\)\. "
+        r"Case by case against old, new is faster in 6\.",
+        text,
+    )
+    _, text = said(stores["new"], stores["old"])
+    assert text.startswith("new is faster overall: on old a step takes 1.2")
+
+
+def test_what_cannot_be_told_apart_is_said_so(stores):
+    one, text = said(stores["old"], stores["alike"])
+    assert one.equals
+    assert text.startswith("old and alike cannot be told apart overall: on alike a step takes 1.00 times as long")
+
+
+def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
+    """Launches that agree within 0.5 %, a session 4 % slower: what the gate calls unclear in every case."""
+    one, text = said(stores["old"], write(tmp_path, "later", 1.04, seed=1))
+    assert set(one.changes[0]) == {Outcome.UNCLEAR}
+    assert one.equals == (1,)
+    assert "old and later cannot be told apart overall" in text
+    # By hand: launches next to no noise, an allowance of 5 % in each session, the normal quantile.
+    quiet = [fake.sweep(CASES, lambda c: 0.08 / c.world_size, blocks=4) for _ in "ab"]
+    own = [write(tmp_path, name, cases=[], launches=each) for name, each in zip("ab", quiet, strict=True)]
+    (mean,) = said(*own)[0].means
+    assert math.log(mean.high) == pytest.approx(1.95996 * 0.05 * math.sqrt(2), rel=1e-3)
+    assert (mean.session_sd, mean.sessions) == (0.05, 0)
+
+
+def test_sessions_of_the_firsts_store_tell_how_sessions_differ(tmp_path):
+    """Of all cases at once: days are off by 1.1 % as a whole, and the mean of six cases is no surer than one."""
+    days = (1.0, 1.02, 0.99, 1.01, 1.0, 1.01)
+    for at, day in enumerate(days):
+        store = write(tmp_path, "days", day, seed=at)
+    later = write(tmp_path, "later", 1.02, seed=50)
+    one, text = said(store, later)
+    assert one.equals
+    assert one.means[0].session_sd == pytest.approx(statistics.stdev(map(math.log, days)), rel=0.2)
+    assert "differ by what 6 sessions tell, 1" in text
+    one, text = said(store, write(tmp_path, "slow", 1.06, seed=51))
+    assert one.equals == ()
+    assert text.startswith("days is faster overall")
+
+
+def test_many_sides_over_the_cases_that_they_share(stores, tmp_path):
+    few = write(tmp_path, "few", 0.8, cases=CASES[:2], seed=4)
+    one, text = said(stores["old"], stores["new"], stores["other"], few)
+    assert (one.shared, one.compared) == (2, (0, 1, 2, 3))
+    assert [mean.cases for mean in one.means] == [2, 2, 2]
+    assert "times on other; geometric means of the 2 cases that they share." in text
+    assert text.startswith("new and few are fastest over 2 of 6 cases and cannot be told apart: a step takes ")
+    assert text.endswith("4 cases were not measured on all of these.")
+    assert one.means[1].ratio == pytest.approx(2, rel=0.01)
+
+
+def test_one_launch_a_case_gives_no_interval(tmp_path):
+    both = [write(tmp_path, name, factor, cases=[], launches=[fake.launch(CASES[0], 0.1 * factor)])
+            for name, factor in (("a", 1.0), ("b", 2.0))]  # fmt: skip
+    one, text = said(*both)
+    assert one.changes == ({Outcome.NOT_JUDGED: 1},)
+    assert text.startswith("On b a step takes 2.00 times as long as on a (in 1 case); with one launch a case nobody")
+
+
+def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
+    """What blocks share is a hundred times the noise: only pairs of launches can see 4 %."""
+    paths = []
+    for name, factor in (("a", 1.0), ("b", 1.04)):
+        launches = fake.sweep(
+            CASES[:3], lambda c, f=factor: 0.04 * f, noise=0.0005, drift=0.05, blocks=5, seed=len(name)
+        )
+        tied = {"run": "one", "side": name}
+        fake.write(tmp_path / f"{name}.db", launches, label=name, interleaved=tied)
+        paths.append((tmp_path / f"{name}.db", None))
+    of = read(*paths)
+    (one,) = overall(of)
+    assert of.against[0].paired
+    assert 1.03 < one.means[0].low < one.means[0].high < 1.05
+    assert one.changes == ({Outcome.SLOWER: 3},)
+    assert "unpaired" not in [group.code for group in several_findings(of)]
+    assert "All took turns" in render(of)
+    apart_ = several([replace(side, session=replace(side.session, interleaved={})) for side in of.sides])
+    assert overall(apart_)[0].equals  # the same launches, without their partners
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("factor", [0.7, 0.97, 1.0, 1.01, 1.03, 1.2, 1.5])
+def test_a_report_and_a_gate_of_two_sessions_say_the_same_of_each_case(tmp_path, factor, tied):
+    """By numbers, and of a case that broke, one that fails sometimes, one that was mended and one of one launch."""
+    broke, flaky, mended, single = (fake.case(strategy=name) for name in ("fsdp", "tp", "zero1", "zero2"))
+    paths = []
+    for side, scale in (("a", 1.0), ("b", factor)):
+        ends = {broke: "a", flaky: "ab", mended: "b"}
+        own = fake.sweep(CASES, lambda c, f=scale: f * 0.08 / c.world_size, noise=0.004, blocks=6, seed=ord(side))
+        for case, well in ends.items():
+            own += [
+                fake.launch(case, 0.04, block=block)
+                if side in well and (block, case, side) != (5, flaky, "b")
+                else fake.launch(case, block=block, **OOM)
+                for block in range(6)
+            ]
+        own.append(fake.launch(single, 0.04 * scale))
+        more = {"interleaved": {"run": "one", "side": side}} if tied else {}
+        fake.write(tmp_path / f"{side}.db", own, label=side, **more)
+        paths.append((tmp_path / f"{side}.db", None))
+    of = several(read_several(paths))
+    gate = compare(*(replace(side, role=role) for side, role in zip(of.sides, ("base", "candidate"), strict=True)))
+    (against,) = of.against
+    assert {pair[0]: str(outcome) for pair, outcome in against.outcomes.items()} == {
+        row.case_id: str(row.outcome) for row in gate.rows
+    }
+    data = several_data(of, ())["cases"]
+    change, ids = (unpacked(data[name], data["n"]) for name in ("change.1", "case_id"))
+    assert dict(zip(ids, change, strict=True)) == {row.case_id: str(row.outcome) for row in gate.rows}
+    for row in gate.rows:
+        ratio = against.latency.of[row.case_id, row.case_id]
+        assert (ratio.base, ratio.candidate, ratio.low, ratio.high) == (row.base_s, row.candidate_s, row.low, row.high)
+    outcomes = {row.outcome for row in gate.rows}
+    assert {Outcome.BROKE, Outcome.FIXED, Outcome.NOT_JUDGED} <= outcomes
+    if tied or factor in (0.7, 1.5):
+        assert {0.7: Outcome.FASTER, 1.2: Outcome.SLOWER, 1.5: Outcome.SLOWER}.get(factor, Outcome.BROKE) in outcomes
+
+
+def test_names_tell_sides_apart(tmp_path):
+    (tmp_path / "x").mkdir()
+    twice, _ = write(tmp_path, "same", cases=CASES[:1])
+    fake.write(twice, [fake.launch(CASES[0])], label="same")
+    fake.write(tmp_path / "x" / "results.db", [fake.launch(CASES[0])], label="same")
+    fake.write(tmp_path / "x" / "results.db", [fake.launch(CASES[0])], label=None)
+    stores = [(twice, "1"), (twice, "2"), (tmp_path / "x" / "results.db", "1"), (tmp_path / "x" / "results.db", "2")]
+    names = [side.role for side in read_several(stores)]
+    assert names == [f"same of {twice}@1", f"same of {twice}@2", "same of x", "session 2"]
+
+
+def test_long_labels_are_cut_and_still_tell_sides_apart(stores, tmp_path):
+    given = [write(tmp_path, name, label="a label of " + "x" * 50 + name, cases=CASES[:1]) for name in "ab"]
+    names = [side.role for side in read_several([*given, stores["old"]])]
+    cut = "a label of " + "x" * 28 + "…"
+    assert names == [f"{cut} of a", f"{cut} of b", "old"]
+    assert "x" * 50 + "a" in render(read(*given))  # where the numbers are from
+
+
+def test_what_makes_no_sense_is_one_line(stores, tmp_path):
+    fake_collectives.write(tmp_path / "c.db", fake_collectives.sweep([fake_collectives.case()], lambda c, s: 1e-4))
+    cases = {
+        "one session has nothing to be compared with": [stores["old"]],
+        "both sides are old of": [stores["old"], (stores["old"][0], "1")],
+        "arguments 1 and 3 are one session, old of": [stores["old"], stores["new"], (stores["old"][0], "1")],
+        "some of these sessions measured collectives and some training": [stores["old"], (tmp_path / "c.db", None)],
+        "session 'none' is not in": [stores["old"], (stores["new"][0], "none")],
+        "measured collectives, not training": [(tmp_path / "c.db", None)] * 2,
+    }
+    for message, given in cases.items():
+        with pytest.raises(UsageError, match=message) as found:
+            write_comparison(given, tmp_path / "x.html")
+        assert "\n" not in str(found.value)
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_no_case_in_common_and_no_launch_ok_have_their_sentence(stores, tmp_path):
+    alone = write(tmp_path, "alone", cases=[fake.case(strategy="fsdp")])
+    dead = write(tmp_path, "dead", cases=[], launches=[fake.launch(case, **OOM) for case in CASES])
+    of = read(stores["old"], alone)
+    assert said(stores["old"], alone)[1] == (
+        "No case of old is the same work as one of alone, so there is no ratio to give."
+    )
+    assert "not measured in alone" in render(of)
+    assert said(stores["old"], dead)[1] == (
+        "No case ended well both on old and on dead, so nothing can be compared. 6 cases no longer end well on dead."
+    )
+    assert "out of memory" in render(read(dead, stores["old"]))
+    _, text = said(stores["old"], stores["new"], dead)
+    assert "new is faster overall" in text
+    assert text.endswith("dead has no case that ended well there and on old.")
+    assert render(read(dead, write(tmp_path, "dead2", cases=[], launches=[fake.launch(CASES[0], **OOM)])))
+
+
+def means_of(stores, **more):
+    of = read(*stores)
+    (one,) = overall(of)
+    return of, one, " ".join(sentences(one))
+
+
+def test_a_mean_is_of_just_the_cases_that_it_says(stores, tmp_path):
+    """Of two cases the other side has one launch, and these are twice as fast there."""
+    fast = [fake.launch(case, 0.04 / case.world_size) for case in CASES[4:]]
+    part = write(tmp_path, "part", 0.8, cases=CASES[:4], seed=5, launches=fast)
+    of, one, text = means_of((stores["old"], part))
+    assert (one.shared, one.cases, one.means[0].cases, one.left.single) == (4, 6, 4, 2)
+    assert one.means[0].ratio == pytest.approx(0.8, rel=0.01)
+    assert text.startswith(
+        "part is faster over 4 of 6 cases: a step takes 0.80 times as long as on old (geometric mean of 4"
+    )
+    assert text.endswith("2 cases with one launch on a side are not in it.")
+    assert "<dt>cases in this mean</dt><dd>4 <small>of 6</small></dd>" in render(of)
+    _, one, text = means_of((stores["old"], stores["new"], part))
+    assert {mean.cases for mean in one.means} == {one.shared} == {4}
+    assert "cannot be told apart: a step takes " in text
+    assert "geometric means of the 4 cases that they share." in text
+
+
+def test_cases_that_no_longer_end_well_are_in_the_answer_and_the_badge(stores, tmp_path):
+    broken = [fake.launch(case, block=b, **OOM) for case in CASES[4:] for b in range(2)]
+    mixed = write(tmp_path, "mixed", cases=CASES[:4], seed=5, launches=broken)
+    of, one, text = means_of((stores["old"], mixed))
+    assert (one.left.lost, one.left.mended) == ((2,), (0,))
+    assert text.endswith("unclear in 4. 2 cases no longer end well on mixed.")
+    (message,) = {group.code: group.messages for group in several_findings(of)}["broken"]
+    assert message.startswith("2 cases that end well on old no longer do on mixed: ")
+    assert CASES[4].label in message
+    _, one, text = means_of((mixed, stores["old"]))
+    assert (one.left.lost, one.left.mended) == ((0,), (2,))
+    assert text.endswith("2 cases that did not end well on mixed do on old.")
+
+
+def test_what_is_no_answer_counts_nowhere(tmp_path):
+    headroom = fake.case(strategy="local_only")
+    slow = [write(tmp_path, name, factor, cases=CASES[:2], seed=factor,
+                  launches=[fake.launch(headroom, 1.0 * factor**9, block=b) for b in range(4)])
+            for name, factor in (("a", 1), ("b", 2))]  # fmt: skip
+    _, one, _ = means_of(slow)
+    assert (one.shared, one.cases, one.changes) == (2, 2, ({Outcome.SLOWER: 2},))
+    assert one.means[0].ratio == pytest.approx(2, rel=0.01)
+    alone = [write(tmp_path, name, cases=[], launches=[fake.launch(headroom)]) for name in ("c", "d")]
+    assert means_of(alone)[2] == "Only headroom was measured, which is no answer."
+
+
+def test_one_launch_among_several_sides_is_said(stores, tmp_path):
+    once = write(tmp_path, "once", cases=[], launches=[fake.launch(case, 0.01) for case in CASES])
+    again = write(tmp_path, "again", cases=[], launches=[fake.launch(case, 0.01) for case in CASES])
+    of, one, text = means_of((once, again, stores["old"]))
+    assert one.best is None
+    assert "; with one launch a case nobody can say whether that is chance. " in text
+    assert steps(of, (one,))[0][0] == "more launches of every case on once, which give an interval"
+    _, one, text = means_of((stores["old"], stores["new"], once))
+    assert (one.best, one.judged) == (1, (0, 1))
+    assert text.startswith("Of old and new, new is fastest overall: a step takes ")
+    assert "Of once nobody can say whether that is chance: a case has one launch there." in text
+
+
+def test_sides_that_share_no_case_all_together_have_no_winner(stores, tmp_path):
+    left, right = (write(tmp_path, name, 0.5, cases=cases, seed=7) for name, cases in
+                   (("left", CASES[:3]), ("right", CASES[3:])))  # fmt: skip
+    _, one, text = means_of((stores["old"], left, right))
+    assert (one.shared, one.best, [mean.cases for mean in one.means]) == (0, None, [3, 3])
+    assert text.startswith(
+        "No case can be compared on all of old, left and right, so none is called the fastest. Beside old a step takes "
+        "0.50 times as long on left (geometric mean of 3 cases; 95 %: "
+    )
+
+
+def test_the_best_of_each_is_beside_the_firsts_at_the_same_work(tmp_path):
+    mlp = [fake.case(model="mlp", world_size=n) for n in (2, 4)]
+    first = write(tmp_path, "first", cases=[*CASES[:3], mlp[0]])
+    second = write(tmp_path, "second", 3.0, cases=mlp, seed=1)
+    third = write(tmp_path, "third", 2.0, cases=[fake.case(model="cnn"), *CASES[:3]], seed=2)
+    of = read(first, second, third)
+    sections = {one.id: one for tab in several_tabs(of, overall(of), facts(of.sides)) for one in tab.sections}
+    rows = [(row[0], row[1].split(":")[0], row[-1]) for row in sections["best"].tables[0].rows]
+    found = {(name, work): times for name, work, times in rows}
+    assert found["first", "model gpt-nano"] == found["first", "model mlp"] == "1.00"
+    assert found["second", "model mlp"] in ("1.49", "1.50", "1.51")  # 4 ranks beside 2
+    assert found["third", "model cnn"] == "–"
+
+
+def test_what_a_gigabyte_gives_is_told_of_each_work(stores, tmp_path):
+    cases = [*CASES[:3], *(fake.case(model="mlp", bucket_mib=b) for b in (1.0, 4.0))]
+    fast = fake.sweep(cases, lambda c: 0.04 * (0.5 if c.model == "mlp" else 2.0), noise=0.005, blocks=4, seed=1)
+    fake.write(tmp_path / "b.db", fast, label="b")
+    a = tmp_path / "a.db"
+    fake.write(a, fake.sweep(cases, lambda c: 0.04, noise=0.005, blocks=4), label="a")
+    of = read((a, None), (tmp_path / "b.db", None))
+    works = {work.work["model"]: work for work in overall(of)}
+    assert works["mlp"].gives["per_gb"][0].ratio == pytest.approx(2, rel=0.02)
+    assert works["gpt-nano"].gives["per_gb"][0].ratio == pytest.approx(0.5, rel=0.02)
+    sections = {one.id: one for tab in several_tabs(of, overall(of), facts(of.sides)) for one in tab.sections}
+    said = r"Model mlp: Beside a, a GB of peak memory gives (2\.0|1\.9)\d times on b \(geometric mean of 2 cases; "
+    assert re.search(said, sections["per-gb"].lead)
+    data = several_data(of, overall(of))
+    assert [work["means"]["per_gb"][0]["cases"] for work in data["works"]] == [
+        work.gives["per_gb"][0].cases for work in overall(of)
+    ]
+
+
+def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, tmp_path):
+    alone = write(tmp_path, "alone", cases=[fake.case(strategy="fsdp")])
+    empty = (tmp_path / "empty.db", None)
+    fake.write(empty[0], [], label="empty")
+    for other, role in ((alone, "alone"), (empty, "empty")):
+        of = read(stores["old"], other)
+        works = overall(of)
+        tabs = several_tabs(of, works, facts(of.sides))
+        (section,) = (one for tab in tabs for one in tab.sections if one.id == "per-gb")
+        assert section.empty == f"What a GB of peak memory gives is unknown. {role}: no case in common with old."
+        assert steps(of, works) == [
+            (f"measure on {role} what was measured on old, into a store of its own", "parabench run quick")
+        ]
+        assert "unpaired" not in [group.code for group in several_findings(of)]
+    dead = write(tmp_path, "dead", cases=[], launches=[fake.launch(case, **OOM) for case in CASES])
+    of = read(stores["old"], dead)
+    assert steps(of, overall(of)) == [("see why nothing of dead ended well", f"parabench report {dead[0]}@1")]
+    nothing = read(empty, write(tmp_path, "nothing", cases=[]))
+    assert "No side has a launch, so there is nothing to compare." in render(nothing)
+
+
+def test_each_kind_of_work_has_its_answer(tmp_path):
+    cases = [*CASES[:3], *(fake.case(bucket_mib=b, world_size=2, global_batch=32) for b in (1.0, 4.0))]
+    works = overall(read(write(tmp_path, "a", cases=cases), write(tmp_path, "b", 0.5, cases=cases, seed=1)))
+    assert {one.heading: one.shared for one in works} == {"global batch 8": 3, "global batch 32": 2}
+
+
+def test_what_differs_has_a_column_a_side(stores):
+    of = read(*stores.values())
+    told = {fact.name: fact for fact in facts(of.sides)}
+    assert told["CPU"].values == ("Some CPU", "Some CPU", "Some CPU", "Other CPU")
+    assert told["torch"].values == ("2.13.0", "2.14.0", "2.13.0", "2.13.0")
+    assert told["numpy"].values == ("2.4.6", "not recorded", "2.4.6", "2.4.6")
+    assert not told["OS"].differs
+    assert apart(facts(of.sides), 3) == "CPU Other CPU, cores for ranks 16, torch 2.13.0"
+    assert apart(facts(read(stores["old"], stores["alike"]).sides), 0) == ""
+
+
+def test_doubts_and_next_steps_fit_what_was_compared(stores):
+    of = read(stores["old"], stores["alike"], stores["other"])
+    found = {group.code: group.messages for group in several_findings(of)}
+    assert found["unpaired"][0].startswith("alike against old: The two sides were measured one after the other")
+    assert found["one_machine"][0].startswith("other against old: Each side is one machine")
+    commands = [command for _, command in steps(of, overall(of))]
+    assert commands[0] == f"parabench compare {stores['old'][0]}@1 {stores['alike'][0]}@1"
+    assert commands[1].endswith("--across-hardware")
+    assert commands[2] == "parabench ab quick --a OLD --b NEW"
+    two = read(stores["old"], stores["new"])
+    changed = [command for _, command in steps(two, overall(two))]
+    assert changed[0].endswith("--changed torch")
+
+
+def test_the_data_holds_every_case_of_any_side(stores, tmp_path):
+    added = fake.case(strategy="fsdp")
+    more = write(tmp_path, "more", cases=[*CASES[:3], added], launches=[fake.launch(CASES[3], block=0, **OOM)])
+    of = read(stores["old"], more)
+    data = json.loads(json.dumps(several_data(of, overall(of)), allow_nan=False))
+    cases = {name: unpacked(column, data["cases"]["n"]) for name, column in data["cases"].items() if name != "n"}
+    row = {label: {name: values[i] for name, values in cases.items()} for i, label in enumerate(cases["label"])}
+    assert len(row) == 7
+    new, gone, failed = row["fsdp native, 2 ranks"], row[CASES[5].label], row[CASES[3].label]
+    assert (new["latency_s.0"], new["ratio.1"], new["sides"], new["status"]) == (
+        None, None, "more", "1 not measured, 4 ok"
+    )  # fmt: skip
+    assert (gone["latency_s.1"], gone["sides"]) == (None, "old")
+    assert (failed["status"], failed["status.1"], failed["ratio.1"]) == ("4 ok, 1 oom", "oom", None)
+    both = row[CASES[0].label]
+    assert both["ratio.1"] == pytest.approx(both["latency_s.1"] / both["latency_s.0"], rel=1e-3)
+    assert ["sides", "Measured on"] in data["filters"]
+    missing = render(of)
+    for case in (new, gone, failed):
+        assert missing.count(case["case_id"]) >= 2  # in the data, and in the table of what is missing
+
+
+def test_every_side_has_its_own_look():
+    styles = side_styles([str(i) for i in range(3 * len(SIDES))])
+    assert len({(style["color"], style["symbol"]) for style in styles}) == len(styles)
+
+
+@pytest.fixture(scope="module")
+def hostile(folder):
+    """Two stores whose texts try to be more than texts."""
+    paths = [write(folder, name, environment=fake.ENVIRONMENT | {"cpu": f"{name} {EVIL}"}, cases=CASES[:3],
+                   launches=[fake.launch(CASES[4], **OOM)], skipped=[(CASES[5], EVIL)], argv=["parabench", EVIL],
+                   label=EVIL if name == "evil" else "b" * 64, seed=len(name))
+             for name in ("evil", "long")]  # fmt: skip
+    return [(Path(path), None) for path, _ in paths]
+
+
+def test_texts_of_a_store_stay_texts(hostile):
+    page = render(read(*hostile))
+    assert "<script>alert" not in page
+
+
+def pages(folder, stores, hostile):
+    dead = write(folder, "dead", cases=[], launches=[fake.launch(case, **OOM) for case in CASES])
+    return {
+        "two": [stores["old"], stores["new"]],
+        "four": list(stores.values()),
+        "dead": [dead, stores["old"]],
+        "hostile": hostile,
+    }
+
+
+@pytest.fixture(scope="module")
+def written(folder, stores, hostile):
+    rich = [fake.rich(folder / f"rich{i}.db").path for i in range(2)]
+    given = pages(folder, stores, hostile) | {"rich": [(path, None) for path in rich]}
+    return {name: write_comparison(sides, folder / f"{name}.html") for name, sides in given.items()}
+
+
+class TestInABrowser:
+    pytestmark = needs_chromium
+
+    @pytest.mark.parametrize("which", ["two", "four", "dead", "hostile", "rich"])
+    def test_every_tab_is_drawn_without_complaint_and_fits(self, browser, written, which):
+        with opened(browser, written[which], width=WIDTHS[-1]) as page:
+            assert_it_fits(page)
+
+    def test_filters_drive_figures_table_and_address(self, browser, written):
+        with opened(browser, written["four"]) as page:
+            assert points(page, "ratios") == 3 * (len(CASES) + 1)  # and the geometric mean
+            mean_of = (
+                "document.querySelector('#ratios .plot').data.map(({ name, marker }) => [name, marker.symbol.at(-1)])"
+            )
+            means = {name: symbol.endswith("-open") for name, symbol in page.evaluate(mean_of)}
+            assert means == {"new": False, "alike": True, "other": False}  # filled where the interval tells it from 1
+            choose(page, "bucket_mib", "1")
+            assert counted(page) == "2 of 6 cases"
+            assert points(page, "ratios") == 3 * 2
+            go_to(page, "data")
+            assert page.locator("#cases tbody tr").count() == 2
+            address = page.evaluate("location.hash")
+        with opened(browser, written["four"], address) as page:
+            assert counted(page) == "2 of 6 cases"
+            assert page.locator("#cases tbody tr").count() == 2
+
+    def test_a_click_opens_what_every_side_knows_of_the_case(self, browser, written):
+        with opened(browser, written["four"], "#tab=data") as page:
+            page.locator("#cases button.name").first.click()
+            label = page.locator("#cases button.name").first.text_content()
+            assert page.locator("#detail-title").text_content() == label
+            rows = page.locator("dialog .scroll").first.locator("tbody tr")
+            assert [name.strip() for name in rows.locator("td .name").all_text_contents()] == [
+                "old",
+                "new",
+                "alike",
+                "other",
+            ]
+            head = page.locator("dialog .scroll").first.locator("th").all_text_contents()
+            assert rows.nth(0).locator("td").nth(head.index("Times")).text_content() == "1"
+            assert rows.nth(1).locator("td").nth(head.index("Times")).text_content().startswith("0.8")
+            assert "Per joule, times" not in head  # unknown on every side
+            page.keyboard.press("Escape")
+            until(page, "!location.hash.includes('case=')")
+
+    def test_the_table_sorts_by_a_sides_ratio(self, browser, written):
+        with opened(browser, written["two"], "#tab=data") as page:
+            page.click("th[data-column='ratio.1'] button")
+            shown = page.eval_on_selector_all(
+                "#cases tbody tr", "rows => rows.map(row => parseFloat(row.children[3].textContent))"
+            )
+            assert shown == sorted(shown)
+            assert len(shown) == 6
+
+    def test_a_panel_has_a_curve_for_each_side_in_its_colour(self, browser, written):
+        with opened(browser, written["four"], "#tab=buckets") as page:
+            colours = page.evaluate("document.querySelector('#buckets .plot').data.map(trace => trace.line.color)")
+            assert colours == list(SIDES[:4])
+            go_to(page, "scaling")
+            names = page.evaluate("document.querySelector('#scaling .plot').data.map(trace => trace.name)")
+            assert names == ["old", "new", "alike", "other"]

@@ -1,0 +1,118 @@
+"""Which launches do not count, and why; and what a page is given of each case beside its numbers."""
+
+from __future__ import annotations
+
+import json
+
+import fake_results as fake
+from page_helpers import made, unpacked
+from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.session import session_data
+from parabench.report.data.cases import detail_data, page_data
+from parabench.report.sections import trust
+from parabench.store.record import MIB, Failure, Finding, Status
+
+
+def seen_of(results):
+    return session_data(results)
+
+
+def sections(results):
+    return made(
+        seen_of(results),
+        trust.spread_section,
+        trust.drift_section,
+        trust.order_section,
+        trust.excluded_section,
+    )
+
+
+def column(table, name):
+    return unpacked(table[name], table["n"])
+
+
+def test_every_launch_that_does_not_count_has_its_reason(tmp_path):
+    case, single = fake.case(), fake.case(strategy="single", world_size=1)
+    silent = fake.launch(case, block=2)
+    silent.samples = []
+    launches = [
+        fake.launch(single, block=-1),
+        fake.launch(case, block=-2),
+        fake.launch(case),
+        fake.launch(case, block=1, status=Status.OOM, failure=Failure("out of memory\nand more", rank=1)),
+        silent,
+    ]
+    excluded = sections(fake.write(tmp_path / "r.db", launches))["excluded"]
+    (table,) = excluded.tables
+    assert table.rows == [
+        ("ddp native, 2 ranks", "1", "oom", "rank 1: out of memory"),
+        ("ddp native, 2 ranks", "2", "ok", "it has no measured step of known length"),
+        ("single, 1 rank", "reference", "ok", "it is what other launches' training is verified against"),
+        ("ddp native, 2 ranks", "explaining", "ok", "in it NCCL told what it chooses, which takes time"),
+    ]
+    assert table.cases == (case.id, case.id, single.id, case.id)
+    assert excluded.lead == (
+        "Outliers are never deleted: a launch that ended well counts, however far it is from the others. "
+        "4 launches of 5 do not count: 1 reference, 1 explaining, 1 oom, 1 ok without a number."
+    )
+
+
+def test_of_very_many_the_first_are_listed_and_that_is_said(tmp_path):
+    bad = [
+        fake.launch(fake.case(bucket_mib=float(b)), status=Status.HUNG, failure=Failure("no answer"))
+        for b in range(1, 151)
+    ]
+    excluded = sections(fake.write(tmp_path / "r.db", [*bad, fake.launch(fake.case())]))["excluded"]
+    (table,) = excluded.tables
+    assert len(table.rows) == trust.MOST_EXCLUDED
+    assert table.note == "The first 100 of 150; the table of launches under Data has every one."
+    assert excluded.lead.endswith("150 launches of 151 do not count: hung.")
+
+
+def test_where_every_launch_counts_there_is_no_table(tmp_path):
+    excluded = sections(fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda c: 0.04)))["excluded"]
+    assert excluded.tables == ()
+    assert excluded.empty == "Every launch counts."
+
+
+def test_limits_are_those_of_the_devices_that_were_measured(tmp_path):
+    gpu = sections(fake.rich(tmp_path / "gpu.db", gpu=True))
+    assert "±5.0 %" in gpu["drift"].caption
+    assert "±10 %" not in gpu["drift"].caption
+    assert "±2.5 %" not in gpu["spread"].caption  # nothing is known of what launches of the same differ by there
+    cpu = sections(fake.rich(tmp_path / "cpu.db"))
+    assert "±10 %" in cpu["drift"].caption
+    assert "±2.5 %" in cpu["spread"].caption
+
+
+def test_findings_of_a_case_come_without_its_name_and_others_stay_where_they_are(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in (1.0, 2.0)]
+    launches = [fake.launch(cases[0], s, block=i) for i, s in enumerate((0.04, 0.05))]
+    launches += [fake.launch(cases[1], 0.04, block=i) for i in range(2)]
+    findings = [Finding("odd", "Something.", "Look.", cases[1].id), Finding("power", "Low.", "More.")]
+    seen = seen_of(fake.write(tmp_path / "r.db", launches, findings=findings))
+    rows = {case: i for i, case in enumerate(seen.cases["case_id"])}
+    found = detail_data(seen, rows, ())["findings"]
+    told = sorted(zip(*(column(found, name) for name in ("case", "code", "message")), strict=True))
+    assert told == [
+        (rows[cases[1].id], "odd", "Something."),
+        (rows[cases[0].id], "noisy", "launches differ by 25 % (40.0 ms to 50.0 ms)."),
+    ]
+
+
+def test_a_page_has_each_cases_fields_exactly_its_buckets_and_its_margin(tmp_path):
+    cases = [fake.case(bucket_mib=b, global_batch=1_234_568) for b in (0.123456789, None)]
+    launches = fake.sweep(cases, lambda c: 0.04 + (c.bucket_mib or 0.1) / 100, noise=0.01)
+    for one in launches:
+        if one.case.bucket_mib:
+            one.facts["bucket_bytes"] = [MIB, 3 * MIB]
+    seen = seen_of(fake.write(tmp_path / "r.db", launches))
+    data = page_data(seen, seen.once(spots))
+    json.dumps(data, allow_nan=False)
+    of = data["cases"]
+    at = column(of, "bucket_mib").index(0.123456789)
+    assert column(of, "bucket_mib")[1 - at] is None
+    assert column(of, "global_batch") == [1_234_568] * 2
+    assert column(of, "bucket_bytes")[at] == f"{MIB} {3 * MIB}"
+    assert column(of, "bucket_bytes")[1 - at] is None
+    assert all(margin > 0 for margin in column(of, "plus_minus_s"))

@@ -1,0 +1,196 @@
+"""The exported trace: what the Trace Event Format asks for, and what is drawn."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from click.testing import CliRunner
+
+import fake_results as fake
+from parabench.cli import main
+from parabench.store.record import DeviceSample, HostSample, Launch
+
+# What each kind of event must have, beside what all have: Trace Event Format, "Event Descriptions".
+ALL = {"ph", "ts", "pid", "tid", "name"}
+REQUIRED = {
+    "X": {"dur"}, "M": {"args"}, "i": {"s"}, "C": {"args"}, "s": {"id", "cat"}, "f": {"id", "cat", "bp"},
+}  # fmt: skip
+
+
+def told(lengths=(6.0, 7.0, 9.0), step_s: float = 10.0) -> Launch:
+    """Three steps of two ranks with backwards of those lengths. A bucket that is ready at 4, called at 4.25 and begins
+    at 4.5; a second call that overlaps it, and a message that nobody saw end."""
+    launch = fake.launch(fake.case(), step_s)
+    for at, length in enumerate(lengths):
+        for rank in range(2):
+            calls = [
+                {"start_s": 4.5, "made_s": 4.25, "ready_s": 4.0, "bucket": 0, "duration_s": 2.0},
+                {"start_s": 6.0, "duration_s": 1.0},
+                {"op": "send", "start_s": 6.5, "duration_s": None, "ranks": "0-1"},
+                {"op": "all_gather", "algorithm": "ring", "start_s": 7.0, "ranks": "0-1"},
+            ]
+            parts = fake.LONG_PARTS | {"backward": length}
+            fake.instrumented(
+                launch, 25 + at, rank, begin=1000.0 + 20 * at, parts=parts, waits=[(6.0, 8.0), (7.0, 9.0)], calls=calls
+            )
+    layout = [{"bytes": 4_000_000, "parameters": ["head.weight"]}]
+    launch.host_samples = [HostSample(rank, 4.0 * i, "rss_bytes", 1e8 + i + rank) for i in range(20) for rank in (0, 1)]
+    launch.host_samples.append(HostSample(0, 21.0, "rss_bytes", None, "no permission"))
+    launch.device_samples = [DeviceSample(0, 4.0 * i, "used_bytes", 5e8 + i) for i in range(20)]
+    launch.device_samples.append(DeviceSample(0, 21.0, "used_bytes", 7.0, rank=0))
+    return fake.tell(launch, facts={"buckets": layout, "clock": {"began_s": 1000.0}})
+
+
+@pytest.fixture
+def store(tmp_path):
+    launches = [told(step_s=11.0), told(), told(step_s=9.0), fake.launch(fake.case(strategy="single", world_size=1))]
+    for block, launch in enumerate(launches):
+        launch.block = block
+    fake.write(tmp_path / "results.db", launches)
+    return tmp_path / "results.db"
+
+
+def export(*arguments: object):
+    return CliRunner().invoke(main, ["export", *map(str, arguments)])
+
+
+@pytest.fixture
+def events(store, tmp_path):
+    done = export("--trace", "ddp native, 2 ranks", store, "-o", tmp_path / "deep" / "trace.json")
+    assert done.exit_code == 0, done.output
+    written = json.loads((tmp_path / "deep" / "trace.json").read_text())
+    assert written["displayTimeUnit"] == "ms"
+    assert done.output.splitlines()[0] == str(tmp_path / "deep" / "trace.json")
+    return written["traceEvents"]
+
+
+def named(events, ph, name):
+    return [event for event in events if event["ph"] == ph and event["name"] == name]
+
+
+def test_every_event_has_what_the_format_asks_for(events):
+    for event in events:
+        assert event.keys() >= ALL | REQUIRED[event["ph"]], event
+        assert event["ts"] >= 0
+        assert event["pid"] > 0, "process 0 is the idle task"
+        assert event["tid"] > 0
+        assert event.get("dur", 0) >= 0
+    assert {event["ph"] for event in events} == REQUIRED.keys()
+    starts, ends = ({event["id"] for event in events if event["ph"] == ph} for ph in "sf")
+    assert starts == ends
+    assert len(starts) == 6
+    assert all(isinstance(number, int) for number in starts)
+
+
+def test_slices_of_a_thread_nest(events):
+    threads = {}
+    for event in events:
+        if event["ph"] == "X":
+            threads.setdefault((event["pid"], event["tid"]), []).append((event["ts"], -event["dur"]))
+    assert len({tid for _, tid in threads}) == len(threads)
+    for slices in threads.values():
+        open_until = []
+        for begin, minus in sorted(slices):
+            while open_until and open_until[-1] <= begin:
+                open_until.pop()
+            assert not open_until or begin - minus <= open_until[-1]
+            open_until.append(begin - minus)
+    # Parts that follow one another touch exactly.
+    parts = [event for event in events if event.get("cat") == "step" and not event["name"].startswith("step")]
+    for one, other in pairwise(event for event in parts if event["pid"] == 1):
+        assert one["ts"] + one["dur"] == other["ts"]
+
+
+def test_a_rank_is_a_process_with_its_step_its_waits_and_its_communication(events):
+    names = [event["args"]["name"] for event in events if event["name"] in ("process_name", "thread_name")]
+    rank = ["step", "waiting", "communication 0-1 native", "communication 0-1 native (2)", "communication 0-1 ring"]
+    assert names == ["rank 0", *rank, "rank 1", *rank, "device 0"]
+    # The median step of the median launch: 11 s.
+    assert [event["dur"] for event in named(events, "X", "step 26")] == [11e6, 11e6]
+    begin = named(events, "X", "step 26")[0]["ts"]
+    assert [(e["ts"] - begin, e["dur"]) for e in named(events, "X", "stands still")] == [(6e6, 3e6)] * 2
+    reduced = named(events, "X", "all_reduce of bucket 0")[0]
+    assert (reduced["ts"] - begin, reduced["dur"]) == (4.5e6, 2e6)
+    assert reduced["args"]["bytes"] == 4_000_000
+    ready = named(events, "i", "bucket 0 ready")[0]
+    assert (ready["ts"] - begin, ready["args"]) == (4e6, {"bytes": 4_000_000, "parameters": ["head.weight"]})
+    assert len(named(events, "i", "send, its end unknown")) == 2
+    arrow = {event["ph"]: event for event in events if event.get("id") == named(events, "s", "called")[0]["id"]}
+    assert (arrow["s"]["ts"] - begin, arrow["f"]["ts"] - begin) == (4.25e6, 4.5e6)
+    assert arrow["s"]["tid"] != arrow["f"]["tid"] == reduced["tid"]
+
+
+def test_memory_is_drawn_from_before_the_step_to_after_it(events):
+    # The step goes from 1020 to 1031, the launch began at 1000: readings at 20 to 32, every 4 s.
+    begin = named(events, "X", "step 26")[0]["ts"]
+    drawn = named(events, "C", "memory")
+    ranks = [(e["ts"] - begin, e["args"]["rss_bytes"]) for e in drawn if e["pid"] == 1]
+    assert ranks == [(0.0, 1e8 + 5), (4e6, 1e8 + 6), (8e6, 1e8 + 7), (12e6, 1e8 + 8)]
+    device = [e["args"]["used_bytes"] for e in drawn if e["pid"] > 2]
+    assert device == [5e8 + 5, 5e8 + 6, 5e8 + 7, 5e8 + 8]
+
+
+def test_the_launch_and_the_step_can_be_chosen(store, tmp_path):
+    out = tmp_path / "trace.json"
+    done = export("--trace", "ddp-native", store, "-o", out, "--launch", 3, "--step", 25, "--session", "fake")
+    assert "ddp native, 2 ranks: step 25 of launch 3" in done.output
+    assert json.loads(out.read_text())["otherData"]["launch"] == 3
+
+
+def test_without_a_clock_no_memory_is_drawn_and_profiles_are_pointed_at(tmp_path):
+    launch = fake.tell(
+        told(), facts={"clock": None, "profile": [{"rank": r, "file": f"ddp-rank{r}.json.gz"} for r in (0, 1)]}
+    )
+    fake.write(tmp_path / "results.db", [launch])
+    done = export("--trace", "ddp", tmp_path / "results.db", "-o", tmp_path / "trace.json")
+    assert "no memory is drawn" in done.output
+    assert ", ".join(str(tmp_path / "traces" / f"ddp-rank{rank}.json.gz") for rank in (0, 1)) in done.output
+    assert '"ph":"C"' not in (tmp_path / "trace.json").read_text()
+
+
+def test_a_disk_that_is_full_leaves_the_older_trace(store, tmp_path, full_disk):
+    out = tmp_path / "trace.json"
+    out.write_text("older")
+    with full_disk(1000):
+        done = export("--trace", "ddp-native", store, "-o", out)
+    assert done.exit_code == 2
+    assert f"{out} cannot be written: File too large; give another file with -o" in done.stderr
+    assert out.read_text() == "older"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["results.db", "trace.json"]
+
+
+def test_the_store_is_where_a_run_leaves_it(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parabench-results").mkdir()
+    store.rename(tmp_path / "parabench-results" / "results.db")
+    done = export("--trace", "ddp")
+    assert done.output.startswith("trace.json\n")
+    assert (tmp_path / "trace.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--trace", "dpp native"], "case 'dpp native' is not in session fake; did you mean 'ddp native, 2 ranks'"),
+        (["--trace", "zzz"], "give an id, the beginning of one, or a label: it has single, 1 rank; ddp native"),
+        (["--trace", "single"], "has no instrumented steps in this session; run it with --instrumented 1 or more"),
+        (["--trace", "ddp", "--launch", "9"], "launch 9 shows no step of ddp native, 2 ranks; it has 1, 2, 3"),
+        (["--trace", "ddp", "--step", "2"], "step 2 of launch 2 carried no instruments; 25, 26, 27 did"),
+        (["--trace", "ddp", "-o", "results.db"], "results.db is a database, not a trace; give another file with -o"),
+        (
+            ["--trace", "ddp", "-o", "/proc/x/y.json"],
+            "x/y.json cannot be written: No such file or directory; give",
+        ),
+        (["--trace", "ddp", "-o", "results.db/t.json"], "results.db/t.json cannot be written: "),
+        (["--trace", "ddp", "-o", "."], "cannot be written: Is a directory; give another file with -o"),
+        (["--trace", ""], "case '' is not one case; it may be ddp-native"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(store, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    done = export(*arguments, "results.db")
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,462 @@
+"""`parabench collectives` as a whole, with a fake in the place of processes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import fake_collectives as fake
+import fake_results
+from fake_launch import FakeLauncher
+from parabench.analysis.collectives.nccl_tests import results_json, table_lines
+from parabench.analysis.session import select_session
+from parabench.cli import main
+from parabench.errors import UsageError
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.plan.collective_case import OPS
+from parabench.session import session as sessions
+from parabench.session.request import CollectivesRequest
+from parabench.session.session import run_session
+from parabench.signals import signals_restored
+from parabench.store.record import Failure, Status
+from parabench.store.results import load
+
+GPUS = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch):
+    """Two cores and no GPU, whatever runs the tests; and signals as they were once a driver was interrupted."""
+    monkeypatch.setattr(sessions, "this_machine", lambda: Machine(cores=2, gpus_reason="a test has none"))
+    with signals_restored():
+        yield
+
+
+def request(folder, **more):
+    given = {"op": "all_reduce", "algorithm": "native,ring", "max_size": "1MiB", "launches": 2, "iterations": 4}
+    return CollectivesRequest.of(**({"argv": ["parabench", "collectives"], "out": folder / "out"} | given | more))
+
+
+def planned(asked, machine):
+    return asked.plan(machine).plan
+
+
+def run(asked, launch):
+    console = Console(file=io.StringIO(), width=400)
+    return run_session(asked, console, launch), console.file.getvalue()
+
+
+def parabench(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_a_run_ends_in_lines_a_store_a_report_and_an_answer(tmp_path):
+    launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
+    code, said = run(request(tmp_path, json_file=tmp_path / "deep" / "r.json"), launcher)
+    assert code == 0
+    rows = [line for line in said.splitlines() if line and not line.startswith("#")]
+    assert len(rows) == 6
+    assert all(re.match(r" +\d+ +\d+ +float +sum +-1 +N/A ", line) for line in rows)
+    assert "# all_reduce, 2 ranks: ring is fastest from 64 KiB to 1 MiB (2 blocks)." in said
+    assert (tmp_path / "out" / "report.html").stat().st_size > 1e6
+    results = load(tmp_path / "out" / "results.db")
+    assert list(results.launch["strategy"].unique()) == ["collectives"]
+    assert list(results.launch["model"].unique()) == [""]
+    assert list(results.launch["block"]) == [0, 0, 1, 1]
+    # Launches, ranks and sizes; two batches of warm-up and ten of four calls.
+    assert len(results.collective) == 4 * 2 * 3 * (2 + 10)
+    timed = results.collective[results.collective["phase"] == "measure"]
+    assert (len(timed), set(timed["calls"])) == (4 * 2 * 3 * 10, {4})
+    assert "# timed: calls back to back, as nccl-tests does; 4 between two readings of the clock" in said
+    assert "# time: of a call, mean over a launch, by its slowest rank; mean over launches" in said
+    assert "# p50, p95, p99: over a launch's batches of calls" in said
+    assert json.loads((tmp_path / "deep" / "r.json").read_text())["results"][0]["op"] == "all_reduce"
+
+
+def test_isolated_calls_are_another_mode_and_say_so(tmp_path):
+    file = tmp_path / "r.json"
+    code, said = run(request(tmp_path, mode="latency", json_file=file), FakeLauncher())
+    assert code == 0
+    assert "# timed: isolated calls, each after a barrier\n" in said
+    assert "# time: of a call, 10th percentile over a launch, by its slowest rank; mean over launches" in said
+    assert "# p50, p95, p99: over a launch's calls" in said
+    results = load(tmp_path / "out" / "results.db")
+    assert set(results.collective["calls"]) == {1}
+    assert len(results.collective) == 4 * 2 * 3 * (5 + 4)
+    told = json.loads(file.read_text())
+    assert (told["config"]["blocking_collectives"], told["results"][0]["timing"]) == ("true", "latency")
+    assert (told["results"][0]["actual_iterations"], told["results"][0]["in_place_launches"]["calls"]) == (4, 8)
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        run(request(tmp_path, resume=True, mode="throughput"), FakeLauncher())
+    # A bare --resume follows the plan.
+    assert run(CollectivesRequest.of(argv=[], out=tmp_path / "out", resume=True), FakeLauncher())[0] == 0
+
+
+def test_captured_calls_are_nccls_own(tmp_path):
+    def asked(**more):
+        return planned(CollectivesRequest.of(argv=[], out=tmp_path, graph=True, **more), GPUS)
+
+    plan = asked()
+    assert {case.algorithm for case in plan.cases} == {"native"}
+    assert plan.protocol.timing == "throughput, CUDA graph"
+    # Whole graphs of 20 calls, however few are asked for.
+    assert [asked(iterations=n).protocol.calls_in_a_batch(1.0) for n in (1, 20, 21)] == [20, 20, 40]
+    assert [case.algorithm for case in asked(op="all_reduce", algorithm="native,nccl:ring").cases] == [
+        "native", "nccl:ring",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="--graph captures NCCL's own calls, and ring is made of many"):
+        asked(algorithm="ring")
+    with pytest.raises(UsageError, match="--graph captures NCCL's kernels, and the backend here is gloo"):
+        asked(backend="gloo")
+
+
+def test_devices_have_sizes_that_load_their_links(tmp_path, machine):
+    def largest(machine, **more):
+        return planned(CollectivesRequest.of(argv=[], out=tmp_path, **more), machine).cases[0].max_bytes
+
+    assert (largest(machine), largest(GPUS)) == (64 << 20, 1 << 30)
+    assert largest(GPUS, max_size="1MiB") == 1 << 20
+
+
+def test_blocks_are_interleaved_in_seeded_order(tmp_path):
+    launcher = FakeLauncher()
+    run(request(tmp_path, op=None, seed=5), launcher)
+    first, second = launcher.calls[:8], launcher.calls[8:]
+    assert {case.id for case in first} == {case.id for case in second}
+    assert first != second
+
+
+def test_interrupted_then_resumed_runs_nothing_twice(tmp_path):
+    first, second = FakeLauncher(), FakeLauncher()
+    first.interrupt_at = 3
+    code, said = run(request(tmp_path), first)
+    assert code == 130
+    assert "# stopped by SIGINT; every finished launch is kept; resume with: " in said
+    assert f"parabench collectives --resume --out {tmp_path / 'out'}" in said
+    assert not (tmp_path / "out" / "report.html").exists()
+    bare = CollectivesRequest.of(argv=[], out=tmp_path / "out", resume=True)
+    code, said = run(bare, second)
+    assert code == 0
+    assert "# resuming: 3 of 4 launches are done" in said
+    assert len(first.calls) + len(second.calls) == 4
+    assert run(bare, FakeLauncher())[0] == 0
+
+
+def test_a_session_is_resumed_only_by_its_own_command(tmp_path):
+    fake.write(tmp_path / "results.db", [fake.launch(fake.case(), lambda size: 1e-3)], finished=False)
+    result = parabench("run", "--resume", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "measured collectives, not training; resume it with 'parabench collectives --resume" in result.stderr
+    fake_results.write(tmp_path / "results.db", [fake_results.launch(fake_results.case(), 0.04)], finished=False)
+    result = parabench("collectives", "--resume", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "measured training, not collectives; resume it with 'parabench run --resume" in result.stderr
+
+
+def test_a_resume_that_asks_for_something_else_is_refused(tmp_path):
+    run(request(tmp_path), FakeLauncher())
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        run(request(tmp_path, resume=True, factor=2), FakeLauncher())
+
+
+def test_a_label_is_neither_a_plan_nor_changed_by_a_resume(tmp_path):
+    run(request(tmp_path, label="first"), FakeLauncher())
+    bare = CollectivesRequest.of(argv=[], out=tmp_path / "out", resume=True)
+    for other in (replace(bare, label="second"), request(tmp_path, resume=True, label="second")):
+        with pytest.raises(UsageError, match="has the label 'first', and label 'second' cannot change a session"):
+            run(other, FakeLauncher())
+    launcher = FakeLauncher()
+    assert run(replace(bare, label="first"), launcher)[0] == 0
+    assert launcher.calls == []
+    assert list(load(tmp_path / "out" / "results.db").session["label"]) == ["first"]
+
+
+@pytest.mark.parametrize("status", [Status.CRASHED, Status.WRONG])
+def test_a_failure_is_recorded_and_the_rest_goes_on(tmp_path, status):
+    launcher = FakeLauncher()
+    launcher.failing["ring"] = (status, Failure("ended by SIGKILL", 1, "SIGKILL"))
+    code, said = run(request(tmp_path), launcher)
+    assert code == 1
+    assert said.count("# [") == 4
+    assert f"all_reduce ring, 2 ranks: {status}: rank 1: ended by SIGKILL" in said
+    results = load(tmp_path / "out" / "results.db")
+    assert sorted(results.launch["status"]) == sorted(["ok", "ok", status, status])
+    assert "Only native was measured" in said
+    if status is Status.WRONG:
+        assert "# Out of bounds values : 18 FAILED" in said
+
+
+def test_a_first_deadline_knows_the_bytes_and_a_later_one_the_time(tmp_path):
+    launcher = FakeLauncher()
+    run(request(tmp_path, algorithm="native", max_size="64MiB", iterations=None), launcher)
+    assert launcher.deadlines[0] > 100
+    assert launcher.deadlines[1] == 60.0
+    run(request(tmp_path, deadline_s=7.0), launcher)
+    assert launcher.deadlines[-1] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--op", "gather"], "op 'gather' is unknown"),
+        (["--op", "all_reduce,"], "--op 'all_reduce,': a value is empty"),
+        (["--algorithm", "rung"], "did you mean 'ring'"),
+        (["--algorithm", "two_level(ring)"], "write two_level(INNER,OUTER)"),
+        (["--algorithm", "nccl:ring"], "is NCCL's own and the backend here is gloo"),
+        (["--min", "big"], "size 'big' is not a number of bytes"),
+        (["--min", "1MiB", "--max", "1KiB"], "min is 1 MiB, above max, 1 KiB"),
+        (["--factor", "1"], "factor is 1"),
+        (["--world-size", "two"], "--world-size 'two' is not a number of ranks"),
+        (["--world-size", "1"], "world_size is 1"),
+        (["--world-size", "64"], "world_size 64 is larger than 8"),
+        (["--world-size", "4", "--ranks-per-node", "3"], "ranks_per_node is 3; it must divide"),
+        (["--device", "cuda"], "device cuda is not here"),
+        (["--dtype", "int8"], "dtype 'int8' is unknown"),
+        (["--redop", "prod"], "redop 'prod' is unknown"),
+        (["--launches", "0"], "launches is 0"),
+        (["--iterations", "0"], "iterations is 0"),
+        (["--mode", "fast"], "mode 'fast' is unknown; use one of throughput, latency"),
+        (["--graph"], "--graph captures NCCL's kernels, and the backend here is gloo; leave --graph out"),
+        (["--graph", "--mode", "latency"], "graph replays calls back to back, and mode latency times isolated ones"),
+        (["--batches", "0"], "batches is 0"),
+        (["--measure-seconds", "0"], "measure_s is 0.0; it must be a number above 0"),
+        (["--measure-seconds", "nan"], "measure_s is nan; it must be a number above 0"),
+        (["--mode", "latency", "--batches", "5"], "--batches 5 is for mode throughput"),
+        (["--mode", "latency", "--measure-seconds", "0.5"], "--measure-seconds 0.5 is for mode throughput"),
+        (["--iterations", "5", "--measure-seconds", "1"], "--iterations 5 and --measure-seconds 1 both say"),
+        (["--label", "../x"], "label '../x'"),
+        (["--ranks-per-node", "0"], "ranks_per_node is 0; it must be a whole number of 1 or more"),
+        (
+            ["--ranks-per-node", "-2", "--algorithm", "ring"],
+            "ranks_per_node is -2; it must be a whole number of 1 or more",
+        ),
+        (["--max", "2TiB"], "size '2TiB' is above the most that a size can be, 1 TiB"),
+        (["--algorithm", "math:sin"], "algorithm 'math:sin' cannot be made of ranks_per_node None: TypeError"),
+        (["--algorithm", "builtins:repr"], "algorithm 'builtins:repr' gave 'None' for ranks_per_node None, not an"),
+        (["--json", "."], "is a folder; give a file for --json"),
+        (["--json", "/proc/x/y.json"], "cannot be written: No such file or directory; give another --json"),
+        (["--json", "parabench-results/results.db"], "is this run's own store or report; give another file for --json"),
+        (["--json", "a/../parabench-results/results.db-wal"], "is this run's own store or report"),
+        (["--json", "parabench-results/report.html"], "is this run's own store or report"),
+        (["--resume"], "holds no session to resume"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2_and_writes_nothing(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = parabench("collectives", *arguments)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_all_operations_and_all_of_ours_two_levels_where_there_can_be_nodes(tmp_path, machine):
+    plan = planned(CollectivesRequest.of(argv=[], out=tmp_path), machine)
+    assert len(plan.cases) == 4 * 5
+    assert {case.op for case in plan.cases} == set(OPS)
+    assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(2, "cpu", "gloo")}
+    assert plan.cases[0].sizes == tuple(65536 * 4**i for i in range(6))
+    four = planned(CollectivesRequest.of(argv=[], out=tmp_path, world_size="2,4"), machine)
+    assert {(c.algorithm, c.ranks_per_node) for c in four.cases if c.ranks_per_node} == {("two_level", 2)}
+    assert len(four.cases) == 4 * (5 + 6)
+
+
+def test_on_devices_all_of_them_take_part_and_nccls_own_runs_only_what_it_has(tmp_path):
+    plan = planned(CollectivesRequest.of(argv=[], out=tmp_path, algorithm="native,nccl:tree"), GPUS)
+    assert {(case.world_size, case.device, case.backend) for case in plan.cases} == {(4, "cuda", "nccl")}
+    assert [case.op for case in plan.cases if case.algorithm == "nccl:tree"] == ["all_reduce"]
+    assert [s.case.op for s in plan.skipped] == ["reduce_scatter", "all_gather", "broadcast"]
+    with pytest.raises(UsageError, match="NCCL has tree for all_reduce only"):
+        planned(CollectivesRequest.of(argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
+
+
+def test_equal_names_are_one_case(tmp_path, machine):
+    asked = CollectivesRequest.of(
+        argv=[], out=tmp_path, op="all_reduce", world_size="4", algorithm="two_level,two_level(ring,ring),ring,ring"
+    )
+    assert [case.algorithm for case in planned(asked, machine).cases] == ["two_level", "ring"]
+
+
+# -- nccl-tests' conventions -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(tmp_path):
+    def truth(case, size):
+        return 1e-4 + size * 1e-9
+
+    cases = [fake.case(op, world_size=4, max_bytes=1 << 18) for op in OPS]
+    results = fake.write(tmp_path / "r.db", fake.sweep(cases, truth, blocks=2))
+    return results, select_session(results)
+
+
+def test_columns_are_nccl_tests_and_ours_stand_behind(session):
+    lines = list(table_lines(*session))
+    header = next(line for line in lines if "size" in line and "#wrong" in line)
+    names = ["time", "algbw", "busbw", "#wrong"]
+    assert header.split()[:14] == ["#", "size", "count", "type", "redop", "root", *names, *names]
+    assert header.split()[14:] == ["p50", "p95", "p99", "spread"] * 2
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [len(row) for row in rows] == [21] * 8
+    all_reduce, reduce_scatter, all_gather, broadcast = (" ".join(row) for row in rows[::2])
+    # 65536 bytes in 165.536 us: 0.396 GB/s; on the bus of 4 ranks 2 * 3/4 of that.
+    assert all_reduce.startswith("65536 16384 float sum -1 N/A N/A N/A N/A 165.54 0.40 0.59 0 ")
+    assert reduce_scatter.startswith("65536 4096 float sum -1 165.54 0.40 0.30 0 165.54 0.40 0.30 0 ")
+    assert all_gather.startswith("65536 4096 float none -1 165.54 ")
+    assert broadcast.startswith("65536 16384 float none 0 N/A N/A N/A N/A 165.54 0.40 0.40 0 ")
+    assert "# Out of bounds values : 0 OK" in lines
+    assert any(line.startswith("# Avg bus bandwidth    : ") for line in lines)
+
+
+def test_json_has_nccl_tests_layout_with_ours_beside(session):
+    told = json.loads(json.dumps(results_json(*session), allow_nan=False))
+    assert told["version"] == 2
+    assert told["out_of_bounds"] == {"count": 0, "okay": "true"}
+    assert set(told["average_bus_bandwidth"]) == {"bandwidth", "okay"}
+    assert told["config"]["minimum_bytes"] == 65536
+    gather = next(r for r in told["results"] if r["op"] == "all_gather")
+    assert list(gather)[:7] == ["size", "count", "type", "redop", "root", "out_of_place", "in_place"]
+    assert list(gather["out_of_place"]) == ["time", "alg_bw", "bus_bw", "nwrong"]
+    assert gather["out_of_place"]["time"] == pytest.approx(165.536)
+    assert gather["out_of_place"]["bus_bw"] == pytest.approx(65536 / 165.536e-6 / 1e9 * 3 / 4)
+    assert (gather["algorithm"], gather["world_size"], gather["actual_iterations"]) == ("native", 4, 4)
+    assert gather["in_place_launches"]["spread"] == pytest.approx(0, abs=1e-9)
+    reduce = next(r for r in told["results"] if r["op"] == "all_reduce")
+    assert reduce["out_of_place"] is None
+    assert "in place only" in reduce["out_of_place_reason"]
+
+
+def test_more_ranks_than_cores_is_said(tmp_path):
+    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case(world_size=16), lambda size: 1e-3)])
+    assert "# warning: 16 ranks on 8 core(s) take turns" in list(table_lines(results, select_session(results)))
+
+
+# -- the other commands ------------------------------------------------------------------------------------------
+
+
+def test_best_answers_for_either_kind_of_session(tmp_path):
+    path = tmp_path / "r.db"
+    fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="training")
+    fake.write(
+        path, fake.sweep([fake.case(), fake.case(algorithm="ring")], lambda c, s: 1e-4 * (1 + (c.algorithm == "ring")))
+    )
+    assert "all_reduce, 2 ranks: native is fastest from 64 KiB to 4 MiB" in parabench("best", path).output
+    (answer,) = json.loads(parabench("best", path, "--json").output)
+    (found,) = answer["ranges"]
+    assert (found["first_bytes"], found["last_bytes"], found["algorithms"]) == (65536, 4194304, ["native"])
+    assert "ddp native" in parabench("best", path, "--session", "training").output
+    result = parabench("compare", path, path)
+    assert result.exit_code == 2
+    assert "measured collectives, not training; name one that did: " in result.stderr
+    assert result.stderr.count("\n") == 1
+    fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="again")
+    # Two sessions leave open what sessions differ by themselves.
+    assert parabench("compare", f"{path}@training", f"{path}@again").exit_code == 3
+    assert parabench("compare", f"{path}@training", f"{path}@again", "--between-sessions", 0).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_a_link_to_the_store_is_the_store(tmp_path, kind):
+    run(request(tmp_path), FakeLauncher())
+    link, store = tmp_path / "link.json", tmp_path / "out" / "results.db"
+    link.symlink_to(store) if kind == "symbolic" else link.hardlink_to(store)
+    with pytest.raises(UsageError, match="own store or report"):
+        run(request(tmp_path, json_file=link), FakeLauncher())
+    assert len(load(store).launch) == 4
+
+
+def test_json_that_cannot_be_written_in_the_end_hides_nothing_else(tmp_path):
+    console = Console(file=io.StringIO(), width=400)
+    with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device"):
+        run_session(request(tmp_path, json_file=Path("/dev/full")), console, FakeLauncher())
+    assert "# store:  " in console.file.getvalue()
+    assert "# report: " in console.file.getvalue()
+    assert Path("/dev/full").is_char_device()
+
+
+def test_json_takes_the_place_of_an_older_one_as_a_whole(tmp_path):
+    file = tmp_path / "r.json"
+    file.write_text("older")
+    run(request(tmp_path, json_file=file), FakeLauncher())
+    assert json.loads(file.read_text())["version"] == 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "r.json"]
+
+
+def test_launches_that_failed_are_in_the_json_and_wrong_ones_in_no_average(tmp_path):
+    launcher = FakeLauncher()
+    launcher.failing["ring"] = (Status.WRONG, Failure("wrong elements", 1))
+    launcher.failing["tree"] = (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))
+    file = tmp_path / "r.json"
+    code, said = run(request(tmp_path, algorithm="native,ring,tree", json_file=file), launcher)
+    assert code == 1
+    told = json.loads(file.read_text())
+    assert (
+        sorted(each["case"] for each in told["failed"])
+        == ["all_reduce ring, 2 ranks"] * 2 + ["all_reduce tree, 2 ranks"] * 2
+    )
+    assert {"case": "all_reduce tree, 2 ranks", "status": "crashed", "error": "rank 1: ended by SIGKILL"} in told[
+        "failed"
+    ]
+    assert "all_reduce tree, 2 ranks: crashed: rank 1: ended by SIGKILL" in told["errors"]
+    native = [r["in_place"]["bus_bw"] for r in told["results"] if r["algorithm"] == "native"]
+    assert told["average_bus_bandwidth"]["bandwidth"] == pytest.approx(sum(native) / len(native))
+    assert said.count("# Avg bus bandwidth    : N/A") == 1
+    assert told["nccl_version"] is None
+    assert (told["config"]["blocking_collectives"], told["config"]["graph"]) == ("false", 0)
+
+
+def test_a_seed_is_no_more_ignored_by_a_resume_than_anything_else(tmp_path):
+    run(request(tmp_path), FakeLauncher())
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        run(request(tmp_path, resume=True, seed=5), FakeLauncher())
+    assert run(request(tmp_path, resume=True, seed=0), FakeLauncher())[0] == 0
+    assert parabench("collectives", "--resume", "--seed", "5", "--out", tmp_path / "out").exit_code == 2
+    result = parabench("run", "--resume", "--seed", "5", "--out", tmp_path / "out")
+    assert "--seed cannot change a session that is resumed" in result.stderr
+
+
+def test_best_says_when_no_launch_ended_well(tmp_path):
+    path = tmp_path / "r.db"
+    fake.write(path, [fake.launch(fake.case(), lambda size: 1e-3, status=Status.FAILED, failure=Failure("no"))])
+    assert parabench("best", path).output == ("No launch ended well, so nothing can be said about what is fastest.\n")
+    assert json.loads(parabench("best", path, "--json").output) == []
+
+
+def test_a_pin_that_nccl_refuses_once_is_launched_no_more(tmp_path, monkeypatch):
+    """No switch that reduces: only a launch can tell."""
+    why = "DistBackendError: NCCL error in: nccl.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for details)"
+
+    class Refusing(FakeLauncher):
+        def __call__(self, spec):
+            launch = super().__call__(spec)
+            if spec.case.algorithm == "nccl:nvls":
+                launch.status, launch.failure, launch.collectives = Status.FAILED, Failure(why, 0), []
+            return launch
+
+    monkeypatch.setattr(sessions, "this_machine", lambda: GPUS)
+    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    asked = request(tmp_path, algorithm="nccl:ring,nccl:nvls", launches=3)
+    code, _ = run(asked, Refusing())
+    assert code == 1
+    results = load(tmp_path / "out" / "results.db")
+    launched = results.launch["algorithm"].value_counts().to_dict()
+    assert launched == {"nccl:ring": 3, "nccl:nvls": 1}
+    (finding,) = results.finding[results.finding["code"] == "pin_refused"].to_dict("records")
+    assert why in finding["message"]
+    # What fails otherwise may have been an accident.
+    why = "DistBackendError: NCCL error in: nccl.cpp:94, remote process exited or there was a network error"
+    run(request(tmp_path / "again", algorithm="nccl:ring,nccl:nvls", launches=3), Refusing())
+    results = load(tmp_path / "again" / "out" / "results.db")
+    assert results.launch["algorithm"].value_counts().to_dict() == {"nccl:ring": 3, "nccl:nvls": 3}

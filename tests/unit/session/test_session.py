@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import io
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from fake_launch import FakeLauncher
+from parabench.errors import UsageError
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.plan.protocol import Protocol
+from parabench.session.request import TrainingRequest
+from parabench.session.runner import TrainingRunner
+from parabench.session.session import run_session
+from parabench.signals import signals_restored
+from parabench.store.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
+from parabench.store.results import load
+from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
+
+SUITE = '''"""Which is fastest?"""
+from parabench import sweep
+CASES = sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2)
+'''
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before():
+    """Once interrupted, a driver ignores further signals until it ends; the test run goes on."""
+    with signals_restored():
+        yield
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SUITE)
+    return str(path)
+
+
+def request(suite, tmp_path, **more):
+    given = {"launches": 2, "steps": 5, "out": tmp_path / "out", "argv": ["parabench", "run", "mine.py"]}
+    return TrainingRequest.of(suite=suite, **{**given, **more})
+
+
+def run(asked, launch):
+    console = Console(file=io.StringIO(), width=200)
+    code = run_session(asked, console, launch)
+    return code, console.file.getvalue()
+
+
+def test_a_run_ends_in_a_store_a_report_and_a_verdict(suite, tmp_path):
+    fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.020)
+    code, said = run(request(suite, tmp_path), fake)
+    assert code == 0
+    assert "Fastest: ddp native 4 MiB, 2 ranks: 10.1 ms" in said
+    assert "[6/6] block 2 of 2" in said
+    assert (tmp_path / "out" / "report.html").stat().st_size > 1e6
+    results = load(tmp_path / "out" / "results.db")
+    assert list(results.launch["status"]) == ["ok"] * 7
+    assert list(results.launch["block"]) == [REFERENCE_BLOCK, 0, 0, 0, 1, 1, 1]
+    assert results.session["finished_utc"].notna().all()
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["report.html", "results.db"]
+
+
+def test_the_reference_runs_once(suite, tmp_path):
+    fake = FakeLauncher()
+    run(request(suite, tmp_path), fake)
+    assert [case.strategy for case in fake.calls].count("single") == 1
+
+
+def test_interrupted_then_resumed_runs_nothing_twice(suite, tmp_path):
+    first, second = FakeLauncher(), FakeLauncher()
+    first.interrupt_at = 4
+    code, said = run(request(suite, tmp_path), first)
+    assert code == 130
+    assert f"resume with: parabench run --resume --out {tmp_path / 'out'}" in said
+    assert len(load(tmp_path / "out" / "results.db").launch) == 4
+    code, said = run(request(suite, tmp_path, resume=True), second)
+    assert code == 0
+    assert "3 of 6 launches are done" in said
+    assert len(second.calls) == 3  # and no second reference
+    results = load(tmp_path / "out" / "results.db")
+    assert len(results.session) == 1
+    assert results.launch.groupby("case_id").size().to_dict() == {
+        case_id: 1 if case_id.startswith("single") else 2 for case_id in results.launch["case_id"]
+    }
+
+
+def bare(tmp_path, **more):
+    return TrainingRequest.of(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out", **more)
+
+
+def test_resume_needs_no_suite_and_of_a_finished_session_runs_nothing(suite, tmp_path):
+    run(request(suite, tmp_path), FakeLauncher())
+    again = FakeLauncher()
+    code, _ = run(bare(tmp_path), again)
+    assert (code, again.calls) == (0, [])
+    with pytest.raises(UsageError, match="--steps cannot change a session"):
+        run(bare(tmp_path, steps=9), again)
+
+
+def test_a_resume_changes_no_label(suite, tmp_path):
+    run(request(suite, tmp_path, label="first"), FakeLauncher())
+    again = FakeLauncher()
+    for other in (bare(tmp_path, label="second"), request(suite, tmp_path, resume=True, label="second")):
+        with pytest.raises(UsageError, match="has the label 'first', and label 'second' cannot change a session"):
+            run(other, again)
+    code, _ = run(bare(tmp_path, label="first"), again)
+    assert (code, again.calls) == (0, [])
+
+
+def test_resuming_a_session_that_had_failures_still_says_so(suite, tmp_path):
+    fake = FakeLauncher()
+    fake.failing = {"ddp": (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))}
+    assert run(request(suite, tmp_path), fake)[0] == 1
+    assert run(bare(tmp_path), FakeLauncher())[0] == 1
+
+
+def test_a_full_disk_ends_in_a_line_with_the_way_on(suite, tmp_path):
+    def full(spec):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UsageError, match="No space left on device; every finished launch is kept; resume with"):
+        run(request(suite, tmp_path), full)
+
+
+def test_a_second_run_into_the_same_folder_is_refused_while_the_first_goes_on(suite, tmp_path):
+    fake, seen = FakeLauncher(), []
+
+    def meddling(spec):
+        with pytest.raises(UsageError, match="in use by another run"):
+            run(request(suite, tmp_path), fake)
+        seen.append(spec.case)
+        return fake(spec)
+
+    assert run(request(suite, tmp_path), meddling)[0] == 0
+    assert len(seen) == 7
+
+
+def test_resume_refuses_another_plan_and_an_empty_store(suite, tmp_path):
+    with pytest.raises(UsageError, match="no session to resume"):
+        run(request(suite, tmp_path, resume=True), FakeLauncher())
+    assert not (tmp_path / "out").exists()
+    run(request(suite, tmp_path), FakeLauncher())
+    with pytest.raises(UsageError, match="planned otherwise"):
+        run(request(suite, tmp_path, resume=True, steps=6), FakeLauncher())
+
+
+def test_a_failed_launch_is_recorded_and_the_sweep_goes_on(suite, tmp_path):
+    fake = FakeLauncher()
+    fake.failing = {"ddp": (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))}
+    code, said = run(request(suite, tmp_path), fake)
+    assert code == 1
+    assert said.count("crashed: rank 1: ended by SIGKILL") == 6
+    launches = load(tmp_path / "out" / "results.db").launch
+    assert set(launches[launches["block"] >= 0]["failed_signal"]) == {"SIGKILL"}
+
+
+def test_a_training_that_differs_from_one_device_is_wrong_and_not_ranked(suite, tmp_path):
+    fake = FakeLauncher(lambda case: 0.001 if case.bucket_mib == 25 else 0.010)
+    fake.loss_of = lambda case, step: 5.0 - 0.01 * step * (1.5 if case.bucket_mib == 25 else 1.0)
+    code, said = run(request(suite, tmp_path), fake)
+    assert code == 1
+    assert "wrong: loss at step 1 is 4.985, on one device 4.99" in said
+    assert "Fastest: ddp native 25" not in said
+
+
+def test_without_a_reference_launches_are_kept_and_doubted(suite, tmp_path):
+    fake = FakeLauncher()
+    fake.failing = {"single": (Status.OOM, Failure("out of memory", 0))}
+    _, said = run(request(suite, tmp_path), fake)
+    findings = load(tmp_path / "out" / "results.db").finding
+    assert (findings["code"] == "unverified").sum() == 6
+    # It may have been an accident: a second try, not one before every launch.
+    assert [case.strategy for case in fake.calls].count("single") == 2
+    assert "Not verified, because the run on one device failed: ddp native" in said
+
+
+def test_nothing_is_written_when_the_request_is_wrong(suite, tmp_path):
+    for wrong in (
+        {"axes": ("nope=1",)},
+        {"axes": ("seed=1", "seed=2")},
+        {"axes": ("world_size",)},
+        {"label": "a b"},
+        {"steps": 0},
+        {"warmup": 1},
+    ):
+        with pytest.raises(UsageError):
+            run(request(suite, tmp_path, **wrong), FakeLauncher())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_label_names_the_session_and_a_second_run_appends(suite, tmp_path):
+    run(request(suite, tmp_path, label="base"), FakeLauncher())
+    run(request(suite, tmp_path, label="new"), FakeLauncher())
+    assert list(load(tmp_path / "out" / "results.db").session["label"]) == ["base", "new"]
+
+
+def test_a_store_that_is_none_or_of_another_schema_is_refused(suite, tmp_path):
+    (tmp_path / "out").mkdir()
+    store = tmp_path / "out" / "results.db"
+    store.write_text("not a database at all, but long enough to be looked at" * 100)
+    with pytest.raises(UsageError, match="not a parabench store"):
+        run(request(suite, tmp_path), FakeLauncher())
+    with pytest.raises(UsageError, match="not a parabench store"):
+        load(store)
+    store.unlink()
+    run(request(suite, tmp_path), FakeLauncher())
+    with sqlite3.connect(store) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    for use in (lambda: load(store), lambda: run(request(suite, tmp_path), FakeLauncher())):
+        with pytest.raises(UsageError, match="has schema 99, and parabench"):
+            use()
+
+
+def session(plan, launch):
+    return TrainingRunner(plan=plan, launch=launch, keep=lambda launch: None)
+
+
+def test_a_deadline_is_ten_times_what_is_expected_and_a_minute_at_least():
+    case = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")
+    slow = FakeLauncher(lambda case: 10.0 if case.strategy == "single" else 20.0)
+    plan = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=8, instrumented=0, launches=2), seed=0)
+    session(plan, slow).run()
+    # The reference's deadline comes from its arithmetic, the first launch's from the reference, then its own.
+    assert slow.deadlines == pytest.approx([60.0, 1001.0, 2001.0])
+    quick = FakeLauncher(lambda case: 0.001)
+    session(plan, quick).run()
+    assert quick.deadlines == [60.0, 60.0, 60.0]
+    asked = Protocol(warmup=2, steps=8, instrumented=0, deadline_s=5.0)
+    given = Plan(cases=(case,), skipped=(), protocol=asked, seed=0)
+    assert session(given, quick).deadline_s(case) == 5.0
+
+
+def test_other_trainings_are_labelled_whether_or_not_there_is_a_reference():
+    cases = tuple(
+        Case(strategy=strategy, world_size=2, device="cpu", backend="gloo")
+        for strategy in ("ddp", "parameter_server_async", "local_only")
+    )
+    plan = Plan(cases=cases, skipped=(), protocol=Protocol(warmup=2, steps=20, launches=1), seed=0)
+    for failing, doubt in ((None, []), (Status.OOM, [UNVERIFIED])):
+        kept = []
+        fake = FakeLauncher()
+        if failing:
+            fake.failing["single"] = (failing, Failure("too large"))
+        TrainingRunner(plan=plan, launch=fake, keep=kept.append).run()
+        launches = {each.case.strategy: each for each in kept if each.block != REFERENCE_BLOCK}
+        assert [each.status for each in launches.values()] == [Status.OK] * 3
+        codes = {strategy: [finding.code for finding in each.findings] for strategy, each in launches.items()}
+        assert codes == {
+            "ddp": doubt,
+            "parameter_server_async": [LOSS_COST, *doubt],
+            "local_only": [NO_EXCHANGE, *doubt],
+        }
+
+
+def launch_with(**losses):
+    case = Case(strategy="ddp", world_size=2, precision=losses.pop("precision", "ieee"))
+    norm = losses.pop("grad_norm", 2.0)
+    samples = [
+        Sample(rank, step, Phase.MEASURE, "loss", value)
+        for rank, values in ((0, losses["a"]), (1, losses["b"]))
+        for step, value in enumerate(values)
+    ]
+    samples += [Sample(rank, 0, Phase.WARMUP, "grad_norm", norm) for rank in (0, 1)]
+    return Launch(case=case, status=Status.OK, started_utc="", wall_s=1.0, samples=samples)
+
+
+def verified(launch):
+    verify(launch, reference_of(launch_with(a=[3.0, 2.0], b=[3.0, 2.0])))
+    return launch.status
+
+
+@pytest.mark.parametrize("precision", sorted(TOLERANCES))
+def test_verification_compares_the_mean_over_ranks_within_the_tolerance(precision):
+    loss, norm = TOLERANCES[precision].loss, TOLERANCES[precision].grad_norm
+    assert verified(launch_with(a=[2.0, 1.0], b=[4.0, 3.0], precision=precision)) is Status.OK
+    assert verified(launch_with(a=[3.0, 2.0], b=[3.0, 2.0 * (1 + 1.9 * loss)], precision=precision)) is Status.OK
+    assert verified(launch_with(a=[3.0, 2.0], b=[3.0, 2.0 * (1 + 2.2 * loss)], precision=precision)) is Status.WRONG
+    for factor in (1 - 1.1 * norm, 0.5, 2.0):
+        launch = launch_with(a=[3.0, 2.0], b=[3.0, 2.0], grad_norm=2.0 * factor, precision=precision)
+        assert verified(launch) is Status.WRONG
+
+
+def test_what_is_not_finite_or_not_there_is_wrong():
+    assert verified(launch_with(a=[3.0, None], b=[3.0, 2.0])) is Status.WRONG
+    assert verified(launch_with(a=[], b=[])) is Status.WRONG
+    launch = launch_with(a=[3.0, 2.0, 1.0], b=[3.0, 2.0, 1.0])
+    assert verified(launch) is Status.WRONG
+    assert "on one device None" in str(launch.failure)
+
+
+def test_what_failed_is_not_doubted_for_its_reference_too():
+    """It has no losses that anybody would compare; that its reference failed is said of those that ran."""
+    case = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")
+    plan = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=20, launches=2), seed=0)
+    kept = []
+    fake = FakeLauncher()
+    fake.failing = {name: (Status.CRASHED, Failure("ended by SIGKILL")) for name in ("single", "ddp")}
+    TrainingRunner(plan=plan, launch=fake, keep=kept.append).run()
+    assert [each.case.strategy for each in kept] == ["single", "ddp"] * 2  # a reference that failed is tried again
+    assert {each.status for each in kept} == {Status.CRASHED}
+    assert [each.findings for each in kept] == [[]] * 4
+
+
+def test_a_reference_of_zero_is_compared_too():
+    launch = launch_with(a=[1.0], b=[1.0])
+    verify(launch, reference_of(launch_with(a=[0.0], b=[0.0])))
+    assert launch.status is Status.WRONG
+
+
+# More than a pipe and the buffers before it hold.
+TALK = "for number in range(20_000): console.print(number)"
+
+
+def test_a_console_outlives_its_reader():
+    code = f"import sys\nfrom parabench.session.progress import PatientConsole\nconsole = PatientConsole()\n{TALK}\n"
+    code += "sys.stderr.write('to the end')"
+    talker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert talker.stdout is not None
+    assert talker.stderr is not None
+    assert talker.stdout.readline() == "0\n"
+    talker.stdout.close()
+    assert talker.stderr.read() == "to the end"
+    talker.stderr.close()
+    assert talker.wait() == 0
+
+
+def test_when_the_reader_of_stderr_leaves_what_is_said_on_stdout_is_heard():
+    """As `ab --json - 2> >(head)` does it: the results come last, on the other stream."""
+    code = "from parabench.session.progress import PatientConsole\nconsole = PatientConsole(stderr=True)\n"
+    code += f"{TALK}\nprint('the results')"
+    talker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert talker.stdout is not None
+    assert talker.stderr is not None
+    assert talker.stderr.readline() == "0\n"
+    talker.stderr.close()
+    assert talker.stdout.read() == "the results\n"
+    talker.stdout.close()
+    assert talker.wait() == 0

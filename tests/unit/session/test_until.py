@@ -1,0 +1,358 @@
+"""`--until-decided`: only what may still be the fastest is launched again, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import fake_results
+import parabench.session.session
+from fake_launch import FakeLauncher
+from parabench.analysis.ranking.ranking import sweet_spots
+from parabench.analysis.ranking.stopping import FEWEST_BLOCKS, block_seconds, candidates
+from parabench.analysis.session import select_session
+from parabench.analysis.stats.block_model import MOST_BLOCKS
+from parabench.analysis.tables import case_table, launch_table
+from parabench.analysis.warnings.launches import check
+from parabench.cli import main
+from parabench.errors import UsageError
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
+from parabench.session.stopping import AdaptiveStopping
+from parabench.signals import STOPPED, signals_restored
+from parabench.store.record import Failure, Status
+from parabench.store.results import Results, load
+from parabench.store.store import Store
+
+SUITE = '''"""Which is fastest?"""
+from parabench import sweep
+CASES = sweep(strategy="ddp", bucket_mib=(1, 2, 4, 25), world_size=2)
+'''
+# Of these the first two cannot be told apart, whatever the noise; the last two are far behind.
+TRUTH = {1.0: 0.0100, 2.0: 0.0100, 4.0: 0.0200, 25.0: 0.0300}
+NEAR, FAR = {1.0, 2.0}, {4.0, 25.0}
+
+
+class Noisy(FakeLauncher):
+    """Each launch has a fate of its own, that of its case and number; `sd` is the spread of its logarithm."""
+
+    def __init__(self, sd: float) -> None:
+        super().__init__()
+        self.sd = sd
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, spec):
+        case = spec.case
+        number = self.counts[case.id]
+        self.step_s = lambda each: self.truth(each) * random.Random(f"{each.id} {number}").lognormvariate(0, self.sd)
+        launch = super().__call__(spec)
+        self.counts[case.id] += 1
+        return launch
+
+    def truth(self, case: Case) -> float:
+        return TRUTH.get(case.bucket_mib, 0.01)
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """Once interrupted, a driver ignores further signals until it ends; the test run goes on."""
+    with signals_restored():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def concluded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Whose report and verdict would be written, which takes longer than all else here and is tested elsewhere."""
+    stores: list[Path] = []
+    monkeypatch.setattr(
+        parabench.session.session,
+        "conclude",
+        lambda request, session_id, console: stores.append(request.out / "results.db"),
+    )
+    return stores
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(SUITE)
+    return str(path)
+
+
+def run(suite: str | None, tmp_path: Path, launch: FakeLauncher, **more: object) -> tuple[int, str]:
+    new = {} if suite is None else {"launches": 2, "steps": 5}
+    given = {"out": tmp_path / "out", "argv": ["parabench"], "until_decided": True, "resume": suite is None, **new}
+    console = Console(file=io.StringIO(), width=200)
+    code = run_session(TrainingRequest.of(suite=suite, **{**given, **more}), console, launch)
+    return code, console.file.getvalue()
+
+
+def stored(tmp_path: Path) -> Results:
+    return load(tmp_path / "out" / "results.db")
+
+
+def plan_of(results: Results) -> Plan:
+    return Plan.from_dict(json.loads(results.session["plan"].iloc[-1]))
+
+
+def order(results: Results) -> list[tuple[str, int, int]]:
+    own = results.launch[results.launch["block"] >= 0]
+    return list(zip(own["case_id"], own["block"], own["position"], strict=True))
+
+
+def planned(plan: Plan) -> list[tuple[str, int, int]]:
+    return [(each.case.id, each.block, each.position) for each in plan.launches()]
+
+
+def test_only_what_may_be_the_fastest_is_launched_until_the_set_is_sharp(
+    suite: str, tmp_path: Path, concluded: list[Path]
+) -> None:
+    code, said = run(suite, tmp_path, Noisy(0.01))
+    assert code == 0
+    assert concluded == [tmp_path / "out" / "results.db"]  # once, at the end
+    results = stored(tmp_path)
+    extra = results.launch[results.launch["block"] >= 2]
+    assert set(extra["bucket_mib"]) == NEAR
+    blocks = extra["block"].max() + 1
+    assert len(extra) == 2 * (blocks - 2) > 0
+    assert order(results) == planned(plan_of(results))
+    answer = sweet_spots(results)[0]
+    assert answer.more_blocks is None
+    assert {answer.best.case_id, *(each.case_id for each in answer.equals)} == set(extra["case_id"])
+    for block in range(3, blocks + 1):
+        assert f"block {block}: 2 candidates left, about " in said
+    assert f"nothing is left to decide after {blocks} blocks" in said
+    assert results.session["finished_utc"].notna().all()
+    # That some have more launches than others is no defect of anything.
+    assert {finding.code for finding in check(results)} <= {"few_launches"}
+
+    again = Noisy(0.01)
+    assert run(None, tmp_path, again)[0] == run(None, tmp_path, again, until_decided=False)[0] == 0
+    assert run(suite, tmp_path, again, resume=True)[0] == 0  # as it was planned, which the extra blocks do not change
+    assert again.calls == []
+    assert order(stored(tmp_path)) == order(results)
+
+
+def test_one_stopped_in_an_extra_block_goes_on_in_it(suite: str, tmp_path: Path) -> None:
+    straight = tmp_path / "straight"
+    run(suite, straight, Noisy(0.01))
+    fake = Noisy(0.01)
+    fake.interrupt_at = 1 + 2 * 4 + 1  # the reference, the planned blocks, and one of the first extra block
+    code, said = run(suite, tmp_path, fake, budget=9.5)
+    assert code == STOPPED
+    resume = f"parabench run --resume --until-decided --budget 9.5 --out {tmp_path / 'out'}"
+    assert resume in said
+    results = stored(tmp_path)
+    assert results.session["finished_utc"].isna().all()
+    begun = plan_of(results)
+    assert len(begun.extra) == 1
+
+    fake.interrupt_at = None
+    code, said = run(None, tmp_path, fake, until_decided=False)
+    assert code == 0
+    assert "resuming: 9 of 10 launches are done" in said
+    assert order(stored(tmp_path)) == planned(begun)
+    assert run(None, tmp_path, fake)[0] == 0
+    assert order(stored(tmp_path)) == order(load(straight / "out" / "results.db"))
+
+
+def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path, Noisy(0.01), until_decided=False)
+    results = stored(tmp_path)
+    launches = launch_table(results, select_session(results))
+    left = candidates(launches)
+    needs = block_seconds(launches, left.cases)
+    longest = launches[launches["bucket_mib"].isin(NEAR)].groupby("case_id")["wall_s"].max()
+    assert needs == pytest.approx(longest.sum())
+    assert 0.3 < needs < 0.5
+
+    said: list[str] = []
+    with Store.open_or_create(tmp_path / "out" / "results.db") as store:
+        late = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 0.99 * needs, began=1000)
+        assert late.next_block(store, 1, plan_of(results), said.append, "go on") is None
+        assert said == [
+            "the budget of 1 min has 0.40 s left, and a block of 2 candidates takes 0.40 s; go on with: go on"
+        ]
+        early = AdaptiveStopping(budget_s=60, clock=lambda: 1000 + 60 - 1.01 * needs, began=1000)
+        grown = early.next_block(store, 1, plan_of(results), said.append, "go on")
+    assert grown is not None
+    assert set(grown.extra[0]) == set(left.cases)
+    assert plan_of(stored(tmp_path)) == grown
+
+
+def test_a_budget_that_is_used_up_ends_after_the_planned_blocks(suite: str, tmp_path: Path) -> None:
+    code, said = run(suite, tmp_path, Noisy(0.01), budget=0.001)
+    assert code == 0
+    assert "the budget of 0.001 min has 0 s left" in said
+    assert f"go on with: parabench run --resume --until-decided --budget 0.001 --out {tmp_path / 'out'}" in said
+    assert len(order(stored(tmp_path))) == 8
+
+
+def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_there_is_a_budget(
+    suite: str, tmp_path: Path
+) -> None:
+    code, said = run(suite, tmp_path, Noisy(0.5), launches=FEWEST_BLOCKS - 1)
+    assert code == 0
+    assert f"block {FEWEST_BLOCKS}: " in said  # of fewer blocks nobody can say so
+    assert "more than 100 blocks would be needed to tell 2 %, so no more are run: too noisy" in said
+    results = stored(tmp_path)
+    assert plan_of(results).blocks == FEWEST_BLOCKS
+    launches = launch_table(results, select_session(results))
+    minutes = math.ceil(95 * block_seconds(launches, candidates(launches, patient=True).cases) / 60)
+    anyway = f"parabench run --resume --until-decided --out {tmp_path / 'out'} --budget {minutes}"
+    assert said.splitlines()[-1] == f"go on for up to 100 blocks anyway with: {anyway}"
+    main.get_command(click.Context(main), "run").make_context("run", shlex.split(anyway)[2:], **main.context_settings)
+
+    lines: list[str] = []
+    with Store.open_or_create(tmp_path / "out" / "results.db") as store:
+        grown = AdaptiveStopping(budget_s=60 * minutes).next_block(store, 1, plan_of(results), lines.append, "go on")
+    assert grown is not None
+    assert lines == [
+        f"block 6: {len(grown.extra[-1])} candidates left, perhaps more than 100 blocks would be needed to tell 2 %"
+    ]
+
+
+def test_after_one_block_everything_is_a_candidate(suite: str, tmp_path: Path) -> None:
+    code, said = run(suite, tmp_path, Noisy(0.002), launches=1)
+    assert code == 0
+    assert "block 2: 4 candidates left, too few blocks to know how many would tell 2 %" in said
+    assert len(plan_of(stored(tmp_path)).extra[0]) == 4
+
+
+def test_a_single_configuration_or_none_is_nothing_to_decide(suite: str, tmp_path: Path) -> None:
+    code, said = run(suite, tmp_path, Noisy(0.01), axes=("bucket_mib=1",))
+    assert "nothing is left to decide after 2 blocks" in said
+    broken = Noisy(0.01)
+    broken.failing = {"ddp": (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))}
+    code, said = run(suite, tmp_path / "broken", broken)
+    assert code == 1
+    assert "nothing is left to decide after 2 blocks" in said
+
+
+def of(*launches: object, path: Path) -> pd.DataFrame:
+    results = fake_results.write(path, launches)
+    return launch_table(results, select_session(results))
+
+
+def test_works_are_decided_apart(tmp_path: Path) -> None:
+    """Of one work two cannot be told apart, of another one is the best, of a third a single one was measured."""
+    random.seed(3)
+    work = {batch: [fake_results.case(bucket_mib=mib, global_batch=batch) for mib in (1, 2)] for batch in (8, 16)}
+    alone = fake_results.case(global_batch=32)
+    level = {8: (0.04, 0.04), 16: (0.04, 0.08)}
+    launches = [
+        fake_results.launch(each, seconds * random.lognormvariate(0, 0.01), block=block)
+        for block in range(3)
+        for batch, both in work.items()
+        for each, seconds in zip(both, level[batch], strict=True)
+    ]
+    launches += [fake_results.launch(alone, 0.04, block=block) for block in range(3)]
+    left = candidates(of(*launches, path=tmp_path / "results.db"))
+    assert set(left.cases) == {case.id for case in work[8]}
+    assert left.more_blocks is not None
+    assert left.too_noisy == ()
+
+
+def test_blocks_that_only_fail_do_not_go_on_for_ever(tmp_path: Path) -> None:
+    cases = [fake_results.case(bucket_mib=mib) for mib in (1, 2)]
+    good = [fake_results.launch(each, 0.04, block=0, steps=2) for each in cases]
+
+    def failed(blocks: int) -> list[object]:
+        return [
+            fake_results.launch(each, block=block, status=Status.OOM, failure=Failure("out of memory"), steps=2)
+            for block in range(1, blocks)
+            for each in cases
+        ]
+
+    going_on = candidates(of(*good, *failed(MOST_BLOCKS - 1), path=tmp_path / "going.db"))
+    assert set(going_on.cases) == {case.id for case in cases}
+    assert going_on.more_blocks is None
+    ended = of(*good, *failed(MOST_BLOCKS), path=tmp_path / "ended.db")
+    assert candidates(ended) == candidates(ended, patient=True) == ((), None, ("",))
+
+
+@pytest.mark.parametrize("slow", [1, 2])
+def test_slow_launches_end_nothing(tmp_path: Path, slow: int) -> None:
+    """After them the estimate is more than MOST_BLOCKS, but the noise of all the others is small."""
+    random.seed(5)
+    cases = [fake_results.case(bucket_mib=mib) for mib in (1, 2)]
+    blocks = 4 + slow  # of 5 on it may be given up
+    seconds = {
+        (each, block): 0.04 * random.lognormvariate(0, 0.01) * (2 if block < slow and each == cases[block % 2] else 1)
+        for block in range(blocks)
+        for each in cases
+    }
+    launches = [fake_results.launch(each, spent, block=block) for (each, block), spent in seconds.items()]
+    spoilt = candidates(of(*launches, path=tmp_path / "spoilt.db"))
+    assert spoilt.more_blocks == MOST_BLOCKS + 1 - blocks
+    assert set(spoilt.cases) == {case.id for case in cases}
+
+
+def test_a_case_that_left_the_set_is_not_flattered_by_the_blocks_that_it_was_spared(tmp_path: Path) -> None:
+    """The machine gets slower by a third after two blocks, when only one case is left."""
+    fast, slow = (fake_results.case(bucket_mib=mib) for mib in (1, 2))
+    mood = [1.0, 1.01, 1.35, 1.34, 1.36]
+    launches = [fake_results.launch(fast, 0.040 * mood[block], block=block) for block in range(5)]
+    launches += [fake_results.launch(slow, 0.044 * mood[block], block=block) for block in range(2)]
+    table = case_table(of(*launches, path=tmp_path / "results.db"))
+    assert list(table["case_id"]) == [fast.id, slow.id]
+    assert table["latency_s"][1] / table["latency_s"][0] == pytest.approx(1.1)
+    assert table["p90_s"][1] / table["p90_s"][0] == pytest.approx(1.1)
+    assert list(table["n_ok"]) == [5, 2]
+
+
+def test_extra_blocks_are_each_in_a_seeded_order_of_their_own(suite: str, tmp_path: Path) -> None:
+    run(suite, tmp_path, Noisy(0.01), until_decided=False)
+    plan = plan_of(stored(tmp_path))
+    ids = tuple(case.id for case in plan.cases)
+
+    def block(seed: int, *extra: tuple[str, ...]) -> list[str]:
+        launches = replace(plan, seed=seed, extra=extra).launches()
+        return [each.case.id for each in launches if each.block == plan.blocks + len(extra) - 1]
+
+    orders = [block(0, *[ids] * count) for count in range(1, 12)]
+    assert all(sorted(each) == sorted(ids) for each in orders)
+    assert len({tuple(each) for each in orders}) > 3  # of 24
+    assert orders[4] == block(0, *[ids[:2]] * 4, ids)  # whatever came before
+    assert orders != [block(1, *[ids] * count) for count in range(1, 12)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--budget", "5"], "--budget is the time for --until-decided; give both, or neither"),
+        (["--until-decided", "--budget", "0"], "--budget is 0; give minutes, more than 0"),
+        (["--until-decided", "--budget", "-3"], "--budget is -3; give minutes, more than 0"),
+        (["--until-decided", "--budget", "nan"], "--budget is nan; give minutes, more than 0"),
+        (["--until-decided", "--budget", "inf"], "--budget is inf; give minutes, more than 0"),
+    ],
+)
+def test_a_senseless_budget_is_a_line(options: list[str], message: str, tmp_path: Path) -> None:
+    ended = CliRunner().invoke(main, ["run", "quick", "--out", str(tmp_path / "out"), *options])
+    assert (ended.exit_code, ended.stderr) == (2, f"parabench: {message}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_session_of_collectives_has_no_such_blocks(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with Store.open_or_create(tmp_path / "out" / "results.db") as store:
+        store.begin_session(
+            label=None, suite="collectives", argv=[], seed=0, environment={}, question="", plan={"kind": "collectives"}
+        )  # fmt: skip
+    with pytest.raises(UsageError, match="measured collectives, not training; resume it with 'parabench collectives"):
+        run(None, tmp_path, Noisy(0.01))

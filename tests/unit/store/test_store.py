@@ -1,0 +1,118 @@
+"""A store: its tables, what is refused as one, and what several nodes add to it."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+import fake_results as fake
+from parabench import __version__
+from parabench.errors import UsageError
+from parabench.serve.progress import standing
+from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
+from parabench.store.results import check_store, load
+from parabench.store.schema import SCHEMA_VERSION, create_statements
+from parabench.store.store import Store
+from paths import DOCS
+
+
+def test_the_page_about_the_store_names_all_tables_and_columns(tmp_path):
+    page = (DOCS / "store.md").read_text()
+    told = {name: columns.split() for name, columns in re.findall(r"^(\w+)\(([^)]*)\)", page, re.M)}
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(create_statements())
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        made = {name: [row[1] for row in db.execute(f"PRAGMA table_info({name})")] for name in tables}
+    assert {name: [each.rstrip(",") for each in columns] for name, columns in told.items()} == made
+    assert f"`PRAGMA user_version` is {SCHEMA_VERSION}." in page
+
+
+def test_what_may_be_unknown_may_be_null_and_nothing_else():
+    made = create_statements()
+    assert "CREATE TABLE sample(launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, " in made
+    assert "step INTEGER, phase TEXT NOT NULL, metric TEXT NOT NULL, value REAL);" in made
+    assert "launch_id INTEGER REFERENCES launch(id), code TEXT NOT NULL" in made
+    assert "place BLOB NOT NULL" in made
+
+
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, 99])
+def test_a_store_of_another_schema_is_refused_and_left_as_it_is(version, tmp_path):
+    path = tmp_path / "r.db"
+    fake.write(path, [fake.launch(fake.case())])
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {version}")
+    before = path.read_bytes()
+    told = rf"r\.db has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; use"
+
+    def opened_to_read(path):
+        with Store.open_to_read(path):
+            pass
+
+    for use in (load, Store.open_or_create, lambda path: standing(path, None), opened_to_read):
+        with pytest.raises(UsageError, match=told):
+            use(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["no database " * 100, "SQLite format 3\0"])
+def test_a_file_that_is_no_store_is_refused(content, tmp_path):
+    path = tmp_path / "r.db"
+    path.write_text(content)
+    for use in (load, Store.open_or_create):
+        with pytest.raises(UsageError, match=r"r\.db is not a parabench store"):
+            use(path)
+
+
+def test_a_reading_says_on_which_node_it_was_made(tmp_path):
+    one = fake.launch(
+        fake.case(),
+        device_samples=[DeviceSample(3, 0.1, "power_w", 300.0), DeviceSample(3, 0.1, "power_w", 200.0, node=1)],
+        host_samples=[HostSample(2, 0.1, "rss_bytes", 1e8, node=1), HostSample(None, 0.1, "other_cpu_share", 0.0)],
+    )
+    results = fake.write(tmp_path / "r.db", [one])
+    assert list(results.device_sample["node"]) == [0, 1]
+    assert list(results.host_sample["node"]) == [1, 0]
+
+
+def test_links_are_kept_by_session_and_measured_anew_as_a_whole(tmp_path):
+    path = tmp_path / "r.db"
+    for label in ("a", "b"):
+        fake.write(path, [fake.launch(fake.case())], label=label)
+    there = LinkSample(0, 1, 0, 1, "cuda:0", "cuda:0", 12e-6, 24e9)
+    back = LinkSample(1, 0, 1, 0, "cuda:0", "cuda:0", None, None, "rank 1 ended")
+    message, other = (LinkMessage(0, 1, 8, Phase.MEASURE, seconds) for seconds in (25e-6, 30e-6))
+    with Store.open_or_create(path) as store:
+        store.add_links(1, [there], [other, other])
+        store.add_links(2, [back], [other])
+        store.add_links(1, [there, back], [message])
+    links = load(path).links.astype(object).where(lambda table: table.notna(), None)
+    assert [tuple(row) for row in links.to_numpy()] == [(2, *back), (1, *there), (1, *back)]
+    messages = load(path).link_messages
+    assert list(messages.columns) == ["session_id", *LinkMessage._fields]
+    assert [tuple(row) for row in messages.to_numpy()] == [(2, *other), (1, *message)]
+
+
+def test_links_that_cannot_be_written_leave_those_of_before(tmp_path):
+    path = tmp_path / "r.db"
+    fake.write(path, [fake.launch(fake.case())])
+    one = LinkSample(0, 1, 0, 1, "cpu", "cpu", 1e-5, 1e9)
+    with Store.open_or_create(path) as store:
+        store.add_links(1, [one])
+        with pytest.raises(sqlite3.IntegrityError):
+            store.add_links(1, [one, one._replace(from_device=None)])
+    assert len(load(path).links) == 1
+
+
+def test_a_store_that_another_process_has_locked_is_not_called_none(tmp_path):
+    path = tmp_path / "r.db"
+    fake.write(path, [fake.launch(fake.case())])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with (
+            closing(sqlite3.connect(path, timeout=0)) as db,
+            pytest.raises(UsageError, match=r"r\.db cannot be read: database is locked; see which process holds it"),
+        ):
+            check_store(db, path)

@@ -1,0 +1,52 @@
+"""Rules of the house that no linter knows: no circles, and no document that names what is not there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from benchmarks.measure import circles, circles_of_measuring, table
+from docs.drawing import rooms
+from paths import ROOT
+
+TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+# Files whose text may name modules: documents, and comments and docstrings of what is shipped.
+NAMING = [name for name in TRACKED if name.endswith(".md") or (name.startswith("parabench/") and name.endswith(".py"))]
+# Files that a reader of an example writes, and files of others' projects.
+NOT_OURS = {"direct.py", "digits.py", "suites/training.py", "version.py"}
+OTHERS = ("torch/", "torchtitan/", "mnist/", "2/blob/")
+
+
+def test_a_circle_is_found() -> None:
+    assert circles([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("e", "a")]) == [["a", "b", "c"]]
+    assert circles([("a", "b"), ("a", "c"), ("b", "c")]) == []
+
+
+def test_nothing_that_measures_imports_in_a_circle() -> None:
+    assert circles_of_measuring() == []
+
+
+def test_the_table_has_a_number_in_every_row() -> None:
+    for what, now, aim in table():
+        assert "" not in (now, aim), what
+
+
+def test_the_picture_of_the_rooms_is_what_the_code_draws() -> None:
+    assert rooms.FILE.read_text() == rooms.draw(), "run: make pictures"
+
+
+@pytest.mark.skipif(not TRACKED, reason="this is no checkout, so nothing says which files are the project's")
+def test_every_module_that_is_named_exists() -> None:
+    there = {"/".join(name.split("/")[at:]) for name in TRACKED for at in range(name.count("/") + 1)}
+    stale = []
+    for name in NAMING:
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
+            named = re.findall(r"(?<![\w/.<{*])[\w/]*\w\.py\b(?![\w(])", line)
+            stale += [
+                f"{name}:{number}: {each}"
+                for each in named
+                if each not in there | NOT_OURS and not each.startswith(OTHERS)
+            ]
+    assert "\n".join(stale) == ""

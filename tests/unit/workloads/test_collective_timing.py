@@ -1,0 +1,224 @@
+"""How calls are timed, exactly: with a clock that only calls move, and a device that works behind the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from fake_cuda import Device
+from parabench.machine import accelerator
+from parabench.plan.collective_protocol import FIRST_RUN_IN_S, MOST_IN_A_BATCH, RUN_IN_S, CollectiveProtocol
+from parabench.workloads import timing
+from parabench.workloads.timing import MARKS, Bench
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
+
+
+class Group:
+    """Two ranks of which this is one: what it is asked for, and what the other says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.barriers: list[dict[str, Any]] = []
+        self.told: float | None = None  # rank 0's number, where this is rank 1
+        monkeypatch.setattr(dist, "barrier", lambda **options: self.barriers.append(options))
+        monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+        monkeypatch.setattr(dist, "scatter", self._scatter)
+
+    def _scatter(self, mine: torch.Tensor, parts: list[torch.Tensor] | None, src: int) -> None:
+        assert (src, parts is None) == (0, self.told is not None)
+        if self.told is not None:
+            mine.fill_(self.told)
+
+
+@pytest.fixture
+def group(monkeypatch):
+    return Group(monkeypatch)
+
+
+class HostTime:
+    """A clock that stands still but for the calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
+        self.now, self.calls, self._seconds = 100.0, 0, seconds
+        for module in (timing, accelerator):
+            monkeypatch.setattr(module, "perf_counter", lambda: self.now)
+
+    def call(self) -> None:
+        self.now += self._seconds(self.calls)
+        self.calls += 1
+
+
+def rows(protocol: CollectiveProtocol) -> np.ndarray:
+    return np.full((2 + protocol.batches, MARKS), np.nan)
+
+
+def test_the_time_box_is_filled_by_batches_of_the_same_number_of_calls(group, monkeypatch):
+    """Calls of 1 ms in 0.2 s: 10 batches of 20."""
+    host, protocol = HostTime(monkeypatch, lambda n: 1e-3), CollectiveProtocol(measure_s=0.2)
+    seen = rows(protocol)
+    Bench(protocol, "gloo", CPU, 0).time(host.call, seen)
+    assert list(seen[:, 2]) == [5, 5, *[20] * 10]
+    assert seen[:, 1] == pytest.approx(seen[:, 2] * 1e-3, rel=1e-9)
+    assert list(seen[1:, 0]) == pytest.approx([100.005, *(100.01 + 0.02 * at for at in range(10))], abs=1e-9)
+    assert host.calls == 5 + 5 + 200
+    # Together before the first calls and before the timed ones, never in between.
+    assert group.barriers == [{}, {}]
+
+
+def test_a_slow_first_call_does_not_make_batches_small(group, monkeypatch):
+    host, protocol = HostTime(monkeypatch, lambda n: 5.0 if n == 0 else 1e-3), CollectiveProtocol(measure_s=0.2)
+    seen = rows(protocol)
+    Bench(protocol, "gloo", CPU, 0).time(host.call, seen)
+    assert set(seen[2:, 2]) == {20}
+    assert seen[0, 1] == pytest.approx(5.004)
+
+
+@pytest.mark.parametrize(
+    ("call_s", "given", "calls"),
+    [
+        (1.0, {}, 2),  # 20 in 10 batches, however long they take
+        (1.0, {"batches": 3}, 7),
+        (1.0, {"batches": 50}, 1),
+        (1e-9, {}, MOST_IN_A_BATCH),
+        (0.0, {}, MOST_IN_A_BATCH),
+        (1e-3, {"iterations": 3}, 3),
+        (1e-3, {"measure_s": 2.0, "batches": 4}, 500),
+    ],
+)
+def test_how_many_calls_a_batch_has(call_s, given, calls):
+    assert CollectiveProtocol(**given).calls_in_a_batch(call_s) == calls
+
+
+def test_all_ranks_have_the_number_that_rank_0s_time_makes(group, monkeypatch):
+    """This rank found calls ten times as long."""
+    group.told = 1e-3
+    host, protocol = HostTime(monkeypatch, lambda n: 1e-2), CollectiveProtocol(measure_s=0.2)
+    seen = rows(protocol)
+    Bench(protocol, "gloo", CPU, 1).time(host.call, seen)
+    assert set(seen[2:, 2]) == {20}
+
+
+def test_what_a_batch_took_is_kept_as_it_was(group, monkeypatch):
+    """Each batch is one number of its own: the fourth was disturbed."""
+    host = HostTime(monkeypatch, lambda n: 1.0 if n == 4 + 4 + 3 * 2 else 1e-3)
+    protocol = CollectiveProtocol(iterations=2, warmup=4, batches=5)
+    seen = rows(protocol)
+    Bench(protocol, "gloo", CPU, 0).time(host.call, seen)
+    assert list(seen[:, 1]) == pytest.approx([4e-3, 4e-3, 2e-3, 2e-3, 2e-3, 1.001, 2e-3])
+
+
+def test_isolated_calls_come_each_after_a_barrier(group, monkeypatch):
+    host, protocol = HostTime(monkeypatch, lambda n: 1e-3 * (n + 1)), CollectiveProtocol(mode="latency")
+    seen = np.full((4, MARKS), np.nan)
+    Bench(protocol, "gloo", CPU, 0).time(host.call, seen)
+    assert list(seen[:, 1]) == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3])
+    assert set(seen[:, 2]) == {1}
+    assert len(group.barriers) == 4
+
+
+# ---- on a device
+
+
+class Stream(Device):
+    """A device on which a call takes `seconds`, and to which the host needs `enqueue_s` to say so: it runs ahead."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float, enqueue_s: float = 0.0) -> None:
+        super().__init__(monkeypatch)
+        self.host, self.calls, self.graphs, self.replays = 0.0, 0, 0, 0
+        self._seconds, self._enqueue_s = seconds, enqueue_s
+        self._capturing: list[Callable[[], None]] | None = None
+        stream = self
+
+        def synchronize(device: Any = None) -> None:
+            stream.host = stream.compute.time = max(stream.host, stream.compute.time)
+
+        class Graph:
+            def __init__(self) -> None:
+                self.kernels: list[Callable[[], None]] = []
+
+            def replay(self) -> None:
+                stream.replays += 1
+                for kernel in self.kernels:
+                    kernel()
+
+            def reset(self) -> None:
+                self.kernels.clear()
+                stream.graphs -= 1
+
+        class Capture:
+            def __init__(self, graph: Graph, capture_error_mode: str) -> None:
+                assert capture_error_mode == "thread_local", "NCCL's watchdog would break the capture"
+                self._graph = graph
+
+            def __enter__(self) -> None:
+                stream.graphs += 1
+                stream._capturing = self._graph.kernels
+
+            def __exit__(self, *_: object) -> None:
+                stream._capturing = None
+
+        monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+        monkeypatch.setattr(torch.cuda, "graph", Capture)
+        monkeypatch.setattr(timing, "perf_counter", lambda: 100 + self.host)
+        empty = torch.tensor
+        monkeypatch.setattr(torch, "tensor", lambda *args, device=None, **more: empty(*args, **more))
+
+    def call(self) -> None:
+        """What c10d does: the host says it, the stream does it when it has come so far."""
+        self.calls += 1
+        if self._capturing is not None:
+            self._capturing.append(self._kernel)
+            return
+        self.host += self._enqueue_s
+        self.compute.time = max(self.compute.time, self.host)
+        self._kernel()
+
+    def _kernel(self) -> None:
+        self.compute.time += self._seconds
+
+
+def test_on_a_device_time_is_the_streams_while_the_host_runs_ahead(group, monkeypatch):
+    """Kernels of 100 us, 30 us to start one: isolated calls would have both, calls back to back have the kernel's."""
+    stream, protocol = Stream(monkeypatch, 100e-6, 30e-6), CollectiveProtocol(measure_s=0.1)
+    seen = rows(protocol)
+    Bench(protocol, "nccl", CUDA, 0).time(stream.call, seen)
+    assert set(seen[2:, 2]) == {100}
+    assert seen[2:, 1] / seen[2:, 2] == pytest.approx(100e-6, rel=1e-9)
+    # Their beginnings are the device's, not when the host said so.
+    assert np.diff(seen[2:, 0]) == pytest.approx(seen[2:-1, 1], rel=1e-9)
+    assert group.barriers == [{"device_ids": [1]}] * 2
+
+
+def test_the_first_size_runs_in_until_clocks_are_up(group, monkeypatch):
+    stream, protocol = Stream(monkeypatch, 1e-3), CollectiveProtocol(iterations=10)
+    bench = Bench(protocol, "nccl", CUDA, 0)
+    for seconds in (FIRST_RUN_IN_S, RUN_IN_S):
+        seen = rows(protocol)
+        bench.time(stream.call, seen)
+        assert seen[1, 1] == pytest.approx(seconds)
+        assert seen[1, 2] == round(seconds / 1e-3)
+
+
+def test_a_graph_replays_whole_graphs_of_twenty_and_is_gone_before_the_group_is(group, monkeypatch):
+    """Of 1 us kernels that take 30 us to start only the kernels are left."""
+    stream, protocol = Stream(monkeypatch, 1e-6, 30e-6), CollectiveProtocol(graph=True, iterations=100)
+    seen = rows(protocol)
+    Bench(protocol, "nccl", CUDA, 0).time(stream.call, seen)
+    assert list(seen[2:, 2]) == [100] * 10
+    assert seen[2:, 1] / seen[2:, 2] == pytest.approx(1e-6, rel=1e-9)
+    assert stream.calls == 5 + 20  # by the host; the others are replayed
+    assert stream.replays == seen[1:, 2].sum() / 20
+    assert stream.graphs == 0
+
+
+def test_isolated_calls_on_a_device_have_the_hosts_time_to_start_them_in_it(group, monkeypatch):
+    stream, protocol = Stream(monkeypatch, 100e-6, 30e-6), CollectiveProtocol(mode="latency")
+    seen = np.full((3, MARKS), np.nan)
+    Bench(protocol, "nccl", CUDA, 0).time(stream.call, seen)
+    assert seen[:, 1] == pytest.approx(130e-6)

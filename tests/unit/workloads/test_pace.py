@@ -1,0 +1,399 @@
+"""Launches that go by time: how many steps are taken, that all ranks agree in it, and what is verified of them."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from datetime import timedelta
+
+import pytest
+from torch._C._distributed_c10d import FileStore, HashStore
+
+from fake_launch import FakeLauncher
+from faulty_helpers import FAULTY_RANK, FAULTY_STEP
+from guard import GUARD_S
+from parabench.ab.pairing import check_alike
+from parabench.analysis.environment.diff import session_facts
+from parabench.analysis.session import select_session
+from parabench.errors import UsageError
+from parabench.launch.launcher import launch
+from parabench.launch.processes import ProcessOutcome
+from parabench.launch.results import NodeResult, RankReport
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, MOST_STEPS, Counts, Protocol
+from parabench.report.rerun import rerun_of
+from parabench.session.request import TrainingRequest, protocol_of
+from parabench.session.runner import TrainingRunner, reference_protocol
+from parabench.store.record import REFERENCE_BLOCK, Phase, Sample, Status
+from parabench.store.results import load
+from parabench.workloads.pace import PIECES, RUN_IN, Agreement, warm_up
+from parabench.workloads.verify import reference_of, verify
+from tests.unit.commands.test_rerun import session_of
+
+BY_TIME = Protocol(warmup_s=2.0, measure_s=2.0)
+HERE = {"device": "cpu", "backend": "gloo"}
+
+
+class Training:
+    """Steps on a device that runs behind: taking them costs no time, waiting does; `step_s` says what each costs."""
+
+    def __init__(self, step_s):
+        self.time, self.taken, self.pieces = 0.0, 0, []
+        self._step_s, self._queued = step_s, 0.0
+
+    def take(self, steps):
+        self.pieces.append(steps)
+        self._queued += sum(self._step_s(self.taken + i) for i in range(steps))
+        self.taken += steps
+
+    def wait(self):
+        self.time += self._queued
+        self._queued = 0.0
+
+    def now(self):
+        return self.time
+
+
+def paced(protocol, step_s, agree=lambda value: value):
+    training = Training(step_s)
+    counts = warm_up(protocol, training.take, training.wait, agree, training.now)
+    assert training.taken == counts.warmup
+    return counts, training
+
+
+# A binary fraction, so that sums of it are exact.
+STEP_S = 1 / 64
+
+
+def compiling(step):
+    return 30.0 if step == 0 else 0.5 if step < LEAST_WARMUP else STEP_S
+
+
+def test_warm_up_and_measurement_fill_their_seconds():
+    counts, training = paced(BY_TIME, compiling)
+    assert counts.measured == 128
+    # What the first steps took is no load that lets clocks rise.
+    warm_s = (counts.warmup - LEAST_WARMUP - RUN_IN) * STEP_S
+    assert 2.0 <= warm_s < 2.0 + 2.0 / PIECES + STEP_S
+    # After the last wait for the device its queue fills again.
+    assert training.pieces[-1] == RUN_IN
+    assert training._queued == RUN_IN * STEP_S
+
+
+def test_what_a_step_takes_is_told_by_the_last_piece():
+    counts, _ = paced(BY_TIME, lambda step: 2 * STEP_S if step < 50 else STEP_S / 2)
+    assert counts.measured == 256
+
+
+def test_a_step_longer_than_the_time_is_taken_a_few_times_all_the_same():
+    counts, _ = paced(BY_TIME, lambda step: 3.0)
+    assert counts == Counts(warmup=LEAST_WARMUP + 1 + RUN_IN, measured=LEAST_MEASURED)
+
+
+@pytest.mark.parametrize("warmup", [2, 3, 5, 40])
+def test_so_many_warm_up_steps_and_measurement_by_time(warmup):
+    counts, training = paced(Protocol(warmup=warmup, measure_s=0.5), lambda step: 9.0 if step == 0 else STEP_S)
+    assert counts == Counts(warmup=warmup, measured=32)
+    assert sum(training.pieces) == warmup
+
+
+def test_warm_up_by_time_and_so_many_measured_steps():
+    counts, _ = paced(Protocol(warmup_s=1.0, steps=7), compiling)
+    assert counts.measured == 7
+    assert counts.warmup >= LEAST_WARMUP + 64
+
+
+def test_there_is_an_end_to_it_where_a_clock_does_not_move():
+    counts, _ = paced(BY_TIME, lambda step: 0.0)
+    assert counts.warmup <= MOST_STEPS
+    assert counts.measured == MOST_STEPS
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_ranks_of_different_speed_take_the_same_steps(size, tmp_path):
+    """Nothing else ties them here, as in an asynchronous strategy."""
+
+    def rank(number):
+        store = FileStore(str(tmp_path / "store"), size)
+        return paced(BY_TIME, lambda step: 0.01 * (1 + number + 0.1 * (step % 3)), Agreement(store, number, size))[0]
+
+    with ThreadPoolExecutor(size) as pool:
+        told = list(pool.map(rank, range(size)))
+    assert len(set(told)) == 1
+    # The slowest rank's steps fill the time.
+    assert told[0].measured == pytest.approx(2.0 / (0.01 * (size + 0.1)), rel=0.05)
+
+
+def test_a_rank_that_is_alone_needs_no_store():
+    assert Agreement(None, 0, 1)(0.25) == 0.25
+
+
+def test_an_agreement_is_to_the_last_bit():
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=30))
+    with ThreadPoolExecutor(2) as pool:
+        agreements = [Agreement(store, rank, 2) for rank in range(2)]
+        for values in ([0.1 + 0.2, 1 / 3], [1 / 7, 1e-9]):  # again, under other keys
+            told = pool.map(Agreement.__call__, agreements, values)
+            assert list(told) == [max(values)] * 2
+
+
+# -- the protocol
+
+
+def test_what_nobody_chose_is_the_devices():
+    cpu, cuda = Protocol(launches=2).resolved("cpu"), Protocol(launches=2).resolved("cuda")
+    assert (cpu.warmup, cpu.steps, cpu.warmup_s, cpu.measure_s, cpu.by_time) == (5, 40, None, None, False)
+    assert (cuda.warmup, cuda.steps, cuda.warmup_s, cuda.measure_s, cuda.by_time) == (None, None, 2.0, 2.0, True)
+    chosen = Protocol(steps=3, warmup_s=1.0)
+    assert chosen.resolved("cpu") == chosen.resolved("cuda") == chosen
+    assert Protocol(steps=3).resolved("cuda") == Protocol(steps=3, warmup_s=2.0)
+    assert Protocol(warmup=2, steps=3).least == Counts(warmup=2, measured=3)
+    assert Protocol().least == Counts(warmup=5, measured=40)
+    assert Protocol(warmup=2, measure_s=1.0).least == Counts(warmup=2, measured=LEAST_MEASURED)
+    assert BY_TIME.least == Counts(warmup=LEAST_WARMUP, measured=LEAST_MEASURED)
+    assert BY_TIME.all_steps == LEAST_WARMUP + LEAST_MEASURED + 4
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"steps": 4, "measure_s": 0.5},
+            r"^steps is 4 and measure_s is 0.5; give steps \(--steps\) or seconds \(--measure-seconds\), not both$",
+        ),
+        ({"warmup": 4, "warmup_s": 1}, "^warmup is 4 and warmup_s is 1; give steps"),
+        ({"warmup_s": 0.0}, "^warmup_s is 0.0; it must be a number above 0 and at most 86400 \\(--warmup-seconds\\)$"),
+        ({"measure_s": -1.0}, "^measure_s is -1.0; it must be a number above 0"),
+        ({"measure_s": math.nan}, "^measure_s is nan; it must be a number above 0"),
+        ({"measure_s": math.inf}, "^measure_s is inf; it must be a number above 0"),
+        ({"measure_s": "2"}, "^measure_s is '2'; it must be a number above 0"),
+    ],
+)
+def test_seconds_that_cannot_be_are_refused(given, said):
+    with pytest.raises(UsageError, match=said):
+        Protocol(**given)
+
+
+def asked(**options):
+    return TrainingRequest.of(suite="s", argv=[], out=None, **options)
+
+
+def test_who_asks_for_seconds_does_not_want_the_suites_steps():
+    suites = Protocol(warmup=5, steps=20, launches=3)
+    assert protocol_of(asked(), suites) == suites
+    by_time = protocol_of(asked(measure_s=1.0), suites)
+    assert by_time == Protocol(warmup=5, measure_s=1.0)
+    assert protocol_of(asked(steps=4), by_time) == Protocol(warmup=5, steps=4)
+    assert protocol_of(asked(warmup=3), BY_TIME) == Protocol(warmup=3, measure_s=2.0)
+    with pytest.raises(UsageError, match="steps is 4 and measure_s is 1"):
+        protocol_of(asked(steps=4, measure_s=1.0), suites)
+    words = asked(warmup_s=0.5, measure_s=1.0).words()
+    assert words == ["--measure-seconds", "1", "--warmup-seconds", "0.5"]
+
+
+def test_sides_of_an_ab_must_take_as_long():
+    plans = [{"protocol": asdict(each), "seed": 0} for each in (BY_TIME, replace(BY_TIME, measure_s=1.0))]
+    with pytest.raises(UsageError, match=r"^measure_s: 2.0 in a, 1.0 in b; give --measure-seconds$"):
+        check_alike(plans)
+    plans = [{"protocol": asdict(each), "seed": 0} for each in (Protocol(warmup=5), Protocol(warmup_s=1.0))]
+    with pytest.raises(UsageError, match=r"give --warmup or --warmup-seconds$"):
+        check_alike(plans)
+    check_alike([{"protocol": asdict(BY_TIME), "seed": 0}] * 2)
+
+
+def test_it_travels_as_it_is():
+    case = Case(world_size=2, **HERE)
+    assert LaunchSpec.from_dict(LaunchSpec.of(case, BY_TIME, 60.0).to_dict()).protocol == BY_TIME
+    plan = Plan(cases=(case,), skipped=(), protocol=BY_TIME, seed=0)
+    assert Plan.from_dict(plan.to_dict()) == plan
+    part = NodeResult(
+        node=0, host="h", first_rank=0, began_s=0.0, outcome=ProcessOutcome(ok=True), reports=[RankReport(rank=0)],
+        marks=[], counts=(7, 20),
+    )  # fmt: skip
+    assert NodeResult.from_dict(part.to_dict(), RankReport).counts == (7, 20)
+    assert NodeResult.from_dict(replace(part, counts=None).to_dict(), RankReport).counts is None
+
+
+def test_the_command_that_measures_again_says_the_seconds():
+    _, session = session_of(["parabench", "run", "quick"])
+    plan = dict(session.plan) | {"protocol": {"launches": 2, "warmup_s": 2.0, "measure_s": 0.5}}
+    rerun = rerun_of(replace(session, plan=plan))
+    assert rerun.tail == "--launches 2 --measure-seconds 0.5 --warmup-seconds 2.0"
+
+
+def test_sessions_that_went_by_time_and_by_steps_differ_in_it():
+    _, session = session_of(["parabench", "run", "quick"])
+    sessions = [
+        replace(session, plan={"protocol": protocol})
+        for protocol in ({"warmup": 5, "steps": 40}, {"warmup": None, "warmup_s": 2.0, "steps": 40})
+    ]
+    facts = session_facts(sessions, {"cpu"})
+    assert facts["warmup"] == ([5, "2 s"], False)
+    assert facts["steps"] == ([40, 40], False)
+
+
+# -- the session
+
+
+def walked(protocol, fake, *cases):
+    kept = []
+    plan = Plan(cases=cases, skipped=(), protocol=protocol, seed=0)
+    TrainingRunner(plan=plan, launch=fake, keep=kept.append).run()
+    return kept
+
+
+def test_the_reference_takes_a_fixed_number_of_steps():
+    assert reference_protocol(Protocol(warmup=2, steps=3)) == Protocol(warmup=2, steps=3)
+    fake = FakeLauncher(lambda case: 0.001 if case.world_size > 1 else 0.1)
+    reference, *launches = walked(replace(BY_TIME, launches=2), fake, Case(world_size=2, **HERE))
+    assert reference.block == REFERENCE_BLOCK
+    assert "counts" not in reference.facts
+    assert {sample.step for sample in reference.samples} == set(range(45))
+    for each in launches:
+        assert each.status is Status.OK
+        assert each.facts["counts"]["measured"] == 2000
+        assert each.facts["verified_steps"] == 45
+    # A launch is expected to take its seconds beside what the reference took.
+    assert fake.deadlines[1:] == pytest.approx([10 * (4.6 + 4.0), 60.0])
+
+
+@pytest.mark.parametrize("strategy", ["local_only", "parameter_server_async"])
+def test_of_another_training_the_first_loss_is_compared(strategy):
+    (_, seen) = walked(replace(BY_TIME, launches=1), FakeLauncher(), Case(strategy=strategy, world_size=2, **HERE))
+    assert (seen.status, seen.facts["verified_steps"]) == (Status.OK, 1)
+
+
+def test_the_deadline_is_of_the_launch_not_of_a_reference_of_the_same_case():
+    case = Case(strategy="single", **HERE)
+    fake = FakeLauncher(lambda case: 0.01)
+    walked(Protocol(warmup_s=100.0, measure_s=100.0, launches=2), fake, case)
+    assert fake.deadlines[1] == pytest.approx(10 * (0.55 + 200.0))
+
+
+def verified(loss_of, taken, reference_steps=45):
+    fake = FakeLauncher(lambda case: 0.01)
+    case = Case(world_size=2, **HERE)
+    reference = FakeLauncher()(LaunchSpec.of(case.reference(), Protocol(warmup=5, steps=reference_steps - 5), 1.0))
+    launched = fake(LaunchSpec.of(case, Protocol(warmup=2, steps=taken - 2), 1.0))
+    launched.facts["counts"] = {"warmup": 2, "measured": taken - 2}
+    launched.samples = [
+        sample._replace(value=loss_of(sample.step, sample.value)) if sample.metric == "loss" else sample
+        for sample in launched.samples
+    ]
+    verify(launched, reference_of(reference))
+    return launched
+
+
+@pytest.mark.parametrize(("taken", "compared"), [(20, 20), (45, 45), (300, 45)])
+def test_losses_of_the_steps_that_both_took_are_compared(taken, compared):
+    seen = verified(lambda step, loss: loss, taken)
+    assert (seen.status, seen.facts["verified_steps"]) == (Status.OK, compared)
+    last = verified(lambda step, loss: loss * (1 + 1e-3 * (step == compared - 1)), taken)
+    assert last.status is Status.WRONG
+    assert f"loss at step {compared - 1} is" in last.failure.message
+
+
+def test_beyond_the_reference_losses_must_be_finite():
+    assert verified(lambda step, loss: loss * 2 if step >= 45 else loss, 60).status is Status.OK
+    seen = verified(lambda step, loss: None if step == 50 else loss, 60)
+    assert seen.status is Status.WRONG
+    assert seen.failure.message == "loss at step 50 is not finite, or not every rank recorded it"
+
+
+def test_a_loss_that_the_launch_must_have_and_has_not_is_wrong():
+    fake = FakeLauncher(lambda case: 0.01)
+    case = Case(world_size=2, **HERE)
+    reference = reference_of(FakeLauncher()(LaunchSpec.of(case.reference(), Protocol(warmup=5, steps=40), 1.0)))
+    seen = fake(LaunchSpec.of(case, Protocol(warmup=2, steps=18), 1.0))
+    seen.facts["counts"] = {"warmup": 2, "measured": 18}
+    seen.samples = [each for each in seen.samples if not (each.metric == "loss" and each.step == 19)]
+    verify(seen, reference)
+    assert seen.status is Status.WRONG
+    assert seen.failure.message.startswith("loss at step 19 is None, on one device")
+
+
+def test_whether_a_loss_fell_is_read_from_the_steps_of_the_reference():
+    falls = FakeLauncher(lambda case: 0.001)
+    case = Case(strategy="parameter_server_async", world_size=2, **HERE)
+    assert walked(replace(BY_TIME, launches=1), falls, case)[-1].status is Status.OK
+    rises = FakeLauncher(lambda case: 0.001)
+    rises.loss_of = lambda case, step: 5.0 - 0.01 * step if case.strategy == "single" else 5.0 + 0.01 * step
+    seen = walked(replace(BY_TIME, launches=1), rises, case)[-1]
+    assert seen.status is Status.WRONG
+    assert "the loss did not fall" in seen.failure.message
+
+
+# -- real ranks
+
+REAL = [
+    {"strategy": "single"},
+    {"strategy": "ddp", "world_size": 2},
+    {"strategy": "ddp", "algorithm": "ring", "world_size": 3, "global_batch": 9},
+    {"strategy": "fsdp", "world_size": 2},
+    {"strategy": "pp", "world_size": 2, "microbatches": 4},
+    {"strategy": "parameter_server_async", "world_size": 2},
+    {"strategy": "local_only", "world_size": 2},
+]
+
+
+@pytest.mark.parametrize("axes", REAL, ids=lambda axes: axes["strategy"])
+def test_all_ranks_take_the_steps_that_they_agreed_on(axes):
+    case = Case(model="toy", data="synthetic", seq_len=1, **{"global_batch": 8, **axes}, **HERE)
+    seen = launch(LaunchSpec.of(case, Protocol(warmup_s=0.05, measure_s=0.05, instrumented=2), deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+    counts = seen.facts["counts"]
+    assert counts["measured"] >= LEAST_MEASURED
+    expected = {Phase.WARMUP: counts["warmup"], Phase.MEASURE: counts["measured"], Phase.INSTRUMENT: 2}
+    for rank in range(case.world_size):
+        steps = [sample for sample in seen.samples if (sample.rank, sample.metric) == (rank, "step_s")]
+        assert [sample.step for sample in steps] == list(range(sum(expected.values())))
+        for phase, count in expected.items():
+            assert sum(sample.phase is phase for sample in steps) == count
+    # At the end of a warm-up by time, so many steps had taken so long (on the slowest rank).
+    spent = sum_of_slowest(seen.samples, Phase.WARMUP)
+    assert spent >= 0.05
+
+
+def sum_of_slowest(samples: list[Sample], phase: Phase) -> float:
+    slowest: dict[int, float] = {}
+    for sample in samples:
+        if sample.metric == "step_s" and sample.phase is phase and sample.step is not None:
+            slowest[sample.step] = max(slowest.get(sample.step, 0.0), sample.value or 0.0)
+    return math.fsum(slowest.values())
+
+
+def test_a_rank_that_fails_amid_its_warm_up_leaves_warm_up_steps():
+    case = Case(strategy="tests.faulty_helpers:raising", world_size=2, **HERE)
+    seen = launch(LaunchSpec.of(case, Protocol(warmup_s=600.0, measure_s=600.0), deadline_s=GUARD_S))
+    assert seen.status is Status.FAILED
+    assert seen.facts["counts"]["measured"] == 0
+    assert {sample.phase for sample in seen.samples} == {Phase.WARMUP}
+    assert {sample.step for sample in seen.samples if sample.rank == FAULTY_RANK} == set(range(FAULTY_STEP))
+
+
+def test_a_session_of_the_command_goes_by_time(tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    from parabench.cli import main
+
+    path = tmp_path / "tiny.py"
+    path.write_text(
+        '"""Which?"""\nfrom parabench import sweep\n'
+        'CASES = sweep(strategy=("single", "ddp"), world_size=2, model="toy", seq_len=1)\n'
+    )
+    out = tmp_path / "out"
+    words = ["run", str(path), "--out", str(out), "--launches", "1", "--set", "device=cpu"]
+    done = CliRunner().invoke(main, [*words, "--warmup-seconds", "0.05", "--measure-seconds", "0.05"])
+    assert done.exit_code == 0, done.output
+    results = load(out / "results.db")
+    protocol = select_session(results).plan["protocol"]
+    assert (protocol["warmup"], protocol["warmup_s"], protocol["steps"], protocol["measure_s"]) == (
+        None, 0.05, None, 0.05
+    )  # fmt: skip
+    refused = CliRunner().invoke(main, [*words, "--steps", "3", "--measure-seconds", "1"])
+    assert refused.exit_code == 2
+    assert "steps is 3 and measure_s is 1" in refused.output
