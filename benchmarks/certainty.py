@@ -2,7 +2,7 @@
 
     python -m benchmarks.certainty [GATES [PART ...]]
 
-prints the figures of docs/certainty.md: of the gate (alarms, sessions, passes, power: `benchmarks/gate_truth.py`) and
+prints the figures of docs/explanation/certainty.md: of the gate (`benchmarks/gate_truth.py`) and
 of the sweet spot (best); 1,000 gates each by default, some minutes on an idle machine.
 """
 

@@ -1,4 +1,4 @@
-"""The gate's rule before it was a non-inferiority test, to count how many verdicts it changes (docs/certainty.md).
+"""The gate's rule before it was a non-inferiority test, to count how many verdicts it changes.
 
 It passed where a test against zero had a power of 95 % for a slowdown of the tolerance: power after the fact. Variances
 leaned on those of the other cases (G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004).

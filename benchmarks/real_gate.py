@@ -4,7 +4,7 @@
     python -m benchmarks.real_gate again FOLDER ...                 the same launches, compared in other ways
     python -m benchmarks.real_gate slowed [LAUNCHES ...]            one side's step has a real delay of 5 %
 
-Prints one line a comparison, and the totals for docs/certainty.md. Every store is kept in FOLDER.
+Prints one line a comparison, and the totals for docs/explanation/certainty.md. Every store is kept in FOLDER.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Noise:
     spike_size: float = 0.5
 
 
-# A dedicated GPU; and cores that others use too: the spread of launches that docs/certainty.md tells of `quick`.
+# A dedicated GPU; and cores that others use too: the spread of launches of `quick` in docs/explanation/certainty.md.
 QUIET = Noise(launch=0.004, drift=0.003, step=0.01, outliers=0.01, outlier_size=0.03)
 SHARED = Noise(launch=0.025, unlike=0.5, drift=0.03, step=0.08, outliers=0.05, outlier_size=0.2)
 PURE = Noise(launch=0.02, unlike=0.0, drift=0.0, step=0.0, outliers=0.0, spikes=0.0)

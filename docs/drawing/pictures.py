@@ -1,4 +1,4 @@
-"""The pictures of docs/collectives.md, drawn from what the algorithms really send.
+"""The pictures of docs/reference/algorithms.md, drawn from what the algorithms really send.
 
 `python -m docs.drawing.pictures docs/pictures` writes them; a test holds that they are up to date.
 """

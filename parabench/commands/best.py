@@ -20,7 +20,7 @@ from parabench.errors import UsageError
     help="What to be best at: time of a step, throughput, peak memory of a rank, energy of a token.",
 )
 @click.option("--by", multiple=True, metavar="AXIS,...", help="Also the best for each value of these axes.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/best.schema.json).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/reference/best.schema.json).")
 def best(store: str, session: str | None, objective: str, by: tuple[str, ...], as_json: bool) -> None:
     """Say what was fastest in STORE, or STORE@SESSION by id or label, and how sure that is."""
     from parabench.analysis.collectives.crossover import bus_answers

@@ -15,7 +15,7 @@ template_option = click.option(
     "--template",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="A folder of templates, styles and scripts that stand for parabench's own (docs/report.md).",
+    help="A folder of templates, styles and scripts that stand for parabench's own (docs/how-to/report.md).",
 )
 
 

@@ -163,7 +163,7 @@ def training_operations(parameters: int, case: Case, steps: int) -> int:
 def reference_protocol(protocol: Protocol) -> Protocol:
     """How the single-device reference of a session's launches is launched: where they go by time with a fixed number of
     steps, so that how many losses are compared is no matter of speed. The tolerances were measured over so many
-    (docs/verification.md); nothing of a reference is ranked."""
+    (docs/explanation/verification.md); nothing of a reference is ranked."""
     if not protocol.by_time:
         return protocol
     return replace(protocol, warmup=None, steps=None, warmup_s=None, measure_s=None).resolved("cpu")

@@ -1,7 +1,7 @@
 """Verification: every launch must compute the training that its strategy promises.
 
-Nearly all promise what one device computes; `strategies.Rule` says what the others do. docs/verification.md has the
-measurements behind the numbers here.
+Nearly all promise what one device computes; `strategies.Rule` says what the others do. docs/explanation/verification.md
+has the measurements behind the numbers here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Tolerance:
 EARLY = 5
 
 # Summation order differs between strategies, and AdamW makes small gradients' noise as large as any step, so the
-# difference grows with the steps. These are ten times what was measured, or more (docs/verification.md); a lost
-# or doubled contribution moves the norm by 5 % or more, at the first step.
+# difference grows with the steps. These are ten times what was measured, or more (docs/explanation/verification.md); a
+# lost or doubled contribution moves the norm by 5 % or more, at the first step.
 _MEASURED = {
     "ieee": Tolerance(loss=2e-5, later_loss=2e-5, grad_norm=1e-5),
     "bf16-mixed": Tolerance(loss=1e-2, later_loss=1.5e-1, grad_norm=2.5e-2),

@@ -77,7 +77,7 @@ class Across:
         return across_words.lines(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it (docs/compare.schema.json): unknown is null."""
+        """As JSON can hold it (docs/reference/compare.schema.json): unknown is null."""
         return {"schema": SCHEMA, "kind": "across hardware", "sentence": self.sentence()} | asdict(self)
 
 

@@ -28,7 +28,8 @@ from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 
-# Of the JSON (docs/compare.schema.json): higher where a field went or means something else, not where one was added.
+# Of the JSON (docs/reference/compare.schema.json): higher where a field went or means something else, not where one
+# was added.
 SCHEMA = 2
 
 
@@ -141,7 +142,7 @@ class Comparison:
         return None if self.widest is None else self.widest.upper
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it (docs/compare.schema.json): unknown is null."""
+        """As JSON can hold it (docs/reference/compare.schema.json): unknown is null."""
         fields = asdict(self)
         derived = {
             "schema": SCHEMA,

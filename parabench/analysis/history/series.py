@@ -202,7 +202,7 @@ class History:
         return [self.sentence(), *(series.line(self.visits) for series in shown)]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it (docs/history.schema.json): unknown is null."""
+        """As JSON can hold it (docs/reference/history.schema.json): unknown is null."""
         return {
             "sentence": self.sentence(),
             "sessions": [

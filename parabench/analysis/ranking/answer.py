@@ -114,7 +114,7 @@ class Answer:
         return self.best if named else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it: unknown is null (docs/best.schema.json)."""
+        """As JSON can hold it: unknown is null (docs/reference/best.schema.json)."""
         winner = None if self.winner is None else self.winner.case_id
         return asdict(self) | {"winner": winner, "sentence": self.sentence(), "notes": self.notes()}
 

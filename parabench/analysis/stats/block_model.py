@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 MOST_BLOCKS = 100
 # How many launches the variance that all cases have in common is worth beside a case's own. In simulations Tukey's test
 # with one variance for all kept all of a flat curve in 80 % of sessions where cases differ tenfold in noise; with this
-# in 85 % (3 blocks) to 95 % (10), and no less elsewhere (docs/certainty.md).
+# in 85 % (3 blocks) to 95 % (10), and no less elsewhere (docs/explanation/certainty.md).
 COMMON_WEIGHT = 4.0
 # Differences below this are not worth another night of blocks: it is also what `compare` tolerates.
 SHARP_ENOUGH = 0.02

@@ -1,7 +1,7 @@
 """Is a difference between launches more than their noise, and how large a one can be ruled out?
 
 Everything here is about the logarithms of launches' numbers, one number a launch: steps of one launch share its fate,
-and counted as independent they raised false alarms to 22-42 % (docs/certainty.md).
+and counted as independent they raised false alarms to 22-42 % (docs/explanation/certainty.md).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def judge(
     the variances of both means, and of what sessions differ (`between`, for each case), add up, with Satterthwaite's
     degrees of freedom; without `between` that is Welch's t-test. A case is judged by its own variance alone: one
     that leans on other cases is too small where it is the noisiest of them, and neither the rate of false
-    alarms nor the bound would hold there (docs/certainty.md).
+    alarms nor the bound would hold there (docs/explanation/certainty.md).
     """
     logs = {
         case: tuple(np.asarray(side, dtype=float) for side in sides)

@@ -78,9 +78,9 @@ def findings(seen: SessionData) -> Iterator[Finding]:
                 message=f"{group['label'].iloc[0]}: DDP's own logger has {format.milliseconds(theirs)} of {span} in an "
                 f"instrumented step, the instruments here {format.milliseconds(ours)}; so in {alike} of "
                 f"{format.count(len(group), 'pair')}.",
-                advice="One of the two is wrong, or they mean different spans (docs/instruments.md): a forward hook of "
-                "your own lies in one alone, and on a busy host ranks lose their core between two readings of the "
-                "clock. Trust neither before you know which.",
+                advice="One of the two is wrong, or they mean different spans (docs/explanation/instruments.md): a "
+                "forward hook of your own lies in one alone, and on a busy host ranks lose their core between two "
+                "readings of the clock. Trust neither before you know which.",
                 case_id=str(case_id),
             )
 

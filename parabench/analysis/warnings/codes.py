@@ -1,4 +1,4 @@
-"""What findings there are: each code that a `record.Finding` may have, and what it doubts (docs/findings.md)."""
+"""Each code that a `record.Finding` may have, and what it doubts (docs/reference/warnings.md)."""
 
 from __future__ import annotations
 

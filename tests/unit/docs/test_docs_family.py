@@ -9,11 +9,11 @@ from parabench.plan.case import DEFAULTS
 from parabench.plan.resolve import defaults_on
 from parabench.plan.suite import AXES, BATCH_PER_RANK, parse_axis
 from parabench.strategies import STRATEGIES
-from paths import ROOT
+from paths import DOCS, ROOT
 
 
 def test_the_page_of_strategies_says_of_each_what_the_table_of_strategies_does():
-    rows = re.findall(r"^\| (`\w+` \|.*) \|$", (ROOT / "docs/strategies.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`\w+` \|.*) \|$", (ROOT / "docs/reference/strategies.md").read_text(), re.MULTILINE)
     told = {row.partition("`")[2].partition("`")[0]: row.split(" | ") for row in rows}
     for name, entry in STRATEGIES.items():
         memory = entry.memory.text if entry.memory else "not ours to say"
@@ -24,12 +24,12 @@ def test_the_page_of_strategies_says_of_each_what_the_table_of_strategies_does()
             told.get(name, [""] * 4)[3] or "bytes a rank sends a step",
             memory,
         ]
-        assert told.get(name) == row, f"docs/strategies.md: write the row | {' | '.join(row)} |"
+        assert told.get(name) == row, f"docs/reference/strategies.md: write the row | {' | '.join(row)} |"
     assert list(told) == list(STRATEGIES)
 
 
 def test_every_option_is_told_of_in_the_documents():
-    told = "".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+    told = "".join(path.read_text() for path in (ROOT / "README.md", *DOCS.rglob("*.md")))
     helps = "".join(path.read_text() for path in (ROOT / "tests/golden").glob("help-*.txt"))
     options = re.findall(r"^  (?:(-\w), )?(--[a-z-]+)", helps, re.MULTILINE)
     lacking = {long for short, long in options if not re.search(rf"(?<![\w-])({short or long}|{long})\b", told)}
@@ -38,13 +38,13 @@ def test_every_option_is_told_of_in_the_documents():
 
 def test_the_page_of_axes_names_every_axis_and_its_default():
     defaults = {}
-    for line in (ROOT / "docs/axes.md").read_text().splitlines():
+    for line in (ROOT / "docs/reference/axes.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| `"):
             defaults[cells[0].strip("`")] = cells[1]
     lacking = [f"| `{name}` | {DEFAULTS[name]} | what it is |" for name in AXES if name not in defaults]
-    assert not lacking, f"docs/axes.md: write the rows {lacking}"
-    assert set(defaults) == set(AXES), "docs/axes.md has rows of axes that are gone"
+    assert not lacking, f"docs/reference/axes.md: write the rows {lacking}"
+    assert set(defaults) == set(AXES), "docs/reference/axes.md has rows of axes that are gone"
     for name, both in defaults.items():
         said, _, on_cuda = both.partition("; on CUDA ")
         cuda = defaults_on("cuda", Machine(cores=2)).get(name)

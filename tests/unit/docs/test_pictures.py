@@ -1,4 +1,4 @@
-"""The pictures of docs/collectives.md are what the algorithms send, and the page's example runs."""
+"""The pictures of docs/reference/algorithms.md are what the algorithms send, and the page's example runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parabench.collectives import ALGORITHMS, is_backends
 from parabench.collectives.algorithm import make
 from paths import DOCS
 
-PAGE = (DOCS / "collectives.md").read_text()
+PAGE = (DOCS / "reference/algorithms.md").read_text()
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -35,8 +35,9 @@ def test_the_page_shows_every_picture_and_every_algorithm(drawn: dict[str, str])
     undrawn = {name for name in ALGORITHMS if not is_backends(name)} - {each.algorithm for each in PICTURES}
     assert not undrawn, f"docs/drawing/pictures.py: give PICTURES a Picture(algorithm=...) of {undrawn}; make pictures"
     untold = [name for name in ALGORITHMS if f"`{name}`" not in PAGE]
-    assert not untold, f"docs/collectives.md: tell of {untold}, with their pictures"
-    assert sorted(re.findall(r"!\[.*\]\(pictures/(.*)\)", PAGE)) == sorted(drawn), "docs/collectives.md: show them all"
+    assert not untold, f"docs/reference/algorithms.md: tell of {untold}, with their pictures"
+    shown = re.findall(r"!\[.*\]\(../pictures/(.*)\)", PAGE)
+    assert sorted(shown) == sorted(drawn), "docs/reference/algorithms.md: show them all"
 
 
 def test_a_picture_is_one_accessible_document_with_an_arrow_for_every_message(drawn: dict[str, str]) -> None:

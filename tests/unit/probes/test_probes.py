@@ -23,7 +23,7 @@ from parabench.workloads import training
 from paths import DOCS
 
 CASE = Case(strategy="single", device="cpu", backend="gloo", data="synthetic", model="mlp", seq_len=1)
-PAGE = DOCS / "instruments.md"
+PAGE = DOCS / "explanation/instruments.md"
 
 happened: list[Any] = []
 
@@ -94,4 +94,4 @@ def test_what_the_tables_name_is_there_and_described() -> None:
     assert [load(SOURCES, "source", name).name for name in SOURCES] == list(SOURCES)
     described = PAGE.read_text()
     lacking = [name for name, entry in (PROBES | SOURCES).items() if f"| `{name}` | {entry.summary} |" not in described]
-    assert not lacking, f"docs/instruments.md: write a row | `name` | summary | when | of {', '.join(lacking)}"
+    assert not lacking, f"{PAGE}: write a row | `name` | summary | when | of {', '.join(lacking)}"

@@ -20,7 +20,7 @@ from paths import DOCS
 
 
 def test_the_page_about_the_store_names_all_tables_and_columns(tmp_path):
-    page = (DOCS / "store.md").read_text()
+    page = (DOCS / "reference/store.md").read_text()
     told = {name: columns.split() for name, columns in re.findall(r"^(\w+)\(([^)]*)\)", page, re.M)}
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(create_statements())

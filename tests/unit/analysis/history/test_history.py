@@ -31,7 +31,7 @@ from parabench.store.record import Status
 from parabench.store.results import load
 from paths import DOCS
 
-SCHEMA = json.loads((DOCS / "history.schema.json").read_text())
+SCHEMA = json.loads((DOCS / "reference/history.schema.json").read_text())
 A, B = fake.case(), fake.case(algorithm="ring")
 
 

@@ -20,7 +20,7 @@ from parabench.plan.case import DEFAULTS
 from parabench.store.record import MIB, DeviceSample, Status
 from paths import DOCS
 
-SCHEMA = json.loads((DOCS / "best.schema.json").read_text())
+SCHEMA = json.loads((DOCS / "reference/best.schema.json").read_text())
 GPU = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False}] * 4}
 
 

@@ -345,8 +345,8 @@ def test_a_curve_that_bends_is_not_flat(tmp_path):
 
 
 def test_every_number_is_traced_to_rows_of_the_store(tmp_path):
-    """From the rows alone, as docs/store.md describes them: the slowest rank of each step, the 10th percentile of a
-    launch, the mean of the logarithms."""
+    """From the rows alone (docs/reference/store.md): the slowest rank of each step, the 10th percentile of a launch,
+    the mean of the logarithms."""
     cases = [fake.case(bucket_mib=b) for b in BUCKETS]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.04, noise=0.02, drift=0.1))
     query = """SELECT max(value) FROM sample WHERE launch_id = ? AND metric = 'step_s' AND phase = 'measure'

@@ -1,4 +1,4 @@
-"""The gate and the sweet spot on simulated launches whose truth is known (docs/certainty.md has more of them)."""
+"""The gate and the ranking on simulated launches whose truth is known (more: docs/explanation/certainty.md)."""
 
 from __future__ import annotations
 
