@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import Generic
 
 import pandas as pd
-from scipy.stats import fisher_exact
 
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions, between_sessions
 from parabench.analysis.compare.sides import interleaved
@@ -144,9 +143,15 @@ def judge_ends(
 
 
 def _rose(base: Ends, candidate: Ends) -> float:
-    """The one-sided p that the candidate's share of failed launches is the base's."""
-    table = [[candidate.failed, candidate.ok], [base.failed, base.ok]]
-    return float(fisher_exact(table, alternative="greater").pvalue)
+    """The one-sided p that the candidate's share of failed launches is the base's: that of all ways in which as many
+    of all launches fail, at least as many are the candidate's."""
+    ours, launches = candidate.failed + candidate.ok, base.failed + base.ok + candidate.failed + candidate.ok
+    failed = base.failed + candidate.failed
+    ways = (
+        math.comb(ours, k) * math.comb(launches - ours, failed - k)
+        for k in range(candidate.failed, min(ours, failed) + 1)
+    )
+    return sum(ways) / math.comb(launches, failed)
 
 
 def _end(base: Ends, candidate: Ends, rose: bool) -> End:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from parabench.analysis.compare.overall import lost_on
 from parabench.analysis.compare.several import Against, Several
@@ -204,4 +204,4 @@ def _interleaved(
         return None
     counts = [side.good["case_id"].value_counts() for side in (base, candidate)]
     n = int(median(min(int(count.get(case, 0)) for count in counts) for case in tests))
-    return math.expm1(min(50.0, float(stats.t.ppf(CONFIDENCE, n - 1)) * math.sqrt(sum(variances) / n)))
+    return math.expm1(min(50.0, float(stdtrit(n - 1, CONFIDENCE)) * math.sqrt(sum(variances) / n)))

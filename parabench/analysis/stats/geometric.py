@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, LEAST_SD, Between, Case, Numbers, factor, with_sessions
@@ -68,7 +68,7 @@ def geometric_mean(logs: Sequence[tuple[pd.Series[float], ...]], reason: str, be
     df = launches**2 / sum(variance**2 / df for _, variance, df, _ in sides)
     fewest = min(df for _, _, df, _ in sides)
     total, whole_df = with_sessions(np.array([launches]), np.array([df]), np.array([fewest]), [between])
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, whole_df[0])) * math.sqrt(total[0])
+    half = float(stdtrit(whole_df[0], (1 + CONFIDENCE) / 2)) * math.sqrt(total[0])
     low, high = (factor(difference + sign * half) for sign in (-1, 1))
     known = (between.sd, between.sessions) if between is not None else (None, 0)
     return Mean(math.exp(difference), low, high, len(taken), *blocks, "", *known)

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
-from scipy import stats
-from scipy.special import nctdtr
+from scipy.special import chdtri, nctdtr, stdtr, stdtrit
 
 from parabench.analysis.stats import CONFIDENCE
 
@@ -83,7 +82,7 @@ class Test:
         so much by themselves that no number does. Planned with SURE_ENOUGH that the spread is not larger. Where the
         bound is not there with the launches that there are, the shorter side needs more."""
         df = [count - 1.0 for count in self.counts]
-        planned = [v * own / float(stats.chi2.isf(SURE_ENOUGH, own)) for v, own in zip(self.variances, df, strict=True)]
+        planned = [v * own / float(chdtri(own, SURE_ENOUGH)) for v, own in zip(self.variances, df, strict=True)]
         power = 1 - (1 - POWER) / self.among
         needed = launches_for(math.log1p(tolerance), planned, power, self.between)
         if needed is not None and self.upper >= math.log1p(tolerance):
@@ -119,8 +118,8 @@ def judge(
     beside = [None if between is None or paired else between.get(case) for case in logs]
     error, df = _standard_error(np.array(own).T, np.array(counts, dtype=float).T, beside)
     difference = np.array([sides[-1].mean() - (0.0 if paired else sides[0].mean()) for sides in logs.values()])
-    slower, faster = stats.t.sf(difference / error, df), stats.t.cdf(difference / error, df)
-    half, above = (stats.t.ppf(share, df) * error for share in ((1 + CONFIDENCE) / 2, CONFIDENCE))
+    slower, faster = stdtr(df, -difference / error), stdtr(df, difference / error)
+    half, above = (stdtrit(df, share) * error for share in ((1 + CONFIDENCE) / 2, CONFIDENCE))
     p_slower, p_faster = holm(slower), holm(faster)
     return {
         case: Test(
@@ -178,7 +177,7 @@ def launches_for(
     n = np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1, dtype=float)
     each = np.array(variances)[:, None] * np.ones_like(n)
     error, df = _standard_error(each, np.array([n] * len(variances)), [between] * len(n))
-    passes = 1 - nctdtr(df, difference / error, stats.t.ppf(CONFIDENCE, df))
+    passes = 1 - nctdtr(df, difference / error, stdtrit(df, CONFIDENCE))
     enough = passes >= power
     return int(n[enough.argmax()]) if enough.any() else None
 
