@@ -4,9 +4,10 @@ reader put in their place."""
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,10 @@ import jinja2
 
 from parabench.analysis.text import format
 from parabench.errors import UsageError
+from parabench.report.bundle import bundle
 from parabench.report.data.columns import bucket_sizes
 from parabench.store.record import MIB
 
-# The page's script, in the order in which its parts need one another; each draws, chooses or says one thing.
-SCRIPTS = (
-    "data", "say", "state", "element", "filters", "of_all", "tabs", "plots", "print", "figures_cases",
-    "figures_ranking", "figures_front", "figures_buckets", "figures_heat", "figures_algorithms", "figures_scaling",
-    "bars", "figures_parts", "figures_memory", "figures_use", "figures_bus", "sort", "csv", "table", "table_data",
-    "figures_trust", "detail", "detail_open", "figures_sides", "figures_sides_curves", "table_sides", "detail_sides",
-    "live", "start",
-)  # fmt: skip
 STYLES = ("page", "answer", "live", "table", "detail", "compare")
 
 
@@ -60,10 +54,8 @@ class Look:
         return self.asset("vendor/plotly-basic.min.js")
 
     def script(self) -> str:
-        """The page's own script, its parts in one function, so that their names are nobody else's; in a task of its
-        own, because plotly.js before it takes one."""
-        parts = (self.asset(f"script/{name}.js") for name in SCRIPTS)
-        return '"use strict";\nsetTimeout(() => {\n' + "\n".join(parts) + "});\n"
+        """The page's own script. Raises UsageError where a module of the reader's own cannot be joined."""
+        return bundle(lambda path: self.asset(f"script/{path}"))
 
     def render(self, template: str, **content: Any) -> str:
         """`template` filled with `content`. Raises UsageError where one of the reader's own is wrong."""
@@ -140,20 +132,21 @@ FILTERS: dict[str, Callable[..., str]] = {
 }
 
 
-# The folders below `reports/`, and how what belongs to a page ends there.
-_KINDS = (("", ".html"), ("script", ".js"), ("style", ".css"))
-
-
 @cache
 def names() -> tuple[str, ...]:
     """Templates, scripts and style sheets, as paths below `reports/`."""
     root = resources.files("parabench.reports")
-    return tuple(
-        f"{folder}/{file.name}".lstrip("/")
-        for folder, ending in _KINDS
-        for file in sorted((root / folder if folder else root).iterdir(), key=lambda file: file.name)
-        if file.name.endswith(ending)
-    )
+    return (*_files(root, ".html"), *_files(root, ".js", "script"), *_files(root, ".css", "style"))
+
+
+def _files(folder: Traversable, ending: str, below: str = "") -> Iterator[str]:
+    """The files of `folder` with that ending, also in folders of `below`, by name."""
+    for each in sorted((folder / below).iterdir(), key=lambda each: each.name):
+        path = f"{below}/{each.name}".lstrip("/")
+        if below and each.is_dir():
+            yield from _files(folder, ending, path)
+        elif each.name.endswith(ending):
+            yield path
 
 
 def check_folder(folder: Path) -> None:

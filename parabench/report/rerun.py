@@ -1,7 +1,7 @@
 """The command that measures one case of a session again, and nothing beside it.
 
-A page holds what all commands share once; `reports/script/detail.js` says what differs from case to case, as `command`
-does here.
+A page holds once what all commands share; `reports/script/detail/case.js` says what differs from case to case, as
+`command` does here.
 """
 
 from __future__ import annotations

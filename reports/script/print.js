@@ -2,6 +2,12 @@
 // it was. The browser takes its picture right after `beforeprint`, so all of it is done within.
 // Rows of a table, rows and sentences where a figure or a few of them say the same, and details of a section: who needs
 // more has the page.
+import { drawWithin, everyPlot, fresh, hideOthers, paint } from "./charts/plots.js";
+import { groupBy } from "./core/data.js";
+import { element } from "./core/element.js";
+import { count } from "./core/format.js";
+import { fillTables, rowsInOrder } from "./table/table.js";
+
 const MOST_ON_PAPER = 30;
 const MOST_WITHIN = 12;
 let opened = [];
@@ -48,6 +54,8 @@ const printed = () => {
   lengthen();
   paint();
 };
-addEventListener("beforeprint", printing);
-addEventListener("afterprint", printed);
-matchMedia("print").addEventListener("change", ({ matches }) => { if (matches) printing(); else printed(); });
+export const startPrinting = () => {
+  addEventListener("beforeprint", printing);
+  addEventListener("afterprint", printed);
+  matchMedia("print").addEventListener("change", ({ matches }) => { if (matches) printing(); else printed(); });
+};

@@ -1,7 +1,28 @@
-// Last: everybody is there.
-buildTables();
-showCase();
-if (typeof Plotly === "undefined") {
+// Where the page begins: whoever listens to a change is told of it in this order.
+import { startFits } from "./charts/bus.js";
+import { drawWithin, hideOthers, seen, startPlots } from "./charts/plots.js";
+import { startFilters } from "./core/filters.js";
+import { startLive } from "./core/live.js";
+import { startState } from "./core/state.js";
+import { startTabs } from "./core/tabs.js";
+import { startDetails } from "./detail/open.js";
+import { startPrinting } from "./print.js";
+import { declared } from "./table/columns.js";
+import { buildTables, startSorting } from "./table/table.js";
+
+const plotly = typeof Plotly !== "undefined";
+startState();
+startFilters();
+startTabs();
+startPlots();
+startPrinting();
+startFits();
+startSorting();
+startDetails();
+startLive();
+buildTables(declared);
+if (plotly) drawWithin(seen());
+else {
   hideOthers(document);
   document.documentElement.dataset.drawn = "yes";
-} else drawWithin(seen());
+}

@@ -1,6 +1,6 @@
 """Tables as the page embeds them: by column, rounded to what a reader can see, repeated words once.
 
-`reports/script/data.js` reads this back.
+`reports/script/core/data.js` reads this back.
 """
 
 from __future__ import annotations

@@ -1,0 +1,65 @@
+// The look of figures: the page's colours, axes, and names beside bars.
+import { cases } from "../core/data.js";
+import { plain, shortened } from "../core/format.js";
+
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const isAxis = (key) => /^[xy]axis\d*$/.test(key);
+
+// Text and grid take the page's colours, so one figure reads in light, dark and print.
+export const themed = (layout) => {
+  const [ink, line, wash] = [colour("--ink"), colour("--line"), colour("--wash")];
+  const font = { family: getComputedStyle(document.body).fontFamily, color: ink };
+  const dressed = {
+    ...layout, dragmode: false, font: { size: 13, ...layout.font, ...font },
+    hoverlabel: { bgcolor: wash, bordercolor: line, font: { ...font }, align: "left" },
+  };
+  for (const key of Object.keys(layout).filter(isAxis)) {
+    // On a touch screen a drag must scroll the page, not the axes.
+    dressed[key] = {
+      ...layout[key], fixedrange: true, gridcolor: line, linecolor: line, zerolinecolor: line, tickcolor: line,
+    };
+  }
+  return dressed;
+};
+
+// The look of every figure that is drawn here; `more` are its own settings.
+export const laidOut = (x, y, more = {}) => {
+  // An axis makes room on its own side alone: were the last label of the x axis to move the right edge too, other labels
+  // could come of it, and plotly would go to and fro between the two.
+  const axis = (title, automargin, own = {}) => ({
+    title: { text: title, standoff: 10, font: { size: 13 } }, automargin, zeroline: false, ...own,
+  });
+  return {
+    margin: { l: 8, r: 20, t: 8, b: 8 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    hovermode: "closest", legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom" },
+    ...more, xaxis: axis(x, "height", more.xaxis), yaxis: axis(y, "width", more.yaxis),
+  };
+};
+
+// Characters in a line of a name beside a figure: on a phone the figure needs the room.
+const lineLength = () => (innerWidth >= 1000 || document.documentElement.dataset.print ? 44 : 24);
+
+// Words in lines of at most so many characters. Of too many lines those before the last go: names differ at their ends.
+const wrapped = (text, length, most) => {
+  const lines = [""];
+  for (const word of text.split(" ").map((each) => shortened(each, length))) {
+    if (lines.at(-1) && lines.at(-1).length + word.length >= length) lines.push("");
+    lines[lines.length - 1] += (lines.at(-1) ? " " : "") + word;
+  }
+  return lines.length > most ? [...lines.slice(0, most - 2), `${lines[most - 2]} …`, lines.at(-1)] : lines;
+};
+// A case's name in short lines: on one, or else strategy and options, then ranks and what else there is to say.
+export const nameLines = (label) => {
+  const length = lineLength();
+  const at = label.indexOf(", ");
+  if (label.length <= length || at < 0) return wrapped(label, length, 3).map(plain);
+  return [...wrapped(label.slice(0, at + 1), length, 3), ...wrapped(label.slice(at + 2), length, 2)].map(plain);
+};
+// What is no answer says so beside its name.
+export const answerName = (row) => (cases.ranked[row] ? cases.label[row] : `${cases.label[row]} (${cases.mark[row]})`);
+// The axis of names: the first on top.
+export const nameAxis = (rows) => ({
+  tickvals: rows.map((_, i) => i), ticktext: rows.map((row) => nameLines(answerName(row)).join("<br>")), range: [rows.length - 0.5, -0.5],
+  showgrid: false,
+});
+

@@ -1,0 +1,79 @@
+// How numbers are said; the rules are those of parabench/analysis/text/format.py. Unknown is a dash, never 0.
+export const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+
+const decimals = (value, significant = 3) => {
+  if (!value) return 0;
+  const exponent = Number(value.toExponential(significant - 1).split("e")[1]);  // of the rounded value: 9.999 is 10.0
+  return Math.max(0, significant - 1 - exponent);
+};
+const formats = new Map();
+export const fixed = (value, places) => {
+  if (!formats.has(places)) {
+    formats.set(places, new Intl.NumberFormat("en-US", { minimumFractionDigits: places, maximumFractionDigits: places }));
+  }
+  return formats.get(places).format(value);
+};
+export const digits = (value, significant = 3) => fixed(value, Math.min(20, decimals(value, significant)));
+
+const orDash = (say) => (value) => (known(value) ? say(value) : "–");
+export const say = {
+  digits: orDash(digits),
+  ms: orDash((seconds) => digits(seconds * 1e3)),
+  us: orDash((seconds) => digits(seconds * 1e6)),
+  seconds: orDash((seconds) => `${digits(seconds)} s`),
+  mib: orDash((bytes) => digits(bytes / 2 ** 20)),
+  whole: orDash((value) => fixed(value, 0)),
+  rate: orDash((value) => digits(Number(value.toPrecision(3)))),
+  percent: orDash((fraction) => {
+    const size = Math.abs(fraction) * 100;
+    if (size > 0 && size < 0.01) return "less than 0.01 %";
+    if (size > 1000) return "more than 1,000 %";
+    const sign = fraction < 0 ? "−" : "";
+    if (size > 0 && size < 0.05) return `${sign}${digits(size, 1)} %`;
+    return `${sign}${fixed(size, size >= 9.95 ? 0 : 1)} %`;
+  }),
+  bucket: (mib) => (mib === null ? "default" : String(mib)),
+};
+
+// Plotly reads a few HTML tags in text; these must not be any.
+export const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+export const count = (n, thing) => `${fixed(n, 0)} ${thing}${n === 1 ? "" : /(ch|sh|s|x)$/.test(thing) ? "es" : "s"}`;
+
+// As many decimals as the number has, or one digit where that shows 0; but no more than two further ones.
+export const besides = (margin, of) => {
+  const most = decimals(of) + 2;
+  if (decimals(margin, 1) > most) return `less than ${fixed(10 ** -most, Math.min(20, most))}`;
+  return fixed(margin, Math.max(decimals(of), decimals(margin, 1)));
+};
+// Ratios as numbers: 0.83, 12.3.
+export const times = (ratio) => (ratio >= 0.1 && ratio < 10 ? fixed(ratio, 2) : digits(ratio));
+// With more digits where both ends would read the same.
+export const intervalOf = (low, high) => {
+  const said = [times, digits, (ratio) => digits(ratio, 4)].map((one) => [one(low), one(high)]);
+  return (said.find(([from, to]) => from !== to) || said[0]).join(" to ");
+};
+export const ratioHover = (ratio, low, high) => (
+  `${times(ratio)} times (${known(low) ? `95 %: ${intervalOf(low, high)}` : "no interval: it needs two launches a side"})`
+);
+
+const PREFIXES = ["", "k", "M", "G", "T", "P"];
+export const scaleOf = (largest) => {
+  const power = largest > 0 ? Math.min(5, Math.max(0, Math.floor(Math.log10(largest) / 3))) : 0;
+  return [10 ** (-3 * power), PREFIXES[power]];
+};
+export const joulesSaid = (joules) => {
+  const [factor, unit] = [[1, "J"], [1e3, "mJ"]].find(([by]) => Math.abs(joules) * by >= 1) ?? [1e6, "µJ"];
+  return `${digits(joules * factor)} ${unit}`;
+};
+const SIZE_UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
+export const sizeText = (bytes) => {
+  const [unit, size] = SIZE_UNITS.find(([, of]) => bytes >= of && bytes % of === 0) || ["B", 1];
+  return `${bytes / size} ${unit}`;
+};
+export const signedPercent = (share) => `${share < 0 ? "−" : "+"}${say.percent(Math.abs(share))}`;
+
+// Without its middle: the names of a user's own are often of one module, and differ at their ends.
+export const shortened = (text, most) => (text.length > most
+  ? `${text.slice(0, Math.ceil((most - 1) / 2))}…${text.slice(-Math.floor((most - 1) / 2))}` : text);
+// A name as a legend or an axis has room for; hovering says the whole.
+export const cut = (name, most = 24) => plain(shortened(name, most));

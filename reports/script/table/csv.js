@@ -1,0 +1,38 @@
+// Tables as files for spreadsheets: RFC 4180, with a byte order mark, without which Excel reads UTF-8 as something else.
+// Programs have the store.
+import { pause } from "../charts/plots.js";
+import { element } from "../core/element.js";
+
+const CSV_CHUNK = 4000;  // rows that are written before the page may answer again
+
+// A text that a spreadsheet would take for a formula gets an apostrophe; a number stays one, also below zero.
+const csvCell = (value) => {
+  if (value === null || value === undefined) return "";
+  if (typeof value !== "string") return String(value);
+  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+};
+const csvLine = (cells) => `${cells.map(csvCell).join(",")}\r\n`;
+
+// `columns` are [head, values by index].
+export const csvBlob = async (columns, rows) => {
+  const parts = ["\uFEFF", csvLine(columns.map(([head]) => head))];
+  for (let at = 0; at < rows.length; at += CSV_CHUNK) {
+    parts.push(rows.slice(at, at + CSV_CHUNK).map((i) => csvLine(columns.map(([, values]) => values[i]))).join(""));
+    await pause();
+  }
+  return new Blob(parts, { type: "text/csv;charset=utf-8" });
+};
+
+export const download = (blob, name) => {
+  const url = URL.createObjectURL(blob);
+  const link = element("a", { href: url, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 60000);  // not before the browser has read it
+};
+export const fileName = (what) => {
+  const name = document.title.replace(/ · parabench$/, "").replace(/[^A-Za-z0-9._-]+/g, "-").replace(/^[-.]+/, "");
+  return `${name || "parabench"}-${what}.csv`;
+};

@@ -1,0 +1,168 @@
+// Tables of many rows: sorted by a click on a head, a hundred rows at a time, in the order that the address keeps.
+//
+// A table is {columns, rows, initial, csv, good}: `columns` [{name, head, text, values, cell}], where `values` sort and
+// `cell(i)` is shown; `rows()` the selected indices in their natural order; `initial` the order that these have ("" if
+// no column says it); `csv()` the columns of its file.
+import { distinct } from "../core/data.js";
+import { element } from "../core/element.js";
+import { count, fixed } from "../core/format.js";
+import { change, onChange, state } from "../core/state.js";
+import { csvBlob, download, fileName } from "./csv.js";
+
+const ROWS_SHOWN = 100;
+// A text by which plain comparison sorts numbers within by their size: "4 MiB" before "25 MiB", "0.25" before "0.5".
+// Intl.Collator does the first, and takes ten times as long.
+const naturally = (text) => text.toLowerCase().replace(
+  /\d+(\.\d+)?/g, (number) => number.padStart(number.length + 12 - number.split(".")[0].length, "0"),
+);
+const sortKeys = new WeakMap();
+
+// What a column sorts by, as numbers: NaN where unknown. Each text is compared once, not each row's.
+const keysOf = (column) => {
+  if (!sortKeys.has(column)) {
+    const there = (value) => value !== null && value !== undefined && value !== "";
+    let number = (value) => (there(value) ? Number(value) : NaN);
+    if (column.text) {
+      const texts = distinct(column.values.filter(there)).map((text) => [naturally(text), text]);
+      texts.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
+      const places = new Map(texts.map(([, text], i) => [text, i]));
+      number = (value) => places.get(value) ?? NaN;
+    }
+    sortKeys.set(column, Float64Array.from(column.values, number));
+  }
+  return sortKeys.get(column);
+};
+
+// Rows by a column, equal ones as they came, unknown last whichever way.
+const sortedBy = (rows, column, down) => {
+  const keys = keysOf(column);
+  const sorted = rows.filter((i) => !Number.isNaN(keys[i]));
+  sorted.sort(down ? (a, b) => keys[b] - keys[a] : (a, b) => keys[a] - keys[b]);
+  return sorted.length === rows.length ? sorted : sorted.concat(rows.filter((i) => Number.isNaN(keys[i])));
+};
+
+const tables = {};
+const orderOf = (name) => {
+  const said = state.order.get(name) ?? tables[name].initial;
+  const column = tables[name].columns.find((each) => each.name === said.replace(/^-/, ""));
+  return column ? [column, said.startsWith("-")] : [null, false];  // an address may name anything
+};
+export const rowsInOrder = (name) => {
+  const [column, down] = orderOf(name);
+  const rows = tables[name].rows();
+  return column && state.order.has(name) ? sortedBy(rows, column, down) : rows;
+};
+
+// Up, down, and back to how they came.
+const sortBy = (name, column) => change("order", ({ order }) => {
+  const [now, down] = orderOf(name);
+  const next = now?.name !== column ? column : down ? tables[name].initial : `-${column}`;
+  if (next === tables[name].initial) order.delete(name);
+  else order.set(name, next);
+});
+
+const showTable = (container, first = 0) => {
+  const name = container.dataset.table;
+  const { columns, good } = tables[name];
+  const rows = rowsInOrder(name);
+  const [by, down] = orderOf(name);
+  for (const head of container.querySelectorAll("th")) {
+    if (by?.name !== head.dataset.column) head.removeAttribute("aria-sort");
+    else head.setAttribute("aria-sort", down ? "descending" : "ascending");
+  }
+  const shown = rows.slice(first, first + ROWS_SHOWN);
+  container.dataset.first = String(first);
+  container.querySelector("tbody").replaceChildren(...shown.map((i) => element(
+    "tr", good?.(i) ? { class: "good" } : {},
+    ...columns.map((column) => element("td", column.text ? {} : { class: "n" }, ...[column.cell(i)].flat())),
+  )));
+  const range = `rows ${fixed(first + 1, 0)} to ${fixed(first + shown.length, 0)} of ${fixed(rows.length, 0)}`;
+  container.querySelector("output").textContent = rows.length > ROWS_SHOWN ? range : count(rows.length, "row");
+  const last = Math.max(0, Math.ceil(rows.length / ROWS_SHOWN) - 1) * ROWS_SHOWN;
+  const to = { first: 0, previous: first - ROWS_SHOWN, next: first + ROWS_SHOWN, last };
+  for (const button of container.querySelectorAll("[data-to]")) {
+    const at = to[button.dataset.to];
+    button.hidden = last === 0;
+    // Not `disabled`, which would take the focus from whoever is at the last page.
+    button.setAttribute("aria-disabled", String(at < 0 || at > last || at === first));
+    button.dataset.at = String(at);
+  }
+  container.querySelector(".scroll").hidden = !rows.length;
+  container.querySelector(".empty").hidden = rows.length > 0;
+};
+
+const buildTable = (container) => {
+  const name = container.dataset.table;
+  const { columns } = tables[name];
+  const turnTo = (event) => {
+    const button = event.currentTarget;
+    if (button.getAttribute("aria-disabled") === "true") return;
+    showTable(container, Number(button.dataset.at));
+    container.querySelector(".scroll").scrollTop = 0;
+  };
+  const save = async () => download(await csvBlob(tables[name].csv(), rowsInOrder(name)), fileName(name));
+  const button = (text, more) => element("button", { type: "button", ...more }, text);
+  const head = (column) => element(
+    "th", { scope: "col", class: column.text ? "t" : "n", data: { column: column.name } },
+    button(column.head, { onclick: () => sortBy(name, column.name) }),
+  );
+  container.append(
+    element(
+      "div", { class: "pager", role: "group", "aria-label": `Rows of the table: ${container.dataset.title}` },
+      element("output", { role: "status" }),
+      ...["First", "Previous", "Next", "Last"].map((to) => button(to, { data: { to: to.toLowerCase() }, onclick: turnTo })),
+      button("Download CSV", { class: "save", onclick: save }),
+    ),
+    element(
+      "div", { class: "scroll tall", role: "region", "aria-label": container.dataset.title, tabindex: "0" },
+      element("table", {}, element("thead", {}, element("tr", {}, ...columns.map(head))), element("tbody")),
+    ),
+    element("p", { class: "empty" }, "No case is selected. “Show all” takes the filters away."),
+  );
+};
+
+// A table is filled when it is seen: fifty thousand rows take time to choose from and to sort.
+const stale = new Set();
+export const fillTables = (all = false) => {
+  for (const container of stale) {
+    if (!all && container.closest("[hidden]")) continue;
+    stale.delete(container);
+    showTable(container);
+  }
+};
+export const buildTables = (declared) => {
+  const containers = [...document.querySelectorAll("[data-table]")];
+  for (const container of containers) {
+    tables[container.dataset.table] = declared[container.dataset.table]();
+    buildTable(container);
+    stale.add(container);
+  }
+  fillTables();
+  onChange((what) => {
+    if (what === "case") return;
+    if (what !== "tab") containers.forEach((one) => stale.add(one));
+    fillTables();
+  });
+};
+
+// Tables that stand in the page as they are, sorted by a click on a head; unknown stays last either way.
+const sortRows = (table, column, header) => {
+  const descending = header.getAttribute("aria-sort") === "ascending";
+  const text = header.dataset.kind === "text";
+  const sorted = [...table.tBodies[0].rows].sort((a, b) => {
+    const [x, y] = [a.cells[column].dataset.key, b.cells[column].dataset.key];
+    if (!x || !y) return (x ? 0 : 1) - (y ? 0 : 1);
+    const order = text ? x.localeCompare(y, "en", { numeric: true }) : Number(x) - Number(y);
+    return descending ? -order : order;
+  });
+  table.tBodies[0].append(...sorted);
+  for (const other of header.parentNode.cells) other.removeAttribute("aria-sort");
+  header.setAttribute("aria-sort", descending ? "descending" : "ascending");
+};
+export const startSorting = () => {
+  for (const table of document.querySelectorAll("table.sortable")) {
+    for (const [column, header] of [...table.tHead.rows[0].cells].entries()) {
+      header.querySelector("button").addEventListener("click", () => sortRows(table, column, header));
+    }
+  }
+};
