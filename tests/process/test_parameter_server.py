@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from threading import Barrier, Thread
 from typing import Any
@@ -14,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-import trained_helpers
 from guard import GUARD_S
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
@@ -27,14 +24,11 @@ from parabench.strategies.base import StrategyContext, adamw
 from parabench.strategies.parameter_server import FlatParameters
 from parabench.strategies.parameter_server_async import ParameterVersions
 from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, reference_of, verify
-from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound
-from trained_helpers import train_in_group
 
 SHORT = Protocol(warmup=2, steps=3, instrumented=0)
 # Enough steps for the loss to have fallen.
 LONG = Protocol(warmup=2, steps=22, instrumented=0)
 K = MODELS["gpt-nano"].parameters * 4
-BLOCKS = MODELS["gpt-nano"].blocks
 
 
 def case(strategy: str, **fields: Any) -> Case:
@@ -47,52 +41,7 @@ def numbers(seen: Launch, metric: str) -> list[float | None]:
     return [sample.value for sample in seen.samples if sample.metric == metric and sample.step is None]
 
 
-# -- synchronous ----------------------------------------------------------------------------------------------------
-
-
-def synchronous(size: int) -> list[Case]:
-    return [
-        case("parameter_server", world_size=size),
-        case("parameter_server", world_size=size, grad_accumulation=2),
-        case("parameter_server", world_size=size, precision="bf16-mixed"),
-    ]
-
-
-@pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("references")
-    singles = [each.reference() for each in (synchronous(2)[0], synchronous(2)[2])]
-    train_in_group(singles, folder, None, deadline_s=GUARD_S)
-    return {each.id: folder / f"{each.id}.pt" for each in singles}
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_the_synchronous_server_trains_as_one_device_does(
-    size: int, references: dict[str, Path], tmp_path: Path
-) -> None:
-    cases = synchronous(size)
-    train_in_group(cases, tmp_path, references, deadline_s=GUARD_S)
-    for number, each in enumerate(cases):
-        reports = [json.loads((tmp_path / f"case{number}-rank{rank}.json").read_text()) for rank in range(size)]
-        tolerance = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_bound(BLOCKS)}[each.precision]
-        targets = each.global_batch * each.seq_len
-        loss_tolerance = {"ieee": FLOAT64_BOUND, "bf16-mixed": bfloat16_loss_bound(BLOCKS, targets)}[each.precision]
-        expected = reports[0]["expected_loss"]
-        assert len(expected) == trained_helpers.TRAINED_STEPS
-        means = [fmean(losses) for losses in zip(*(r["loss"] for r in reports), strict=True)]
-        assert means == pytest.approx(expected, rel=loss_tolerance)
-        # The server alone has the mean gradient; every rank has the parameters.
-        assert reports[0]["missing"] == []
-        assert [report["gradients"] for report in reports[1:]] == [{}] * (size - 1)
-        apart = {
-            (rank, kind, name): difference
-            for rank, report in enumerate(reports)
-            for kind in ("gradients", "parameters")
-            for name, difference in report[kind].items()
-            if difference > tolerance
-        }
-        assert not apart
-        assert all(len(report["parameters"]) == len(reports[0]["gradients"]) > 0 for report in reports)
+# -- synchronous (tests/process/test_strategies.py has its training) ---------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 3])

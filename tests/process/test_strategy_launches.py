@@ -1,0 +1,112 @@
+"""Launches of strategies as sessions verify them, where a wrong one is caught; and how DDP and FSDP cut a model."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from torch import nn
+
+import wrong_helpers
+from guard import GUARD_S
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.models import MODELS
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import MIB, Launch, Status
+from parabench.strategies.fsdp import group_blocks
+from parabench.workloads.verify import Reference, reference_of, verify
+from trained_helpers import cpu_case
+
+SHORT = Protocol(warmup=2, steps=2, instrumented=0)
+STRATEGIES = ("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "tp_ddp", "tp_fsdp")
+
+
+@cache
+def one_device(case: Case) -> Reference:
+    """What one device computes, launched once."""
+    seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+    return reference_of(seen)
+
+
+def verified(each: Case) -> Launch:
+    """A real launch, verified as a session verifies it."""
+    seen = launch(LaunchSpec.of(each, SHORT, deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+    verify(seen, one_device(each.reference()))
+    return seen
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("algorithm", ["FORGETFUL", "DOUBLING"])
+def test_a_wrong_algorithm_is_caught(strategy: str, algorithm: str) -> None:
+    seen = verified(cpu_case(strategy=strategy, algorithm=f"wrong_helpers:{algorithm}"))
+    assert seen.status is Status.WRONG
+    assert seen.failure is not None
+    assert "on one device" in seen.failure.message
+
+
+def test_updated_parameters_that_do_not_arrive_are_caught() -> None:
+    seen = verified(cpu_case(strategy="zero1", algorithm="wrong_helpers:STALE"))
+    assert seen.status is Status.WRONG
+    assert seen.failure is not None
+    assert seen.failure.message.startswith("loss")
+
+
+@pytest.mark.parametrize("precision", ["ieee", "bf16-mixed"])
+def test_replicas_that_part_are_caught_however_little(precision: str) -> None:
+    seen = verified(cpu_case(strategy="wrong_helpers:forgetting_late", precision=precision))
+    assert SHORT.warmup + SHORT.steps == wrong_helpers.FORGETFUL_STEPS
+    assert seen.status is Status.WRONG
+    assert seen.failure is not None
+    assert "blocks.0.down.bias of rank 1 is not rank 0's, one of 4 that differ" in seen.failure.message
+
+
+@pytest.mark.parametrize("size", [3, 5, 7])
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_odd_numbers_of_ranks_train_right(algorithm: str, size: int) -> None:
+    seen = verified(cpu_case(algorithm=algorithm, world_size=size, global_batch=105, seq_len=4))
+    assert seen.status is Status.OK, seen.failure
+    assert seen.facts["collectives"]["all_reduce"]["algorithm"] == algorithm
+
+
+def test_buckets_of_ddp_follow_the_cap_and_hold_the_whole_model() -> None:
+    whole = MODELS["gpt-nano"].parameters * 4
+    buckets = {
+        cap: launch(LaunchSpec.of(cpu_case(bucket_mib=cap), SHORT, deadline_s=GUARD_S)).facts["bucket_bytes"]
+        for cap in (0.5, 2, 25, None)
+    }
+    assert {cap: sum(sizes) for cap, sizes in buckets.items()} == dict.fromkeys(buckets, whole)
+    assert len(buckets[0.5]) > len(buckets[2]) > len(buckets[25]) == 1
+    # PyTorch's default is a first bucket of 1 MiB, so it is not the same as its cap of 25.
+    assert len(buckets[None]) == 2
+
+
+def test_units_of_fsdp_follow_the_bucket_and_hold_the_whole_model() -> None:
+    units = {
+        size: launch(LaunchSpec.of(cpu_case(strategy="fsdp", bucket_mib=size), SHORT, deadline_s=GUARD_S)).facts[
+            "unit_bytes"
+        ]
+        for size in (None, 1.6, 25)
+    }
+    assert {size: sum(each) for size, each in units.items()} == dict.fromkeys(units, MODELS["gpt-nano"].parameters * 4)
+    # Four blocks of 0.76 MiB, then what is left.
+    assert {size: len(each) for size, each in units.items()} == {None: 5, 1.6: 3, 25: 2}
+
+
+@pytest.mark.parametrize(
+    ("bucket_mib", "expected"),
+    [(None, [1, 1, 1, 1, 1]), (0.5, [1, 1, 1, 1, 1]), (2, [2, 1, 2]), (3, [2, 2, 1]), (100, [5])],
+)
+def test_blocks_are_grouped_as_they_fit(bucket_mib: float | None, expected: list[int]) -> None:
+    mebibytes = (1, 1, 2, 1, 1)
+    blocks = [nn.Linear(1, size * MIB // 4, bias=False) for size in mebibytes]
+    units = group_blocks(blocks, bucket_mib)
+    assert [block for unit in units for block in unit] == blocks
+    assert [len(unit) for unit in units] == expected
+
+
+def test_no_blocks_make_no_units() -> None:
+    assert group_blocks([], 25) == []
