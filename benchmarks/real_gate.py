@@ -90,7 +90,7 @@ def complete(store: Path) -> bool:
 def differences(store: Path) -> list[dict[str, float]]:
     """Of each block of a run, each case's log-ratio of the sides."""
     base, candidate = (
-        read_side(f"{store}@ab-{name}", name).good.set_index(["block", "case_id"])["number_s"] for name in "ab"
+        read_side(f"{store}@ab-{name}", name).good.set_index(["block", "case_id"])["launch_step_s"] for name in "ab"
     )
     ratios = np.log(candidate / base).dropna()
     return [dict(block.droplevel("block")) for _, block in ratios.groupby(level="block")]

@@ -89,11 +89,12 @@ class Machine:
 
 
 def launch_frame(numbers: Seconds, blocks: list[int] | None = None, cases: list[int] | None = None) -> pd.DataFrame:
-    """Numbers of shape (cases, blocks) as rows `case_id, block, number_s`, as `sweet_spot.effects.fit` takes them."""
+    """Numbers of shape (cases, blocks) as rows `case_id, block, launch_step_s`, as `block_model.fit` takes
+    them."""
     chosen = list(range(numbers.shape[0])) if cases is None else cases
     begun = list(range(numbers.shape[1])) if blocks is None else blocks
     rows = [(f"{case:02d}", block, numbers[i, j]) for i, case in enumerate(chosen) for j, block in enumerate(begun)]
-    return pd.DataFrame(rows, columns=["case_id", "block", "number_s"])
+    return pd.DataFrame(rows, columns=["case_id", "block", "launch_step_s"])
 
 
 def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
@@ -111,7 +112,7 @@ def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
                 "block": block,
             }
             | {"position": 0, "status": Status.OK, "error": None, "statistic": STATISTIC[case.device], "verified": True}
-            | {"number_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
+            | {"launch_step_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
             for i, (case, block, seconds) in enumerate(rows)
         ]
     )

@@ -47,14 +47,14 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
     stored = seen.results.launch.drop_duplicates("case_id").set_index("case_id")["case_json"]
     launches_of = seen.good.groupby("case_id")["launch_id"].agg(list)
     rows = []
-    for row in seen.cases[seen.cases["latency_s"].notna()].to_dict("records"):
+    for row in seen.cases[seen.cases["step_time_s"].notna()].to_dict("records"):
         case = Case.from_dict(json.loads(stored[row["case_id"]]))
         good = launches_of[row["case_id"]]
         models = (seen.facts[at].get("model") for at in good)
         model: dict[str, Any] = next(filter(None, models), {})
         found: dict[str, Any] = {name: row[name] for name in _KEPT}
         found["unit"] = format.unit_of(case.seq_len)
-        found |= _flops(case, model, counts.get(case.reference().id), float(row["latency_s"]))
+        found |= _flops(case, model, counts.get(case.reference().id), float(row["step_time_s"]))
         found |= _peak(case, str(row["device"]), _gpus(seen, good[0]))
         found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
         found["mfu_reason"] = found["flops_reason"] or found["mfu_reason"]
@@ -77,7 +77,7 @@ def flops_per_token(model: Mapping[str, Any], seq_len: int) -> float:
         return np.nan
 
 
-def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None, latency_s: float) -> dict[str, Any]:
+def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None, step_time_s: float) -> dict[str, Any]:
     formula = flops_per_token(model, case.seq_len) * case.global_batch * case.seq_len
     counted = np.nan if count is None or count.get("counted") is None else float(count["counted"])
     source = FORMULA if format.known(formula) else COUNTED if format.known(counted) else None
@@ -88,7 +88,7 @@ def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None
         "counted_flops": counted,
         "flops_source": source,
         "flops_reason": reason,
-        "flops_per_s": per_step / latency_s,
+        "flops_per_s": per_step / step_time_s,
     }
 
 

@@ -22,7 +22,7 @@ ALIKE = tuple(name for name in WORK if name != "global_batch")
 _CURVE = ("strategy", "algorithm", "bucket_mib")
 _COLUMNS = (
     "group", "curve", "kind", *ALIKE, "global_batch", "batch_per_rank", *_CURVE, "ranked", "case_id", "world_size",
-    "latency_s", "tokens_per_s", "efficiency", "base_case_id", "base_world_size", "base_tokens_per_s", "base",
+    "step_time_s", "tokens_per_s", "efficiency", "base_case_id", "base_world_size", "base_tokens_per_s", "base",
 )  # fmt: skip
 # What is told of a curve's base, and how it is called there.
 _BASE = {
@@ -85,5 +85,5 @@ def _curves(kind: str, measured: pd.DataFrame) -> pd.DataFrame:
 _NUMBERED = {"group": "work", "curve": "curve"}
 _TYPES = {
     "global_batch": int, "world_size": int, "base_world_size": int, "ranked": bool, "tokens_per_s": float,
-    "base_tokens_per_s": float, "efficiency": float, "latency_s": float, "batch_per_rank": float,
+    "base_tokens_per_s": float, "efficiency": float, "step_time_s": float, "batch_per_rank": float,
 }  # fmt: skip

@@ -208,7 +208,7 @@ class SessionData:
     @cached_property
     def step_times(self) -> dict[str, float]:
         """The step time of each case of which a launch counts, in seconds, by its id."""
-        return {str(case): float(step_s) for case, step_s in self.cases_by_id["latency_s"].dropna().items()}
+        return {str(case): float(step_s) for case, step_s in self.cases_by_id["step_time_s"].dropna().items()}
 
     @cached_property
     def good(self) -> pd.DataFrame:

@@ -48,7 +48,7 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     """One row per launch of the session, the reference launch included (`block` is -1).
 
     Beside the stored columns and the case's fields: `label` (unique among cases), `verified` (its losses were
-    compared with one device's), `statistic`, `number_s` (the launch's one number), `p90_s`, `drift` (last third of
+    compared with one device's), `statistic`, `launch_step_s` (the launch's one number), `p90_s`, `drift` (last third of
     the steps against the first, as a fraction), `n_steps`, `tokens_per_s`, the step's parts in seconds (medians of
     the slowest rank), the memory peaks in bytes (maximum over ranks or devices), `peak_memory_bytes` (the one of them
     that answers are about), and how stale gradients were (`staleness_mean` over ranks, `staleness_max` of all). Unknown
@@ -66,14 +66,14 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     table = numbered(launches, results.steps, {session.id: bool(session.environment.get("gpus"))})
     table = table.assign(verified=~ids.isin(doubted).to_numpy())
     tokens = table["global_batch"] * table["seq_len"]
-    table["tokens_per_s"] = (tokens / table["number_s"].where(table["number_s"] > 0)).astype(float)
+    table["tokens_per_s"] = (tokens / table["launch_step_s"].where(table["launch_step_s"] > 0)).astype(float)
     for added in (_parts(medians), _peaks(whole, devices), _staleness(whole)):
         table = table.join(added, on="launch_id")
     return table.assign(peak_memory_bytes=_peak_memory(table))
 
 
 def numbered(launches: pd.DataFrame, steps: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFrame:
-    """Launches with their case's fields, `label`, `statistic`, `number_s`, `p90_s`, `drift` and `n_steps`.
+    """Launches with their case's fields, `label`, `statistic`, `launch_step_s`, `p90_s`, `drift` and `n_steps`.
 
     `launches` are rows of the store of any sessions, with `launch_id`; `steps` is `Results.steps`; `gpus` tells of each
     session whether its machine had some.
@@ -100,14 +100,14 @@ def _case_fields(stored: pd.Series[str], gpus: pd.Series[bool]) -> pd.DataFrame:
 
 
 def _step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
-    """By launch: number_s, p90_s, drift and n_steps; `steps` as `Results.steps` has them, `devices` by launch."""
+    """By launch: launch_step_s, p90_s, drift and n_steps; `steps` as `Results.steps` has them, `devices` by launch."""
     # A step without end has no known length either.
     known = steps[np.isfinite(steps["step_s"].to_numpy(dtype=float))]
     launch, seconds = known["launch_id"].to_numpy(), known["step_s"].to_numpy(dtype=float)
     first = np.flatnonzero(np.append(True, launch[1:] != launch[:-1])[: len(launch)])
     counts = np.diff(np.append(first, len(launch)))
     quantiles = devices.reindex(launch[first]).map(QUANTILE).to_numpy(dtype=float)
-    found = [pd.DataFrame({name: pd.Series(dtype=float) for name in ("number_s", "p90_s", "drift", "n_steps")})]
+    found = [pd.DataFrame({name: pd.Series(dtype=float) for name in ("launch_step_s", "p90_s", "drift", "n_steps")})]
     # Launches of as many steps are the rows of one matrix: a thousand quantiles at once.
     for n, q in sorted(set(zip(counts.tolist(), quantiles.tolist(), strict=True))):
         own = first[(counts == n) & (quantiles == q)]
@@ -118,7 +118,7 @@ def _step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
             late, early = np.quantile(matrix[:, -third:], q, axis=1), np.quantile(matrix[:, :third], q, axis=1)
             np.divide(late, early, out=drift, where=early > 0)
             drift -= 1
-        numbers = {"number_s": np.quantile(matrix, q, axis=1), "p90_s": np.quantile(matrix, 0.9, axis=1)}
+        numbers = {"launch_step_s": np.quantile(matrix, q, axis=1), "p90_s": np.quantile(matrix, 0.9, axis=1)}
         found.append(pd.DataFrame(numbers | {"drift": drift, "n_steps": float(n)}, index=launch[own]))
     return pd.concat(found[1:] or found)
 
@@ -137,32 +137,31 @@ _KEPT = (
 
 def counted(launches: pd.DataFrame) -> pd.DataFrame:
     """The launches that count: ended well, with a number, and not the session's reference."""
-    known = launches["number_s"].notna() & (launches["number_s"] > 0)
+    known = launches["launch_step_s"].notna() & (launches["launch_step_s"] > 0)
     return launches[(launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK) & known]
 
 
 def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     """One row per case, fastest first, those without a number last; the reference launch is left out.
 
-    `latency_s` is the case's step time, wherever one is shown (`step_times`): the mean on the log scale of the numbers
-    of its launches, as in the average block of the case's work: where some cases have more blocks than others, what
-    drifted between blocks is no merit. `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1 (NaN
-    for fewer than two launches). `status` is 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts are
-    medians over the launches that count, peaks maxima.
-    """
+    `step_time_s` is the case's step time, wherever one is shown (`step_times`): the mean on the log scale of the
+    numbers of its launches, as in the average block of the case's work: where some cases have more blocks than others,
+    what drifted between blocks is no merit. `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1
+    (NaN for fewer than two launches). `status` is 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts
+    are medians over the launches that count, peaks maxima."""
     own = launches[launches["block"] >= FIRST_BLOCK]
     seconds, late = step_times(own), _levels(counted(own), "p90_s")
     cases = own.drop_duplicates("case_id").set_index("case_id")
     every, good = own.groupby("case_id"), counted(own).groupby("case_id")
     failed = own.dropna(subset=["error"]).drop_duplicates("case_id")
     errors: dict[Any, Any] = dict(zip(failed["case_id"], failed["error"], strict=True))
-    number = good["number_s"]
+    number = good["launch_step_s"]
     table = cases[["label", *Case().to_dict(), "statistic"]].assign(
         status=every["status"].agg(status_counts),
         error=pd.Series({case: errors.get(case) for case in cases.index}, dtype=object),
         n_ok=number.size().reindex(cases.index, fill_value=0),
         n_launches=every.size(),
-        latency_s=cases.index.map(seconds).astype(float),
+        step_time_s=cases.index.map(seconds).astype(float),
         low_s=number.min(),
         high_s=number.max(),
         spread=(number.max() / number.min() - 1).where(number.size() > 1),
@@ -174,18 +173,18 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     )
     columns = (
         "case_id", "label", *Case().to_dict(), "statistic", "status", "error", "n_ok", "n_launches",
-        "latency_s", "low_s", "high_s", "spread", "p90_s", *STEP_PARTS, *MEMORY, *STALENESS,
+        "step_time_s", "low_s", "high_s", "spread", "p90_s", *STEP_PARTS, *MEMORY, *STALENESS,
     )  # fmt: skip
     table = table.reset_index()[list(columns)]
-    table["tokens_per_s"] = table["global_batch"] * table["seq_len"] / table["latency_s"]
+    table["tokens_per_s"] = table["global_batch"] * table["seq_len"] / table["step_time_s"]
     table["peak_memory_bytes"] = _peak_memory(table)
-    return table.sort_values("latency_s", na_position="last", kind="stable").reset_index(drop=True)
+    return table.sort_values("step_time_s", na_position="last", kind="stable").reset_index(drop=True)
 
 
 def step_times(launches: pd.DataFrame) -> dict[str, float]:
     """{case id: seconds}: the one step time that each case has in the session that `launches`, a launch table, is of;
     no entry for a case of which no launch counts."""
-    return _levels(counted(launches), "number_s")
+    return _levels(counted(launches), "launch_step_s")
 
 
 def mean_peaks(launches: pd.DataFrame) -> dict[str, float]:
@@ -197,8 +196,8 @@ def mean_peaks(launches: pd.DataFrame) -> dict[str, float]:
 def from_case(launches: pd.DataFrame, cases: pd.DataFrame) -> pd.Series[float]:
     """How far each launch's number is from its case's step time, as a fraction; NaN for the only launch of a case."""
     known = cases.set_index("case_id")
-    seconds = known["latency_s"].astype(float).where(known["n_ok"] > 1)
-    return launches["number_s"] / launches["case_id"].map(seconds) - 1
+    seconds = known["step_time_s"].astype(float).where(known["n_ok"] > 1)
+    return launches["launch_step_s"] / launches["case_id"].map(seconds) - 1
 
 
 def _levels(good: pd.DataFrame, number: str) -> dict[str, float]:

@@ -14,8 +14,8 @@ from parabench.errors import UsageError
 @click.option("--session", help="Id or label; the newest when not given.")
 @click.option(
     "--objective",
-    type=click.Choice(["step_s", "tokens_per_s", "memory", "joules"]),
-    default="step_s",
+    type=click.Choice(["step_time_s", "tokens_per_s", "memory", "joules"]),
+    default="step_time_s",
     show_default=True,
     help="What to be best at: time of a step, throughput, peak memory of a rank, energy of a token.",
 )
@@ -33,7 +33,7 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
     results = load(path, LAUNCH_NUMBERS)
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
-        if axes or objective != "step_s":
+        if axes or objective != "step_time_s":
             raise UsageError(
                 f"{chosen.name} measured collectives, which have no --objective and no --by; "
                 "give neither, or use --session to name one that trained"

@@ -107,7 +107,7 @@ def shown(tabs: Iterable[Tab]) -> list[Tab]:
 
 def nothing_to_draw(seen: SessionData) -> str:
     """Why no case has a step time; empty where some have."""
-    return "" if seen.cases["latency_s"].notna().any() else f"{seen.why_none}, so there is nothing to draw."
+    return "" if seen.cases["step_time_s"].notna().any() else f"{seen.why_none}, so there is nothing to draw."
 
 
 # More rows than these nobody reads in a page, and a browser is slow with them.

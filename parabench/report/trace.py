@@ -83,7 +83,7 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
     there = sorted(launches["launch_id"])
     if launch is None:
         good = launches[launches["launch_id"].isin(seen.good["launch_id"])]
-        launch = _median(good if len(good) else launches, "number_s", "launch_id")
+        launch = _median(good if len(good) else launches, "launch_step_s", "launch_id")
     elif launch not in there:
         raise UsageError(f"launch {launch} shows no step of {label}; it has {', '.join(map(str, there))}")
     of_step = spans[spans["launch_id"] == launch].groupby(["step", "rank"]).agg({"start_s": "min", "end_s": "max"})

@@ -26,7 +26,7 @@ _OF_CASE = (
 )  # fmt: skip
 LAUNCH_COLUMNS = (
     "launch_id", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place", "timing",
-    "calls", "batches", "statistic", "number_s", *QUANTILES, "n_wrong", "piece_bytes",
+    "calls", "batches", "statistic", "launch_call_s", *QUANTILES, "n_wrong", "piece_bytes",
 )  # fmt: skip
 # The number of a launch whose calls were timed back to back.
 MEAN = "mean"
@@ -73,7 +73,7 @@ def call_times(collective: pd.DataFrame) -> pd.DataFrame:
 def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
     """One row per launch, size and form, with LAUNCH_COLUMNS.
 
-    `number_s` is the launch's one number, seconds of a call; `statistic` says which, `timing` how calls were timed
+    `launch_call_s` is the launch's one number, seconds of a call; `statistic` says which, `timing` how calls were timed
     (`collective_protocol.in_words`). Of isolated calls it is a quantile of them, as for steps (`launch_number`); of
     calls back to back MEAN, all their time by their number, as nccl-tests has it (src/common.cu, BenchTime). p50_s,
     p95_s and p99_s are quantiles over the launch's calls, or over its `batches` of calls. `ran` is the algorithm that
@@ -109,7 +109,7 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
                 "calls": int(calls.sum()),
                 "batches": len(calls),
                 "statistic": STATISTIC[case.device] if isolated else MEAN,
-                "number_s": launch_number(seconds, case.device)
+                "launch_call_s": launch_number(seconds, case.device)
                 if isolated
                 else float(np.average(seconds, weights=calls)),
                 "n_wrong": wrong[launch_id, size, in_place],
@@ -122,7 +122,7 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
 def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
     """One row per case, size and form, from `launch_sizes`; by operation, ranks, algorithm and size.
 
-    `time_s`, `p50_s`, `p95_s` and `p99_s` are means on the log scale of the launches' number and quantiles over the
+    `call_s`, `p50_s`, `p95_s` and `p99_s` are means on the log scale of the launches' number and quantiles over the
     launches that ended well, or, where none did, over those that were wrong (`good` then is 0). `low_s` and `high_s`
     are the extreme launches' numbers, `spread` = high / low - 1 (NaN for one launch). `n_wrong` is summed over all
     launches. `algbw` and `busbw` are in GB/s, 1 GB = 1e9 bytes.
@@ -132,8 +132,8 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
         first = group.iloc[0]
         good = group[group["status"] == Status.OK]
         counted = good if len(good) else group[group["status"] == Status.WRONG]
-        time_s = _log_mean(counted["number_s"])
-        algbw = first["bytes"] / time_s / GB
+        call_s = _log_mean(counted["launch_call_s"])
+        algbw = first["bytes"] / call_s / GB
         rows.append(
             {name: first[name] for name in ("case_id", "label", *_OF_CASE, "ran", "bytes", "count", "in_place")}
             | {name: _log_mean(counted[name]) for name in QUANTILES}
@@ -144,10 +144,12 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
                 "launches": len(group),
                 "calls": int(counted["calls"].sum()),
                 "batches": int(counted["batches"].sum()),
-                "time_s": time_s,
-                "low_s": counted["number_s"].min(),
-                "high_s": counted["number_s"].max(),
-                "spread": counted["number_s"].max() / counted["number_s"].min() - 1 if len(counted) > 1 else np.nan,
+                "call_s": call_s,
+                "low_s": counted["launch_call_s"].min(),
+                "high_s": counted["launch_call_s"].max(),
+                "spread": counted["launch_call_s"].max() / counted["launch_call_s"].min() - 1
+                if len(counted) > 1
+                else np.nan,
                 "n_wrong": group["n_wrong"].sum() if group["n_wrong"].notna().any() else np.nan,
                 "algbw": algbw,
                 "busbw": algbw * bus_factor(first["op"], int(first["world_size"])),
@@ -155,7 +157,7 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
         )
     columns = (
         "case_id", "label", *_OF_CASE, "ran", "bytes", "count", "in_place", "timing", "statistic", "good", "launches",
-        "calls", "batches", "time_s", *QUANTILES, "low_s", "high_s", "spread", "n_wrong", "algbw", "busbw",
+        "calls", "batches", "call_s", *QUANTILES, "low_s", "high_s", "spread", "n_wrong", "algbw", "busbw",
     )  # fmt: skip
     table = pd.DataFrame(rows, columns=list(columns))
     order = table.assign(op=[OPS.index(op) for op in table["op"]])

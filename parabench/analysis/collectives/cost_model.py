@@ -143,7 +143,7 @@ def points_of(sizes: pd.DataFrame) -> list[Point]:
             world_size=int(row["world_size"]),
             ranks_per_node=int(row["ranks_per_node"]) if format.known(row["ranks_per_node"]) else None,
             bytes=int(row["bytes"]),
-            seconds=float(row["number_s"]),
+            seconds=float(row["launch_call_s"]),
             # Where it was not recorded, nothing is known to have been cut.
             piece_bytes=int(row["piece_bytes"] if format.known(row["piece_bytes"]) else row["bytes"]),
             launch=int(row["launch_id"]),

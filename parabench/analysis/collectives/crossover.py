@@ -171,7 +171,7 @@ def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
     names = dict(zip(good["case_id"], good["algorithm"], strict=True))
     if len(names) == 1:
         return tuple(names.values())
-    effects = fit(good)
+    effects = fit(good, "launch_call_s")
     first = min(effects.cases, key=lambda case: effects.means[case])
     return tuple(names[case] for case in effects.indistinguishable(first, 1 - (1 - CONFIDENCE) / sizes))
 

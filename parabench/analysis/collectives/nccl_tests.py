@@ -156,7 +156,7 @@ def _line(rows: pd.DataFrame) -> str:
             line += "  {:>7}  {:>6}  {:>6}  {:>6}".format("N/A", "N/A", "N/A", "N/A")
         else:
             wrong = f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"
-            line += f"  {_float(row['time_s'] * US, 7)}  {_float(row['algbw'], 6)}  {_float(row['busbw'], 6)}"
+            line += f"  {_float(row['call_s'] * US, 7)}  {_float(row['algbw'], 6)}  {_float(row['busbw'], 6)}"
             line += f"  {wrong:>6}"
     for row in forms:
         if row is None:
@@ -184,7 +184,7 @@ def _result(rows: pd.DataFrame) -> dict[str, Any]:
             ours[f"{name}_reason"] = WHY_IN_PLACE_ONLY
             continue
         result[name] = {
-            "time": _number(row["time_s"] * US),
+            "time": _number(row["call_s"] * US),
             "alg_bw": _number(row["algbw"]),
             "bus_bw": _number(row["busbw"]),
             "nwrong": _number(row["n_wrong"]),

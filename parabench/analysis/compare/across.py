@@ -26,16 +26,16 @@ from parabench.store.record import Finding
 
 @dataclass(frozen=True)
 class Common:
-    """A case that both sides have. `latency` is of a step, in s: a ratio below 1 is a faster candidate. `per_joule` is
-    in tokens/J of all its devices, `per_gb` in tokens/s per GB of peak memory of the rank that holds most: above 1 the
-    candidate gives more. Models without sequences count samples."""
+    """A case that both sides have. `step_time` is of a step, in s: a ratio below 1 is a faster candidate. `per_joule`
+    is in tokens/J of all its devices, `per_gb` in tokens/s per GB of peak memory of the rank that holds most: above 1
+    the candidate gives more. Models without sequences count samples."""
 
     label: str
     base_case: str
     candidate_case: str
     base_device: str
     candidate_device: str
-    latency: Ratio
+    step_time: Ratio
     per_joule: Ratio
     per_gb: Ratio
 
@@ -59,7 +59,7 @@ class Across:
     origins: tuple[Origin, Origin]
     base_hardware: str
     candidate_hardware: str
-    latency: Mean
+    step_time: Mean
     per_joule: Mean
     per_gb: Mean
     cases: tuple[Common, ...]
@@ -88,7 +88,7 @@ def machines(base: SessionData, candidate: SessionData) -> Several:
     """
     check_two(base, candidate)
     of = several((base, candidate), launches_alone=True)
-    if not of.against[0].latency.of:
+    if not of.against[0].step_time.of:
         raise UsageError(
             f"no case of {base.session.name} of {base.results.path} is the same work as one of "
             f"{candidate.session.name} of {candidate.results.path}; measure the same suite with the same --set on both"
@@ -99,7 +99,7 @@ def machines(base: SessionData, candidate: SessionData) -> Several:
 def across(of: Several) -> Across:
     """What `machines` found, as text and files tell it."""
     base, candidate = of.sides
-    latency, per_joule, per_gb = (of.ratios_of(1, name) for name in NUMBERS)
+    step_time, per_joule, per_gb = (of.ratios_of(1, name) for name in NUMBERS)
     cases = [
         Common(
             label=str(candidate.cases_by_id.loc[new, "label"]),
@@ -107,11 +107,11 @@ def across(of: Several) -> Across:
             candidate_case=new,
             base_device=str(base.cases_by_id.loc[old, "device"]),
             candidate_device=str(candidate.cases_by_id.loc[new, "device"]),
-            latency=ratio,
+            step_time=ratio,
             per_joule=per_joule.of[old, new],
             per_gb=per_gb.of[old, new],
         )
-        for (old, new), ratio in latency.of.items()
+        for (old, new), ratio in step_time.of.items()
     ]
     return Across(
         base=base.session.name,
@@ -119,14 +119,14 @@ def across(of: Several) -> Across:
         origins=(base.origin, candidate.origin),
         base_hardware=hardware_name(base),
         candidate_hardware=hardware_name(candidate),
-        latency=latency.mean,
+        step_time=step_time.mean,
         per_joule=per_joule.mean,
         per_gb=per_gb.mean,
-        cases=tuple(sorted(cases, key=lambda case: case.latency.ratio or math.inf)),
+        cases=tuple(sorted(cases, key=lambda case: case.step_time.ratio or math.inf)),
         alone=tuple(_alone(of.partners)),
         hardware=tuple(hardware_differences(base, candidate)),
         software=tuple(software_differences(base, candidate)),
-        findings=(*doubts(base, candidate, latency.of), *unfinished(base, candidate)),
+        findings=(*doubts(base, candidate, step_time.of), *unfinished(base, candidate)),
     )
 
 

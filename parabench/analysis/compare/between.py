@@ -49,11 +49,11 @@ def between_sessions(
     sessions = [base, *alike(base, candidate)]
     found = {}
     for case in cases:
-        logs = [logs_of(side.by_case[case]["number_s"]) for side in sessions if case in side.by_case]
+        logs = [logs_of(side.by_case[case]["launch_step_s"]) for side in sessions if case in side.by_case]
         if len(logs) >= FEWEST_SESSIONS:
             found[case] = measured(logs)
         else:
-            here = [logs_of(side.by_case[case]["number_s"]) for side in (base, candidate) if case in side.by_case]
+            here = [logs_of(side.by_case[case]["launch_step_s"]) for side in (base, candidate) if case in side.by_case]
             found[case] = allowed(here, allowance)
     return found, len(sessions)
 
@@ -83,7 +83,7 @@ def between_means(
 
 def _launches(side: SessionData, case: str) -> pd.Series[float]:
     own = side.by_case[case]
-    return pd.Series(logs_of(own["number_s"]), own["block"].to_numpy())
+    return pd.Series(logs_of(own["launch_step_s"]), own["block"].to_numpy())
 
 
 def allowed(logs: list[Numbers], allowance: float) -> Between:

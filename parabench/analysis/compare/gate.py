@@ -37,22 +37,21 @@ SCHEMA = 2
 class CaseResult:
     """One case.
 
-    `base_s` and `candidate_s` are the step times that the case has in its two sessions. `ratio` is candidate / base of
-    the launches that are compared, so that a launch without a partner does not move it; `low` to `high` its 95 %
-    interval and `upper` its one-sided 95 % upper bound; `p_slower` is one-sided and adjusted by Holm. `session_sd` is
-    the standard deviation of a session's log time that is in them, None where both sides took turns. `launches_needed`
-    is with how many launches a side a gate of two equal sides would pass (`Test.launches_for`; None: no number up to
-    500).
-    `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers were made of. `excused`:
-    only in base, because the candidate skipped it with a reason or this comparison left it out on purpose; or it never
-    ended well in base either. `fails_more`: more often than in base, though not beyond chance.
+    `base_step_time_s` and `candidate_step_time_s` are the step times that the case has in its two sessions. `ratio` is
+    candidate / base of the launches that are compared, so that a launch without a partner does not move it; `low` to
+    `high` its 95 % interval and `upper` its one-sided 95 % upper bound; `p_slower` is one-sided and adjusted by Holm.
+    `session_sd` is the standard deviation of a session's log time that is in them, None where both sides took turns.
+    `launches_needed` is with how many launches a side a gate of two equal sides would pass (`Test.launches_for`; None:
+    no number up to 500). `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers
+    were made of. `excused`: only in base, because the candidate skipped it with a reason or this comparison left it out
+    on purpose; or it never ended well in base either. `fails_more`: more often than in base, though not beyond chance.
     """
 
     case_id: str
     label: str
     outcome: Outcome
-    base_s: float | None
-    candidate_s: float | None
+    base_step_time_s: float | None
+    candidate_step_time_s: float | None
     ratio: float | None
     low: float | None
     high: float | None
@@ -82,7 +81,7 @@ class CaseResult:
         """What became of it: '41.2 ms -> 45.0 ms, +9.2 % (95 %: +8.1 % to +10 %); upper bound +9.9 %'."""
         if self.ratio is None:
             return self.note
-        change = f"{format.milliseconds(self.base_s)} -> {format.milliseconds(self.candidate_s)}"
+        change = f"{format.milliseconds(self.base_step_time_s)} -> {format.milliseconds(self.candidate_step_time_s)}"
         change += f", {format.signed(self.ratio - 1)}"
         if self.low is not None and self.high is not None:
             change += f" (95 %: {format.signed(self.low - 1)} to {format.signed(self.high - 1)})"
@@ -240,14 +239,14 @@ def _row(
 ) -> CaseResult:
     """`seconds` are the step times that the case has in its sessions; the ratio is of the launches that are
     compared."""
-    means = [float(logs_of(side["number_s"]).mean()) if len(side) else None for side in launches]
+    means = [float(logs_of(side["launch_step_s"]).mean()) if len(side) else None for side in launches]
     assert end.outcome is not None
     return CaseResult(
         case_id=case,
         label=label,
         outcome=end.outcome,
-        base_s=seconds[0],
-        candidate_s=seconds[1],
+        base_step_time_s=seconds[0],
+        candidate_step_time_s=seconds[1],
         ratio=math.exp(means[1] - means[0]) if means[0] is not None and means[1] is not None else None,
         low=factor(test.low) if test else None,
         high=factor(test.high) if test else None,

@@ -28,10 +28,10 @@ class Means:
         self._launches: dict[tuple[str, int, int], dict[Pair, Launches]] = {}
         self._alike: dict[tuple[int, int], list[SessionData]] = {}
 
-    def of(self, rows: Sequence[Row], base: int, other: int, name: str = "latency") -> Mean:
-        """The mean of a number (latency, per_joule, per_gb) of the side `other` over that of the side `base`, over
-        those of `rows` that both have with launches enough; without a number, with the reason. Of latency its interval
-        holds what sessions differ by themselves, as the gate's rule has it of a case."""
+    def of(self, rows: Sequence[Row], base: int, other: int, name: str = "step_time") -> Mean:
+        """The mean of a number (step_time, per_joule, per_gb) of the side `other` over that of the side `base`, over
+        those of `rows` that both have with launches enough; without a number, with the reason. Of step_time its
+        interval holds what sessions differ by themselves, as the gate's rule has it of a case."""
         pairs = [(row[base], row[other]) for row in rows]
         both = [(first, second) for first, second in pairs if first is not None and second is not None]
         if not both:
@@ -45,7 +45,7 @@ class Means:
             self._launches[name, base, other] = launches_of(taken, known[base], known[other], paired)
         there = self._launches[name, base, other]
         between = None
-        if name == "latency" and not paired and not self._of.launches_alone:
+        if name == "step_time" and not paired and not self._of.launches_alone:
 
             def between(cases: Sequence[Pair]) -> Between:
                 return self._between(base, other, cases)
@@ -212,7 +212,7 @@ def _fastest(
 
 def lost_on(of: Several, rows: Iterable[Row], well: int, other: int) -> list[Row]:
     """The rows that ended well on the side `well`, and were launched on the side `other` without ending well there."""
-    numbers = [set(of.known["latency"][at].launches["case_id"]) for at in (well, other)]
+    numbers = [set(of.known["step_time"][at].launches["case_id"]) for at in (well, other)]
     return [row for row in rows if row[well] in numbers[0] and row[other] is not None and row[other] not in numbers[1]]
 
 

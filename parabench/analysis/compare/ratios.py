@@ -27,9 +27,9 @@ class Known:
     cases: Mapping[str, float] = field(default_factory=dict)
 
 
-def latencies(side: SessionData) -> Known:
-    """Step latency, s."""
-    good = side.good[["launch_id", "case_id", "block"]].assign(value=side.good["number_s"])
+def step_times(side: SessionData) -> Known:
+    """Step time, s."""
+    good = side.good[["launch_id", "case_id", "block"]].assign(value=side.good["launch_step_s"])
     status = side.cases_by_id.loc[~side.cases_by_id.index.isin(good["case_id"]), "status"]
     why = {str(case): f"its launches ended {said}" for case, said in status.items()}
     return Known(good, why, side.step_times)
@@ -40,7 +40,7 @@ def tokens_per_gb(side: SessionData) -> Known:
     good = side.good
     per_gb = good["tokens_per_s"] / (good["peak_memory_bytes"] / GB)
     found = good[["launch_id", "case_id", "block"]].assign(value=per_gb)
-    return Known(found[found["value"] > 0], latencies(side).why | _none(found, "peak memory was not recorded"))
+    return Known(found[found["value"] > 0], step_times(side).why | _none(found, "peak memory was not recorded"))
 
 
 def _none(launches: pd.DataFrame, reason: str) -> dict[str, str]:
@@ -61,7 +61,7 @@ def tokens_per_joule(side: SessionData) -> Known:
     ]
     tokens = good["global_batch"] * good["seq_len"]
     found = good[["launch_id", "case_id", "block"]].assign(value=tokens / pd.Series(joules, good.index, dtype=float))
-    why = latencies(side).why
+    why = step_times(side).why
     for case, key in zip(good["case_id"], keys, strict=True):
         if not format.known(energies[key][0]):
             why.setdefault(str(case), energies[key][1])

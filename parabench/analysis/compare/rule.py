@@ -199,7 +199,9 @@ def judge_cases(
     """
     paired = interleaved(base, candidate)
     launches = {key: _launches(pair, base, candidate, paired) for key, pair in pairs.items()}
-    logs = {key: (logs_of(sides[0]["number_s"]), logs_of(sides[1]["number_s"])) for key, sides in launches.items()}
+    logs = {
+        key: (logs_of(sides[0]["launch_step_s"]), logs_of(sides[1]["launch_step_s"])) for key, sides in launches.items()
+    }
     tests, between = _tests(logs, pairs, base, candidate, allowance)
     both = {
         key: pair

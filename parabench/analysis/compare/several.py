@@ -15,8 +15,8 @@ from parabench.analysis.compare.ratios import (
     Pair,
     Ratio,
     Ratios,
-    latencies,
     ratios,
+    step_times,
     tokens_per_gb,
     tokens_per_joule,
 )
@@ -30,7 +30,7 @@ from parabench.plan.case import Case
 # A work's case on every side, None where a side has none.
 Row = tuple[str | None, ...]
 # What is known of each side's launches, a `Known` a side.
-NUMBERS = {"latency": latencies, "per_joule": tokens_per_joule, "per_gb": tokens_per_gb}
+NUMBERS = {"step_time": step_times, "per_joule": tokens_per_joule, "per_gb": tokens_per_gb}
 # What the sides of a comparison have in common where they did the same work.
 SHARED_WORK = tuple(name for name in WORK if name not in MACHINES_OWN)
 
@@ -58,7 +58,7 @@ class Against:
     paired: bool
     machines: bool
     outcomes: dict[Pair, Outcome]
-    latency: Ratios
+    step_time: Ratios
     per_joule: Ratios
     per_gb: Ratios
 
@@ -103,12 +103,12 @@ class Several:
         first, other = row[0], row[at]
         return None if first is None or other is None else (first, other)
 
-    def ratio(self, row: Row, at: int, name: str = "latency") -> Ratio | None:
-        """The ratio of a row (latency, per_joule, per_gb) on the side `at`, from 1; None where one side lacks it."""
+    def ratio(self, row: Row, at: int, name: str = "step_time") -> Ratio | None:
+        """The ratio of a row (step_time, per_joule, per_gb) on the side `at`, from 1; None where one side lacks it."""
         pair = self.pair(row, at)
         return None if pair is None else self.ratios_of(at, name).of[pair]
 
-    def ratios_of(self, at: int, name: str = "latency") -> Ratios:
+    def ratios_of(self, at: int, name: str = "step_time") -> Ratios:
         """All ratios of the side `at`, from 1."""
         found: Ratios = getattr(self.against[at - 1], name)
         return found
@@ -147,7 +147,7 @@ def _against(
     machines = launches_alone or two_machines(first, side)
     judged = None if launches_alone else judge_cases({pair: pair for pair in pairs}, first, side)
     outcomes = {pair: end.outcome for pair, end in judged.ends.items() if end.outcome is not None} if judged else {}
-    tests = {"latency": judged.tests} if judged and not machines else {}
+    tests = {"step_time": judged.tests} if judged and not machines else {}
     names = first.role, side.role
     found = {
         name: ratios(pairs, each[0], each[at], paired=paired, names=names, tests=tests.get(name))

@@ -67,12 +67,12 @@ def _lost(of: Several) -> Iterator[Finding]:
 
 def _of_pair(of: Several, against: Against) -> Iterator[Finding]:
     """What is not also said of one side alone."""
-    if against.paired or not against.latency.of:  # without a case in common there is nothing to doubt
+    if against.paired or not against.step_time.of:  # without a case in common there is nothing to doubt
         return
     if against.machines:
-        yield from doubts(of.first, against.side, against.latency.of)
+        yield from doubts(of.first, against.side, against.step_time.of)
         return
-    tests = {pair[0]: test for pair, test in against.latency.tests.items() if pair[0] == pair[1]}
+    tests = {pair[0]: test for pair, test in against.step_time.tests.items() if pair[0] == pair[1]}
     yield from unpaired_finding(of.first, against.side, tests)
 
 
@@ -186,7 +186,7 @@ def _moved(side: SessionData, tests: Mapping[str, Test], effects: Effects | None
     good = side.good[side.good["case_id"].isin(tests)]
     if effects is None or good["case_id"].nunique() < 2 or good["block"].nunique() < 2:
         return 0.0
-    logs = pd.Series(logs_of(good["number_s"]), index=good.index)
+    logs = pd.Series(logs_of(good["launch_step_s"]), index=good.index)
     blocks = (logs - logs.groupby(good["case_id"]).transform("mean")).groupby(good["block"])
     levels = blocks.mean()
     moved = float(levels.max() - levels.min())

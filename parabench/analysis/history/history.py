@@ -92,7 +92,7 @@ def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
         points.append(
             Point(
                 visit=visit,
-                number_s=number,
+                step_time_s=number,
                 low_s=low,
                 high_s=high,
                 launches=ids.get(visit, ()),
@@ -119,8 +119,8 @@ def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
 def _around_step_time(launches: pd.DataFrame) -> Numbers:
     """The logarithms of a session's launches of one case, moved so that their mean is the case's step time there: what
     drifted between blocks is none of a case's doing that was not in all of them."""
-    logs: Numbers = np.log(launches["number_s"].to_numpy(dtype=float))
-    around: Numbers = logs - logs.mean() + math.log(float(launches["step_s"].iloc[0]))
+    logs: Numbers = np.log(launches["launch_step_s"].to_numpy(dtype=float))
+    around: Numbers = logs - logs.mean() + math.log(float(launches["step_time_s"].iloc[0]))
     return around
 
 

@@ -66,9 +66,9 @@ def visits_of(stores: Sequence[Results]) -> list[SessionData]:
 
 def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
     """One row a launch of the visits' blocks: `visit` (its place), `suite`, `case_id`, `case_json`, `label` (unique
-    among cases), `device`, `launch_id`, `block`, `status`, and `number_s` as in `tables.launch_table`; `step_s` is the
-    step time that the launch's case has in its session, NaN where it has none. The samples of each store are gone
-    through once."""
+    among cases), `device`, `launch_id`, `block`, `status`, and `launch_step_s` as in `tables.launch_table`;
+    `step_time_s` is the step time that the launch's case has in its session, NaN where it has none. The samples of each
+    store are gone through once."""
     tables = []
     for results in {id(visit.results): visit.results for visit in visits}.values():
         own = {visit.session.id: place for place, visit in enumerate(visits) if visit.results is results}
@@ -83,17 +83,20 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
         for case, text in zip(stored["case_id"], stored["case_json"], strict=True)
     }
     seconds = {
-        (visit, case): step_s for visit, group in table.groupby("visit") for case, step_s in step_times(group).items()
+        (visit, case): step_time_s
+        for visit, group in table.groupby("visit")
+        for case, step_time_s in step_times(group).items()
     }
     keys = zip(table["visit"], table["case_id"], strict=True)
     table = table.assign(
         suite=[visits[place].session.suite for place in table["visit"]],
         label=table["case_id"].map(unique_labels(cases)).astype(object),
-        step_s=[seconds.get(key, np.nan) for key in keys],
+        step_time_s=[seconds.get(key, np.nan) for key in keys],
     )
     return table[list(_COLUMNS)]
 
 
 _COLUMNS = (
-    "visit", "suite", "case_id", "case_json", "label", "device", "launch_id", "block", "status", "number_s", "step_s",
+    "visit", "suite", "case_id", "case_json", "label", "device", "launch_id", "block", "status", "launch_step_s",
+    "step_time_s",
 )  # fmt: skip

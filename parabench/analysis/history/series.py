@@ -20,7 +20,7 @@ NOTHING = "nothing else that is recorded changed then"
 class Point:
     """A case in one session, which is at place `visit` of the history.
 
-    `number_s` is its step time there (`tables.step_times`), None where no launch counts; `low_s` to `high_s`
+    `step_time_s` is its step time there (`tables.step_times`), None where no launch counts; `low_s` to `high_s`
     its 95 % interval as its launches give it, None where there is one launch. `launches` are their ids in table
     `launch`. `status` is 'ok' or a count such as '2 ok, 1 oom'. `level_s` is what the series was at then: None where
     change points are not sought, in a short series or in the other one of two sessions that took turns. `outlier`: too
@@ -28,7 +28,7 @@ class Point:
     """
 
     visit: int
-    number_s: float | None
+    step_time_s: float | None
     low_s: float | None
     high_s: float | None
     launches: tuple[int, ...]
@@ -73,7 +73,7 @@ class Series:
 
     @property
     def newest(self) -> Point | None:
-        return next((point for point in reversed(self.points) if point.number_s is not None), None)
+        return next((point for point in reversed(self.points) if point.step_time_s is not None), None)
 
     @property
     def whole(self) -> float | None:
@@ -86,9 +86,9 @@ class Series:
         """How far the newest session is from its level, as a fraction, where it is too far to count: no change point,
         for one session alone is none, but perhaps the beginning of one."""
         last = self.points[-1]
-        if not last.outlier or last.number_s is None or last.level_s is None:
+        if not last.outlier or last.step_time_s is None or last.level_s is None:
             return None
-        return last.number_s / last.level_s - 1
+        return last.step_time_s / last.level_s - 1
 
     def urgency(self) -> tuple[int, int, float, str]:
         """What changed most recently comes first; of what changed at once, what became slowest. Then where the newest
@@ -111,7 +111,7 @@ class Series:
         """The series as one line of text: its state, its newest number, its last change and the whole."""
         said = [f"{self.state()}: {self.label}"]
         if self.newest is not None:
-            said[0] += f": {format.milliseconds(self.newest.number_s)}"
+            said[0] += f": {format.milliseconds(self.newest.step_time_s)}"
         if self.shifts:
             said[0] += f", {self.since(visits)}"
             said.append(self.shifts[-1].why())
@@ -136,7 +136,7 @@ class Series:
         last = self.points[-1]
         if last.visit < max(i for i, visit in enumerate(visits) if visit.session.suite == self.suite):
             ended = f"last measured {visits[last.visit].session.day}"
-        elif last.number_s is None:
+        elif last.step_time_s is None:
             ended = f"the newest session: {last.status}"
         elif self.away is not None:
             ended = f"the newest session alone is {format.signed(self.away)} off: one more will tell"

@@ -21,20 +21,19 @@ from parabench.strategies import Rule, entry_of
 class Candidate:
     """One configuration's place.
 
-    `value` is its number for the objective, `plus_minus` that number's 95 % half-width; `latency_s` and `plus_minus_s`
-    the same of its step. `slower` is against the best, as a fraction of what is to be small: how much longer a step or
-    a token takes, how much more memory or energy. `launch_ids` are the store's launches whose numbers it is made of.
-    `tokens_per_s` counts `unit`, which is samples where the model takes no sequences. `code` is what gives one's own
-    script this configuration; only the best has it. `other_training`: it does not compute what one device does, since
-    gradients come late; by how many updates says its staleness, None where it is not known.
-    """
+    `value` is its number for the objective, `plus_minus` that number's 95 % half-width; `step_time_s` and
+    `plus_minus_s` the same of its step. `slower` is against the best, as a fraction of what is to be small: how much
+    longer a step or a token takes, how much more memory or energy. `launch_ids` are the store's launches whose numbers
+    it is made of. `tokens_per_s` counts `unit`, which is samples where the model takes no sequences. `code` is what
+    gives one's own script this configuration; only the best has it. `other_training`: it does not compute what one
+    device does, since gradients come late; by how many updates says its staleness, None where it is not known."""
 
     case_id: str
     label: str
     strategy: str
     value: float
     plus_minus: float | None
-    latency_s: float
+    step_time_s: float
     plus_minus_s: float | None
     tokens_per_s: float
     unit: str

@@ -28,14 +28,14 @@ class Headroom:
     case_id: str
     label: str
     strategy: str
-    latency_s: float
+    step_time_s: float
     share: float
     low: float | None
     high: float | None
     bound: bool
 
     def sentence(self) -> str:
-        step = f"Without any gradient exchange ({self.strategy}) a step takes {format.milliseconds(self.latency_s)}"
+        step = f"Without any gradient exchange ({self.strategy}) a step takes {format.milliseconds(self.step_time_s)}"
         if self.share <= 0:
             return f"{step}, not less than the fastest's."
         between = ""
@@ -55,10 +55,10 @@ def headroom(launches: pd.DataFrame, cases: pd.DataFrame, best: str, confidence:
     own = cases.loc[best]
     silent = [entry_of(str(strategy)).rule is Rule.FIRST_LOSS for strategy in cases["strategy"]]
     alike = (cases[list(SAME)] == own[list(SAME)]).all(axis="columns") & (cases["world_size"] > 1)
-    found = cases[pd.Series(silent, index=cases.index) & alike & cases["latency_s"].notna()]
+    found = cases[pd.Series(silent, index=cases.index) & alike & cases["step_time_s"].notna()]
     if found.empty:
         return None
-    case = str(found["latency_s"].astype(float).idxmin())
+    case = str(found["step_time_s"].astype(float).idxmin())
     effects = fit(launches[launches["case_id"].isin((case, best))])
     difference = effects.means[case] - effects.means[best]
     width = effects.half_width(case, best, confidence)
@@ -68,7 +68,7 @@ def headroom(launches: pd.DataFrame, cases: pd.DataFrame, best: str, confidence:
         case_id=case,
         label=str(cases.loc[case, "label"]),
         strategy=strategy,
-        latency_s=cases["latency_s"].astype(float).to_dict()[case],
+        step_time_s=cases["step_time_s"].astype(float).to_dict()[case],
         share=-math.expm1(difference),
         low=-math.expm1(difference + width) if math.isfinite(width) else None,
         high=-math.expm1(difference - width) if math.isfinite(width) else None,

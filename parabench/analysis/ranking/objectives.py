@@ -52,8 +52,8 @@ OBJECTIVES = {
     each.name: each
     for each in (
         Objective(
-            name="step_s",
-            column="number_s",
+            name="step_time_s",
+            column="launch_step_s",
             first="Fastest",
             more="is {} slower",
             ahead="faster than",
@@ -100,12 +100,12 @@ OBJECTIVES = {
         ),
     )
 }
-STEP = OBJECTIVES["step_s"]
+STEP = OBJECTIVES["step_time_s"]
 
 
 def with_costs(launches: pd.DataFrame) -> pd.DataFrame:
     """A launch table with the cost that needs nothing else: `token_s`, the time of one token."""
-    return launches.assign(token_s=launches["number_s"] / (launches["global_batch"] * launches["seq_len"]))
+    return launches.assign(token_s=launches["launch_step_s"] / (launches["global_batch"] * launches["seq_len"]))
 
 
 def numbered(seen: SessionData, objective: Objective) -> pd.DataFrame:
@@ -121,7 +121,7 @@ def numbered(seen: SessionData, objective: Objective) -> pd.DataFrame:
     if len(good) and not (good[objective.column] > 0).any():
         raise UsageError(
             f"{seen.session.name} cannot be ranked by {objective.name}: {why}; "
-            "give another --objective, such as step_s, or another session"
+            "give another --objective, such as step_time_s, or another session"
         )
     return table
 

@@ -23,7 +23,7 @@ class Point:
     case_id: str
     label: str
     strategy: str
-    latency_s: float
+    step_time_s: float
     peak_memory_bytes: float
     slower: float
     less_memory: float
@@ -56,13 +56,13 @@ def front(good: pd.DataFrame, cases: pd.DataFrame, confidence: float) -> tuple[P
     kept = [time.cases[at] for at in chosen]
     first = kept[0]
     rows = known.groupby("case_id")
-    seconds = cases["latency_s"].astype(float).to_dict()
+    seconds = cases["step_time_s"].astype(float).to_dict()
     return tuple(
         Point(
             case_id=case,
             label=str(cases.loc[case, "label"]),
             strategy=str(rows.get_group(case)["strategy"].iloc[0]),
-            latency_s=seconds[case],
+            step_time_s=seconds[case],
             peak_memory_bytes=math.exp(memory.means[case]),
             slower=math.expm1(time.means[case] - time.means[first]),
             less_memory=-math.expm1(memory.means[case] - memory.means[first]) + 0.0,  # the first's is no -0.0

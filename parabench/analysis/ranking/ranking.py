@@ -29,7 +29,7 @@ from parabench.strategies import Rule, entry_of
 from parabench.strategies.snippet import snippet
 
 # What links are a reason for.
-TIMED = ("step_s", "tokens_per_s")
+TIMED = ("step_time_s", "tokens_per_s")
 
 
 def sweet_spots(
@@ -247,14 +247,16 @@ def _candidates(
     `good` are the launches that `effects` was fitted to, `cases` the work's case table by id.
     """
     times = effects if objective is STEP else fit(good)
-    seconds = cases["latency_s"].astype(float).to_dict()
+    seconds = cases["step_time_s"].astype(float).to_dict()
     launches = {str(case): tuple(map(int, ids)) for case, ids in good.groupby("case_id")["launch_id"]}
     rows = cases.loc[order, list(_SHOWN)].to_dict("records")
     found = {}
     for case, row in zip(order, rows, strict=True):
         tokens, latency = float(row["global_batch"]) * float(row["seq_len"]), seconds[case]
         # What a step takes is the case's one step time, whatever the launches are ranked by.
-        cost = {"number_s": latency, "token_s": latency / tokens}.get(objective.column, math.exp(effects.means[case]))
+        cost = {"launch_step_s": latency, "token_s": latency / tokens}.get(
+            objective.column, math.exp(effects.means[case])
+        )
         margin, margin_s = (_margin(each, case, confidence) for each in (effects, times))
         value = objective.value(cost)
         found[case] = Candidate(
@@ -263,7 +265,7 @@ def _candidates(
             strategy=str(row["strategy"]),
             value=value,
             plus_minus=None if margin is None else margin * value,
-            latency_s=latency,
+            step_time_s=latency,
             plus_minus_s=None if margin_s is None else margin_s * latency,
             tokens_per_s=tokens / latency,
             unit=format.unit_of(int(row["seq_len"])),

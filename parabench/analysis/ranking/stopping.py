@@ -55,7 +55,7 @@ def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient
     cases: list[str] = []
     more: list[int | None] = []
     too_noisy: list[str] = []
-    good = counted(launches)[["case_id", "block", "number_s"]]
+    good = counted(launches)[["case_id", "block", "launch_step_s"]]
     for answer in spots:
         if not _is_undecided(answer):
             continue
@@ -91,7 +91,7 @@ def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
 def _residuals(good: pd.DataFrame) -> Numbers:
     """What is left of log(number) when cases and blocks have given up their medians in turn, where there is another
     case in the block: the median polish of Tukey, "Exploratory Data Analysis", 1977, chapter 11."""
-    logs = good.assign(log=np.log(good["number_s"]))
+    logs = good.assign(log=np.log(good["launch_step_s"]))
     left = logs.pivot(index="block", columns="case_id", values="log")
     left = left[left.count(axis=1) > 1]
     for _ in range(POLISHINGS):

@@ -217,7 +217,7 @@ class _Layout:
         return scales
 
 
-def fit(launches: pd.DataFrame, number: str = "number_s") -> Effects:
+def fit(launches: pd.DataFrame, number: str = "launch_step_s") -> Effects:
     """Least squares over launches with columns `case_id`, `block` and `number` (any unit, above 0)."""
     case, cases = pd.factorize(launches["case_id"])
     block, blocks = pd.factorize(launches["block"])

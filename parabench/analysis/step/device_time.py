@@ -29,7 +29,7 @@ def drawn_launches(seen: SessionData, table: str) -> list[int]:
     fastest = [case_id for case_id in seen.cases["case_id"] if case_id in known][:MOST_LAUNCHES]
     chosen = []
     for case_id in fastest:
-        ordered = read[read["case_id"] == case_id].sort_values("number_s", kind="stable")
+        ordered = read[read["case_id"] == case_id].sort_values("launch_step_s", kind="stable")
         chosen.append(int(ordered["launch_id"].iloc[(len(ordered) - 1) // 2]))
     return chosen
 

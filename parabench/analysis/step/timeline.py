@@ -46,7 +46,7 @@ def timelines(seen: SessionData) -> tuple[str, list[Timeline]]:
     Only what may be an answer and was seen to communicate. Where a single strategy was measured, its algorithms are
     what differs.
     """
-    rows = seen.cases[seen.cases["latency_s"].notna() & (seen.cases["world_size"] > 1)]
+    rows = seen.cases[seen.cases["step_time_s"].notna() & (seen.cases["world_size"] > 1)]
     rows = rows[[entry_of(str(strategy)).ranked for strategy in rows["strategy"]]]
     each = "strategy" if rows["strategy"].nunique() > 1 else "algorithm"
     steps = (median_step(seen, str(case_id)) for case_id in rows.drop_duplicates(each)["case_id"])

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 def sentence(of: Across) -> str:
     """What a step takes on one beside the other, what a joule and a gigabyte give, and what is not in it."""
     sides = f"On candidate ({of.candidate_hardware})", f"base ({of.base_hardware})"
-    if of.latency.ratio is None:
+    if of.step_time.ratio is None:
         said = [f"No case ended well on both sides, so {sides[1]} cannot be compared with candidate "
-                f"({of.candidate_hardware}): {of.latency.reason}."]  # fmt: skip
+                f"({of.candidate_hardware}): {of.step_time.reason}."]  # fmt: skip
     else:
         said = [
-            f"{sides[0]} a step takes {times(of.latency.ratio)} times as long as on {sides[1]}{_over(of.latency)}.",
-            _gives("joule", of.per_joule, "tokens", of.latency.cases),
-            _gives("GB of peak memory", of.per_gb, "tokens/s", of.latency.cases),
+            f"{sides[0]} a step takes {times(of.step_time.ratio)} times as long as on {sides[1]}{_over(of.step_time)}.",
+            _gives("joule", of.per_joule, "tokens", of.step_time.cases),
+            _gives("GB of peak memory", of.per_gb, "tokens/s", of.step_time.cases),
         ]
     apart = [
         f"{sum(case.side == side for case in of.alone)} only in {side}"
         for side in ("base", "candidate")
         if any(case.side == side for case in of.alone)
     ]
-    failed = sum(case.latency.ratio is None for case in of.cases)
-    left = apart + ([f"{failed} that did not end well on both sides"] if failed and of.latency.ratio else [])
+    failed = sum(case.step_time.ratio is None for case in of.cases)
+    left = apart + ([f"{failed} that did not end well on both sides"] if failed and of.step_time.ratio else [])
     return " ".join(said) + (f" Not in it: {', '.join(left)}." if left else "")
 
 
@@ -91,11 +91,11 @@ def lines(of: Across) -> list[str]:
 
 
 def _case(case: Common) -> Iterator[str]:
-    latency = case.latency
-    if latency.ratio is None:
-        yield latency.reason
+    step_time = case.step_time
+    if step_time.ratio is None:
+        yield step_time.reason
         return
-    yield f"{format.milliseconds(latency.base)} -> {format.milliseconds(latency.candidate)}, {_factor(latency)}"
+    yield f"{format.milliseconds(step_time.base)} -> {format.milliseconds(step_time.candidate)}, {_factor(step_time)}"
     for name, ratio in (("per joule", case.per_joule), ("per GB", case.per_gb)):
         yield f"{name} {_factor(ratio) if ratio.ratio is not None else f'unknown ({ratio.reason})'}"
 

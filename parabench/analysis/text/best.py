@@ -64,6 +64,6 @@ def _front_table(front: Sequence[Point]) -> list[str]:
     for point in front:
         apart = [format.percent(value) if point is not front[0] else "–" for value in (point.slower, point.less_memory)]
         rows.append(
-            [point.label, format.milliseconds(point.latency_s), format.mebibytes(point.peak_memory_bytes), *apart]
+            [point.label, format.milliseconds(point.step_time_s), format.mebibytes(point.peak_memory_bytes), *apart]
         )
     return format.aligned(rows)

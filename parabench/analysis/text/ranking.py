@@ -59,7 +59,7 @@ def said_value(candidate: Candidate, objective: Objective) -> str:
 def _number(best: Candidate, objective: Objective) -> str:
     beside = format.throughput(best.tokens_per_s, best.unit)
     if objective is not STEP:
-        beside = f"{format.milliseconds(best.latency_s)} a step"
+        beside = f"{format.milliseconds(best.step_time_s)} a step"
     return f"{said_value(best, objective)}, {beside}"
 
 
@@ -157,7 +157,7 @@ def _other_training(answer: Answer) -> str:
         several = format.listed((f"{each.label} ({each.stale()})" for each in others), MOST_NAMES)
         said = [f"Other trainings than one device's, with stale gradients: {several}."]
     if answer.same_training is not None:
-        latency = format.milliseconds(answer.same_training.latency_s)
+        latency = format.milliseconds(answer.same_training.step_time_s)
         said.append(f"The fastest that trains as one device does: {answer.same_training.label}: {latency} a step.")
     return " ".join(said)
 

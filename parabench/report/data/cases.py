@@ -38,10 +38,10 @@ FILTERS = {
     "status": "Status",
 }
 _NUMBERS = (
-    "latency_s", "low_s", "high_s", "spread", "p90_s", "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches",
+    "step_time_s", "low_s", "high_s", "spread", "p90_s", "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches",
     *STEP_PARTS,
 )  # fmt: skip
-_LAUNCH = ("block", "position", "status", "number_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes")
+_LAUNCH = ("block", "position", "status", "launch_step_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes")
 
 
 def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _APART = ("dtype", "redop", "device", "backend", "threads")
 # A value that stands for "has none": cases do not differ by having none.
 _NONE = {"redop": "none"}
 _SIZE = (
-    "bytes", "in_place", "time_s", "low_s", "high_s", "busbw", "spread", "good", "launches",
+    "bytes", "in_place", "call_s", "low_s", "high_s", "busbw", "spread", "good", "launches",
 )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 """What the script draws from on a page of several sides: the cases of all of them, each side's numbers in columns of
-its own, `latency_s.0`, `latency_s.1`, embedded once."""
+its own, `step_time_s.0`, `step_time_s.1`, embedded once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from parabench.strategies import entry_of
 
 # Of each side.
 _NUMBERS = (
-    "latency_s", "low_s", "high_s", "spread", "p90_s", "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches",
+    "step_time_s", "low_s", "high_s", "spread", "p90_s", "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches",
 )  # fmt: skip
-RATIOS = {"ratio": "latency", "per_joule": "per_joule", "per_gb": "per_gb"}
+RATIOS = {"ratio": "step_time", "per_joule": "per_joule", "per_gb": "per_gb"}
 # Okabe and Ito's palette, as far as it is told apart on light and dark alike; a side has its colour by its place.
 SIDES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
 ABSENT = "not measured"
@@ -45,9 +45,9 @@ def side_styles(names: list[str]) -> list[dict[str, str]]:
 def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
     """The data of the page, as JSON holds it.
 
-    `cases` has a row for every case of any side: its fields, and of side i the columns `latency_s.i` and so on, from 1
-    also `ratio.i` with `ratio_low.i` and `ratio_high.i`, `change.i`, and the same of `per_joule.i` and `per_gb.i`, all
-    beside side 0. `latency_s` without a side is that of the fastest. `scaling` are points of curves of each side.
+    `cases` has a row for every case of any side: its fields, and of side i the columns `step_time_s.i` and so on, from
+    1 also `ratio.i` with `ratio_low.i` and `ratio_high.i`, `change.i`, and the same of `per_joule.i` and `per_gb.i`,
+    all beside side 0. `step_time_s` without a side is that of the fastest. `scaling` are points of curves of each side.
     """
     cases = _cases(of)
     return {
@@ -102,11 +102,11 @@ def _cases(of: Several) -> pd.DataFrame:
         "all" if None not in row else format.joined(of.sides[at].role for at in every if row[at] is not None)
         for row in of.rows
     ]
-    columns["latency_s"] = pd.DataFrame({at: columns[f"latency_s.{at}"] for at in every}, dtype=float).min(axis=1)
+    columns["step_time_s"] = pd.DataFrame({at: columns[f"step_time_s.{at}"] for at in every}, dtype=float).min(axis=1)
     found = pd.DataFrame(columns)
     for at in every:
         found = found.astype({f"{name}.{at}": float for name in _NUMBERS})
-    return found.sort_values("latency_s", na_position="last", kind="stable").reset_index(drop=True)
+    return found.sort_values("step_time_s", na_position="last", kind="stable").reset_index(drop=True)
 
 
 def _devices(tables: Sequence[Mapping[Any, Mapping[Any, Any]]], row: Sequence[str | None]) -> str:

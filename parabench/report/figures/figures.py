@@ -39,7 +39,7 @@ class Panel:
 
 def measured(cases: pd.DataFrame) -> pd.DataFrame:
     """The cases with a latency, fastest first as they come."""
-    return cases[cases["latency_s"].notna()]
+    return cases[cases["step_time_s"].notna()]
 
 
 def lay_out(traces: list[Trace], x: str, y: str, **more: Any) -> Figure:

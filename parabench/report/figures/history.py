@@ -63,7 +63,7 @@ def over_time(history: History, group: Sequence[Series], title: str) -> Panel:
 def _range(group: Sequence[Series]) -> list[float]:
     """The y axis in ms: every number and its interval, and room above for words."""
     points = [point for series in group for point in series.points]
-    ends = [end * 1e3 for point in points for end in (point.low_s, point.number_s, point.high_s) if end is not None]
+    ends = [end * 1e3 for point in points for end in (point.low_s, point.step_time_s, point.high_s) if end is not None]
     low, high = min(ends), max(ends)
     room = (high - low or high) * 0.05
     return [low - room, high + room + (high - low + 2 * room) * _HEADROOM]
@@ -71,19 +71,19 @@ def _range(group: Sequence[Series]) -> list[float]:
 
 def _line(history: History, series: Series, at: dict[int, int], line: dict[str, Any], symbol: str) -> Iterator[Trace]:
     """The numbers, the levels and the change points of a case, under one name in the legend."""
-    points = [point for point in series.points if point.number_s is not None]
+    points = [point for point in series.points if point.step_time_s is not None]
     colour = line["color"]
     style = {"type": "scatter", "name": plain(_name(series)), "legendgroup": series.case.id}
     marker = {"color": colour, "symbol": symbol, "size": 7}
-    numbers = [(point.number_s or 0.0) * 1e3 for point in points]
+    numbers = [(point.step_time_s or 0.0) * 1e3 for point in points]
     yield {
         "x": [at[point.visit] for point in points],
         "y": numbers,
         "error_y": {
             "type": "data",
             "symmetric": False,
-            "array": _beyond((point.number_s, point.high_s) for point in points),
-            "arrayminus": _beyond((point.low_s, point.number_s) for point in points),
+            "array": _beyond((point.step_time_s, point.high_s) for point in points),
+            "arrayminus": _beyond((point.low_s, point.step_time_s) for point in points),
             "thickness": 1,
             "width": 0,
         },

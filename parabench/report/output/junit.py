@@ -65,8 +65,8 @@ def _properties(of: Comparison) -> list[tuple[str, str]]:
 
 def _test(suite: ElementTree.Element, classname: str, label: str, row: CaseResult, of: Comparison) -> None:
     test = ElementTree.SubElement(suite, "testcase", {"classname": classname, "name": _clean(label)})
-    if row.candidate_s is not None:
-        test.set("time", f"{row.candidate_s:.9f}")
+    if row.candidate_step_time_s is not None:
+        test.set("time", f"{row.candidate_step_time_s:.9f}")
     if row.outcome in REGRESSIONS:
         failure = ElementTree.SubElement(test, "failure", {"type": str(row.outcome), "message": _clean(row.line())})
         failure.text = _clean(f"{row.line()}\n{_launches(row)}\n{compare_words.command(of)}")

@@ -38,10 +38,10 @@ def render(of: Across, limit: int = LIMIT) -> str:
 
 
 def _cells(case: Common) -> tuple[str, ...]:
-    latency = case.latency
-    label = text(case.label) if latency.ratio is not None else f"{text(case.label)}: {text(latency.reason)}"
-    times = (format.milliseconds(each) if each is not None else "–" for each in (latency.base, latency.candidate))
-    return (label, *times, *_ratio(latency), *_ratio(case.per_joule), *_ratio(case.per_gb))
+    step_time = case.step_time
+    label = text(case.label) if step_time.ratio is not None else f"{text(case.label)}: {text(step_time.reason)}"
+    times = (format.milliseconds(each) if each is not None else "–" for each in (step_time.base, step_time.candidate))
+    return (label, *times, *_ratio(step_time), *_ratio(case.per_joule), *_ratio(case.per_gb))
 
 
 def _ratio(ratio: Ratio) -> tuple[str, str]:

@@ -49,7 +49,10 @@ def _ids(launches: tuple[int, ...]) -> str:
 
 def _cells(row: CaseResult) -> tuple[str, ...]:
     label = f"{text(row.label)}: {text(row.note)}" if row.note else text(row.label)
-    times = (format.milliseconds(seconds) if seconds is not None else "–" for seconds in (row.base_s, row.candidate_s))
+    times = (
+        format.milliseconds(seconds) if seconds is not None else "–"
+        for seconds in (row.base_step_time_s, row.candidate_step_time_s)
+    )
     change = format.signed(row.ratio - 1) if row.ratio is not None else "–"
     upper = format.signed(row.upper - 1) if row.upper is not None else "–"
     outcome = f"**{row.outcome}**" if row.outcome in (Outcome.SLOWER, Outcome.BROKE) else str(row.outcome)

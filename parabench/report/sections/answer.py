@@ -45,7 +45,7 @@ def _table(answer: Answer) -> Table:
     rows: list[tuple[str, ...]] = [
         (
             point.label,
-            ms(point.latency_s),
+            ms(point.step_time_s),
             format.digits(point.peak_memory_bytes / MIB),
             format.percent(point.slower) if point is not answer.front[0] else "–",
             format.percent(point.less_memory) if point is not answer.front[0] else "–",

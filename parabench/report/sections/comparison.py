@@ -127,7 +127,7 @@ def _agreeing(told: Iterable[Fact]) -> Section:
 def _missing(of: Several, names: tuple[str, ...]) -> Section:
     """The cases that not every side has with a number: each side's number, how it ended, or why it is not there."""
     rows, ids = [], []
-    numbers = [set(known.launches["case_id"]) for known in of.known["latency"]]
+    numbers = [set(known.launches["case_id"]) for known in of.known["step_time"]]
     for label, at, row in zip(of.cases["label"], of.cases["case_id"], of.rows, strict=True):
         if all(case in there for case, there in zip(row, numbers, strict=True)):
             continue
@@ -150,8 +150,8 @@ def _said(of: Several, row: tuple[str | None, ...], side: int) -> str:
         there = next(at for at, other in enumerate(row) if other is not None)
         return of.partners.why_alone(there, row[there] or "", side)
     found = of.sides[side].cases_by_id.loc[case].to_dict()
-    if format.known(found["latency_s"]):
-        return format.milliseconds(float(found["latency_s"]))
+    if format.known(found["step_time_s"]):
+        return format.milliseconds(float(found["step_time_s"]))
     error = found["error"] if isinstance(found["error"], str) else ""
     return f"{found['status']}: {error}" if error else str(found["status"])
 
@@ -234,10 +234,10 @@ def _spot(answer: Answer, best: Candidate, heading: str) -> str:
 
 def _numbers(answer: Answer, best: Candidate, peak: float | None, first: Candidate | None) -> tuple[str, ...]:
     return (
-        ms(best.latency_s),
+        ms(best.step_time_s),
         ms(best.plus_minus_s),
         format.throughput(best.tokens_per_s, best.unit),
         format.digits(peak / MIB) if peak is not None and format.known(peak) else "–",
         format.count(len(answer.equals), "other") if answer.decided else "–",
-        across.times(best.latency_s / first.latency_s) if first is not None else "–",
+        across.times(best.step_time_s / first.step_time_s) if first is not None else "–",
     )

@@ -55,7 +55,7 @@ def page_sections(history: History) -> list[Section]:
 
 
 def _times(history: History, series: Series) -> int:
-    return sum(point.number_s is not None and history.visits[point.visit].session.judged for point in series.points)
+    return sum(point.step_time_s is not None and history.visits[point.visit].session.judged for point in series.points)
 
 
 def _section(history: History, lead: str) -> Section:
@@ -157,7 +157,7 @@ def _cases(history: History) -> Table:
     rows: list[tuple[str, ...]] = []
     for series in history.series:
         newest = series.newest
-        number = None if newest is None else newest.number_s
+        number = None if newest is None else newest.step_time_s
         rows.append(
             (
                 series.label,
@@ -166,7 +166,7 @@ def _cases(history: History) -> Table:
                 format.signed(series.shifts[-1].change) if series.shifts else "–",
                 format.signed(series.whole) if series.shifts and series.whole is not None else "–",
                 format.percent(series.session_sd) if series.session_sd is not None else "–",
-                str(sum(point.number_s is not None for point in series.points)),
+                str(sum(point.step_time_s is not None for point in series.points)),
             )
         )
     head = ("Case", "State", "Newest, ms", "Last change", "Whole time", "Sessions differ", "Sessions")
@@ -206,7 +206,7 @@ def _numbers(history: History) -> tuple[Table, ...]:
         for series in history.series:
             if series.suite == suite:
                 there = {point.visit: point for point in series.points}
-                cells = [ms(there[i].number_s) if i in there else "–" for i in places]
+                cells = [ms(there[i].step_time_s) if i in there else "–" for i in places]
                 rows.append((series.label, *cells))
         title = "Step latency in ms, the newest session first" + (f": {suite}" if len(suites) > 1 else "")
         made.append(Table(title, ("Case", *(history.visits[i].session.day for i in places)), rows))

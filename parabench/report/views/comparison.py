@@ -67,6 +67,6 @@ def _answer(each: Overall) -> dict[str, object]:
 def _of_machines(of: Several) -> dict[str, object]:
     """What the text says of two machines: one mean over all cases that both measured, whatever their work."""
     found = machines.across(of)
-    means = {"a step takes": found.latency, "tokens per joule": found.per_joule, "tokens/s per GB": found.per_gb}
+    means = {"a step takes": found.step_time, "tokens per joule": found.per_joule, "tokens/s per GB": found.per_gb}
     numbers = [(name, *comparison.said(mean)) for name, mean in means.items() if mean.ratio is not None]
     return {"heading": "", "sentences": [found.sentence()], "numbers": numbers, "of": None}

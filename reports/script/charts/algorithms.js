@@ -15,12 +15,12 @@ const nativeOf = (row) => {
   if (natives === null) {
     natives = new Map();
     for (let each = cases.n - 1; each >= 0; each -= 1) {  // the fastest last, so that it stays
-      if (cases.algorithm[each] === "native" && known(cases.latency_s[each])) natives.set(lineKey(each), each);
+      if (cases.algorithm[each] === "native" && known(cases.step_time_s[each])) natives.set(lineKey(each), each);
     }
   }
   return natives.get(lineKey(row));
 };
-const overNative = (row) => cases.latency_s[row] / cases.latency_s[nativeOf(row)];
+const overNative = (row) => cases.step_time_s[row] / cases.step_time_s[nativeOf(row)];
 
 const algorithmsPanel = (lines) => {
   const buckets = distinct(lines.map(([row]) => cases.bucket_mib[row])).length > 1;
@@ -30,7 +30,7 @@ const algorithmsPanel = (lines) => {
     ...pointsOf(own, (row) => (name === "native" ? "" : `${say.digits(overNative(row))} times native's step`)),
     name: cut(name), legendgroup: name, mode: "markers", x: own.map(overNative),
     y: own.map((row) => at.get(row) + (i - (groups.length - 1) / 2) * Math.min(0.14, 0.7 / groups.length)),
-    error_x: { ...launchBars(own, (row) => 1 / cases.latency_s[nativeOf(row)]), color: style.color },
+    error_x: { ...launchBars(own, (row) => 1 / cases.step_time_s[nativeOf(row)]), color: style.color },
     marker: { color: style.color, size: 9, symbol: style.symbol },
   }));
   const said = ([row]) => count(cases.world_size[row], "rank") + (buckets

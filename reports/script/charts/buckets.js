@@ -37,7 +37,7 @@ const bucketPanel = (group, sizes) => {
     const aside = (i - (algorithms.length - 1) / 2) * 0.06;  // so that bars do not hide each other
     const draw = (own, showlegend) => ({
       ...pointsOf(own), name: cut(name), legendgroup: name, showlegend, mode: own.length > 1 ? "lines+markers" : "markers",
-      x: own.map((row) => places.get(cases.bucket_mib[row]) + aside), y: own.map((row) => cases.latency_s[row] * 1e3),
+      x: own.map((row) => places.get(cases.bucket_mib[row]) + aside), y: own.map((row) => cases.step_time_s[row] * 1e3),
       error_y: launchBars(own, inMs), line: { color: style.color, dash: style.dash },
       marker: { color: style.color, size: 9, symbol: own.map((row) => markOf(style, row)) },
     });
@@ -80,14 +80,14 @@ const LIGHTEST = 1.25;  // times the fastest cell: one slow algorithm must not m
 const heatPanel = ({ sizes, names, cells }) => {
   const filled = cells.flatMap((line, y) => line.map((row, x) => ({ row, x, y }))).filter(({ row }) => row !== null);
   const rows = filled.map(({ row }) => row);
-  const latencies = rows.map((row) => cases.latency_s[row] * 1e3);
+  const latencies = rows.map((row) => cases.step_time_s[row] * 1e3);
   const fastest = Math.min(...latencies);
   const slowest = Math.min(Math.max(...latencies), LIGHTEST * fastest);
   const outlined = filled.filter(({ row }) => cases.place[row]);
   return {
     traces: [{
       type: "bar", x: filled.map(({ x }) => x), base: filled.map(({ y }) => y - 0.47), y: filled.map(() => 0.94), width: 0.97,
-      ids: rows.map((row) => cases.case_id[row]), text: rows.map((row) => say.ms(cases.latency_s[row])),
+      ids: rows.map((row) => cases.case_id[row]), text: rows.map((row) => say.ms(cases.step_time_s[row])),
       textposition: "inside", insidetextanchor: "middle", textangle: 0, constraintext: "none",
       insidetextfont: { color: "#111111", size: 12 }, hovertext: rows.map(hoverOf), hovertemplate: "%{hovertext}<extra></extra>",
       marker: {

@@ -55,7 +55,7 @@ export const busPanels = (rows) => byQuestion(busSizes, rows).flatMap((panel) =>
   const traces = panel.lines.flatMap(({ name, style, rows: every }) => {
     const own = every.filter((i) => busSizes.drawn[i]);
     if (!own.length) return [];
-    const moved = (i) => busSizes.busbw[i] * busSizes.time_s[i];  // GB on the bus: over a time, a bandwidth
+    const moved = (i) => busSizes.busbw[i] * busSizes.call_s[i];  // GB on the bus: over a time, a bandwidth
     return [{
       type: "scatter", mode: "lines+markers", name: plain(name),
       x: own.map((i) => Math.log2(busSizes.bytes[i])), y: own.map((i) => busSizes.busbw[i]),
@@ -66,7 +66,7 @@ export const busPanels = (rows) => byQuestion(busSizes, rows).flatMap((panel) =>
       },
       text: own.map((i) => [
         `<b>${plain(name)}</b>, ${sizeText(busSizes.bytes[i])}`,
-        `${say.digits(busSizes.busbw[i])} GB/s in ${say.us(busSizes.time_s[i])} µs`,
+        `${say.digits(busSizes.busbw[i])} GB/s in ${say.us(busSizes.call_s[i])} µs`,
         known(busSizes.spread[i]) ? `slowest launch over fastest: +${say.percent(busSizes.spread[i])}` : "spread unknown: one launch",
         `${busSizes.good[i]} of ${count(busSizes.launches[i], "launch")} ok`,
       ].join("<br>")),

@@ -5,7 +5,7 @@ import { count, known } from "../core/format.js";
 import { answerName, nameLines } from "./layout.js";
 
 const nativeFirst = Object.keys(data.styles?.algorithm || {});  // the order in which Python lists them
-export const measured = (rows) => rows.filter((row) => known(cases.latency_s[row]));
+export const measured = (rows) => rows.filter((row) => known(cases.step_time_s[row]));
 export const titled = (row, ...parts) => [data.works[cases.work[row]].name, ...parts].filter(Boolean).join(" · ");
 export const worldKey = (row) => `${cases.work[row]} ${cases.world_size[row]} ${cases.strategy[row]}`;
 export const byWorld = (rows) => groupBy(measured(rows), worldKey);
@@ -28,8 +28,8 @@ export const markOf = (style, row) => style.symbol + (cases.place[row] ? "" : "-
 // Bars from the fastest to the slowest launch; `scale` makes of a row's seconds what the axis shows.
 export const launchBars = (rows, scale) => ({
   type: "data", symmetric: false, thickness: 1.2, width: 4,
-  array: rows.map((row) => Math.max(0, cases.high_s[row] - cases.latency_s[row]) * scale(row)),
-  arrayminus: rows.map((row) => Math.max(0, cases.latency_s[row] - cases.low_s[row]) * scale(row)),
+  array: rows.map((row) => Math.max(0, cases.high_s[row] - cases.step_time_s[row]) * scale(row)),
+  arrayminus: rows.map((row) => Math.max(0, cases.step_time_s[row] - cases.low_s[row]) * scale(row)),
 });
 export const inMs = () => 1e3;
 // Points of cases: what hovering says and which case a click opens. A row of null is a gap.

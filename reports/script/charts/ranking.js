@@ -10,7 +10,7 @@ const rankingPanel = (group) => ({
     const style = data.styles.strategy[name];
     return {
       ...pointsOf(own), mode: "markers", name: cut(name), showlegend: false, y: own.map((row) => group.indexOf(row)),
-      x: own.map((row) => cases.latency_s[row] * 1e3), error_x: { ...launchBars(own, inMs), color: style.color },
+      x: own.map((row) => cases.step_time_s[row] * 1e3), error_x: { ...launchBars(own, inMs), color: style.color },
       marker: { color: style.color, size: 9, symbol: own.map((row) => markOf(style, row)) },
     };
   }),
@@ -30,7 +30,7 @@ export const rankingPanels = (rows) => [...groupBy(measured(rows), (row) => case
 const MOST_POINTS = 2000;
 
 const frontPanel = (group, front) => {
-  const place = (of) => ({ x: of.map((row) => cases.latency_s[row] * 1e3), y: of.map((row) => cases.mean_peak_bytes[row] / 2 ** 20) });
+  const place = (of) => ({ x: of.map((row) => cases.step_time_s[row] * 1e3), y: of.map((row) => cases.mean_peak_bytes[row] / 2 ** 20) });
   const line = {
     type: "scatter", mode: "lines", name: "beaten by none", ...place(front), hoverinfo: "skip",
     line: { color: "#888888", width: 1.5, shape: "hv" },

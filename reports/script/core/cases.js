@@ -4,17 +4,17 @@ import { element } from "./element.js";
 import { besides, count, known, plain, say } from "./format.js";
 import { openCase } from "./state.js";
 
-export const marginMs = (row) => besides(cases.plus_minus_s[row] * 1e3, cases.latency_s[row] * 1e3);
+export const marginMs = (row) => besides(cases.plus_minus_s[row] * 1e3, cases.step_time_s[row] * 1e3);
 // The ± of a throughput is as large a part of it as that of the latency.
 export const marginRate = (row) => {
-  const margin = (cases.tokens_per_s[row] * cases.plus_minus_s[row]) / cases.latency_s[row];
+  const margin = (cases.tokens_per_s[row] * cases.plus_minus_s[row]) / cases.step_time_s[row];
   return margin >= 100 ? say.rate(margin) : besides(margin, cases.tokens_per_s[row]);
 };
 
 // What hovering says of a case, whatever figure it is in.
 export const hoverOf = (row) => [
   `<b>${plain(cases.label[row])}</b>`,
-  `${say.ms(cases.latency_s[row])}${known(cases.plus_minus_s?.[row]) ? ` ± ${marginMs(row)}` : ""} ms a step (${cases.statistic[row]})`,
+  `${say.ms(cases.step_time_s[row])}${known(cases.plus_minus_s?.[row]) ? ` ± ${marginMs(row)}` : ""} ms a step (${cases.statistic[row]})`,
   known(cases.spread[row]) ? `slowest launch over fastest: +${say.percent(cases.spread[row])}` : "spread unknown: one launch",
   `${cases.n_ok[row]} of ${count(cases.n_launches[row], "launch")} ok`,
 ].join("<br>");

@@ -43,7 +43,7 @@ const numbersOf = (row) => {
   const { unit } = data.works[cases.work[row]];
   const sure = known(cases.plus_minus_s[row]);
   const told = [
-    [`step latency, ${cases.statistic[row]}`, say.ms(cases.latency_s[row]), "ms", cases.latency_s[row], sure && marginMs(row)],
+    [`step latency, ${cases.statistic[row]}`, say.ms(cases.step_time_s[row]), "ms", cases.step_time_s[row], sure && marginMs(row)],
     ["90th percentile of steps", say.ms(cases.p90_s[row]), "ms", cases.p90_s[row]],
     ["throughput", say.rate(cases.tokens_per_s[row]), `${unit}/s`, cases.tokens_per_s[row], sure && marginRate(row)],
     ["peak memory", say.mib(cases.peak_memory_bytes[row]), "MiB", cases.peak_memory_bytes[row]],
@@ -54,7 +54,7 @@ const numbersOf = (row) => {
       ? [value, ...(margin ? [" ", element("small", {}, "±"), ` ${margin}`] : []), " ", element("small", {}, unitOf)]
       : ["unknown"])),
   )));
-  return known(cases.latency_s[row]) ? [numbers, element("p", { class: "caption" }, howMade(row))] : [numbers];
+  return known(cases.step_time_s[row]) ? [numbers, element("p", { class: "caption" }, howMade(row))] : [numbers];
 };
 // What the numbers above are.
 const howMade = (row) => {
@@ -104,7 +104,7 @@ const launchesTable = (own) => element(
   )), element("tbody", {}, ...own.map((i) => element(
     "tr", {}, element("td", {}, blockName(launches.block[i])),
     element("td", {}, statusTag(launches.status[i]), launches.error[i] ? element("div", { class: "error" }, launches.error[i]) : ""),
-    ...[say.ms(launches.number_s[i]), say.ms(launches.p90_s[i]), say.percent(launches.drift[i]), say.seconds(launches.wall_s[i])]
+    ...[say.ms(launches.launch_step_s[i]), say.ms(launches.p90_s[i]), say.percent(launches.drift[i]), say.seconds(launches.wall_s[i])]
       .map((text) => element("td", { class: "n" }, text)),
   )))),
 );
@@ -125,7 +125,7 @@ const launchPanel = (row, own) => {
   return {
     traces: [{
       type: "scatter", mode: counted.length > 1 ? "lines+markers" : "markers", x: block,
-      y: counted.map((i) => launches.number_s[i] * 1e3), line: { color: style.color, width: 1, dash: "dot" },
+      y: counted.map((i) => launches.launch_step_s[i] * 1e3), line: { color: style.color, width: 1, dash: "dot" },
       marker: { color: style.color, size: 9, symbol: style.symbol },
       hovertemplate: "block %{x}: %{y:.4~g} ms<extra></extra>",
     }],

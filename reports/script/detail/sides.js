@@ -11,7 +11,7 @@ const sideCells = (row, side) => {
     return known(own) ? [times(own), subLine(known(low) ? intervalOf(low, high) : "no interval")] : "–";
   };
   return [
-    ["Step ms", number("latency_s", say.ms)],
+    ["Step ms", number("step_time_s", say.ms)],
     ["Times", side ? ratio("ratio") : "1"],
     ["Launches, ms", known(sideColumn("low_s", side)?.[row])
       ? `${number("low_s", say.ms)} to ${number("high_s", say.ms)}` : "–"],

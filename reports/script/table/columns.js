@@ -15,8 +15,8 @@ const unitsOf = () => {
 
 // Heads of columns that are called otherwise, or less exactly, inside of the page.
 const CSV_HEADS = {
-  latency_s: "step_s", low_s: "step_fastest_launch_s", high_s: "step_slowest_launch_s", p90_s: "step_p90_s",
-  plus_minus_s: "step_plus_minus_s", number_s: "step_s", tokens_per_s: "throughput_per_s",
+  low_s: "step_fastest_launch_s", high_s: "step_slowest_launch_s", p90_s: "step_p90_s",
+  plus_minus_s: "step_time_plus_minus_s", tokens_per_s: "throughput_per_s",
 };
 
 const casesTable = () => {
@@ -26,7 +26,7 @@ const casesTable = () => {
       cell: (row) => (known(cases.plus_minus_s[row]) ? marginMs(row) : "–"),
     }] : [];
   return {
-    initial: "latency_s",
+    initial: "step_time_s",
     rows: selected,
     good: (row) => cases.place[row],
     columns: [
@@ -38,7 +38,7 @@ const casesTable = () => {
         name: "status", head: "Status", text: true, values: cases.status,
         cell: (row) => statusTag(cases.status[row]),
       },
-      numberColumn("latency_s", "Step ms", cases.latency_s, say.ms),
+      numberColumn("step_time_s", "Step ms", cases.step_time_s, say.ms),
       ...margin,
       numberColumn("spread", "Spread", cases.spread, say.percent),
       numberColumn("p90_s", "p90 ms", cases.p90_s, say.ms),
@@ -73,7 +73,7 @@ const launchesTable = () => {
       { name: "block", head: "Block", values: every.block, cell: (i) => blockName(every.block[i]) },
       numberColumn("position", "Position", every.position, say.whole),
       { name: "status", head: "Status", text: true, values: every.status, cell: (i) => statusTag(every.status[i]) },
-      numberColumn("number_s", "Step ms", every.number_s, say.ms),
+      numberColumn("launch_step_s", "Step ms", every.launch_step_s, say.ms),
       numberColumn("p90_s", "p90 ms", every.p90_s, say.ms),
       numberColumn("drift", "Drift", every.drift, say.percent),
       numberColumn("wall_s", "Wall", every.wall_s, say.seconds),
@@ -103,8 +103,8 @@ const nameColumn = (note) => ({
 const sidesTable = () => {
   const statusOf = (side, row) => sideColumn("status", side)?.[row] || "not measured";
   const latencies = sides.map(({ name }, side) => ({
-    name: `latency_s.${side}`, head: `${name}, ms`, values: sideColumn("latency_s", side),
-    cell: (row) => (known(sideColumn("latency_s", side)[row]) ? say.ms(sideColumn("latency_s", side)[row])
+    name: `step_time_s.${side}`, head: `${name}, ms`, values: sideColumn("step_time_s", side),
+    cell: (row) => (known(sideColumn("step_time_s", side)[row]) ? say.ms(sideColumn("step_time_s", side)[row])
       : element("span", { class: "status bad" }, statusOf(side, row))),
   }));
   const two = others.length === 1;
@@ -122,7 +122,7 @@ const sidesTable = () => {
   return {
     initial: "", rows: selected,
     columns: [nameColumn(cases.reason), ...devices, ...latencies, ...ratios, ...changes],
-    csv: () => Object.keys(cases).filter((name) => !["n", "work", "latency_s", "mark"].includes(name)).map((name) => {
+    csv: () => Object.keys(cases).filter((name) => !["n", "work", "step_time_s", "mark"].includes(name)).map((name) => {
       const [column, side] = name.split(/\.(?=\d+$)/);
       return [side === undefined ? name : `${sides[side].name}: ${column}`, cases[name]];
     }),
@@ -140,8 +140,8 @@ const gateTable = () => {
         name: "outcome", head: "Outcome", text: true, values: cases.outcome,
         cell: (row) => element("span", { class: cases.bad[row] ? "status bad" : "status" }, cases.outcome[row]),
       },
-      numberColumn("base_s", "Base ms", cases.base_s, say.ms),
-      numberColumn("candidate_s", "Candidate ms", cases.candidate_s, say.ms),
+      numberColumn("base_step_time_s", "Base ms", cases.base_step_time_s, say.ms),
+      numberColumn("candidate_step_time_s", "Candidate ms", cases.candidate_step_time_s, say.ms),
       { name: "ratio", head: "Change", values: cases.ratio, cell: (row) => cases.change[row] || "–" },
       { name: "low", head: "95 % interval", values: cases.low, cell: (row) => cases.interval[row] || "–" },
       {

@@ -40,7 +40,7 @@ def test_what_exchanges_nothing_is_never_the_answer_but_the_headroom(tmp_path):
         "Without any gradient exchange (local_only) a step takes 30.0 ms: communication costs at most 25 % of the "
         "fastest's (95 %: 25 % to 25 %)."
     ) in answer.sentence()
-    assert answer.to_dict()["headroom"]["latency_s"] == pytest.approx(0.030)
+    assert answer.to_dict()["headroom"]["step_time_s"] == pytest.approx(0.030)
 
 
 def test_the_headroom_has_the_interval_of_the_pair(tmp_path):

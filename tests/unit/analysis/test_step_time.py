@@ -70,34 +70,38 @@ def test_every_answer_has_the_same_step_time_where_a_launch_is_missing(tmp_path)
     session = select_session(results, None)
     launches = launch_table(results, session)
     own = launches[(launches["case_id"] == FAST.id) & (launches["status"] == "ok")]
-    raw = math.exp(np.log(own["number_s"]).mean())
-    expected = case_table(launches).set_index("case_id").loc[FAST.id, "latency_s"]
+    raw = math.exp(np.log(own["launch_step_s"]).mean())
+    expected = case_table(launches).set_index("case_id").loc[FAST.id, "step_time_s"]
     # The case was not there in the slow block: its number is as in the average block, not the mean of its launches.
     assert expected == pytest.approx(raw * math.prod(BLOCKS) ** (1 / 3) / math.sqrt(1.1), rel=2e-3)
 
     page = page_data(SessionData(results, session), ())
     cases = table_of(page["cases"])
-    assert cases["latency_s"][cases["case_id"].index(FAST.id)] == pytest.approx(expected, rel=1e-4)
-    for objective in ("step_s", "tokens_per_s", "memory"):
+    assert cases["step_time_s"][cases["case_id"].index(FAST.id)] == pytest.approx(expected, rel=1e-4)
+    for objective in ("step_time_s", "tokens_per_s", "memory"):
         (answer,) = told("best", tmp_path / "a.db", "--objective", objective)
         found = {each["case_id"]: each for each in (answer["best"], *answer["equals"], *answer["slower"])}
-        assert found[FAST.id]["latency_s"] == pytest.approx(expected, rel=1e-12)
-        points = {point["case_id"]: point["latency_s"] for point in answer["front"]}
+        assert found[FAST.id]["step_time_s"] == pytest.approx(expected, rel=1e-12)
+        points = {point["case_id"]: point["step_time_s"] for point in answer["front"]}
         assert points.get(FAST.id, expected) == pytest.approx(expected, rel=1e-12)
     rows = {row["case_id"]: row for row in told("compare", tmp_path / "a.db", tmp_path / "b.db")["rows"]}
-    assert rows[FAST.id]["base_s"] == rows[FAST.id]["candidate_s"] == pytest.approx(expected, rel=1e-12)
+    assert (
+        rows[FAST.id]["base_step_time_s"]
+        == rows[FAST.id]["candidate_step_time_s"]
+        == pytest.approx(expected, rel=1e-12)
+    )
     across = told("compare", tmp_path / "a.db", tmp_path / "b.db", "--across-hardware")
     (common,) = [case for case in across["cases"] if case["base_case"] == FAST.id]
-    assert common["latency"]["base"] == pytest.approx(expected, rel=1e-12)
+    assert common["step_time"]["base"] == pytest.approx(expected, rel=1e-12)
     history = told("history", tmp_path / "a.db")
     (series,) = [each for each in history["series"] if each["case_id"] == FAST.id]
-    assert series["points"][0]["number_s"] == pytest.approx(expected, rel=1e-12)
+    assert series["points"][0]["step_time_s"] == pytest.approx(expected, rel=1e-12)
 
     of = several(read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)]))
     beside = table_of(several_data(of, ())["cases"])
     at = beside["case_id"].index(FAST.id)
-    assert beside["latency_s.0"][at] == beside["latency_s.1"][at] == pytest.approx(expected, rel=1e-4)
-    (ratio,) = [each for (base, _), each in of.against[0].latency.of.items() if base == FAST.id]
+    assert beside["step_time_s.0"][at] == beside["step_time_s.1"][at] == pytest.approx(expected, rel=1e-4)
+    (ratio,) = [each for (base, _), each in of.against[0].step_time.of.items() if base == FAST.id]
     assert (ratio.base, ratio.ratio) == (pytest.approx(expected, rel=1e-12), pytest.approx(1))
 
 
@@ -113,20 +117,23 @@ def test_the_ratio_is_of_launches_that_have_a_partner(tmp_path):
         fake.write(path, launches, label=side, interleaved={"run": "r", "side": side})
     (row,) = told("compare", f"{path}@a", f"{path}@b")["rows"]
     assert row["ratio"] == pytest.approx(1.1, rel=1e-9)
-    assert row["base_s"] > row["candidate_s"]
+    assert row["base_step_time_s"] > row["candidate_step_time_s"]
     (base,), (candidate,) = (told("best", f"{path}@{side}") for side in "ab")
-    assert (row["base_s"], row["candidate_s"]) == (base["best"]["latency_s"], candidate["best"]["latency_s"])
+    assert (row["base_step_time_s"], row["candidate_step_time_s"]) == (
+        base["best"]["step_time_s"],
+        candidate["best"]["step_time_s"],
+    )
 
 
 def test_a_history_and_a_report_make_one_number_of_steps_without_an_end(tmp_path):
     """A step that never ended has no length for either of them."""
     steps = [*lengths(0.04, 6), math.inf]
     results = fake.write(tmp_path / "a.db", [fake.launch(FAST, steps, block=block) for block in range(2)])
-    reported = launch_table(results, select_session(results, None))["number_s"]
-    followed = numbers_of(visits_of([results]))["number_s"]
+    reported = launch_table(results, select_session(results, None))["launch_step_s"]
+    followed = numbers_of(visits_of([results]))["launch_step_s"]
     assert list(followed) == list(reported)
     assert reported[0] == pytest.approx(float(np.quantile(steps[:-1], 0.1)))
-    assert math.isfinite(numbers_of(visits_of([results]))["step_s"][0])
+    assert math.isfinite(numbers_of(visits_of([results]))["step_time_s"][0])
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -134,7 +141,7 @@ def test_a_run_tells_the_number_that_the_answer_is_made_of(tmp_path, device):
     case = fake.case(device=device, backend={"cpu": "gloo", "cuda": "nccl"}[device])
     launch = fake.launch(case, lengths(0.04))
     results = fake.write(tmp_path / "a.db", [launch])
-    (number,) = launch_table(results, select_session(results, None))["number_s"]
+    (number,) = launch_table(results, select_session(results, None))["launch_step_s"]
     assert outcome(launch) == f"{milliseconds(number)} a step"
     median = float(np.median(launch.step_latencies()))
     assert (number == pytest.approx(median, rel=0.05)) == (device == "cuda")
@@ -159,8 +166,8 @@ def test_how_far_launches_are_from_their_case_is_told_to_the_page(tmp_path):
     counts = launches["counts"] == 1
     assert set(launches.loc[counts, "launch_id"]) == set(seen.good["launch_id"])
     assert launches.loc[~counts, "from_case"].isna().all()
-    cases = seen.cases.set_index("case_id")["latency_s"]
-    expected = seen.good["number_s"] / seen.good["case_id"].map(cases) - 1
+    cases = seen.cases.set_index("case_id")["step_time_s"]
+    expected = seen.good["launch_step_s"] / seen.good["case_id"].map(cases) - 1
     assert launches.loc[counts, "from_case"].tolist() == pytest.approx(expected.tolist(), rel=1e-3)
 
 
@@ -175,10 +182,10 @@ def test_what_a_configuration_reaches_is_told_with_its_one_step_time(tmp_path):
     ]
     results = fake.write(tmp_path / "a.db", launches)
     table = launch_table(results, select_session(results, None))
-    cases = case_table(table).set_index("case_id")["latency_s"]
+    cases = case_table(table).set_index("case_id")["step_time_s"]
     (answer,) = answers(table, OBJECTIVES["tokens_per_s"])
     for each in answer.candidates:
-        assert each.latency_s == cases[each.case_id]
+        assert each.step_time_s == cases[each.case_id]
         assert each.value == pytest.approx(each.tokens_per_s, rel=1e-12)
 
 

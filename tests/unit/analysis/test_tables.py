@@ -41,7 +41,7 @@ def test_one_number_per_launch_is_a_low_quantile_on_a_cpu_and_the_median_on_a_gp
     steps = [0.010 + 0.001 * i for i in range(11)]
     cpu, gpu = fake.case(), fake.case(device="cuda")
     launches, cases = tables(fake.write(tmp_path / "r.db", [fake.launch(cpu, steps), fake.launch(gpu, steps)]))
-    assert launches["number_s"].tolist() == pytest.approx([0.011, 0.015])
+    assert launches["launch_step_s"].tolist() == pytest.approx([0.011, 0.015])
     assert launches["p90_s"].tolist() == pytest.approx([0.019, 0.019])
     assert launches["statistic"].tolist() == ["10th percentile", "median"]
     assert launches["tokens_per_s"].tolist() == pytest.approx([8 * 64 / 0.011, 8 * 64 / 0.015])
@@ -65,7 +65,7 @@ def test_cases_average_launches_on_the_log_scale_and_count_what_failed(tmp_path)
     launches, cases = tables(results)
     (row,) = cases.to_dict("records")
     assert len(launches) == 4
-    assert row["latency_s"] == pytest.approx(0.06)
+    assert row["step_time_s"] == pytest.approx(0.06)
     assert row["spread"] == pytest.approx(0.09 / 0.04 - 1)
     assert (row["n_ok"], row["n_launches"], row["status"]) == (2, 3, "2 ok, 1 oom")
     assert row["error"] == "rank 1: out of memory"
@@ -92,7 +92,7 @@ def test_a_session_is_chosen_by_id_or_label_and_is_the_newest_otherwise(tmp_path
     fake.write(path, [fake.launch(fake.case(), 0.2)], label="b")
     results = fake.write(path, [fake.launch(fake.case(), 0.3)], label="a")
     assert [select_session(results, key).id for key in (None, "a", "b", "1", 2)] == [3, 3, 2, 1, 2]
-    assert launch_table(results, select_session(results, "b"))["number_s"].tolist() == pytest.approx([0.2])
+    assert launch_table(results, select_session(results, "b"))["launch_step_s"].tolist() == pytest.approx([0.2])
     with pytest.raises(UsageError, match=r"'c' is not in .*1 \(a\), 2 \(b\), 3 \(a\)"):
         select_session(results, "c")
 
@@ -101,7 +101,7 @@ def test_empty_tables_keep_their_columns(tmp_path):
     launches, cases = tables(fake.write(tmp_path / "r.db", []))
     assert launches.empty
     assert cases.empty
-    assert {"label", "latency_s", "tokens_per_s", "peak_memory_bytes"} <= {*cases.columns}
+    assert {"label", "step_time_s", "tokens_per_s", "peak_memory_bytes"} <= {*cases.columns}
     assert scaling(cases).empty
 
 

@@ -134,7 +134,7 @@ def stores(tmp_path):
 def test_best_in_words_and_numbers(stores):
     assert "Fastest: ddp native 4 MiB" in parabench("best", stores / "base.db").output
     (answer,) = json.loads(parabench("best", stores / "base.db", "--json").output)
-    assert answer["best"]["latency_s"] == pytest.approx(0.04, rel=0.02)
+    assert answer["best"]["step_time_s"] == pytest.approx(0.04, rel=0.02)
 
 
 def test_compare_exits_with_0_1_or_3(stores):

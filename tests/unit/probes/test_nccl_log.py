@@ -172,7 +172,7 @@ def test_an_explaining_launch_is_in_no_statistic_and_tells_the_choices(tmp_path:
     results = fake.write(tmp_path / "r.db", [explaining(NCCL_2_27), fake.launch(NCCL, 0.04), fake.launch(NCCL, 0.04)])
     seen = session_data(results)
     assert seen.cases["n_launches"].tolist() == [2]
-    assert seen.cases["latency_s"].tolist() == pytest.approx([0.04])
+    assert seen.cases["step_time_s"].tolist() == pytest.approx([0.04])
     table = choices(seen)
     assert table["bytes"].tolist() == [4, 26214400, 1048576]
     assert table["algorithm"].tolist() == ["tree", "nvlstree", "ring"]

@@ -151,7 +151,7 @@ def test_junit_has_a_test_for_each_case(gates):
     row = gates[Verdict.REGRESSION].rows[0]
     test = suite.find("testcase")
     assert (test.get("classname"), test.get("name")) == ("quick", row.label)
-    assert float(test.get("time")) == pytest.approx(row.candidate_s, abs=1e-9)
+    assert float(test.get("time")) == pytest.approx(row.candidate_step_time_s, abs=1e-9)
     assert test.find("failure").get("message") == row.line()
     assert len(suite.findall("testcase/failure")) == 3
     assert not junit(gates[Verdict.NO_REGRESSION]).findall("testcase/failure")

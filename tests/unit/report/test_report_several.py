@@ -201,8 +201,13 @@ def test_a_report_and_a_gate_of_two_sessions_say_the_same_of_each_case(tmp_path,
     change, ids = (unpacked(data[name], data["n"]) for name in ("change.1", "case_id"))
     assert dict(zip(ids, change, strict=True)) == {row.case_id: str(row.outcome) for row in gate.rows}
     for row in gate.rows:
-        ratio = against.latency.of[row.case_id, row.case_id]
-        assert (ratio.base, ratio.candidate, ratio.low, ratio.high) == (row.base_s, row.candidate_s, row.low, row.high)
+        ratio = against.step_time.of[row.case_id, row.case_id]
+        assert (ratio.base, ratio.candidate, ratio.low, ratio.high) == (
+            row.base_step_time_s,
+            row.candidate_step_time_s,
+            row.low,
+            row.high,
+        )
     outcomes = {row.outcome for row in gate.rows}
     assert {Outcome.BROKE, Outcome.FIXED, Outcome.NOT_JUDGED} <= outcomes
     if tied or factor in (0.7, 1.5):
@@ -431,13 +436,13 @@ def test_the_data_holds_every_case_of_any_side(stores, tmp_path):
     row = {label: {name: values[i] for name, values in cases.items()} for i, label in enumerate(cases["label"])}
     assert len(row) == 7
     new, gone, failed = row["fsdp native, 2 ranks"], row[CASES[5].label], row[CASES[3].label]
-    assert (new["latency_s.0"], new["ratio.1"], new["sides"], new["status"]) == (
+    assert (new["step_time_s.0"], new["ratio.1"], new["sides"], new["status"]) == (
         None, None, "more", "1 not measured, 4 ok"
     )  # fmt: skip
-    assert (gone["latency_s.1"], gone["sides"]) == (None, "old")
+    assert (gone["step_time_s.1"], gone["sides"]) == (None, "old")
     assert (failed["status"], failed["status.1"], failed["ratio.1"]) == ("4 ok, 1 oom", "oom", None)
     both = row[CASES[0].label]
-    assert both["ratio.1"] == pytest.approx(both["latency_s.1"] / both["latency_s.0"], rel=1e-3)
+    assert both["ratio.1"] == pytest.approx(both["step_time_s.1"] / both["step_time_s.0"], rel=1e-3)
     assert ["sides", "Measured on"] in data["filters"]
     missing = render(of)
     for case in (new, gone, failed):

@@ -311,7 +311,7 @@ def test_a_case_that_left_the_set_is_not_flattered_by_the_blocks_that_it_was_spa
     launches += [fake_results.launch(slow, 0.044 * mood[block], block=block) for block in range(2)]
     table = case_table(of(*launches, path=tmp_path / "results.db"))
     assert list(table["case_id"]) == [fast.id, slow.id]
-    assert table["latency_s"][1] / table["latency_s"][0] == pytest.approx(1.1)
+    assert table["step_time_s"][1] / table["step_time_s"][0] == pytest.approx(1.1)
     assert table["p90_s"][1] / table["p90_s"][0] == pytest.approx(1.1)
     assert list(table["n_ok"]) == [5, 2]
 

@@ -68,10 +68,10 @@ def test_of_calls_back_to_back_a_launchs_number_is_their_mean_and_quantiles_are_
     sizes, rows = table(results)
     (row,) = sizes.to_dict("records")
     assert (row["timing"], row["statistic"], row["calls"], row["batches"]) == ("throughput", "mean", 32, 4)
-    assert row["number_s"] == pytest.approx(2.5e-3)
+    assert row["launch_call_s"] == pytest.approx(2.5e-3)
     assert row["p50_s"] == pytest.approx(2.5e-3)
     assert row["p99_s"] == pytest.approx(np.quantile([1e-3, 2e-3, 3e-3, 4e-3], 0.99))
-    assert rows.loc[0, "time_s"] == pytest.approx(2.5e-3)
+    assert rows.loc[0, "call_s"] == pytest.approx(2.5e-3)
     (answer,) = bus_answers(results)
     assert answer.to_dict()["timing"] == "throughput"
     assert answer.sentence().endswith("Timed: calls back to back, as nccl-tests does.")
@@ -150,7 +150,7 @@ def test_a_difference_that_is_not_there_is_claimed_in_few_sessions(names, blocks
     claimed = 0
     for _ in range(80):
         rows = [
-            columns | {"case_id": name, "algorithm": name, "block": block, "bytes": size, "number_s": time}
+            columns | {"case_id": name, "algorithm": name, "block": block, "bytes": size, "launch_call_s": time}
             for block, name, size in itertools.product(range(blocks), names, sizes)
             for time in [1e-3 * float(np.exp(random.normal(0, 0.05)))]
         ]

@@ -93,19 +93,19 @@ def mixed(mixed_sides):
 
 
 def test_ratios_of_a_known_truth(gpus):
-    assert gpus.latency.ratio == pytest.approx(0.4, rel=0.01)
-    assert gpus.latency.low < 0.4 < gpus.latency.high
-    assert (gpus.latency.cases, gpus.latency.base_blocks, gpus.latency.candidate_blocks) == (3, 4, 4)
+    assert gpus.step_time.ratio == pytest.approx(0.4, rel=0.01)
+    assert gpus.step_time.low < 0.4 < gpus.step_time.high
+    assert (gpus.step_time.cases, gpus.step_time.base_blocks, gpus.step_time.candidate_blocks) == (3, 4, 4)
     # Devices burn for two seconds of 20 steps, whatever those took: 8 x 64 tokens a step.
     for case in gpus.cases:
         assert case.per_joule.base == pytest.approx(20 * 8 * 64 / (400 * 2 * 2))
         assert case.per_joule.ratio == pytest.approx(4 / 3)
-        assert case.per_gb.candidate == pytest.approx(8 * 64 / case.latency.candidate / (101 * MIB / 1e9))
-        assert case.per_gb.ratio == pytest.approx(1 / case.latency.ratio)
-        assert case.latency.low < case.latency.ratio < case.latency.high
-        assert len(case.latency.base_launches) == len(case.latency.candidate_launches) == 4
+        assert case.per_gb.candidate == pytest.approx(8 * 64 / case.step_time.candidate / (101 * MIB / 1e9))
+        assert case.per_gb.ratio == pytest.approx(1 / case.step_time.ratio)
+        assert case.step_time.low < case.step_time.ratio < case.step_time.high
+        assert len(case.step_time.base_launches) == len(case.step_time.candidate_launches) == 4
     assert gpus.per_joule.ratio == pytest.approx(4 / 3)
-    assert gpus.per_gb.ratio == pytest.approx(1 / gpus.latency.ratio)
+    assert gpus.per_gb.ratio == pytest.approx(1 / gpus.step_time.ratio)
 
 
 def test_it_is_said_like_a_person(gpus):
@@ -120,20 +120,20 @@ def test_it_is_said_like_a_person(gpus):
 def test_a_cpus_case_and_a_devices_are_the_same_work(mixed):
     assert {(case.base_device, case.candidate_device) for case in mixed.cases} == {("cuda", "cpu")}
     assert {case.label for case in mixed.cases} >= {case.label for case in CPU}
-    assert mixed.latency.ratio == pytest.approx(10, rel=0.02)
+    assert mixed.step_time.ratio == pytest.approx(10, rel=0.02)
     assert mixed.candidate_hardware == "8 cores of Some CPU"
 
 
 def test_what_is_unknown_has_its_reason(mixed):
     cases = {case.label: case for case in mixed.cases}
     failed, once = cases["zero1 native, 2 ranks"], cases["zero2 native, 2 ranks"]
-    assert failed.latency.ratio is None
-    assert failed.latency.reason == "on candidate, its launches ended oom"
-    assert once.latency.ratio == pytest.approx(10)
-    assert (once.latency.low, once.latency.reason) == (
+    assert failed.step_time.ratio is None
+    assert failed.step_time.reason == "on candidate, its launches ended oom"
+    assert once.step_time.ratio == pytest.approx(10)
+    assert (once.step_time.low, once.step_time.reason) == (
         None, "an interval needs 2 launches a side; there are 1 and 1"
     )  # fmt: skip
-    assert mixed.latency.cases == 3
+    assert mixed.step_time.cases == 3
     assert mixed.per_joule.ratio is None
     assert "on base, no energy of its devices was recorded and on candidate, it ran on CPU cores" in (
         mixed.per_joule.reason
@@ -252,7 +252,7 @@ def test_a_missing_launch_takes_its_block_along_no_further_than_it_must():
 def test_json_is_what_the_schema_says(request, which):
     written = check(request.getfixturevalue(which))
     assert written["kind"] == "across hardware"
-    for place in (written, written["cases"][0], written["cases"][0]["latency"], written["latency"]):
+    for place in (written, written["cases"][0], written["cases"][0]["step_time"], written["step_time"]):
         place["new"] = 1
         with pytest.raises(jsonschema.ValidationError):
             check(type("Found", (), {"to_dict": lambda self: written})())
@@ -276,7 +276,7 @@ def test_markdown_and_page_hold_every_case_and_no_script(request, which):
 
 def test_the_page_has_the_same_mean_as_the_text(gpus, gpu_sides):
     (work,) = overall(gpu_sides)
-    assert work.means == (gpus.latency,)
+    assert work.means == (gpus.step_time,)
     assert work.gives == {"per_joule": (gpus.per_joule,), "per_gb": (gpus.per_gb,)}
     assert work.changes == ({},)
     page = comparison.render(gpu_sides)
@@ -291,7 +291,7 @@ def test_the_page_leads_with_the_mean_of_all_common_cases_whatever_their_work(tm
     new = fake.sweep(cases, lambda c: 0.05 if c.strategy == "local_only" else 0.02, noise=0.01, seed=1)
     sides = machines(side(tmp_path, "old", old), side(tmp_path, "new", new))
     found = across(sides)
-    assert found.latency.ratio == pytest.approx(0.4 ** (2 / 3), rel=0.02)
+    assert found.step_time.ratio == pytest.approx(0.4 ** (2 / 3), rel=0.02)
     assert len(overall(sides)) == 2
     page = comparison.render(sides)
     assert page.count('<p class="verdict">') == 1
@@ -314,7 +314,7 @@ def test_machines_have_no_pass_and_no_fail(tmp_path):
     files = "--json", "-", "--markdown", tmp_path / "c.md", "--html", tmp_path / "c.html"
     result = run(*stores, "--across-hardware", *files)
     assert result.exit_code == 0
-    assert json.loads(result.stdout)["latency"]["ratio"] == pytest.approx(2, rel=0.01)
+    assert json.loads(result.stdout)["step_time"]["ratio"] == pytest.approx(2, rel=0.01)
     assert (tmp_path / "c.md").read_text().startswith("## 4 cores of Some CPU against 8 cores of Some CPU")
     assert (tmp_path / "c.html").read_text().startswith("<!doctype html>")
     for option, value in (("--junit", tmp_path / "x"), ("--changed", "cpu"), ("--alpha", "0.1"), ("--tolerance", "1%")):

@@ -169,7 +169,7 @@ def test_numbers_are_those_of_the_launch_table(stepped):
     for place in (0, 11):
         own = launch_table(stepped, select_session(stepped, visits[place].session.id)).set_index("launch_id")
         mine = numbers[numbers["visit"] == place].set_index("launch_id")
-        assert mine["number_s"].to_dict() == pytest.approx(own["number_s"].to_dict())
+        assert mine["launch_step_s"].to_dict() == pytest.approx(own["launch_step_s"].to_dict())
         assert mine["label"].to_dict() == own["label"].to_dict()
 
 
@@ -199,10 +199,10 @@ def test_a_change_says_since_when_how_much_and_what_changed_with_it(stepped):
 def test_a_number_can_be_traced_to_launches_of_the_store(stepped):
     point = history([stepped]).series[0].points[3]
     launches = launch_table(stepped, select_session(stepped, 4)).set_index("launch_id")
-    numbers = np.log(launches.loc[list(point.launches), "number_s"].to_numpy(dtype=float))
+    numbers = np.log(launches.loc[list(point.launches), "launch_step_s"].to_numpy(dtype=float))
     assert len(numbers) == 3
-    assert point.number_s == pytest.approx(np.exp(numbers.mean()))
-    assert point.low_s < point.number_s < point.high_s
+    assert point.step_time_s == pytest.approx(np.exp(numbers.mean()))
+    assert point.low_s < point.step_time_s < point.high_s
 
 
 def test_references_and_bad_launches_do_not_count(tmp_path):
@@ -211,11 +211,11 @@ def test_references_and_bad_launches_do_not_count(tmp_path):
         bad = fake.launch(A, block=1, status=Status.OOM)
         fake.write(path, [fake.launch(A, 9.0, block=-1), fake.launch(A, 0.04), bad, fake.launch(B, status=Status.HUNG)])
     good, hung = history([load(path)]).series
-    assert [point.number_s for point in good.points] == pytest.approx([0.04, 0.04])
+    assert [point.step_time_s for point in good.points] == pytest.approx([0.04, 0.04])
     assert [point.status for point in good.points] == ["1 ok, 1 oom"] * 2
     assert good.points[0].low_s is None  # one launch has no spread
     assert good.why_not == "2 sessions with a number so far, and a change point needs 6"
-    assert [point.number_s for point in hung.points] == [None, None]
+    assert [point.step_time_s for point in hung.points] == [None, None]
     assert hung.state() == "no number"
 
 

@@ -24,7 +24,7 @@ SCHEMA = json.loads((DOCS / "reference/best.schema.json").read_text())
 GPU = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False}] * 4}
 
 
-def spots(tmp_path, launches, objective="step_s", by=(), **more):
+def spots(tmp_path, launches, objective="step_time_s", by=(), **more):
     """The answers, checked against the schema of their JSON."""
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "r.db").unlink(missing_ok=True)
@@ -75,7 +75,7 @@ def test_throughput_compares_works_that_differ_only_in_their_batch(tmp_path):
     for each, n in zip(answer.candidates, (4, 2, 1), strict=True):
         assert each.value == pytest.approx(8 * n * 64 / seconds[n], rel=0.01)
         assert each.value == pytest.approx(each.tokens_per_s)
-        assert each.plus_minus / each.value == pytest.approx(each.plus_minus_s / each.latency_s)
+        assert each.plus_minus / each.value == pytest.approx(each.plus_minus_s / each.step_time_s)
     assert answer.slower[1].slower == pytest.approx((0.040 / 8) / (0.060 / 32) - 1, rel=0.02)
     assert "global_batch" not in answer.work
     assert answer.sentence().startswith("Highest throughput: ddp native, 4 ranks: 34,")
@@ -178,7 +178,7 @@ def test_energy_on_a_cpu_is_refused_with_the_reason(tmp_path):
     assert result.exit_code == 2
     assert result.stderr == (
         "parabench: fake cannot be ranked by joules: it ran on CPU cores, whose energy is not read; "
-        "give another --objective, such as step_s, or another session\n"
+        "give another --objective, such as step_time_s, or another session\n"
     )
 
 
@@ -323,7 +323,7 @@ def test_every_answer_fits_the_schema(tmp_path):
     spots(tmp_path, fake.sweep([fake.case(bucket_mib=b) for b in (1, 4, 25)], lambda _: 0.04, blocks=1))
     spots(tmp_path, fake.sweep([fake.case(global_batch=g) for g in (8, 16)], lambda _: 0.04))
     results = fake.family(tmp_path / "family.db")
-    for objective in ("step_s", "tokens_per_s", "memory"):
+    for objective in ("step_time_s", "tokens_per_s", "memory"):
         answers = sweet_spots(results, None, OBJECTIVES[objective], ("strategy", "tp_size"))
         told = valid(json.dumps([answer.to_dict() for answer in answers], allow_nan=False))
         assert told[0]["objective"] == objective

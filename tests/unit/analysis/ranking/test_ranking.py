@@ -77,7 +77,7 @@ def test_false_exclusions_of_equal_cases_stay_near_five_percent():
         blocks = random.normal(0, 0.2, 4)
         frame = pd.DataFrame(
             [(str(c), b, math.exp(blocks[b] + random.normal(0, 0.03))) for b in range(4) for c in range(5)],
-            columns=["case_id", "block", "number_s"],
+            columns=["case_id", "block", "launch_step_s"],
         )
         effects = fit(frame)
         first = min(effects.means, key=effects.means.__getitem__)
@@ -90,7 +90,7 @@ def test_complete_blocks_give_the_textbook_interval():
     logs = random.normal(0, 0.02, (3, 4))
     frame = pd.DataFrame(
         [(str(c), b, math.exp(logs[b, c])) for b in range(3) for c in range(4)],
-        columns=["case_id", "block", "number_s"],
+        columns=["case_id", "block", "launch_step_s"],
     )
     effects = fit(frame)
     centred = logs - logs.mean(axis=1, keepdims=True)
@@ -209,7 +209,7 @@ def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
     assert [each.name for each in answer.members] == ["ddp ring, 10 to 25 MiB, 2 ranks", "ddp tree 25 MiB, 2 ranks"]
     assert set(answer.members[0].case_ids) == {cases[2].id, cases[3].id}
     said = answer.sentence()
-    number = f"{answer.best.latency_s * 1e3:.1f} ms a step (±{answer.best.plus_minus_s * 1e3:.1f} ms)"
+    number = f"{answer.best.step_time_s * 1e3:.1f} ms a step (±{answer.best.plus_minus_s * 1e3:.1f} ms)"
     assert said.startswith(f"Fastest: ddp ring, 10 to 25 MiB, 2 ranks: {number}, ")
     within = f"±{100 * answer.half_width:.1f} %"
     more = f"about {answer.more_blocks} more block"
@@ -357,4 +357,4 @@ def test_every_number_is_traced_to_rows_of_the_store(tmp_path):
             assert sorted(each.launch_ids) == sorted(at for (at,) in of)
             numbers = [np.quantile([seconds for (seconds,) in db.execute(query, (at,))], 0.1) for at in each.launch_ids]
             assert len(numbers) == each.launches == 3
-            assert each.value == each.latency_s == pytest.approx(math.exp(np.log(numbers).mean()), rel=1e-9)
+            assert each.value == each.step_time_s == pytest.approx(math.exp(np.log(numbers).mean()), rel=1e-9)

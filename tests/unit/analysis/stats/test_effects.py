@@ -16,7 +16,7 @@ from parabench.analysis.stats.tukey import studentized_range
 def dense(frame):
     """(means, variances, residual, df, scales of all pairs) by the textbook: one column a case and one a block."""
     cases, blocks = list(frame["case_id"].unique()), list(frame["block"].unique())
-    y = np.log(frame["number_s"].to_numpy())
+    y = np.log(frame["launch_step_s"].to_numpy())
     case = frame["case_id"].map(cases.index).to_numpy()
     design = np.zeros((len(frame), len(cases) + len(blocks)))
     design[np.arange(len(frame)), case] = 1
@@ -63,7 +63,7 @@ def test_eliminating_cases_gives_what_the_whole_design_gives(kind, seed):
     pairs = design(kind, random)
     logs = random.normal(-3, 0.3, len(pairs))
     frame = pd.DataFrame([(f"c{case}", block) for case, block in pairs], columns=["case_id", "block"])
-    frame = frame.assign(number_s=np.exp(logs)).sample(frac=1, random_state=seed)
+    frame = frame.assign(launch_step_s=np.exp(logs)).sample(frac=1, random_state=seed)
     means, variances, residual, df, scales = dense(frame)
     effects = fit(frame)
     assert effects.df == df
@@ -88,7 +88,7 @@ def test_a_thousand_cases_are_fitted_at_once():
     random = np.random.default_rng(0)
     pairs = [(case, block) for case, block in itertools.product(range(1000), range(5)) if random.random() < 0.95]
     frame = pd.DataFrame([(f"c{case}", block) for case, block in pairs], columns=["case_id", "block"])
-    effects = fit(frame.assign(number_s=np.exp(random.normal(0, 0.01, len(pairs)))))
+    effects = fit(frame.assign(launch_step_s=np.exp(random.normal(0, 0.01, len(pairs)))))
     assert effects.df == len(pairs) - 1004
     assert effects.residual == pytest.approx(0.01, rel=0.05)
     assert len(effects.indistinguishable("c0")) > 900
