@@ -165,8 +165,8 @@ def downloaded(page, table):
 
 
 def unexplained(heads):
-    """Those that docs/how-to/report.md says nothing about."""
-    told = (DOCS / "how-to/report.md").read_text(encoding="utf-8")
+    """Those that docs/reference/report.md says nothing about."""
+    told = (DOCS / "reference/report.md").read_text(encoding="utf-8")
     return {head for head in heads if f"`{head}`" not in told}
 
 

@@ -29,7 +29,7 @@ from parabench.plan.validate import entry_of_model, missing_requirement
 from parabench.store.record import Status
 from parabench.strategies import STRATEGIES, Layout
 from parabench.workloads.verify import reference_of, verify
-from paths import ROOT
+from paths import DOCS, ROOT
 
 EXAMPLE = ROOT / "examples" / "own_model.py"
 MOST_LINES = 15
@@ -68,12 +68,13 @@ def test_the_example_needs_few_lines() -> None:
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:
-    page = (ROOT / "docs" / "models.md").read_text()
-    assert EXAMPLE.read_text() in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    page = (DOCS / "how-to/own-model.md").read_text()
+    glue = EXAMPLE.read_text().partition("# --- for parabench ---\n")[2]
+    assert glue in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
 
 
 def test_the_page_tells_every_models_size() -> None:
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = (DOCS / "reference/models.md").read_text()
     rows = dict(re.findall(r"^\| `([\w-]+)` \| [^|]* \| ([\d,]+) \|", page, re.MULTILINE))
     assert rows == {name: f"{entry.parameters:,}" for name, entry in MODELS.items()}
 

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from parabench.cli import main
-from paths import ROOT
+from paths import DOCS, ROOT
 
 WORKFLOW = ROOT / "examples" / "github-gate.yml"
-PAGE = ROOT / "docs" / "ci.md"
+PAGE = DOCS / "how-to/ci.md"
 # What a job may be told, by GitHub's syntax of workflows; BaseLoader keeps `on` a word.
 JOB = {"if", "runs-on", "timeout-minutes", "permissions", "steps"}
 STEP = {"name", "id", "if", "uses", "with", "run"}

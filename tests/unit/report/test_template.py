@@ -22,7 +22,7 @@ from parabench.report.build import render
 from parabench.report.sections.history import render as render_history
 from parabench.report.views.comparison import write_comparison
 from parabench.report.views.gate import render as render_gate
-from paths import ROOT
+from paths import DOCS, ROOT
 
 REPORTS = ROOT / "reports"
 # Not a reader's to change.
@@ -131,7 +131,7 @@ def test_what_templates_are_given_is_documented(tmp_path, monkeypatch):
     base, candidate = (side_of(store, role=role) for store, role in zip(stores, ("base", "candidate"), strict=True))
     render_gate(compare(base, candidate))
     render_history(history(stores))
-    documented = (ROOT / "docs" / "how-to" / "report.md").read_text(encoding="utf-8")
+    documented = (DOCS / "reference/report.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+\.html)` \| (`.*`) \|$", documented, re.M)
     assert {name: set(re.findall(r"`(\w+)`", names)) for name, names in rows} == given
     (filters,) = re.findall(r"^Filters, of which those for numbers.*?: (.*?)\.$", documented, re.M | re.S)

@@ -11,9 +11,10 @@ import parabench
 from parabench.analysis.warnings.codes import CODES
 from parabench.store import record
 from parabench.workloads import verify
+from paths import DOCS
 
 ROOT = Path(parabench.__file__).parent
-DOCUMENTED = (ROOT.parent / "docs" / "findings.md").read_text(encoding="utf-8")
+DOCUMENTED = (DOCS / "reference/warnings.md").read_text(encoding="utf-8")
 # The functions of analysis/warnings/health.py that yield (code, message, advice).
 TUPLES = ("_foreign", "_throttled", "_clocks_moved")
 
