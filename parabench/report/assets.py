@@ -16,8 +16,7 @@ import jinja2
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.report.bundle import bundle
-from parabench.report.data.columns import bucket_sizes
-from parabench.store.record import MIB
+from parabench.report.spec import FORMATS
 
 STYLES = ("page", "answer", "live", "table", "detail", "compare")
 
@@ -107,26 +106,13 @@ class Look:
         return environment
 
 
-def _cell(say: Callable[[float], str], unknown: str = "–") -> Callable[[float | None], str]:
-    """A filter that says a number, and a dash where there is none: unknown is never shown as 0."""
-    return lambda value: say(value) if format.known(value) else unknown
-
-
 FILTERS: dict[str, Callable[..., str]] = {
-    "ms": _cell(lambda seconds: format.digits(seconds * 1e3)),
+    **FORMATS,
     "beside_ms": lambda margin_s, of_s: format.margin(margin_s, of_s).removesuffix(" ms"),
     "beside_rate": format.margin_rate,
-    "us": _cell(lambda seconds: format.digits(seconds * 1e6)),
-    "digits": _cell(format.digits),
-    "count": _cell(lambda value: f"{value:,.0f}"),
-    "percent": _cell(format.percent),
-    "mib": _cell(lambda count: format.digits(count / MIB)),
-    "rate": _cell(format.rate),
-    "seconds": _cell(lambda seconds: f"{format.digits(seconds)} s"),
-    "key": _cell(repr, unknown=""),
-    "whole": _cell(lambda value: str(int(value)), unknown=""),
+    "key": lambda value: repr(value) if format.known(value) else "",
+    "whole": lambda value: str(int(value)) if format.known(value) else "",
     "text": lambda value: value if isinstance(value, str) else "",
-    "buckets": bucket_sizes,
     "when": format.when,
     "line": format.one_line,
 }

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
+from parabench.analysis.text import across, format
 from parabench.report.figures.figures import Panel, marked
+from parabench.store.record import GB, MIB
 
 
 @dataclass(frozen=True)
@@ -117,23 +118,71 @@ MOST_ROWS = 300
 FASTEST = "the fastest"
 
 
+def _or_dash(say: Callable[..., str]) -> Callable[[float | None], str]:
+    return lambda value: say(value) if format.known(value) else DASH
+
+
+# How numbers are said in a cell, by the names that columns, templates and the page's script share; unknown is a dash.
+_SAID: dict[str, Callable[..., str]] = {
+    "digits": format.digits,
+    "count": "{:,.0f}".format,
+    "ratio": "{:.2f}".format,
+    "percent": format.percent,
+    "rate": format.rate,
+    "ms": lambda seconds: format.digits(seconds * 1e3),
+    "us": lambda seconds: format.digits(seconds * 1e6),
+    "seconds": lambda seconds: f"{format.digits(seconds)} s",
+    "mib": lambda count: format.digits(count / MIB),
+    "gb": lambda count: format.digits(count / GB),
+    # Of links, which are measured less exactly.
+    "about_us": lambda seconds: format.digits(seconds * 1e6, 2),
+    "about_gb": lambda count: format.digits(count / GB, 2),
+    "signed": format.signed,
+    "times": across.times,
+}
+FORMATS: dict[str, Callable[[float | None], str]] = {name: _or_dash(say) for name, say in _SAID.items()}
+# Of columns that are in words already: these stand to the left, those to the right, as numbers do.
+TEXT, WORDED = "text", "worded"
+
+
 @dataclass(frozen=True)
 class Column:
-    """A column of a table of cases: its head, which has the unit; its value, by the name of a row's column or worked
-    out of the row; and what says it where it is a number."""
+    """A column of a table: its head, which has the unit; its value, by the path to a row's field or worked out of the
+    row; and how that is said: a name of FORMATS, TEXT or WORDED."""
 
     title: str
-    value: str | Callable[[dict[Any, Any]], Any]
-    say: Callable[[Any], str] | None = None
+    value: str | Callable[[Any], Any]
+    format: str = TEXT
+    unknown: str = DASH
 
-    def cell(self, row: dict[Any, Any]) -> str:
-        """What the row has in this column, in words."""
-        value = row[self.value] if isinstance(self.value, str) else self.value(row)
-        return str(value) if self.say is None else self.say(value)
+    def cell(self, row: Any) -> str:
+        """What the row, a mapping or an object, has in this column, in words."""
+        value = self.value(row) if callable(self.value) else _at(row, self.value)
+        if self.format in (TEXT, WORDED):
+            return str(value)
+        return FORMATS[self.format](value) if format.known(value) else self.unknown
+
+
+def _at(row: Any, path: str) -> Any:
+    """What `row` has at 'field', 'field.field' or 'field.0'."""
+    for name in path.split("."):
+        row = row[name] if isinstance(row, Mapping) else row[int(name)] if name.isdigit() else getattr(row, name)
+    return row
 
 
 # A case by its name, which says where it is no answer.
 MARKED = Column("Case", lambda row: marked(row["label"], row["strategy"]))
+
+
+def table_of(title: str, columns: Sequence[Column], rows: Iterable[Any], **more: Any) -> Table:
+    """The table of `rows`; columns of words come first. `more` are fields of Table."""
+    return Table(
+        title,
+        tuple(column.title for column in columns),
+        [tuple(column.cell(row) for column in columns) for row in rows],
+        sum(column.format == TEXT for column in columns),
+        **more,
+    )
 
 
 def case_table(
@@ -145,30 +194,13 @@ def case_table(
     note: str = "",
     first: str = FASTEST,
 ) -> Table:
-    """The table of `rows`, which have a `case_id` and come as they are to be read; columns of words come first. Of many
-    cases the first are listed, and that is said: `first` names which they are."""
+    """The table of `rows`, which have a `case_id` and come as they are to be read. Of many cases the first are listed,
+    and that is said: `first` names which they are."""
     place = pd.factorize(rows["case_id"])[0]
     shown = rows[place < MOST_CASES].head(MOST_ROWS)
     if len(shown) < len(rows):
         listed, all_cases = shown["case_id"].nunique(), rows["case_id"].nunique()
         which = f"{len(shown)} of {len(rows):,} rows" if listed == all_cases else f"{listed} of {all_cases:,} cases"
         note = f"{note} Listed are {which}, {first}; the store has all.".strip()
-    return Table(
-        title,
-        tuple(column.title for column in columns),
-        [tuple(column.cell(row) for column in columns) for row in shown.to_dict("records")],
-        sum(column.say is None for column in columns),
-        closed,
-        note,
-        tuple(map(str, shown["case_id"])),
-    )
-
-
-def amount(unit: float = 1.0, unknown: str = DASH) -> Callable[[float | None], str]:
-    """Says numbers in a unit that the head names; `unknown` where there is none."""
-    return lambda value: format.digits(value / unit) if format.known(value) else unknown
-
-
-def ms(seconds: float | None) -> str:
-    """Milliseconds in a table whose head says so; a dash where they are unknown."""
-    return format.digits(seconds * 1e3) if format.known(seconds) else DASH
+    cases = tuple(map(str, shown["case_id"]))
+    return table_of(title, columns, shown.to_dict("records"), closed=closed, note=note, cases=cases)

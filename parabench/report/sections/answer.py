@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from parabench.analysis.ranking.answer import Answer
+from parabench.analysis.ranking.pareto import Point
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
-from parabench.report.spec import Section, Table, ms, nothing_to_draw
-from parabench.store.record import MIB
+from parabench.report.spec import Column, Section, Table, nothing_to_draw, table_of
 
 
 def ranking_section(seen: SessionData) -> Section:
@@ -42,17 +43,21 @@ def front_section(seen: SessionData) -> Section | None:
 
 
 def _table(answer: Answer) -> Table:
-    rows: list[tuple[str, ...]] = [
+    def beside(name: str) -> Callable[[Point], float | None]:
+        """A share beside the first of the front, which has none."""
+        return lambda point: None if point is answer.front[0] else getattr(point, name)
+
+    return table_of(
+        " · ".join(filter(None, ("Beaten by no other in both", answer.heading))),
         (
-            point.label,
-            ms(point.step_time_s),
-            format.digits(point.peak_memory_bytes / MIB),
-            format.percent(point.slower) if point is not answer.front[0] else "–",
-            format.percent(point.less_memory) if point is not answer.front[0] else "–",
-        )
-        for point in answer.front
-    ]
-    head = ("Case", "Step, ms", "Peak, MiB", "Slower", "Less memory")
-    title = " · ".join(filter(None, ("Beaten by no other in both", answer.heading)))
-    ids = tuple(point.case_id for point in answer.front)
-    return Table(title, head, rows, closed=False, note=answer.heading, cases=ids)
+            Column("Case", "label"),
+            Column("Step, ms", "step_time_s", "ms"),
+            Column("Peak, MiB", "peak_memory_bytes", "mib"),
+            Column("Slower", beside("slower"), "percent"),
+            Column("Less memory", beside("less_memory"), "percent"),
+        ),
+        answer.front,
+        closed=False,
+        note=answer.heading,
+        cases=tuple(point.case_id for point in answer.front),
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from parabench.analysis.environment.nodes import clocks_said
@@ -12,8 +14,7 @@ from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.analysis.text import format
 from parabench.report.figures.anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
 from parabench.report.sections.step import why_nothing
-from parabench.report.spec import DASH, MOST_ROWS, Column, Section, Table, amount, case_table, ms
-from parabench.store.record import MIB
+from parabench.report.spec import DASH, MOST_ROWS, WORDED, Column, Section, case_table, table_of
 
 # Bucket sizes that are drawn.
 _MOST_CASES = 4
@@ -46,15 +47,15 @@ def bucket_section(seen: SessionData) -> Section | None:
             Column("Case", lambda row: label[row["case_id"]]),
             Column("Parameters", lambda row: _names(row["parameters"])),
             Column("Counted from", lambda row: SINCE_WORDS.get(row["since"], DASH)),
-            Column("Bucket", "bucket", str),
-            Column("MiB", "bytes", amount(MIB)),
-            Column("Ready", "ready_s", ms),
-            Column("Called", "made_s", ms),
-            Column("Begun", "start_s", ms),
-            Column("Took", "duration_s", ms),
-            Column("Wire", "wire_s", ms),
-            Column("Exposed", "exposed_s", ms),
-            Column("GB/s", "busbw", amount()),
+            Column("Bucket", "bucket", WORDED),
+            Column("MiB", "bytes", "mib"),
+            Column("Ready", "ready_s", "ms"),
+            Column("Called", "made_s", "ms"),
+            Column("Begun", "start_s", "ms"),
+            Column("Took", "duration_s", "ms"),
+            Column("Wire", "wire_s", "ms"),
+            Column("Exposed", "exposed_s", "ms"),
+            Column("GB/s", "busbw", "digits"),
         ),
         buckets,
     )  # fmt: skip
@@ -91,6 +92,14 @@ def _names(parameters: list[str] | None) -> str:
     return f"{len(parameters)}: {' '.join(ends)}"
 
 
+def _algorithm(row: dict[Any, Any]) -> str:
+    return f"{row['algorithm']}, {row['node']} ranks a node" if row["node"] else str(row["algorithm"])
+
+
+def _ranks(row: dict[Any, Any]) -> str:
+    return str(row["group_size"]) + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else "")
+
+
 def bandwidth_section(seen: SessionData) -> Section | None:
     """Bus bandwidth of the calls, and what the store's microbenchmarks reached."""
     if why_nothing(seen):
@@ -100,25 +109,21 @@ def bandwidth_section(seen: SessionData) -> Section | None:
     compared = table["alone"].notna()
     places = {case: row for row, case in enumerate(seen.cases["case_id"])}
     listed = table.head(MOST_ROWS).to_dict("records")
-    table_of_page = Table(
+    table_of_page = table_of(
         "Bus bandwidth by operation, algorithm and size, in GB/s",
-        ("Operation", "Algorithm", "dtype", "Ranks", "MiB", "Calls", "In training", "Launches", "Alone", "Share"),
-        [
-            (
-                str(row["op"]),
-                f"{row['algorithm']}, {row['node']} ranks a node" if row["node"] else str(row["algorithm"]),
-                str(row["dtype"]),
-                str(row["group_size"]) + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else ""),
-                format.digits(row["bytes"] / MIB),
-                f"{row['calls']:,}",
-                format.digits(row["busbw"]),
-                f"{format.digits(row['low'])} to {format.digits(row['high'])}",
-                row["why"] or format.digits(row["alone"]),
-                "–" if row["why"] else format.percent(row["share"]),
-            )
-            for row in listed
-        ],
-        texts=3,
+        (
+            Column("Operation", "op"),
+            Column("Algorithm", _algorithm),
+            Column("dtype", "dtype"),
+            Column("Ranks", _ranks, WORDED),
+            Column("MiB", "bytes", "mib"),
+            Column("Calls", "calls", "count"),
+            Column("In training", "busbw", "digits"),
+            Column("Launches", lambda row: f"{format.digits(row['low'])} to {format.digits(row['high'])}", WORDED),
+            Column("Alone", lambda row: row["why"] or format.digits(row["alone"]), WORDED),
+            Column("Share", lambda row: None if row["why"] else row["share"], "percent"),
+        ),
+        listed,
         note=f"Listed are {MOST_ROWS} of {len(table):,} rows; the store has all." if len(table) > MOST_ROWS else "",
         of=tuple(tuple(sorted(places[case] for case in row["case_ids"])) for row in listed),
     )
@@ -156,11 +161,11 @@ def straggler_section(seen: SessionData) -> Section | None:
         "The rank that the others waited for most, by case",
         (
             Column("Case", "label"),
-            Column("Rank", lambda row: row["who"].removeprefix("rank ") + _BY_ORDER * row["by_schedule"], str),
-            Column("Last, of its steps", "share", format.percent),
-            Column("Wait a step, ms", "waited_s", ms),
-            Column("Wait, of the step", "waited_share", format.percent),
-            Column("Launches that agree", lambda row: f"{row['agreeing']}/{row['launches']}", str),
+            Column("Rank", lambda row: row["who"].removeprefix("rank ") + _BY_ORDER * row["by_schedule"], WORDED),
+            Column("Last, of its steps", "share", "percent"),
+            Column("Wait a step, ms", "waited_s", "ms"),
+            Column("Wait, of the step", "waited_share", "percent"),
+            Column("Launches that agree", lambda row: f"{row['agreeing']}/{row['launches']}", WORDED),
         ),
         rows,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from parabench.analysis.compare.overall import Overall, work_key
 from parabench.analysis.compare.several import Several
@@ -11,9 +12,8 @@ from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.text import across, format
-from parabench.report.sections.sides import launch_section, side_section
-from parabench.report.spec import Section, Tab, Table, ms
-from parabench.store.record import MIB
+from parabench.report.sections.sides import launch_section, of_each, side_section
+from parabench.report.spec import DASH, WORDED, Column, Section, Tab, table_of
 
 _BUCKETS = Section(
     "buckets",
@@ -105,9 +105,7 @@ def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Secti
     own = sorted((fact for fact in told if fact.kind == kind and fact.differs), key=lambda fact: not fact.matters)
     matter = [fact.name for fact in own if fact.matters]
     verb = "can" if len(matter) == 1 else "can each"
-    table = Table(
-        f"{kind} that differs", ("", *names), [(fact.name, *fact.values) for fact in own], 1 + len(names), False
-    )
+    table = table_of(f"{kind} that differs", (Column("", "name"), *of_each(names, "values")), own, closed=False)
     return Section(
         kind,
         f"{kind.capitalize()} that differs",
@@ -119,29 +117,32 @@ def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Secti
 
 
 def _agreeing(told: Iterable[Fact]) -> Section:
-    rows: list[tuple[str, ...]] = [(fact.name, fact.values[0]) for fact in told if not fact.differs]
-    table = Table(format.count(len(rows), "fact"), ("", "On every side"), rows, texts=2)
-    return Section("agrees", "What agrees", "", "Nothing.", (table,) if rows else ())
+    same = [fact for fact in told if not fact.differs]
+    columns = (Column("", "name"), Column("On every side", lambda fact: fact.values[0]))
+    table = table_of(format.count(len(same), "fact"), columns, same)
+    return Section("agrees", "What agrees", "", "Nothing.", (table,) if same else ())
 
 
 def _missing(of: Several, names: tuple[str, ...]) -> Section:
     """The cases that not every side has with a number: each side's number, how it ended, or why it is not there."""
-    rows, ids = [], []
     numbers = [set(known.launches["case_id"]) for known in of.known["step_time"]]
-    for label, at, row in zip(of.cases["label"], of.cases["case_id"], of.rows, strict=True):
-        if all(case in there for case, there in zip(row, numbers, strict=True)):
-            continue
-        rows.append((str(label), *(_said(of, row, side) for side in range(len(names)))))
-        ids.append(str(at))
+    rows = [
+        {"label": label, "case_id": str(at), "sides": [_said(of, row, side) for side in range(len(names))]}
+        for label, at, row in zip(of.cases["label"], of.cases["case_id"], of.rows, strict=True)
+        if not all(case in there for case, there in zip(row, numbers, strict=True))
+    ]
+    shown = rows[:MOST_ROWS]
+    columns = (Column("Case", "label"), *of_each(names, "sides"))
+    ids = tuple(row["case_id"] for row in shown)
+    table = table_of(format.count(len(rows), "case"), columns, shown, closed=False, cases=ids)
     more = len(rows) - MOST_ROWS
     return Section(
         "missing",
         "Cases that not every side has",
         f"Listed are {MOST_ROWS} of {len(rows):,}; the table of all cases has the others." if more > 0 else "",
         "None: every case ended well on every side.",
-        (Table(format.count(len(rows), "case"), ("Case", *names), rows[:MOST_ROWS], 1 + len(names), False,
-               cases=tuple(ids[:MOST_ROWS])),) if rows else (),
-    )  # fmt: skip
+        (table,) if rows else (),
+    )
 
 
 def _said(of: Several, row: tuple[str | None, ...], side: int) -> str:
@@ -197,24 +198,43 @@ def _over(mean: Mean) -> str:
 
 def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) -> Section:
     """Each side's sweet spot of each work."""
-    head = ("Side", "Sweet spot", "Step ms", "± ms", "Throughput", "Peak MiB", "As fast", f"× {names[0]}")
     headings = {work_key(work.work): work.heading for work in works}
     firsts = {work_key(answer.work): answer.best for answer in of.sides[0].once(spots)}
-    rows: list[tuple[str, ...]] = []
-    said: list[tuple[str, ...]] = []
+    rows: list[dict[str, Any]] = []
     for name, seen in zip(names, of.sides, strict=True):
         peaks = dict(zip(seen.cases["case_id"], seen.cases["peak_memory_bytes"], strict=True))
         for answer in seen.once(spots):
-            said.append((name, answer.sentence()))
-            if answer.best is None:
-                rows.append((name, answer.why_not or format.UNKNOWN, *["–"] * 6))
-                continue
-            work = work_key(answer.work)
-            peak = peaks.get(answer.best.case_id)
-            spot = _spot(answer, answer.best, headings.get(work, ""))
-            rows.append((name, spot, *_numbers(answer, answer.best, peak, firsts.get(work))))
-    table = Table("Best of each side", head, rows, texts=2, closed=False)
-    closed = Table("In words", ("Side", "Answer"), said, texts=2)
+            work, best = work_key(answer.work), answer.best
+            row: dict[str, Any] = {"side": name, "answer": answer.sentence(), "best": best}
+            row["spot"] = answer.why_not or format.UNKNOWN
+            if best is not None:
+                first = firsts.get(work)
+                row["spot"] = _spot(answer, best, headings.get(work, ""))
+                row["throughput"] = format.throughput(best.tokens_per_s, best.unit)
+                row["peak"] = peaks.get(best.case_id)
+                row["equals"] = format.count(len(answer.equals), "other") if answer.decided else DASH
+                row["times"] = best.step_time_s / first.step_time_s if first is not None else None
+            rows.append(row)
+
+    def of_best(name: str) -> Callable[[dict[str, Any]], Any]:
+        return lambda row: getattr(row["best"], name, None)
+
+    table = table_of(
+        "Best of each side",
+        (
+            Column("Side", "side"),
+            Column("Sweet spot", "spot"),
+            Column("Step ms", of_best("step_time_s"), "ms"),
+            Column("± ms", of_best("plus_minus_s"), "ms"),
+            Column("Throughput", lambda row: row.get("throughput", DASH), WORDED),
+            Column("Peak MiB", lambda row: row.get("peak"), "mib"),
+            Column("As fast", lambda row: row.get("equals", DASH), WORDED),
+            Column(f"× {names[0]}", lambda row: row.get("times"), "times"),
+        ),
+        rows,
+        closed=False,
+    )
+    closed = table_of("In words", (Column("Side", "side"), Column("Answer", "answer")), rows)
     return Section(
         "best",
         "Best of each side",
@@ -230,14 +250,3 @@ def _spot(answer: Answer, best: Candidate, heading: str) -> str:
     named = f"{heading}: {best.label}" if heading else best.label
     doubt = "undecided" if not answer.decided else "nominally first" if answer.winner is None else ""
     return f"{named} ({doubt})" if doubt else named
-
-
-def _numbers(answer: Answer, best: Candidate, peak: float | None, first: Candidate | None) -> tuple[str, ...]:
-    return (
-        ms(best.step_time_s),
-        ms(best.plus_minus_s),
-        format.throughput(best.tokens_per_s, best.unit),
-        format.digits(peak / MIB) if peak is not None and format.known(peak) else "–",
-        format.count(len(answer.equals), "other") if answer.decided else "–",
-        across.times(best.step_time_s / first.step_time_s) if first is not None else "–",
-    )

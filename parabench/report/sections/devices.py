@@ -26,7 +26,7 @@ from parabench.analysis.warnings.health import findings
 from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
 from parabench.report.figures.figures import Panel
 from parabench.report.sections.usage import on_gpus
-from parabench.report.spec import DASH, Column, Section, Table, amount, case_table
+from parabench.report.spec import DASH, WORDED, Column, Section, Table, case_table
 
 # Of more devices a case than these the table has a row for each node.
 _MOST_DEVICES = 32
@@ -133,7 +133,7 @@ def host_section(seen: SessionData) -> Section | None:
     most = host.iloc[int(host["other_share"].argmax())]
     of_several = several(seen.session.environment)
     whose = f"node {most['node']:.0f}'s" if of_several else "the host's"
-    on_node = (Column("On", "node", lambda node: f"node {node:.0f}" if format.known(node) else DASH),)
+    on_node = (Column("On", lambda row: f"node {row['node']:.0f}" if format.known(row["node"]) else DASH, WORDED),)
     return Section(
         "host",
         "The host during the timed steps",
@@ -148,9 +148,9 @@ def host_section(seen: SessionData) -> Section | None:
                 "Other processes beside the cases",
                 (
                     Column("Case", "label"),
-                    Column("Used by other processes", "other_share", format.percent),
+                    Column("Used by other processes", "other_share", "percent"),
                     *(on_node if of_several else ()),
-                    Column("Cost of reading, of a core", "sampler_share", format.percent),
+                    Column("Cost of reading, of a core", "sampler_share", "percent"),
                 ),
                 host,
             ),
@@ -214,14 +214,14 @@ def _device_rows(table: pd.DataFrame) -> Table:
         "The devices during the timed steps",
         (
             Column("Case", "label"),
-            Column("Device", lambda row: row["place"].removeprefix("device "), str),
-            Column("Power, W", "power_w", amount()),
-            Column("Energy, J", "energy_j", amount()),
-            Column("SM clock, MHz", _clocks, str),
-            Column("Hottest, °C", "temperature_c", amount()),
-            Column("Busy", "gpu_utilization", lambda share: format.percent(share) if format.known(share) else DASH),
-            Column("PCIe out and in, GB/s", lambda row: _both(row, "pcie"), str),
-            Column("NVLink out and in, GB/s", lambda row: _both(row, "nvlink"), str),
+            Column("Device", lambda row: row["place"].removeprefix("device "), WORDED),
+            Column("Power, W", "power_w", "digits"),
+            Column("Energy, J", "energy_j", "digits"),
+            Column("SM clock, MHz", _clocks, WORDED),
+            Column("Hottest, °C", "temperature_c", "digits"),
+            Column("Busy", "gpu_utilization", "percent"),
+            Column("PCIe out and in, GB/s", lambda row: _both(row, "pcie"), WORDED),
+            Column("NVLink out and in, GB/s", lambda row: _both(row, "nvlink"), WORDED),
         ),
         table,
     )

@@ -18,10 +18,10 @@ from parabench.analysis.environment.nodes import (
     nodes_said,
     several,
 )
-from parabench.analysis.links import SAID, Tier, gigabytes, microseconds, tiers_of, tiers_said
+from parabench.analysis.links import SAID, tiers_of, tiers_said
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
-from parabench.report.spec import SHADES, Cell, Matrix, Section, Table
+from parabench.report.spec import DASH, FORMATS, SHADES, WORDED, Cell, Column, Matrix, Section, Table, table_of
 
 # A matrix of more ranks is not read: then it is one of nodes.
 MOST_RANKS = 16
@@ -31,10 +31,7 @@ MOST_NODES = 32
 NOTHING = Cell("")
 
 # The numbers of a link, by their column: the name of their matrix, and how they are said.
-NUMBERS: dict[str, tuple[str, Callable[[float | None], str]]] = {
-    "bytes_per_s": ("Bandwidth, GB/s", lambda value: gigabytes(value).removesuffix(" GB/s")),
-    "latency_s": ("Latency, µs", lambda value: microseconds(value).removesuffix(" µs")),
-}
+NUMBERS = {"bytes_per_s": ("Bandwidth, GB/s", "about_gb"), "latency_s": ("Latency, µs", "about_us")}
 
 
 def links_section(links: pd.DataFrame) -> Section | None:
@@ -55,7 +52,7 @@ def links_section(links: pd.DataFrame) -> Section | None:
         "Links",
         _caption(links, ranks, nodes),
         "",
-        (_table(tiers),),
+        (table_of("Tiers of links", _TIER, tiers.values(), closed=False),),
         lead=f"{said[0].upper()}{said[1:]}." if said else "No bandwidth is known; the findings say why.",
         matrices=matrices,
     )
@@ -77,23 +74,19 @@ def _caption(links: pd.DataFrame, ranks: int, nodes: int) -> str:
     return " ".join(said)
 
 
-def _table(tiers: dict[str, Tier]) -> Table:
-    head = ("Links", "Directions", "Latency, µs", "GB/s", "Slowest, GB/s", "Fastest, GB/s")
-    rate, latency = (NUMBERS[name][1] for name in ("bytes_per_s", "latency_s"))
-    rows = []
-    for tier in tiers.values():
-        rates = (_or_dash(rate, value) for value in (tier.bytes_per_s, tier.low, tier.high))
-        rows.append((SAID[tier.name], str(tier.links), _or_dash(latency, tier.latency_s), *rates))
-    return Table("Tiers of links", head, rows, closed=False)
-
-
-def _or_dash(say: Callable[[float | None], str], value: float | None) -> str:
-    return say(value) if format.known(value) else "–"
+_TIER = (
+    Column("Links", lambda tier: SAID[tier.name]),
+    Column("Directions", "links", WORDED),
+    Column("Latency, µs", "latency_s", "about_us"),
+    Column("GB/s", "bytes_per_s", "about_gb"),
+    Column("Slowest, GB/s", "low", "about_gb"),
+    Column("Fastest, GB/s", "high", "about_gb"),
+)
 
 
 def _of_ranks(links: pd.DataFrame, ranks: int, nodes: int, number: str) -> Matrix:
     """Of every rank to every rank; what lies between two nodes is one cell over the ranks of both."""
-    title, say = NUMBERS[number]
+    title, how = NUMBERS[number]
     values = {
         (int(link["from_rank"]), int(link["to_rank"])): float(link[number]) for link in links.to_dict("records")
     }  # fmt: skip
@@ -103,29 +96,27 @@ def _of_ranks(links: pd.DataFrame, ranks: int, nodes: int, number: str) -> Matri
         row = []
         for b in range(ranks):
             if a // g == b // g:
-                row.append(_cell(values.get((a, b)), say, shade) if a != b else NOTHING)
+                row.append(_cell(values.get((a, b)), how, shade) if a != b else NOTHING)
             elif a % g == b % g == 0:
-                row.append(_cell(values.get((a, b)), say, shade, g))
+                row.append(_cell(values.get((a, b)), how, shade, g))
         rows.append(tuple(row))
     groups = tuple((f"node {node}", g) for node in range(nodes)) if nodes > 1 else ()
     return Matrix(title, tuple(f"rank {rank}" for rank in range(ranks)), tuple(rows), groups)
 
 
 def _of_nodes(links: pd.DataFrame, nodes: int, number: str) -> Matrix:
-    title, say = NUMBERS[number]
+    title, how = NUMBERS[number]
     medians = links.groupby(["from_node", "to_node"])[number].median()
     values = {ends: float(value) for ends, value in zip(medians.index.tolist(), medians, strict=True)}
     shade = _shades(values.values())
-    rows = tuple(tuple(_cell(values.get((a, b)), say, shade) for b in range(nodes)) for a in range(nodes))
+    rows = tuple(tuple(_cell(values.get((a, b)), how, shade) for b in range(nodes)) for a in range(nodes))
     return Matrix(title, tuple(f"node {node}" for node in range(nodes)), rows)
 
 
-def _cell(
-    value: float | None, say: Callable[[float | None], str], shade: Callable[[float], int], over: int = 1
-) -> Cell:
+def _cell(value: float | None, how: str, shade: Callable[[float], int], over: int = 1) -> Cell:
     if not format.known(value):
-        return Cell("–" if value is not None else "", None, over, over)
-    return Cell(say(value), shade(value), over, over)
+        return Cell(DASH if value is not None else "", None, over, over)
+    return Cell(FORMATS[how](value), shade(value), over, over)
 
 
 def _shades(values: Iterable[float]) -> Callable[[float], int]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from parabench.analysis.history.history import of_visits
-from parabench.analysis.history.points import visits_of
+from parabench.analysis.history.points import Change, visits_of
 from parabench.analysis.history.series import MOST_CHANGES, NOTHING, History, Series
 from parabench.analysis.session import Session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
@@ -18,9 +19,10 @@ from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel
 from parabench.report.figures.history import MOST_LINES, over_time
 from parabench.report.page import fill
-from parabench.report.spec import Section, Table, ms
+from parabench.report.spec import FORMATS, WORDED, Column, Section, Table, table_of
 from parabench.store.results import Results
 
+_ms = FORMATS["ms"]
 # More figures than this are a wall; what changed last comes first.
 MOST_PANELS = 12
 # A table of more sessions than this is closed at first.
@@ -135,65 +137,61 @@ def _work_name(work: dict[str, Any]) -> str:
 def _changes(history: History) -> list[Table]:
     """Every change point, the newest first."""
     found = [(shift, series) for series in history.changed for shift in series.shifts]
-    rows: list[tuple[str, ...]] = [
-        (
-            series.label,
-            visit.session.name,
-            format.listed((change.arrow() for change in shift.changed), most=MOST_CHANGES) or NOTHING,
-            visit.session.day,
-            format.signed(shift.change),
-            f"{format.signed(shift.low)} to {format.signed(shift.high)}",
-            f"{ms(shift.before_s)} → {ms(shift.after_s)}",
-        )
+    rows = [
+        {"series": series, "shift": shift, "session": history.visits[shift.visit].session}
         for shift, series in sorted(found, key=lambda each: (-each[0].visit, -each[0].change))
-        for visit in (history.visits[shift.visit],)
     ]
-    head = ("Case", "Session", "What changed then", "Since", "Change", "95 %", "ms")
-    return [Table("Change points", head, rows, texts=3, closed=False)] if rows else []
+    columns = (
+        Column("Case", "series.label"),
+        Column("Session", "session.name"),
+        Column("What changed then", lambda row: _changed(row["shift"].changed, MOST_CHANGES) or NOTHING),
+        Column("Since", "session.day", WORDED),
+        Column("Change", "shift.change", "signed"),
+        Column("95 %", lambda row: f"{format.signed(row['shift'].low)} to {format.signed(row['shift'].high)}", WORDED),
+        Column("ms", lambda row: f"{_ms(row['shift'].before_s)} → {_ms(row['shift'].after_s)}", WORDED),
+    )
+    return [table_of("Change points", columns, rows, closed=False)] if rows else []
 
 
 def _cases(history: History) -> Table:
     """Every case: what became of it, and its newest number."""
-    rows: list[tuple[str, ...]] = []
-    for series in history.series:
-        newest = series.newest
-        number = None if newest is None else newest.step_time_s
-        rows.append(
-            (
-                series.label,
-                "; ".join(filter(None, (series.state(), series.note(history.visits)))),
-                ms(number),
-                format.signed(series.shifts[-1].change) if series.shifts else "–",
-                format.signed(series.whole) if series.shifts and series.whole is not None else "–",
-                format.percent(series.session_sd) if series.session_sd is not None else "–",
-                str(sum(point.step_time_s is not None for point in series.points)),
-            )
-        )
-    head = ("Case", "State", "Newest, ms", "Last change", "Whole time", "Sessions differ", "Sessions")
-    return Table("Every case", head, rows, texts=2, closed=False)
+    columns = (
+        Column("Case", "label"),
+        Column("State", lambda series: "; ".join(filter(None, (series.state(), series.note(history.visits))))),
+        Column("Newest, ms", lambda series: series.newest and series.newest.step_time_s, "ms"),
+        Column("Last change", lambda series: series.shifts[-1].change if series.shifts else None, "signed"),
+        Column("Whole time", lambda series: series.whole if series.shifts else None, "signed"),
+        Column("Sessions differ", "session_sd", "percent"),
+        Column("Sessions", lambda series: sum(point.step_time_s is not None for point in series.points), "count"),
+    )
+    return table_of("Every case", columns, history.series, closed=False)
 
 
 def _sessions(history: History) -> Table:
     """The newest first, each with what changed on its machine since the one before of its suite."""
-    head = ["Session", "Suite", "Changed since the one before", "Began", "Host", "torch", "Commit"]
     rows = [
-        [
-            visit.session.name + ("" if visit.session.judged else " (side a: not followed)"),
-            visit.session.suite,
-            format.listed(change.arrow() for change in changed),
-            format.when(visit.session.started_utc),
-            visit.session.known("host") or format.UNKNOWN,
-            visit.session.known("versions", "torch") or format.UNKNOWN,
-            visit.session.commit or format.UNKNOWN,
-        ]
+        {"session": visit.session, "changed": changed}
         for visit, changed in zip(history.visits, history.machine, strict=True)
     ]
-    texts = 3
-    if len({visit.session.suite for visit in history.visits}) < 2:
-        at, texts = head.index("Suite"), 2
-        for cells in (head, *rows):
-            del cells[at]
-    return Table("Sessions", tuple(head), [tuple(row) for row in reversed(rows)], texts, closed=len(rows) > MOST_OPEN)
+    several = len({visit.session.suite for visit in history.visits}) > 1
+
+    def known(*names: str) -> Callable[[dict[str, Any]], str]:
+        return lambda row: row["session"].known(*names) or format.UNKNOWN
+
+    columns = (
+        Column("Session", lambda row: row["session"].name + " (side a: not followed)" * (not row["session"].judged)),
+        *((Column("Suite", "session.suite"),) if several else ()),
+        Column("Changed since the one before", lambda row: _changed(row["changed"])),
+        Column("Began", lambda row: format.when(row["session"].started_utc), WORDED),
+        Column("Host", known("host"), WORDED),
+        Column("torch", known("versions", "torch"), WORDED),
+        Column("Commit", lambda row: row["session"].commit or format.UNKNOWN, WORDED),
+    )
+    return table_of("Sessions", columns, reversed(rows), closed=len(rows) > MOST_OPEN)
+
+
+def _changed(changes: Sequence[Change], most: int = 6) -> str:
+    return format.listed((change.arrow() for change in changes), most)
 
 
 def _numbers(history: History) -> tuple[Table, ...]:
@@ -202,15 +200,20 @@ def _numbers(history: History) -> tuple[Table, ...]:
     suites = dict.fromkeys(series.suite for series in history.series)
     for suite in suites:
         places = [i for i, visit in enumerate(history.visits) if visit.session.suite == suite][::-1]
-        rows = []
-        for series in history.series:
-            if series.suite == suite:
-                there = {point.visit: point for point in series.points}
-                cells = [ms(there[i].step_time_s) if i in there else "–" for i in places]
-                rows.append((series.label, *cells))
+        rows = [
+            {"label": series.label, "numbers": {point.visit: point.step_time_s for point in series.points}}
+            for series in history.series
+            if series.suite == suite
+        ]
+        days = (Column(history.visits[at].session.day, partial(_number_at, at), "ms") for at in places)
         title = "Step latency in ms, the newest session first" + (f": {suite}" if len(suites) > 1 else "")
-        made.append(Table(title, ("Case", *(history.visits[i].session.day for i in places)), rows))
+        made.append(table_of(title, (Column("Case", "label"), *days), rows))
     return tuple(made)
+
+
+def _number_at(visit: int, row: dict[str, Any]) -> float | None:
+    number: float | None = row["numbers"].get(visit)
+    return number
 
 
 def render(history: History) -> str:

@@ -10,16 +10,15 @@ import pandas as pd
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.ddp_log import ddp_comparison, ddp_spans
 from parabench.analysis.step.memory import memory_phases
-from parabench.analysis.step.nccl import Wiring, choices, inspected, wirings
+from parabench.analysis.step.nccl import choices, inspected, wirings
 from parabench.analysis.text import format
-from parabench.report.spec import DASH, MOST_CASES, Column, Section, Table, amount, case_table, ms
+from parabench.report.spec import MOST_CASES, WORDED, Column, Section, Table, case_table, table_of
 from parabench.store.metrics import MEMORY_PARTS
-from parabench.store.record import EXPLAIN_BLOCK, GB, MIB, REFERENCE_BLOCK, TRACES
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, TRACES
 
 _APART = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "explaining"}
 # What launches tell of their files, and who wrote them.
 _FILES = {"profile": "profiler", "memory_snapshot": "allocator"}
-_MIB = amount(MIB)
 _WHOSE = "Of the rank that holds most, in its largest instrumented step; medians over launches."
 
 
@@ -59,10 +58,10 @@ def _ddp(spans: pd.DataFrame) -> Iterator[Table]:
         (
             Column("Case", "label"),
             Column("Span", "span"),
-            Column("DDP", "ddp_s", ms),
-            Column("Here", "ours_s", ms),
-            Column("Difference", "difference", format.percent),
-            Column("Launches", "launches", str),
+            Column("DDP", "ddp_s", "ms"),
+            Column("Here", "ours_s", "ms"),
+            Column("Difference", "difference", "percent"),
+            Column("Launches", "launches", WORDED),
         ),
         spans,
         first="the first",
@@ -81,11 +80,11 @@ def _memory(table: pd.DataFrame) -> Iterator[Table]:
             (
                 Column("Case", "label"),
                 Column("Part", lambda row: _part(row["part"])),
-                Column("Allocated", "allocated_bytes", _MIB),
-                Column("Reserved", "reserved_bytes", _MIB),
-                Column("Not filled", "unfilled", format.percent),
-                Column("Unused after", "unused_bytes", _MIB),
-                Column("In split blocks", "inactive_split_bytes", _MIB),
+                Column("Allocated", "allocated_bytes", "mib"),
+                Column("Reserved", "reserved_bytes", "mib"),
+                Column("Not filled", "unfilled", "percent"),
+                Column("Unused after", "unused_bytes", "mib"),
+                Column("In split blocks", "inactive_split_bytes", "mib"),
             ),
             counted.assign(unfilled=1 - counted["allocated_bytes"] / counted["reserved_bytes"]),
             note="Allocated is the most that tensors took during a part, reserved the most that the allocator held for "
@@ -97,7 +96,7 @@ def _memory(table: pd.DataFrame) -> Iterator[Table]:
         parts = [part for part in MEMORY_PARTS if part in set(resident["part"])]
         yield case_table(
             "Resident set after each part of a step, in MiB",
-            (Column("Case", "label"), *(Column(_part(part).capitalize(), part, _MIB) for part in parts)),
+            (Column("Case", "label"), *(Column(_part(part).capitalize(), part, "mib") for part in parts)),
             resident.pivot_table(
                 "rss_bytes", ["case_id", "label"], "part", "first", sort=False, observed=True
             ).reset_index(),
@@ -116,9 +115,9 @@ def _nccl(seen: SessionData) -> Iterator[Table]:
                 Column("Operation", lambda row: row["op"] if isinstance(row["op"], str) else format.UNKNOWN),
                 Column("Algorithm", "algorithm"),
                 Column("Protocol", "protocol"),
-                Column("Bytes", "bytes", "{:,}".format),
-                Column("Channels", "channels", lambda count: f"{count:.0f}" if format.known(count) else DASH),
-                Column("Calls", "calls", "{:,}".format),
+                Column("Bytes", "bytes", "count"),
+                Column("Channels", "channels", "count"),
+                Column("Calls", "calls", "count"),
             ),
             chosen,
             first="the first",
@@ -126,38 +125,33 @@ def _nccl(seen: SessionData) -> Iterator[Table]:
             "an all-gather, bytes are one rank's part.",
         )
     if wired:
-        yield Table(
-            "How NCCL connected the ranks",
-            ("Case", "NCCL", "Network", "Multicast", "Channels", "Connections", "Ring 0", "Tree 0"),
-            [_wiring(each) for each in wired[:MOST_CASES]],
-            texts=8,
-            note="From the same log. Connections are those of all ranks; multicast is what NVLS needs. Ring 0 is the "
-            "order of ranks in channel 0; Tree 0 is who is below and above its first rank there, as NCCL writes it."
-            + (
-                f" Listed are {MOST_CASES} of {len(wired):,} cases; the store has all."
-                if len(wired) > MOST_CASES
-                else ""
-            ),
-            cases=tuple(each.case_id for each in wired[:MOST_CASES]),
+        note = (
+            "From the same log. Connections are those of all ranks; multicast is what NVLS needs. Ring 0 is the order "
+            "of ranks in channel 0; Tree 0 is who is below and above its first rank there, as NCCL writes it."
         )
-
-
-def _wiring(of: Wiring) -> tuple[str, ...]:
-    return (
-        of.label,
-        of.version or format.UNKNOWN,
-        "; ".join(filter(None, (of.network, of.plugin))) or format.UNKNOWN,
-        {True: "yes", False: "no", None: format.UNKNOWN}[of.nvls],
-        _counts(of.channels),
-        _counts(of.transports),
-        of.rings.get("0", format.UNKNOWN),
-        of.trees.get("0", format.UNKNOWN),
-    )
+        if len(wired) > MOST_CASES:
+            note += f" Listed are {MOST_CASES} of {len(wired):,} cases; the store has all."
+        shown = wired[:MOST_CASES]
+        yield table_of(
+            "How NCCL connected the ranks", _WIRING, shown, note=note, cases=tuple(each.case_id for each in shown)
+        )
 
 
 def _counts(numbers: Mapping[str, int]) -> str:
     """'24 coll, 16 nvls'."""
     return ", ".join(f"{number} {name}" for name, number in numbers.items()) or format.UNKNOWN
+
+
+_WIRING = (
+    Column("Case", "label"),
+    Column("NCCL", lambda of: of.version or format.UNKNOWN),
+    Column("Network", lambda of: "; ".join(filter(None, (of.network, of.plugin))) or format.UNKNOWN),
+    Column("Multicast", lambda of: {True: "yes", False: "no", None: format.UNKNOWN}[of.nvls]),
+    Column("Channels", lambda of: _counts(of.channels)),
+    Column("Connections", lambda of: _counts(of.transports)),
+    Column("Ring 0", lambda of: of.rings.get("0", format.UNKNOWN)),
+    Column("Tree 0", lambda of: of.trees.get("0", format.UNKNOWN)),
+)
 
 
 def _silent(seen: SessionData) -> str:
@@ -174,12 +168,12 @@ def _inspected(table: pd.DataFrame) -> Iterator[Table]:
         (
             Column("Case", "label"),
             Column("Operation", "op"),
-            Column("Bytes", "bytes", "{:,}".format),
-            Column("Ranks", "ranks", str),
-            Column("Calls", "calls", "{:,.0f}".format),
-            Column("Took, µs", "duration_s", amount(1e-6)),
-            Column("Algorithm, GB/s", "algbw_bytes_per_s", amount(GB)),
-            Column("Bus, GB/s", "busbw_bytes_per_s", amount(GB)),
+            Column("Bytes", "bytes", "count"),
+            Column("Ranks", "ranks", WORDED),
+            Column("Calls", "calls", "count"),
+            Column("Took, µs", "duration_s", "us"),
+            Column("Algorithm, GB/s", "algbw_bytes_per_s", "gb"),
+            Column("Bus, GB/s", "busbw_bytes_per_s", "gb"),
         ),
         table,
         first="the first",
@@ -205,8 +199,8 @@ def _files(seen: SessionData) -> Iterator[Table]:
                 Column("Launch", "launch"),
                 Column("From", "from"),
                 Column("File", "file"),
-                Column("Rank", "rank", str),
-                Column("MiB", "bytes", _MIB),
+                Column("Rank", "rank", WORDED),
+                Column("MiB", "bytes", "mib"),
             ),
             pd.DataFrame(rows),
             first="the first",

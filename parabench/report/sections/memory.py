@@ -7,8 +7,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.report.figures.figures import headroom, measured
 from parabench.report.palette import STATE
-from parabench.report.spec import MARKED, Column, Section, amount, case_table, nothing_to_draw
-from parabench.store.record import MIB
+from parabench.report.spec import MARKED, Column, Section, case_table, nothing_to_draw
 
 _RESIDENT = (
     " On the CPU it is the resident set of the whole process, torch itself too, so that it lies far above the state of "
@@ -50,16 +49,15 @@ def state_section(seen: SessionData) -> Section:
         if (~states["exact"].astype(bool) & states["formula"].notna()).any()
         else ""
     )
-    mib = amount(MIB, format.UNKNOWN)
     table = case_table(
         "The cases' training state, in MiB: measured, and by formula",
         (
             MARKED,
             Column("Formula", lambda row: row["formula"] if isinstance(row["formula"], str) else format.UNKNOWN),
-            *(Column(STATE[part][1].capitalize(), part, mib) for part in PARTS),
-            Column("Measured", "measured", mib),
-            Column("Theory", "theory", mib),
-            Column("Ratio", "ratio", lambda ratio: f"{ratio:.2f}" if format.known(ratio) else format.UNKNOWN),
+            *(Column(STATE[part][1].capitalize(), part, "mib", format.UNKNOWN) for part in PARTS),
+            Column("Measured", "measured", "mib", format.UNKNOWN),
+            Column("Theory", "theory", "mib", format.UNKNOWN),
+            Column("Ratio", "ratio", "ratio", format.UNKNOWN),
         ),
         states,
         first="those of few ranks that hold least",

@@ -9,17 +9,22 @@ from parabench.analysis.environment.diff import Difference
 from parabench.analysis.session import Origin
 from parabench.analysis.text import compare, format
 from parabench.analysis.warnings.codes import FindingGroup
-from parabench.report.spec import Section, Table
+from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import Finding
 
 TWO = ("Base", "Candidate")
 
 
+def of_each(names: Sequence[str], field: str) -> list[Column]:
+    """A column of words for each side: what `field` of a row holds at the side's place."""
+    return [Column(name, f"{field}.{at}") for at, name in enumerate(names)]
+
+
 def difference_section(title: str, differences: Iterable[Difference]) -> Section:
     """What is not the same on both sides, as a table."""
-    rows: list[tuple[str, ...]] = [(each.name, each.base, each.candidate) for each in differences]
-    table = (Table(title, ("", *TWO), rows, texts=3, closed=False),) if rows else ()
-    return Section("differs", title, "", "Nothing that was recorded.", table)
+    columns = (Column("", "name"), *(Column(name, name.lower()) for name in TWO))
+    table = table_of(title, columns, differences, closed=False)
+    return Section("differs", title, "", "Nothing that was recorded.", (table,) if table.rows else ())
 
 
 def finding_groups(findings: Iterable[Finding]) -> list[FindingGroup]:
@@ -36,10 +41,10 @@ def launch_section(
     cases: Iterable[tuple[str, Sequence[tuple[int, ...]]]], names: tuple[str, ...] = TWO, most: int | None = None
 ) -> Section:
     """(label, ids on each side): which rows of table `launch` the numbers are made of; at most so many cases."""
-    rows: list[tuple[str, ...]] = [(label, *map(compare.ids, sides)) for label, sides in cases]
+    rows = [{"label": label, "ids": [*map(compare.ids, sides)]} for label, sides in cases]
     shown = rows[:most]
     some = "" if len(shown) == len(rows) else f" Listed are {len(shown):,} of {format.count(len(rows), 'case')}."
-    table = Table(format.count(len(shown), "case"), ("Case", *names), shown, texts=1 + len(names))
+    table = table_of(format.count(len(shown), "case"), (Column("Case", "label"), *of_each(names, "ids")), shown)
     return Section(
         "launches",
         "Launches that the numbers are made of",
@@ -62,6 +67,6 @@ def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title:
         ),
         "launches": lambda each: f"{each.good} of {each.launches} ended well",
     }
-    rows: list[tuple[str, ...]] = [(name, *map(say, origins)) for name, say in said.items()]
-    table = Table(title, ("", *names), rows, texts=1 + len(names), closed=False)
+    rows = [{"name": name, "said": [*map(say, origins)]} for name, say in said.items()]
+    table = table_of(title, (Column("", "name"), *of_each(names, "said")), rows, closed=False)
     return Section("sides", title, "", "", (table,))

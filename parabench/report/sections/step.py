@@ -17,9 +17,8 @@ from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel, headroom, measured
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.palette import PART
-from parabench.report.spec import MARKED, Column, Section, Table, amount, case_table, ms, nothing_to_draw
+from parabench.report.spec import FORMATS, MARKED, WORDED, Column, Section, Table, case_table, nothing_to_draw
 from parabench.store.metrics import STEP_PARTS
-from parabench.store.record import MIB
 from parabench.strategies import Layout, entry_of
 
 # Of so many of the fastest cases the page keeps a timeline for the case's details.
@@ -116,19 +115,21 @@ def _share_table(cases: pd.DataFrame) -> Table:
         "The cases' steps, in ms; the ratio is an instrumented step by a timed one",
         (
             MARKED,
-            Column("Share", "exposed_share", format.percent),
-            Column("Exposed", "exposed_s", ms),
-            *(Column(f"in {PART[f'{name}_s'][1]}", column, ms) for name, column in within.items()),
-            Column("Hidden", lambda row: f"{'≥ ' if row['unknown_calls'] else ''}{ms(row['overlapped_s'])}", str),
-            Column("Compute", "compute_s", ms),
-            Column("Idle", "idle_s", ms),
-            Column("Data", "data_s", ms),
-            Column(
-                "Ratio", "instruments_ratio", lambda ratio: f"{ratio:.2f}" if format.known(ratio) else format.UNKNOWN
-            ),
+            Column("Share", "exposed_share", "percent"),
+            Column("Exposed", "exposed_s", "ms"),
+            *(Column(f"in {PART[f'{name}_s'][1]}", column, "ms") for name, column in within.items()),
+            Column("Hidden", _hidden, WORDED),
+            Column("Compute", "compute_s", "ms"),
+            Column("Idle", "idle_s", "ms"),
+            Column("Data", "data_s", "ms"),
+            Column("Ratio", "instruments_ratio", "ratio", format.UNKNOWN),
         ),
         cases,
     )  # fmt: skip
+
+
+def _hidden(row: dict[Any, Any]) -> str:
+    return f"{'≥ ' if row['unknown_calls'] else ''}{FORMATS['ms'](row['overlapped_s'])}"
 
 
 def timeline_section(seen: SessionData) -> Section | None:
@@ -185,12 +186,12 @@ def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:
             Column("Algorithm", "algorithm"),
             Column("Ranks", "ranks"),
             Column("Called in", lambda row: str(row["part"]).replace("_", " and ")),
-            Column("MiB", "bytes", amount(MIB)),
-            Column("Took", "duration_s", ms),
-            Column("On the wire", "wire_s", ms),
-            Column("Late", "late_s", ms),
-            Column("Exposed", "exposed_s", ms),
-            Column("GB/s", "busbw", amount()),
+            Column("MiB", "bytes", "mib"),
+            Column("Took", "duration_s", "ms"),
+            Column("On the wire", "wire_s", "ms"),
+            Column("Late", "late_s", "ms"),
+            Column("Exposed", "exposed_s", "ms"),
+            Column("GB/s", "busbw", "digits"),
         ),
         own.assign(case_id=step.case_id),
         first="the first",
@@ -231,10 +232,10 @@ def pipelines_section(seen: SessionData) -> Section | None:
         (
             Column("Case", "label"),
             Column("Schedule", "schedule"),
-            Column("Stages", "stages", str),
-            Column("Micro-batches", "microbatches", str),
-            Column("Theory", "theory", format.percent),
-            Column("Measured", "measured", format.percent),
+            Column("Stages", "stages", WORDED),
+            Column("Micro-batches", "microbatches", WORDED),
+            Column("Theory", "theory", "percent"),
+            Column("Measured", "measured", "percent"),
         ),
         bubbles(seen.launches, seen.results.whole),
         closed=False,

@@ -11,7 +11,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.tables import status_counts
 from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
-from parabench.report.spec import Section, Table
+from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, Status
 
 # More rows than this nobody reads; the table of all launches has every one.
@@ -83,16 +83,19 @@ def excluded_section(seen: SessionData) -> Section:
     own = others[others["block"] >= FIRST_BLOCK]
     # What went wrong is read before what is as planned.
     shown = pd.concat([own, others[others["block"] < FIRST_BLOCK]]).head(MOST_EXCLUDED)
-    rows = shown.to_dict("records")
     more = f"The first {len(shown)} of {len(others):,}; the table of launches under Data has every one."
-    table = Table(
+    table = table_of(
         "Launches that do not count, and why",
-        ("Case", "Block", "Status", "Why"),
-        [(str(row["label"]), _block(row["block"]), str(row["status"]), _why(row)) for row in rows],
-        texts=4,
+        (
+            Column("Case", "label"),
+            Column("Block", lambda row: _block(row["block"])),
+            Column("Status", "status"),
+            Column("Why", _why),
+        ),
+        shown.to_dict("records"),
         closed=len(shown) > 20,
         note=more if len(others) > len(shown) else "",
-        cases=tuple(str(row["case_id"]) for row in rows),
+        cases=tuple(map(str, shown["case_id"])),
     )
     count = (
         f"{format.count(len(others), 'launch')} of {len(launches):,} {'does' if len(others) == 1 else 'do'} not count"
@@ -103,7 +106,7 @@ def excluded_section(seen: SessionData) -> Section:
         "Launches that do not count",
         "They are in no number, figure or verdict.",
         "Every launch counts.",
-        (table,) if rows else (),
+        (table,) if table.rows else (),
         lead=f"{NEVER_DELETED} {what}".strip(),
     )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from parabench.analysis.efficiency import COUNTED, FORMULA, POWER, efficiency
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.machine import accelerator
-from parabench.report.spec import DASH, MARKED, Column, Section, Table, amount, case_table
+from parabench.report.spec import DASH, MARKED, WORDED, Column, Section, Table, case_table, table_of
 from parabench.strategies import entry_of
 
 
@@ -59,13 +61,13 @@ def energy_section(seen: SessionData) -> Section | None:
 def _use(table: pd.DataFrame) -> Table:
     factor, prefix = format.scaled(table["flops_per_s"].max())
     # A column without any number says nothing that the caption does not.
-    peak = (Column("MFU", "mfu", _share),) if table["mfu"].notna().any() else ()
+    peak = (Column("MFU", lambda row: _share(row["mfu"]), WORDED),) if table["mfu"].notna().any() else ()
     return case_table(
         "Throughput and arithmetic of the cases",
         (
             MARKED,
-            Column(f"{_unit(table).capitalize()}/s", "tokens_per_s", format.rate),
-            Column(f"{prefix}FLOP/s", "flops_per_s", amount(factor)),
+            Column(f"{_unit(table).capitalize()}/s", "tokens_per_s", "rate"),
+            Column(f"{prefix}FLOP/s", lambda row: row["flops_per_s"] / factor, "digits"),
             *peak,
         ),
         table,
@@ -77,8 +79,8 @@ def _energy_table(table: pd.DataFrame) -> Table:
         "Energy of the cases",
         (
             MARKED,
-            Column("J per step", "joules_per_step", amount()),
-            Column(f"mJ per {_one(table)}", lambda row: row["joules_per_token"] * 1e3, amount()),
+            Column("J per step", "joules_per_step", "digits"),
+            Column(f"mJ per {_one(table)}", lambda row: row["joules_per_token"] * 1e3, "digits"),
         ),
         table[table["joules_per_step"].notna()],
     )
@@ -155,18 +157,20 @@ def _flops(table: pd.DataFrame) -> Table:
     """A step's operations by both ways, of each work once: they are the work's, not the strategy's."""
     works = table.drop_duplicates(["model", "global_batch", "seq_len", "formula_flops", "counted_flops"])
     factor, prefix = format.scaled(works[["formula_flops", "counted_flops"]].max().max())
-    said = amount(factor)
-    rows: list[tuple[str, ...]] = [
+    return table_of(
+        "Operations of a step: by formula, and as torch counts them",
         (
-            f"{row['model']}, batch {row['global_batch']}" + (f" × {row['seq_len']}" if row["seq_len"] > 1 else ""),
-            said(row["formula_flops"]),
-            said(row["counted_flops"]),
-            amount()(row["counted_flops"] / row["formula_flops"]),
-        )
-        for row in works.to_dict("records")
-    ]
-    head = ("Work", f"Formula, {prefix}FLOP", f"Counted, {prefix}FLOP", "Ratio")
-    return Table("Operations of a step: by formula, and as torch counts them", head, rows)
+            Column("Work", _work),
+            Column(f"Formula, {prefix}FLOP", lambda row: row["formula_flops"] / factor, "digits"),
+            Column(f"Counted, {prefix}FLOP", lambda row: row["counted_flops"] / factor, "digits"),
+            Column("Ratio", lambda row: row["counted_flops"] / row["formula_flops"], "digits"),
+        ),
+        works.to_dict("records"),
+    )
+
+
+def _work(row: dict[Any, Any]) -> str:
+    return f"{row['model']}, batch {row['global_batch']}" + (f" × {row['seq_len']}" if row["seq_len"] > 1 else "")
 
 
 def _flop_s(value: float) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import pytest
 
+import fake_results as fake
 from parabench.report.data.columns import rounded
-from parabench.report.spec import MOST_CASES, MOST_ROWS, Column, case_table
+from parabench.report.spec import MOST_CASES, MOST_ROWS, WORDED, Column, case_table, table_of
 
 
 def table(cases, rows_each=1):
     rows = pd.DataFrame([{"case_id": f"c{i}", "n": j} for i in range(cases) for j in range(rows_each)])
-    return case_table("Title", (Column("Case", "case_id"), Column("n", "n", str)), rows, note="Read it so.")
+    return case_table("Title", (Column("Case", "case_id"), Column("n", "n", WORDED)), rows, note="Read it so.")
 
 
 def test_few_cases_are_all_listed_each_row_with_its_case():
@@ -36,6 +39,19 @@ def test_of_many_the_first_are_listed_and_it_is_said(cases, rows_each, listed, s
 def test_no_rows_make_an_empty_table():
     found = case_table("Title", (Column("Case", "case_id"),), pd.DataFrame({"case_id": []}))
     assert (found.rows, found.cases, found.note) == ([], (), "")
+
+
+def test_a_column_finds_its_value_by_path_or_works_it_out_and_unknown_is_a_dash():
+    rows = [{"case": fake.case(), "s": (0.0412, None)}, {"case": fake.case(strategy="fsdp"), "s": (math.nan, 2e-3)}]
+    columns = (
+        Column("Strategy", "case.strategy"),
+        Column("a, ms", "s.0", "ms"),
+        Column("b, ms", "s.1", "ms", "unknown"),
+        Column("Ranks", lambda row: f"{row['case'].world_size} of 8", WORDED),
+    )
+    found = table_of("Title", columns, rows, closed=False)
+    assert (found.head, found.texts) == (("Strategy", "a, ms", "b, ms", "Ranks"), 1)
+    assert found.rows == [("ddp", "41.2", "unknown", "2 of 8"), ("fsdp", "–", "2.00", "2 of 8")]
 
 
 def test_numbers_of_figures_are_rounded_wherever_they_stand_and_nothing_else_is():
