@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,14 +16,14 @@ from typing import Any
 
 import psutil
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
 import fake_collectives
 import fake_results as fake
+from command_line import parabench
 from fake_launch import FakeLauncher
 from parabench import __version__
-from parabench.cli import COMMANDS, main
+from parabench.cli import COMMANDS
 from parabench.commands import doctor
 from parabench.machine import machine
 from parabench.machine.accelerator import Gpu
@@ -50,51 +51,6 @@ CASES = [
 PROTOCOL = Protocol(warmup=2, steps=4, launches=3, instrumented=0)
 '''
 
-# One of each kind of wrong input, where it is not for a command's own test to say more of it.
-WRONG = (
-    "run",
-    "run qick",
-    "run quick --set bucket=1",
-    "run quick --set bucket_mib",
-    "run quick --set bucket_mib=big",
-    "run quick --set strategy=ddpp",
-    "run quick --set algorithm=rung",
-    "run quick --set global_batch=7",
-    "run quick --model gpt9",
-    "run quick --data text:/no/file",
-    "run quick --label ../x",
-    "run quick --steps 0",
-    "run quick --deadline 0",
-    "run quick --budget 5",
-    "run quick --resume",
-    "run quick --nnodes 2",
-    "run quick --nnodes two --rdzv-endpoint a:1",
-    "run quick --nnodes 2 --rdzv-endpoint a:b",
-    "collectives --op all_to_all",
-    "collectives --algorithm rung",
-    "collectives --min 64XB",
-    "collectives --min 1MiB --max 64KiB",
-    "collectives --factor 1",
-    "collectives --mode fast",
-    "collectives --resume",
-    "ab quick --a no/such/folder --b FOO=1",
-    "report",
-    "report no.db",
-    "report a.db b.db --session 2",
-    "best no.db",
-    "best a.db --session nightly",
-    "best a.db --by strategy,,device",
-    "best a.db@1 --session 2",
-    "compare a.db no.db",
-    "compare a.db a.db",
-    "compare a.db b.db --tolerance two",
-    "compare a.db b.db --across-hardware --alpha 0.1",
-    "compare a.db b.db --json - --junit -",
-    "history a.db@1",
-    "history a.db --since spring",
-    "export a.db --trace nope",
-)
-
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
@@ -108,9 +64,9 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
         yield
 
 
-def parabench(*words: object) -> str:
+def said_by(*words: object) -> str:
     """What a command says and how it ends."""
-    result = CliRunner().invoke(main, [str(word) for word in words], prog_name="parabench")
+    result = parabench(*words)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.output + (f"exit code {result.exit_code}\n" if result.exit_code else "")
 
@@ -139,7 +95,7 @@ def store(name: str, factor: float = 1.0, seed: int = 0, **more: Any) -> str:
 
 
 def of_help(command: str) -> str:
-    return parabench(*command.split(), "--help")
+    return said_by(*command.split(), "--help")
 
 
 def of_doctor(monkeypatch: pytest.MonkeyPatch, gpus: bool) -> str:
@@ -161,12 +117,12 @@ def of_doctor(monkeypatch: pytest.MonkeyPatch, gpus: bool) -> str:
     monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: gpus)
     monkeypatch.setattr(os, "cpu_count", lambda: 8 if gpus else 64)
     monkeypatch.setattr(doctor, "Path", lambda path: SimpleNamespace(glob=lambda pattern: []))
-    return parabench("doctor")
+    return said_by("doctor")
 
 
 def of_dry_run(*words: str) -> str:
     Path("mine.py").write_text(SUITE)
-    return parabench("run", "mine.py", "--dry-run", *words)
+    return said_by("run", "mine.py", "--dry-run", *words)
 
 
 def of_run(**more: Any) -> str:
@@ -210,7 +166,7 @@ def of_progress() -> str:
 
 def of_best(*words: str) -> str:
     fake.rich(Path("rich.db"))
-    return parabench("best", "rich.db", *words)
+    return said_by("best", "rich.db", *words)
 
 
 def of_bus(*words: str) -> str:
@@ -218,18 +174,18 @@ def of_bus(*words: str) -> str:
     speed = {"native": 2e-9, "ring": 1e-9}
     launches = fake_collectives.sweep(cases, lambda one, size: 1e-4 + size * speed[one.algorithm], noise=0.01)
     fake_collectives.write(Path("bus.db"), launches)
-    return parabench("best", "bus.db", *words)
+    return said_by("best", "bus.db", *words)
 
 
 def of_compare(factor: float, *words: str) -> str:
     base, candidate = store("base.db", seed=1), store("candidate.db", factor, seed=2)
-    return parabench("compare", base, candidate, *words)
+    return said_by("compare", base, candidate, *words)
 
 
 def of_across(*words: str) -> str:
     base = store("old.db", seed=1, environment=fake.ENVIRONMENT | {"cpu": "Old CPU"})
     candidate = store("new.db", 0.5, seed=2, environment=fake.ENVIRONMENT | {"cpu": "New CPU"})
-    return parabench("compare", base, candidate, "--across-hardware", *words)
+    return said_by("compare", base, candidate, "--across-hardware", *words)
 
 
 def of_history(*words: str) -> str:
@@ -245,27 +201,37 @@ def of_history(*words: str) -> str:
         environment = fake.ENVIRONMENT | {"versions": {"torch": "2.13.0" if day < 8 else "2.13.1"}}
         fake.write(Path("nightly.db"), launches, label=f"nightly-{day}", environment=environment)
     started("nightly.db", [f"2026-03-{1 + day:02d}T02:00:00.000Z" for day in range(12)])
-    return parabench("history", "nightly.db", *words)
+    return said_by("history", "nightly.db", *words)
 
 
 def of_wrong_input() -> str:
-    store("a.db"), store("b.db")
+    """What is said of each command that the file itself names. It ends with 2, and nothing is written or changed."""
+    store("a.db"), store("b.db"), of_bus()
+    Path("folder").mkdir()
+    Path("file").touch()
     said = []
-    for line in WRONG:
-        words = ["" if word == "''" else word for word in line.split()]
-        said.append(f"$ parabench {line}\n{parabench(*words)}")
+    for line in re.findall(r"^\$ parabench (.*)", (GOLDEN / "wrong-input.txt").read_text(), re.MULTILINE):
+        before = contents()
+        result = parabench(*shlex.split(line))
+        assert (result.exit_code, contents()) == (2, before), line
+        assert result.stderr.count("\n") == (4 if result.stderr.startswith("Usage: ") else 1), line
+        said.append(f"$ parabench {line}\n{result.stdout}{result.stderr}")
     return "\n".join(said)
+
+
+def contents() -> dict[Path, bytes]:
+    return {path: path.read_bytes() if path.is_file() else b"" for path in Path().rglob("*")}
 
 
 TEXTS: dict[str, Callable[..., str]] = {
     "help": lambda: of_help(""),
     **{f"help-{name}": lambda name=name: of_help(name) for name in COMMANDS},
-    "list": lambda: parabench("list"),
+    "list": lambda: said_by("list"),
     "doctor": lambda monkeypatch: of_doctor(monkeypatch, gpus=False),
     "doctor-gpus": lambda monkeypatch: of_doctor(monkeypatch, gpus=True),
     "dry-run": of_dry_run,
     "dry-run-nodes": lambda: of_dry_run("--nnodes", "4", "--nproc-per-node", "2", "--until-decided", "--links"),
-    "dry-run-collectives": lambda: parabench("collectives", "--dry-run", "--op", "all_reduce", "--max", "1MiB"),
+    "dry-run-collectives": lambda: said_by("collectives", "--dry-run", "--op", "all_reduce", "--max", "1MiB"),
     "run": of_run,
     "run-failing": lambda: of_run(failing=True),
     "run-interrupted": lambda: of_run(interrupt_at=3),

@@ -125,7 +125,8 @@ def test_measuring_and_reading_do_not_meet() -> None:
 
 
 def test_reading_commands_import_no_torch() -> None:
-    commands = ("--help", "list", "run --help", "collectives --help", "best --help", "serve --help", "doctor --help")
+    commands = ["--help", "list", *(f"{name} --help" for name in ("run", "collectives", "best", "serve", "doctor"))]
+    commands += ["run quick --dry-run --nnodes 4 --nproc-per-node 8"]
     code = (
         "import sys\nfrom parabench.cli import main\n"
         f"for command in {commands}:\n"

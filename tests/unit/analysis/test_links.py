@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 
@@ -156,17 +157,14 @@ def test_cpus_of_one_node_are_no_one_device(tmp_path):
 
 
 def test_how_tiers_compare_is_said_as_far_as_it_is_known():
-    def tier(name, rate):
-        return Tier(name, 2, 1e-5, rate, rate, rate)
-
-    def said(across, inside):
-        return tiers_said({"across nodes": tier("across nodes", across), "same node": tier("same node", inside)})
-
-    assert said(0.024e9, 3.1e9) == "across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less"
-    assert said(3e9, 4e9) == "across nodes 3.0 GB/s, in a node 4.0 GB/s: about as much"
-    assert said(9e9, 3e9) == "across nodes 9.0 GB/s, in a node 3.0 GB/s: 3.0 times more"
-    assert said(None, 3e9) == "in a node 3.0 GB/s"
-    assert tiers_said({}) == ""
+    for across, inside, said in (
+        (0.024e9, 3.1e9, "across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less"),
+        (3e9, 4e9, "across nodes 3.0 GB/s, in a node 4.0 GB/s: about as much"),
+        (9e9, 3e9, "across nodes 9.0 GB/s, in a node 3.0 GB/s: 3.0 times more"),
+        (None, 3e9, "in a node 3.0 GB/s"),
+    ):
+        rates = {"across nodes": across, "same node": inside}
+        assert tiers_said({name: Tier(name, 2, 1e-5, rate, rate, rate) for name, rate in rates.items()}) == said
 
 
 # ---- findings
@@ -305,9 +303,7 @@ def test_two_levels_win_because_of_what_they_spare_in_numbers():
     assert explained(other, [TWO], [RING], SLOW) == SAID + saves.format("two_level(tree,ring)")
     said = explained(on_nodes("two_level", 3, 24), [], [on_nodes("native", 3, 24)], SLOW)
     assert "m = 3 nodes of g = 8 ranks it sends 2(m-1)/m S/g = 0.167 S over them per rank, 1.33 S per node" in said
-    assert (
-        "in 4 turns; a flat ring of n = 24 ranks 2(n-1)/n S = 1.92 S per node, all from one rank of it, in 46." in said
-    )
+    assert "a flat ring of n = 24 ranks 2(n-1)/n S = 1.92 S per node, all from one rank of it, in 46." in said
 
 
 @pytest.mark.parametrize(
@@ -361,13 +357,15 @@ def measured_links(launcher):
     return [spec.world_size for spec in launcher.specs if spec.kind == "links"]
 
 
+AGAIN = {"suite": None, "axes": (), "launches": None, "resume": True}
+
+
 def session(tmp_path, launcher, **more):
-    told = Console(file=(tmp_path / "told").open("w"), width=200)
+    console = Console(file=io.StringIO(), width=200)
     words = {"suite": "quick", "argv": ["parabench", "run"], "out": tmp_path / "out", "links": True, "launches": 1}
     axes = ("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2")
-    code = run_session(TrainingRequest.of(**(words | {"axes": axes} | more)), told, launcher)
-    told.file.close()
-    return code, (tmp_path / "told").read_text()
+    code = run_session(TrainingRequest.of(**(words | {"axes": axes} | more)), console, launcher)
+    return code, console.file.getvalue()
 
 
 def test_links_come_before_the_first_launch_and_are_kept(tmp_path):
@@ -400,22 +398,8 @@ def test_an_interruption_ends_the_session_and_the_resumed_one_measures_what_is_m
     code, told = session(tmp_path, launcher)
     assert (code, launcher.calls) == (STOPPED, [])
     assert "resume with" in told
-    again = {"suite": None, "axes": (), "launches": None, "resume": True}
     launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"))
-    assert session(tmp_path, launcher, **again)[0] == 0
-    assert len(measured_links(launcher)) == 1
-
-
-def test_a_resumed_session_that_has_its_links_measures_none(tmp_path):
-    launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"), interrupt_at=2)
-    request = TrainingRequest.of(
-        suite="quick", argv=["parabench", "run"], out=tmp_path / "out", links=True, launches=1,
-        axes=("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=2"),
-    )  # fmt: skip
-    assert run_session(request, Console(quiet=True), launcher) == STOPPED
-    again = {"suite": None, "axes": (), "launches": None, "resume": True}
-    launcher.interrupt_at = None
-    assert session(tmp_path, launcher, **again)[0] == 0
+    assert session(tmp_path, launcher, **AGAIN)[0] == 0
     assert len(measured_links(launcher)) == 1
 
 
@@ -427,19 +411,21 @@ def test_what_is_found_slow_is_said_at_once(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("reason", "times"), [("crashed: node 1 was lost", 2), (TOO_QUICK, 1)])
-def test_a_matrix_with_holes_is_measured_again_unless_it_would_have_them_again(tmp_path, reason, times):
+@pytest.mark.parametrize(
+    ("hole", "times"),
+    [
+        ({}, 1),
+        ({"bytes_per_s": None, "reason": "crashed: node 1 was lost"}, 2),
+        ({"bytes_per_s": None, "reason": TOO_QUICK}, 1),
+    ],
+)
+def test_a_resumed_session_measures_links_again_only_where_a_hole_may_be_filled(tmp_path, hole, times):
     whole = fake_links.rows(1, 4, device="cpu")
-    holes = [*whole[:-1], whole[-1]._replace(bytes_per_s=None, reason=reason)]
-    launcher = FakeLauncher(links=holes, interrupt_at=2)
-    request = TrainingRequest.of(
-        suite="quick", argv=["parabench", "run"], out=tmp_path / "out", links=True, launches=1,
-        axes=("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=4"),
-    )  # fmt: skip
-    assert run_session(request, Console(quiet=True), launcher) == STOPPED
+    launcher = FakeLauncher(links=[*whole[:-1], whole[-1]._replace(**hole)], interrupt_at=2)
+    axes = ("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=4")
+    assert session(tmp_path, launcher, axes=axes)[0] == STOPPED
     launcher.links, launcher.interrupt_at = whole, None
-    again = {"suite": None, "axes": (), "launches": None, "resume": True}
-    assert session(tmp_path, launcher, **again)[0] == 0
+    assert session(tmp_path, launcher, **AGAIN)[0] == 0
     assert len(measured_links(launcher)) == times
     assert len(load(tmp_path / "out" / "results.db").links) == 12
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import socket
 import sqlite3
-import subprocess
 import sys
 from collections import Counter
 from contextlib import closing
@@ -13,12 +12,11 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
 import fake_links
+from command_line import parabench
 from fake_launch import FakeLauncher
-from parabench.cli import main
 from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
@@ -33,6 +31,7 @@ from parabench.session.dry_run import dry_run, planned_for
 from parabench.session.request import CollectivesRequest, TrainingRequest
 from parabench.session.runner import TrainingRunner
 from parabench.session.session import run_session
+from parabench.signals import STOPPED
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
 from parabench.store.store import Store
 
@@ -54,17 +53,19 @@ def suite(tmp_path):
     return path
 
 
-def parabench(*arguments):
-    return CliRunner().invoke(main, ["run", *map(str, arguments), "--dry-run"])
-
-
 def said(suite, out, terminal=False, **more):
-    text = StringIO()
-    console = Console(file=text, force_terminal=terminal, width=200, no_color=True)
-    assert (
-        dry_run(TrainingRequest.of(suite=None if suite is None else str(suite), argv=[], out=out, **more), console) == 0
+    console = Console(file=StringIO(), force_terminal=terminal, width=200, no_color=True)
+    asked = TrainingRequest.of(suite=suite and str(suite), argv=[], out=out, **more)
+    assert dry_run(asked, console) == 0
+    return console.file.getvalue()
+
+
+def run(suite, out, launcher=None, **more):
+    return run_session(
+        TrainingRequest.of(suite=suite and str(suite), argv=[], out=out, **more),
+        Console(file=StringIO()),
+        launcher or FakeLauncher(),
     )
-    return text.getvalue()
 
 
 def facts(text):
@@ -83,21 +84,10 @@ def facts(text):
 # -- what is said --------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_said_and_nothing_is_written(suite, tmp_path):
-    before = sorted(tmp_path.iterdir())
-    done = parabench(suite, "--out", tmp_path / "out")
-    assert done.exit_code == 0
-    assert done.output.splitlines()[0] == "Which bucket size is fastest?"
-    told = facts(done.output)
-    assert told["cases"] == "4, each once a block, in 2 blocks"
+def test_a_plan_is_made_and_nothing_is_written(suite, tmp_path):
+    told = facts(planned("run", suite, "--out", tmp_path / "out"))
     assert told["sizes"] == "1 rank on 1 node (1 case); 2 ranks on 1 node (3 cases)"
-    assert told["each step"] == "8 samples of 64 tokens, data text, model gpt-nano"
-    assert told["launches"] == "8, and apart from them 1 reference on one device"
-    assert told["steps"] == "5 a launch: 2 warm-up, 3 measured"
-    assert told["largest"] == "2 ranks on 1 node; ranks per node: 2"
-    row = next(line for line in done.output.splitlines() if line.startswith("ddp native 4 MiB, 2 ranks"))
-    assert row.split()[6:] == ["2", "1", "x", "2", "2", "cores"]
-    assert sorted(tmp_path.iterdir()) == before
+    assert list(tmp_path.iterdir()) == [suite]
 
 
 def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite, tmp_path, monkeypatch):
@@ -105,15 +95,15 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
         raise AssertionError("a dry run opens no socket")
 
     monkeypatch.setattr(socket, "socket", refused)
-    done = parabench(suite, "--nnodes", 1250, "--nproc-per-node", 8, "--set", "device=cuda", "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert "planned for 1,250 nodes with 8 ranks per node" in done.output
-    told = facts(done.output)
+    nodes = ("--nnodes", 1250, "--nproc-per-node", 8, "--set", "device=cuda")
+    said = planned("run", suite, *nodes, "--out", tmp_path / "out")
+    assert "planned for 1,250 nodes with 8 ranks per node" in said
+    told = facts(said)
     assert told["sizes"] == "1 rank on 1 node (1 case); 10,000 ranks on 1,250 nodes (3 cases)"
     assert told["each step"] == "10,000 samples of 1,024 tokens, data synthetic, model gpt2"
     assert told["launches"].endswith("1 reference on one device and 3 in which NCCL tells what it chooses")
     assert told["largest"] == "10,000 ranks on 1,250 nodes; ranks per node: 8"
-    assert "1,250 x 8  8 CUDA devices" in done.output
+    assert "1,250 x 8  8 CUDA devices" in said
 
 
 def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
@@ -148,13 +138,8 @@ def test_a_terminal_gets_a_screenful_and_a_pipe_all(suite, tmp_path):
 
 
 def test_what_is_skipped_is_told_by_its_reason(suite, tmp_path):
-    done = parabench(suite, "--set", "nodes=1,2", "--out", tmp_path)
-    assert "skipped 3 cases: nodes is 2, and this is one machine; see --nnodes" in done.output
-
-
-def test_until_decided_may_add_blocks(suite, tmp_path):
-    assert "--until-decided may add more" not in said(suite, tmp_path)
-    assert "--until-decided may add more" in said(suite, tmp_path, until_decided=True)
+    said = planned("run", suite, "--set", "nodes=1,2", "--out", tmp_path)
+    assert "skipped 3 cases: nodes is 2, and this is one machine; see --nnodes" in said
 
 
 def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
@@ -168,49 +153,14 @@ def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
 
 
 def test_links_that_a_session_has_are_not_said_again(suite, tmp_path):
-    out, launcher = tmp_path / "out", FakeLauncher()
-    launcher.interrupt_at = 4
-    assert (
-        run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), Console(file=StringIO()), launcher) == 130
-    )
+    out = tmp_path / "out"
+    assert run(suite, out, FakeLauncher(interrupt_at=4)) == STOPPED
     assert "links" in facts(said(None, out, resume=True, links=True))
     with Store.open_or_create(out / "results.db") as store:
         store.add_links(1, fake_links.rows(1, 2, device="cpu"))
     assert "links" not in facts(said(None, out, resume=True, links=True))
     # A new session has none.
     assert "links" in facts(said(suite, out, links=True))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["--nnodes", "2", "--node-rank", "5"], "--node-rank is 5; with --nnodes 2 it is from 0 to 1"),
-        (["--nnodes", "2", "--rdzv-id", "a/b"], "--rdzv-id 'a/b' is no name"),
-        (["--nnodes", "2", "--rdzv-timeout", "0"], "--rdzv-timeout is 0 s; give 1 or more"),
-        (["--budget", "5"], "--budget is the time for --until-decided; give both, or neither"),
-        (["--nnodes", "none"], "--nnodes 'none' is no number of nodes; give 2, or as many as there are"),
-        (["--set", "world_size=0"], "world_size is 0; it must be a whole number of 1 or more"),
-        (["--label", "a b"], "label 'a b'"),
-        (["--resume", "--out", "nowhere"], "nowhere/results.db does not exist, so it holds no session to resume"),
-        (["--set", "device=cuda"], "device cuda is not here"),
-    ],
-)
-def test_wrong_input_is_a_line_and_exit_code_2(suite, arguments, why):
-    done = parabench(suite, *arguments)
-    assert done.exit_code == 2
-    assert done.output.startswith("parabench: ")
-    assert why in done.output
-    assert done.output.count("\n") == 1
-
-
-def test_it_imports_no_torch(tmp_path):
-    command = ["run", "quick", "--dry-run", "--nnodes", "4", "--nproc-per-node", "8", "--out", str(tmp_path / "out")]
-    code = (
-        "import sys\nfrom parabench.cli import main\n"
-        f"try:\n    main({command!r})\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
-        "assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 # -- counts and time -----------------------------------------------------------------------------------------------
@@ -239,9 +189,8 @@ def test_launches_are_those_that_a_session_makes(gpus):
 
 
 def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
-    out, quiet = tmp_path / "out", Console(file=StringIO())
-    launcher = FakeLauncher(lambda case: 0.78 if case.strategy == "single" else 0.38)
-    assert run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), quiet, launcher) == 0
+    out = tmp_path / "out"
+    assert run(suite, out, FakeLauncher(lambda case: 0.78 if case.strategy == "single" else 0.38)) == 0
     store = (out / "results.db").read_bytes()
     # 3 launches on one device of 4 s, the reference among them; 6 on two of 2 s.
     assert facts(said(suite, out))["expected"] == f"24 s for 9 launches, as they took in {out / 'results.db'}"
@@ -269,32 +218,28 @@ def test_of_devices_it_is_the_least(suite, tmp_path):
 
 
 def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path):
-    out, quiet = tmp_path / "out", Console(file=StringIO())
-    launcher = FakeLauncher()
-    launcher.interrupt_at = 4
-    assert run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), quiet, launcher) == 130
+    out = tmp_path / "out"
+    assert run(suite, out, FakeLauncher(interrupt_at=4)) == STOPPED
     store = (out / "results.db").read_bytes()
     for text in (said(suite, out, resume=True), said(None, out, resume=True)):
         assert facts(text)["launches"] == "5 (3 of 8 are done)"
     with pytest.raises(UsageError, match="was planned otherwise"):
         said(suite, out, resume=True, steps=9)
     assert (out / "results.db").read_bytes() == store
-    launcher.interrupt_at = None
-    assert run_session(TrainingRequest.of(suite=None, argv=[], out=out, resume=True), quiet, launcher) == 0
+    assert run(None, out, resume=True) == 0
     assert facts(said(None, out, resume=True))["expected"] == "nothing is left to launch"
 
 
 def test_a_store_of_a_newer_version_is_a_line_or_tells_nothing(suite, tmp_path):
-    out, quiet = tmp_path / "out", Console(file=StringIO())
-    run_session(TrainingRequest.of(suite=str(suite), argv=[], out=out), quiet, FakeLauncher())
+    out = tmp_path / "out"
+    run(suite, out)
     assert "as they took in" in facts(said(suite, out))["expected"]
     with closing(sqlite3.connect(out / "results.db")) as db, db:
         db.execute("UPDATE session SET plan = json_set(plan, '$.protocol.by_magic', 1)")
-    for asked in (["run", "--resume"], ["run", "--resume", "--dry-run"]):
-        done = CliRunner().invoke(main, [*asked, "--out", str(out)])
-        assert done.exit_code == 2
+    for more in ((), ("--dry-run",)):
+        done = parabench("run", "--resume", *more, "--out", out)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert "planned by a newer parabench: its by_magic" in done.stderr
-        assert done.stderr.count("\n") == 1
     # What a new session would do is known; how long other steps took says nothing of it.
     assert "as they took in" not in facts(said(suite, out))["expected"]
 
@@ -302,62 +247,36 @@ def test_a_store_of_a_newer_version_is_a_line_or_tells_nothing(suite, tmp_path):
 # -- collectives ---------------------------------------------------------------------------------------------------
 
 
-def test_launches_of_trainings_and_of_collectives_have_limits_of_their_own():
-    for command, most in (["run", "quick"], 1_000_000), (["collectives"], 100_000):
-        done = CliRunner().invoke(main, [*command, "--launches", str(most + 1), "--dry-run"])
-        assert done.exit_code == 2
-        assert f"it must be a whole number from 1 to {most}" in done.stderr
-
-
 def test_collectives_are_planned_too(tmp_path):
     asked = ["--op", "all_reduce", "--min", "1MiB", "--max", "4MiB", "--iterations", "10", "--warmup", "2"]
     asked += ["--algorithm", "native,ring", "--device", "cuda", "--nnodes", "100", "--nproc-per-node", "8"]
-    done = CliRunner().invoke(main, ["collectives", *asked, "--dry-run", "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    assert all(line.startswith("#") for line in done.output.splitlines())
-    assert not [line for line in done.output.splitlines() if line.endswith(" ")]
-    told = facts(done.output.replace("# ", ""))
+    asked += ["--out", tmp_path / "out"]
+    told = facts(planned("collectives", *asked))
     assert told["cases"] == "2, each once a block, in 3 blocks"
-    assert told["buffers"] == "1 MiB to 4 MiB"
-    assert told["launches"] == "6"
     assert told["timed"] == "calls back to back, as nccl-tests does; of each size and form 10 batches of 10 calls"
-    assert told["largest"] == "800 ranks on 100 nodes; ranks per node: 8"
     # 6 launches, each of twice 2 and 10 times 10 calls of 1 and as many of 4 MiB, and a second for the clocks.
     least = 6 * (104 * 5 * 2**20 / 100e6 + 2 * RUN_IN_S + FIRST_RUN_IN_S)
     assert told["expected"].startswith(f"calls: {least:.0f} s at most, at 100 MB/s (any link")
-    alone = facts(
-        CliRunner()
-        .invoke(main, ["collectives", *asked, "--mode", "latency", "--dry-run", "--out", str(tmp_path / "out")])
-        .output.replace("# ", "")
-    )
+    alone = facts(planned("collectives", *asked, "--mode", "latency"))
     assert alone["timed"] == "isolated calls, each after a barrier; 24 a launch"  # two sizes, all_reduce in place
     assert alone["expected"].startswith(f"calls: {6 * 12 * 5 * 2**20 / 100e6:.1f} s at most, at 100 MB/s (any link")
     assert list(tmp_path.iterdir()) == []
 
 
-def collectives(*arguments):
-    return CliRunner().invoke(main, ["collectives", *arguments, "--device", "cuda", "--dry-run"])
+def planned(command, *arguments):
+    done = parabench(command, *arguments, "--dry-run")
+    assert done.exit_code == 0, done.output
+    return done.output.replace("# ", "")
 
 
 def test_collectives_of_many_ranks_begin_at_a_size_that_they_can_split(tmp_path):
-    many = ["--nnodes", "1250", "--nproc-per-node", "8", "--out", str(tmp_path / "out"), "--links"]
-    done = collectives(*many)
-    assert done.exit_code == 0, done.output
-    told = facts(done.output.replace("# ", ""))
+    many = ("--nnodes", 1250, "--nproc-per-node", 8, "--out", tmp_path / "out", "--device", "cuda")
+    told = facts(planned("collectives", *many, "--links"))
     # 16 bytes for each of 10,000 ranks are 156.25 KiB: the first step of 64, 256, ... KiB that has them.
     assert told["buffers"] == "64 KiB to 1 GiB; 256 KiB to 1 GiB"
     assert told["links"].startswith("measured first, between 10,000 ranks in ")
-    whole = collectives(*many, "--op", "all_gather", "--max", "200000")
-    assert facts(whole.output.replace("# ", ""))["buffers"] == "200000 B to 200000 B"
-
-
-@pytest.mark.parametrize("name", ["--min", "--max"])
-def test_collectives_too_small_to_split_are_refused_by_their_option(name, tmp_path):
-    done = collectives("--op", "all_gather", "--nnodes", "1250", "--nproc-per-node", "8", name, "64KiB")
-    assert done.exit_code == 2
-    assert done.output == (
-        f"parabench: {name} 64KiB is less than all_gather among 10000 ranks can split; use 160000 B or more\n"
-    )
+    whole = planned("collectives", *many, "--op", "all_gather", "--max", 200000)
+    assert facts(whole)["buffers"] == "200000 B to 200000 B"
 
 
 def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
@@ -367,24 +286,24 @@ def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
     assert "hsdp native ranks_per_node 4, 8 ranks on 2 nodes" in told
     # On one machine they are, so that there are two levels to see.
     assert "hsdp native ranks_per_node 2, 4 ranks " in said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4"))
-    done = collectives("--algorithm", "two_level", "--world-size", "4", "--nnodes", "2", "--nproc-per-node", "4")
-    assert "two_level, 4 ranks (4 a node)" in done.output
+    nodes = ("--world-size", 4, "--nnodes", 2, "--nproc-per-node", 4, "--device", "cuda")
+    assert "two_level, 4 ranks (4 a node)" in planned("collectives", "--algorithm", "two_level", *nodes)
 
 
 def test_collectives_know_their_store(tmp_path):
-    out, quiet = tmp_path / "out", Console(file=StringIO())
     asked = CollectivesRequest.of(
-        argv=[], out=out, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu"
+        argv=[], out=tmp_path, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu"
     )
-    run_session(asked, quiet, FakeLauncher())
-    store = (out / "results.db").read_bytes()
-    text = StringIO()
-    assert dry_run(replace(asked, resume=True), Console(file=text, width=200)) == 0
-    assert facts(text.getvalue().replace("# ", ""))["expected"] == "nothing is left to launch"
-    text = StringIO()
-    assert dry_run(asked, Console(file=text, width=200)) == 0
-    assert "for 3 launches, as they took in" in text.getvalue()
-    assert (out / "results.db").read_bytes() == store
+    run_session(asked, Console(file=StringIO()), FakeLauncher())
+    store = (tmp_path / "results.db").read_bytes()
+    for request, expected in (
+        (replace(asked, resume=True), "nothing is left to launch"),
+        (asked, "for 3 launches, as"),
+    ):
+        console = Console(file=StringIO(), width=200)
+        assert dry_run(request, console) == 0
+        assert expected in facts(console.file.getvalue().replace("# ", ""))["expected"]
+    assert (tmp_path / "results.db").read_bytes() == store
 
 
 # -- cost ----------------------------------------------------------------------------------------------------------

@@ -6,17 +6,12 @@ import os
 import webbrowser
 
 import pytest
-from click.testing import CliRunner
 
 import fake_results as fake
-from parabench.cli import main
+from command_line import parabench
 from parabench.report import assets
 from parabench.store.results import load
 from parabench.store.store import Store
-
-
-def parabench(*arguments: object):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def refused(result, *said):
@@ -61,18 +56,6 @@ def test_several_stores_are_beside_each_other_on_one_page(stores, tmp_path):
     assert "label-new" in page
 
 
-def test_a_session_of_several_stores_is_named_with_its_store(stores, tmp_path):
-    asked = ("report", stores / "old.db", stores / "new.db", "--session", "x", "-o", tmp_path / "r.html")
-    assert refused(parabench(*asked), "--session x cannot name a session of 2 stores", "old.db@x")
-    asked = ("report", f"{stores / 'old.db'}@label-old", *asked[2:])
-    assert refused(parabench(*asked), f"as in {stores / 'old.db'}@x\n")
-    assert not (tmp_path / "r.html").exists()
-
-
-def test_a_store_is_needed():
-    assert refused(parabench("report"), "no store is given; give the results.db of a run")
-
-
 def test_a_store_that_grows_while_it_is_read_is_read_as_it_was(stores, tmp_path):
     results = fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda _: 0.04))
     with Store.open_or_create(tmp_path / "r.db") as store:
@@ -92,20 +75,6 @@ def test_a_run_that_ends_while_its_store_is_read_leaves_everything_in_the_one_fi
     copy.write_bytes((tmp_path / "r.db").read_bytes())
     assert len(load(copy).launch) == 1
     reader.close()
-
-
-@pytest.mark.parametrize("name", ["folder", "file/r.html"])
-def test_a_page_that_cannot_be_written_is_one_line(stores, tmp_path, name):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    assert refused(parabench("report", stores / "old.db", "-o", tmp_path / name), "cannot be written")
-
-
-def test_a_folder_or_nothing_for_the_page_is_one_line(stores, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    said = ". cannot be written: it is a folder; give -o a file, such as report.html"
-    for given in ("", "."):
-        assert refused(parabench("report", stores / "old.db", "-o", given), said)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root only /proc says so")
@@ -143,11 +112,6 @@ def test_a_template_that_cannot_be_used_is_one_line_and_what_was_there_stays(sto
     result = parabench("report", stores / "old.db", "-o", tmp_path / "r.html", "--template", folder)
     assert refused(result, *said)
     assert (tmp_path / "r.html").read_text() == "the old page"
-
-
-def test_a_folder_of_templates_that_is_not_there_is_one_line(stores, tmp_path):
-    result = parabench("report", stores / "old.db", "-o", tmp_path / "r.html", "--template", tmp_path / "no")
-    assert refused(result, "is no folder; give --template a folder")
 
 
 def test_own_styles_and_scripts_end_no_element(stores, tmp_path):
@@ -188,13 +152,6 @@ def test_no_template_is_ever_written_over(tmp_path):
     assert refused(parabench("report", "--copy-templates", folder), "style/page.css exists and is not written over")
     assert [file.name for file in folder.rglob("*") if file.is_file()] == ["page.css"]
     assert (folder / "style" / "page.css").read_text() == "mine"
-
-
-def test_templates_are_copied_to_a_folder_and_without_a_store(stores, tmp_path):
-    (tmp_path / "file").touch()
-    assert refused(parabench("report", "--copy-templates", tmp_path / "file"), "cannot be written")
-    asked = parabench("report", stores / "old.db", "--copy-templates", tmp_path / "mine")
-    assert refused(asked, "--copy-templates writes no report; give it without")
 
 
 def test_the_page_is_shown_in_the_browser(stores, tmp_path, shown, monkeypatch):

@@ -36,30 +36,9 @@ def test_axes_that_a_strategy_lacks_collapse(machine):
     ]
 
 
-@pytest.mark.parametrize(
-    ("axes", "said"),
-    [
-        ({"strategy": "single", "algorithm": "ring"}, "what travels in single: nothing; drop it, or use strategy ddp"),
-        (
-            {"strategy": "pp", "algorithm": "tree"},
-            "algorithm=tree makes no sense here: what travels in pp: activations",
-        ),
-        (
-            {"strategy": ("pp", "local_only"), "bucket_mib": (None, 4)},
-            "bucket_mib=4 makes no sense here: pp, local_only",
-        ),
-        ({"strategy": "tp", "static_graph": True}, "static_graph=True makes no sense here: tp has no such option"),
-        ({"strategy": "ddp", "tp_size": 2}, "use strategy tp_ddp, tp_fsdp"),
-        ({"strategy": "fsdp", "schedule": "gpipe"}, "use strategy pp"),
-    ],
-)
-def test_an_option_that_no_strategy_of_a_sweep_has_is_refused(machine, axes, said):
-    with pytest.raises(UsageError, match=said):
-        plan(machine, sweep(world_size=2, **axes))
-    strategies = axes.pop("strategy")
-    asked = {name: value if isinstance(value, tuple) else (value,) for name, value in axes.items()}
-    with pytest.raises(UsageError, match=said):
-        plan(machine, sweep(world_size=2, strategy=strategies), overrides=asked)
+def test_an_option_that_no_strategy_of_a_sweep_has_is_refused(machine):
+    with pytest.raises(UsageError, match="bucket_mib=4 makes no sense here: pp, local_only"):
+        plan(machine, sweep(world_size=2, strategy=("pp", "local_only"), bucket_mib=(None, 4)))
 
 
 def test_an_option_of_the_suites_own_is_dropped_where_another_strategy_is_asked_for(machine):
@@ -98,34 +77,6 @@ def test_no_sync_means_nothing_without_accumulation(machine):
     assert [(case.grad_accumulation, case.no_sync) for case in cases] == [(1, True), (2, True), (2, False)]
 
 
-@pytest.mark.parametrize(
-    ("axes", "said"),
-    [
-        ({"strategy": "tp_ddp", "tp_size": 3, "world_size": 6}, "tp_size 3 does not divide the 4 heads"),
-        ({"strategy": "tp_fsdp", "tp_size": 3, "world_size": 4}, "tp_size is 3; it must divide world_size 4"),
-        ({"strategy": "tp_ddp", "world_size": 4, "global_batch": 3}, "does not divide by 2 groups of ranks"),
-        (
-            {"strategy": "ddp", "grad_accumulation": 3, "world_size": 2},
-            "a rank's batch of 4 does not divide by grad_acc",
-        ),
-        (
-            {"strategy": "pp", "microbatches": 3, "world_size": 2},
-            "a rank's batch of 8 does not divide by microbatches 3",
-        ),
-        ({"strategy": "tp", "sequence_parallel": True, "seq_len": 5, "world_size": 2}, "does not divide seq_len 5"),
-        ({"strategy": "ddp", "split": "dimension", "world_size": 2}, "split dimension is for tensor parallel; ddp"),
-        ({"strategy": "ddp", "pin_memory": True, "world_size": 2}, "pin_memory is for copies to a CUDA device"),
-        ({"strategy": "ddp", "grad_accumulation": 0}, "grad_accumulation is 0; it must be a whole number of 1 or more"),
-        ({"strategy": "ddp", "workers": -1}, "workers is -1"),
-        ({"strategy": "ddp", "compile": "yes"}, "compile is 'yes'; it must be true or false"),
-        ({"strategy": "pp", "schedule": "zigzag"}, "schedule 'zigzag' is unknown; use one of gpipe, 1f1b, interleaved"),
-    ],
-)
-def test_combinations_that_cannot_be_are_refused(machine, axes, said):
-    with pytest.raises(UsageError, match=said):
-        plan(machine, sweep(**axes))
-
-
 def test_one_process_for_all_devices_needs_two_of_them(machine):
     made = plan(machine, sweep(strategy=("dp", "ddp"), world_size=2))
     assert [case.strategy for case in made.cases] == ["ddp"]
@@ -149,8 +100,6 @@ def test_weak_scaling_grows_the_batch_with_the_ranks(machine):
         ("tp", 2, 6),
         ("tp", 4, 12),
     ]
-    with pytest.raises(UsageError, match="batch_per_rank and global_batch"):
-        plan(machine, sweep(strategy="ddp", batch_per_rank=3, global_batch=8))
 
 
 def test_a_batch_that_is_given_takes_the_place_of_one_that_is_given_otherwise(machine):
@@ -196,13 +145,6 @@ def test_every_shipped_suite_runs_on_every_machine(cores):
         assert make_plan(suite, {"ranks_per_node": (1,)}, suite.protocol, machine, 0).cases
 
 
-def test_a_huge_world_size_is_refused_at_once(machine):
-    asked = {"world_size": (1_000_000_007,)}
-    for algorithm in ("ring", "two_level"):
-        with pytest.raises(UsageError, match="world_size 1000000007 is larger than 8"):
-            plan(machine, sweep(strategy="ddp", algorithm=algorithm), overrides=asked)
-
-
 def test_what_the_machine_lacks_is_skipped_with_its_reason(machine):
     made = plan(machine, sweep(strategy="ddp", world_size=(2, 16), global_batch=16))
     assert [case.world_size for case in made.cases] == [2]
@@ -213,28 +155,6 @@ def test_what_the_machine_lacks_is_skipped_with_its_reason(machine):
 def test_asking_for_what_the_machine_lacks_is_an_error(machine):
     with pytest.raises(UsageError, match="world_size 16 is larger than 8"):
         plan(machine, sweep(strategy="ddp", global_batch=16), overrides={"world_size": (16,)})
-    with pytest.raises(UsageError, match="device cuda is not here: a test has none"):
-        plan(machine, sweep(strategy="ddp", world_size=2), overrides={"device": ("cuda",)})
-
-
-@pytest.mark.parametrize(
-    ("axes", "said"),
-    [
-        ({"strategy": "ddpp"}, "did you mean 'ddp'"),
-        ({"algorithm": "rings", "world_size": 2}, "did you mean 'ring'"),
-        ({"model": "gpt3"}, "model 'gpt3' is unknown"),
-        ({"world_size": 3}, "global_batch 8 does not divide by world_size 3"),
-        ({"strategy": "tp", "world_size": 3}, "does not divide the 4 heads of gpt-nano"),
-        ({"seq_len": 4096}, "longer than the context"),
-        ({"device": "cpu", "backend": "nccl"}, "nccl needs device cuda"),
-        ({"data": "text:/no/such/file"}, "'/no/such/file' cannot be read"),
-        ({"data": "csv"}, "data 'csv' is unknown"),
-        ({"global_batch": 4096}, "one batch needs"),
-    ],
-)
-def test_nonsense_is_refused_with_the_remedy(machine, axes, said):
-    with pytest.raises(UsageError, match=said):
-        plan(machine, sweep(**{"strategy": "ddp", **axes}))
 
 
 def test_a_short_text_is_refused_and_a_long_one_taken(machine, tmp_path):
@@ -273,14 +193,6 @@ def test_what_a_newer_version_planned_is_not_continued_without_what_is_new(part,
         Plan.from_dict(made)
     with pytest.raises(UsageError, match="'magic' is not known to this parabench; upgrade it"):
         Plan.from_dict(made | {"kind": "magic"})
-
-
-def test_shipped_suites_make_plans(machine):
-    assert set(shipped()) == {"quick", "bucket_size", "algorithms", "scaling", "strategies", "memory"}
-    for name in shipped():
-        suite = load_suite(name)
-        assert suite.question.endswith((".", "?"))
-        assert make_plan(suite, {}, suite.protocol, machine, 0).cases
 
 
 def test_quick_has_what_it_promises(machine):
@@ -323,7 +235,6 @@ def test_a_users_own_names_are_loaded_before_anything_runs(machine, tmp_path, mo
     (case,) = plan(machine, sweep(strategy="their_own:strategy", world_size=2)).cases
     assert isinstance(case, Case)
     for name, said in (
-        ("nope.mod:x", "No module named 'nope'"),
         ("their_own:missing", "no attribute 'missing'"),
         ("their_broken:x", "ZeroDivisionError"),
         ("their_own:number", "must be a function"),
@@ -339,8 +250,6 @@ def test_a_suite_may_list_nccls_algorithms_and_leaves_them_out_elsewhere(machine
     assert [case.algorithm for case in made.cases] == ["ring"]
     assert [skipped.case.algorithm for skipped in made.skipped] == ["nccl:tree"]
     assert "use backend nccl" in made.skipped[0].reason
-    with pytest.raises(UsageError, match="nccl:tree is NCCL's own"):
-        plan(machine, listed, overrides={"algorithm": ("nccl:tree",)})
 
 
 def test_nccls_algorithms_are_pinned_by_the_ranks_environment():
@@ -362,12 +271,6 @@ def test_levels_have_one_name_each(machine, given, name):
     assert case.algorithm == name
     assert case.ranks_per_node == 2
     assert Case.from_dict(case.to_dict()) == case
-
-
-@pytest.mark.parametrize("name", ["two_level(ring)", "two_level(ring,native)", "two_level(ring,two_level)", "nccl:no"])
-def test_parts_that_are_no_algorithms_are_refused(machine, name):
-    with pytest.raises(UsageError, match="algorithm"):
-        plan(machine, sweep(strategy="ddp", algorithm=name, world_size=4))
 
 
 def test_the_comma_between_levels_separates_no_values():

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from markupsafe import escape
 
 import fake_results as fake
+from command_line import parabench
 from fake_results import OOM
 from page_helpers import figures
 from parabench.analysis.compare import gate
@@ -284,14 +285,10 @@ def stores(tmp_path_factory):
     return folder
 
 
-def run(*words):
-    return CliRunner().invoke(main, ["compare", "--between-sessions", "0", *map(str, words)])
-
-
 def test_all_files_in_one_call_and_the_exit_code_stays_the_verdicts(stores, tmp_path):
     files = {"--json": "c.json", "--junit": "c.xml", "--markdown": "c.md", "--html": "folder/c.html"}
     options = [word for option, name in files.items() for word in (option, tmp_path / name)]
-    result = run(stores / "base.db", stores / "slow.db", *options)
+    result = parabench("compare", "--between-sessions", 0, stores / "base.db", stores / "slow.db", *options)
     assert result.exit_code == 1
     assert result.stdout.startswith("Regression: ")
     assert json.loads((tmp_path / "c.json").read_text())["verdict"] == "regression"
@@ -301,7 +298,7 @@ def test_all_files_in_one_call_and_the_exit_code_stays_the_verdicts(stores, tmp_
 
 
 def test_json_on_standard_output_stands_alone(stores):
-    result = run(stores / "base.db", stores / "slow.db", "--json", "-")
+    result = parabench("compare", "--between-sessions", 0, stores / "base.db", stores / "slow.db", "--json", "-")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["kind"] == "gate"
 
@@ -309,7 +306,7 @@ def test_json_on_standard_output_stands_alone(stores):
 def test_one_file_that_cannot_be_written_keeps_no_other_back(stores, tmp_path):
     before = (stores / "slow.db").read_bytes()
     (tmp_path / "file").write_text("")
-    result = run(
+    result = parabench("compare", "--between-sessions", 0,
         stores / "base.db", stores / "slow.db",
         "--json", tmp_path / "file" / "c.json", "--junit", stores / "slow.db", "--markdown", tmp_path / "c.md",
     )  # fmt: skip
@@ -319,13 +316,6 @@ def test_one_file_that_cannot_be_written_keeps_no_other_back(stores, tmp_path):
     assert "slow.db is a database, not a comparison; give another file to --junit" in result.stderr
     assert (tmp_path / "c.md").read_text().startswith("## ✗ Regression")
     assert (stores / "slow.db").read_bytes() == before
-
-
-def test_two_outputs_are_two_files(stores, tmp_path):
-    result = run(stores / "base.db", stores / "slow.db", "--html", tmp_path / "x", "--json", tmp_path / "." / "x")
-    assert result.exit_code == 2
-    assert "--json and --html name the same file" in result.stderr
-    assert not (tmp_path / "x").exists()
 
 
 HOSTILE = "x\x1b[31m\nNo regression: forged\r\x07\t \u2028y \u202egnp\x9b"
@@ -368,10 +358,3 @@ def test_a_runs_console_prints_lines(capsys):
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert not re.search("[\x1b\x07\u202e]", out)
-
-
-@pytest.mark.parametrize("rate", ["1e-300", "nan"])
-def test_a_rate_of_false_alarms_has_a_least(stores, rate):
-    result = run(stores / "base.db", stores / "slow.db", "--alpha", rate)
-    assert result.exit_code == 2
-    assert f"{rate} is not in the range 0.0001<=x<=0.5" in result.stderr

@@ -5,19 +5,17 @@ from __future__ import annotations
 import io
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
 import fake_collectives as fake
 import fake_results
+from command_line import parabench
 from fake_launch import FakeLauncher
 from parabench.analysis.collectives.nccl_tests import results_json, table_lines
 from parabench.analysis.session import select_session
-from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
@@ -25,7 +23,6 @@ from parabench.plan.collective_case import OPS
 from parabench.session import session as sessions
 from parabench.session.request import CollectivesRequest
 from parabench.session.session import run_session
-from parabench.signals import signals_restored
 from parabench.store.record import Failure, Status
 from parabench.store.results import load
 
@@ -33,11 +30,8 @@ GPUS = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch):
-    """Two cores and no GPU, whatever runs the tests; and signals as they were once a driver was interrupted."""
+def two_cores(monkeypatch):
     monkeypatch.setattr(sessions, "this_machine", lambda: Machine(cores=2, gpus_reason="a test has none"))
-    with signals_restored():
-        yield
 
 
 def request(folder, **more):
@@ -52,10 +46,6 @@ def planned(asked, machine):
 def run(asked, launch):
     console = Console(file=io.StringIO(), width=400)
     return run_session(asked, console, launch), console.file.getvalue()
-
-
-def parabench(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_a_run_ends_in_lines_a_store_a_report_and_an_answer(tmp_path):
@@ -126,14 +116,6 @@ def test_devices_have_sizes_that_load_their_links(tmp_path, machine):
     assert largest(GPUS, max_size="1MiB") == 1 << 20
 
 
-def test_blocks_are_interleaved_in_seeded_order(tmp_path):
-    launcher = FakeLauncher()
-    run(request(tmp_path, op=None, seed=5), launcher)
-    first, second = launcher.calls[:8], launcher.calls[8:]
-    assert {case.id for case in first} == {case.id for case in second}
-    assert first != second
-
-
 def test_interrupted_then_resumed_runs_nothing_twice(tmp_path):
     first, second = FakeLauncher(), FakeLauncher()
     first.interrupt_at = 3
@@ -151,32 +133,16 @@ def test_interrupted_then_resumed_runs_nothing_twice(tmp_path):
 
 
 def test_a_session_is_resumed_only_by_its_own_command(tmp_path):
-    fake.write(tmp_path / "results.db", [fake.launch(fake.case(), lambda size: 1e-3)], finished=False)
-    result = parabench("run", "--resume", "--out", tmp_path)
-    assert result.exit_code == 2
-    assert "measured collectives, not training; resume it with 'parabench collectives --resume" in result.stderr
-    fake_results.write(tmp_path / "results.db", [fake_results.launch(fake_results.case(), 0.04)], finished=False)
-    result = parabench("collectives", "--resume", "--out", tmp_path)
-    assert result.exit_code == 2
-    assert "measured training, not collectives; resume it with 'parabench run --resume" in result.stderr
-
-
-def test_a_resume_that_asks_for_something_else_is_refused(tmp_path):
-    run(request(tmp_path), FakeLauncher())
-    with pytest.raises(UsageError, match="was planned otherwise"):
-        run(request(tmp_path, resume=True, factor=2), FakeLauncher())
-
-
-def test_a_label_is_neither_a_plan_nor_changed_by_a_resume(tmp_path):
-    run(request(tmp_path, label="first"), FakeLauncher())
-    bare = CollectivesRequest.of(argv=[], out=tmp_path / "out", resume=True)
-    for other in (replace(bare, label="second"), request(tmp_path, resume=True, label="second")):
-        with pytest.raises(UsageError, match="has the label 'first', and label 'second' cannot change a session"):
-            run(other, FakeLauncher())
-    launcher = FakeLauncher()
-    assert run(replace(bare, label="first"), launcher)[0] == 0
-    assert launcher.calls == []
-    assert list(load(tmp_path / "out" / "results.db").session["label"]) == ["first"]
+    fake.write(tmp_path / "c.db", [fake.launch(fake.case(), lambda size: 1e-3)], finished=False)
+    fake_results.write(tmp_path / "t.db", [fake_results.launch(fake_results.case())], finished=False)
+    for command, store, said in (
+        ("run", "c.db", "measured collectives, not training; resume it with 'parabench collectives --resume"),
+        ("collectives", "t.db", "measured training, not collectives; resume it with 'parabench run --resume"),
+    ):
+        (tmp_path / store).rename(tmp_path / "results.db")
+        result = parabench(command, "--resume", "--out", tmp_path)
+        assert result.exit_code == 2
+        assert said in result.stderr
 
 
 @pytest.mark.parametrize("status", [Status.CRASHED, Status.WRONG])
@@ -201,62 +167,6 @@ def test_a_first_deadline_knows_the_bytes_and_a_later_one_the_time(tmp_path):
     assert launcher.deadlines[1] == 60.0
     run(request(tmp_path, deadline_s=7.0), launcher)
     assert launcher.deadlines[-1] == 7.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--op", "gather"], "op 'gather' is unknown"),
-        (["--op", "all_reduce,"], "--op 'all_reduce,': a value is empty"),
-        (["--algorithm", "rung"], "did you mean 'ring'"),
-        (["--algorithm", "two_level(ring)"], "write two_level(INNER,OUTER)"),
-        (["--algorithm", "nccl:ring"], "is NCCL's own and the backend here is gloo"),
-        (["--min", "big"], "size 'big' is not a number of bytes"),
-        (["--min", "1MiB", "--max", "1KiB"], "min is 1 MiB, above max, 1 KiB"),
-        (["--factor", "1"], "factor is 1"),
-        (["--world-size", "two"], "--world-size 'two' is not a number of ranks"),
-        (["--world-size", "1"], "world_size is 1"),
-        (["--world-size", "64"], "world_size 64 is larger than 8"),
-        (["--world-size", "4", "--ranks-per-node", "3"], "ranks_per_node is 3; it must divide"),
-        (["--device", "cuda"], "device cuda is not here"),
-        (["--dtype", "int8"], "dtype 'int8' is unknown"),
-        (["--redop", "prod"], "redop 'prod' is unknown"),
-        (["--launches", "0"], "launches is 0"),
-        (["--iterations", "0"], "iterations is 0"),
-        (["--mode", "fast"], "mode 'fast' is unknown; use one of throughput, latency"),
-        (["--graph"], "--graph captures NCCL's kernels, and the backend here is gloo; leave --graph out"),
-        (["--graph", "--mode", "latency"], "graph replays calls back to back, and mode latency times isolated ones"),
-        (["--batches", "0"], "batches is 0"),
-        (["--measure-seconds", "0"], "measure_s is 0.0; it must be a number above 0"),
-        (["--measure-seconds", "nan"], "measure_s is nan; it must be a number above 0"),
-        (["--mode", "latency", "--batches", "5"], "--batches 5 is for mode throughput"),
-        (["--mode", "latency", "--measure-seconds", "0.5"], "--measure-seconds 0.5 is for mode throughput"),
-        (["--iterations", "5", "--measure-seconds", "1"], "--iterations 5 and --measure-seconds 1 both say"),
-        (["--label", "../x"], "label '../x'"),
-        (["--ranks-per-node", "0"], "ranks_per_node is 0; it must be a whole number of 1 or more"),
-        (
-            ["--ranks-per-node", "-2", "--algorithm", "ring"],
-            "ranks_per_node is -2; it must be a whole number of 1 or more",
-        ),
-        (["--max", "2TiB"], "size '2TiB' is above the most that a size can be, 1 TiB"),
-        (["--algorithm", "math:sin"], "algorithm 'math:sin' cannot be made of ranks_per_node None: TypeError"),
-        (["--algorithm", "builtins:repr"], "algorithm 'builtins:repr' gave 'None' for ranks_per_node None, not an"),
-        (["--json", "."], "is a folder; give a file for --json"),
-        (["--json", "/proc/x/y.json"], "cannot be written: No such file or directory; give another --json"),
-        (["--json", "parabench-results/results.db"], "is this run's own store or report; give another file for --json"),
-        (["--json", "a/../parabench-results/results.db-wal"], "is this run's own store or report"),
-        (["--json", "parabench-results/report.html"], "is this run's own store or report"),
-        (["--resume"], "holds no session to resume"),
-    ],
-)
-def test_bad_input_gets_one_line_and_exit_code_2_and_writes_nothing(arguments, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = parabench("collectives", *arguments)
-    assert result.exit_code == 2, result.output
-    assert said in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
-    assert list(tmp_path.iterdir()) == []
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------
@@ -349,22 +259,12 @@ def test_more_ranks_than_cores_is_said(tmp_path):
 def test_best_answers_for_either_kind_of_session(tmp_path):
     path = tmp_path / "r.db"
     fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="training")
-    fake.write(
-        path, fake.sweep([fake.case(), fake.case(algorithm="ring")], lambda c, s: 1e-4 * (1 + (c.algorithm == "ring")))
-    )
-    assert "all_reduce, 2 ranks: native is fastest from 64 KiB to 4 MiB" in parabench("best", path).output
+    cases = [fake.case(algorithm=name) for name in ("native", "ring")]
+    fake.write(path, fake.sweep(cases, lambda c, s: 1e-4 * (1 + (c.algorithm == "ring"))))
     (answer,) = json.loads(parabench("best", path, "--json").output)
     (found,) = answer["ranges"]
     assert (found["first_bytes"], found["last_bytes"], found["algorithms"]) == (65536, 4194304, ["native"])
     assert "ddp native" in parabench("best", path, "--session", "training").output
-    result = parabench("compare", path, path)
-    assert result.exit_code == 2
-    assert "measured collectives, not training; name one that did: " in result.stderr
-    assert result.stderr.count("\n") == 1
-    fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="again")
-    # Two sessions leave open what sessions differ by themselves.
-    assert parabench("compare", f"{path}@training", f"{path}@again").exit_code == 3
-    assert parabench("compare", f"{path}@training", f"{path}@again", "--between-sessions", 0).exit_code == 0
 
 
 @pytest.mark.parametrize("kind", ["symbolic", "hard"])
@@ -422,7 +322,6 @@ def test_a_seed_is_no_more_ignored_by_a_resume_than_anything_else(tmp_path):
     with pytest.raises(UsageError, match="was planned otherwise"):
         run(request(tmp_path, resume=True, seed=5), FakeLauncher())
     assert run(request(tmp_path, resume=True, seed=0), FakeLauncher())[0] == 0
-    assert parabench("collectives", "--resume", "--seed", "5", "--out", tmp_path / "out").exit_code == 2
     result = parabench("run", "--resume", "--seed", "5", "--out", tmp_path / "out")
     assert "--seed cannot change a session that is resumed" in result.stderr
 

@@ -8,14 +8,12 @@ import math
 import random
 import shlex
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
 import fake_results
@@ -34,7 +32,7 @@ from parabench.plan.plan import Plan
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.session.stopping import AdaptiveStopping
-from parabench.signals import STOPPED, signals_restored
+from parabench.signals import STOPPED
 from parabench.store.record import Failure, Status
 from parabench.store.results import Results, load
 from parabench.store.store import Store
@@ -66,13 +64,6 @@ class Noisy(FakeLauncher):
 
     def truth(self, case: Case) -> float:
         return TRUTH.get(case.bucket_mib, 0.01)
-
-
-@pytest.fixture(autouse=True)
-def signals_as_before() -> Iterator[None]:
-    """Once interrupted, a driver ignores further signals until it ends; the test run goes on."""
-    with signals_restored():
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -330,22 +321,6 @@ def test_extra_blocks_are_each_in_a_seeded_order_of_their_own(suite: str, tmp_pa
     assert len({tuple(each) for each in orders}) > 3  # of 24
     assert orders[4] == block(0, *[ids[:2]] * 4, ids)  # whatever came before
     assert orders != [block(1, *[ids] * count) for count in range(1, 12)]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--budget", "5"], "--budget is the time for --until-decided; give both, or neither"),
-        (["--until-decided", "--budget", "0"], "--budget is 0; give minutes, more than 0"),
-        (["--until-decided", "--budget", "-3"], "--budget is -3; give minutes, more than 0"),
-        (["--until-decided", "--budget", "nan"], "--budget is nan; give minutes, more than 0"),
-        (["--until-decided", "--budget", "inf"], "--budget is inf; give minutes, more than 0"),
-    ],
-)
-def test_a_senseless_budget_is_a_line(options: list[str], message: str, tmp_path: Path) -> None:
-    ended = CliRunner().invoke(main, ["run", "quick", "--out", str(tmp_path / "out"), *options])
-    assert (ended.exit_code, ended.stderr) == (2, f"parabench: {message}\n")
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_session_of_collectives_has_no_such_blocks(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import fake_results as fake
 from benchmarks.change_points import alike, false_alarms, found, none, normal, outliers
+from command_line import parabench
 from page_helpers import figures as figures_of
 from parabench.analysis.history.history import history
 from parabench.analysis.history.points import numbers_of, visits_of
@@ -23,7 +23,6 @@ from parabench.analysis.session import select_session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
 from parabench.analysis.stats.level_cost import LevelCost
 from parabench.analysis.tables import launch_table
-from parabench.cli import main
 from parabench.report.build import render as render_report
 from parabench.report.sections.history import _sessions, history_section, render
 from parabench.report.spec import Section
@@ -33,10 +32,6 @@ from paths import DOCS
 
 SCHEMA = json.loads((DOCS / "reference/history.schema.json").read_text())
 A, B = fake.case(), fake.case(algorithm="ring")
-
-
-def parabench(*arguments: object):
-    return CliRunner().invoke(main, ["history", *(str(argument) for argument in arguments)])
 
 
 def nightly(path: Path, steps: list[dict[Any, float]], *, month: int = 3, environments: Any = None, **more: Any):
@@ -267,56 +262,26 @@ def test_a_newest_session_that_is_away_is_listed(tmp_path):
 
 def test_json_fits_its_schema(stepped, tmp_path):
     out = tmp_path / "history.json"
-    assert parabench(stepped.path, "--json", out).exit_code == 0
-    for text in (out.read_text(), parabench(stepped.path.parent, "--json", "-").stdout):
+    assert parabench("history", stepped.path, "--json", out).exit_code == 0
+    for text in (out.read_text(), parabench("history", stepped.path.parent, "--json", "-").stdout):
         told = json.loads(text)
         jsonschema.validate(told, SCHEMA, jsonschema.Draft202012Validator)
         assert [series["state"] for series in told["series"]] == ["slower", "unchanged"]
         assert [bool(session["changed"]) for session in told["sessions"]].index(True) == 8
     fake.write(tmp_path / "few.db", [fake.launch(A), fake.launch(B, status=Status.OOM)], label=None)
-    few = json.loads(parabench(tmp_path / "few.db", "--json", "-").stdout)
+    few = json.loads(parabench("history", tmp_path / "few.db", "--json", "-").stdout)
     jsonschema.validate(few, SCHEMA, jsonschema.Draft202012Validator)
 
 
 def test_lines_and_choices(stepped):
-    said = parabench(stepped.path).stdout.splitlines()
+    said = parabench("history", stepped.path).stdout.splitlines()
     assert len(said) == 2
     assert said[1].startswith(f"slower: {A.label}: ")
-    assert len(parabench(stepped.path, "--all").stdout.splitlines()) == 3
-    assert "0 of 1 case changed" in parabench(stepped.path, "--case", "RING").stdout
-    assert "1 of 1 case changed" in parabench(stepped.path, "--case", A.id[:8]).stdout
-    assert "4 sessions" in parabench(stepped.path, "--since", "2026-03-09").stdout
-    assert "3 sessions" in parabench(stepped.path, "--since", "2026-03-09T06:00+02:00").stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["{}/no.db"], "no.db does not exist"),
-        (["{}/results.db", "--suite", "full"], "no session of suite 'full' is in"),
-        (["{}/results.db", "--case", "rinng"], f"near it are: {B.label}"),
-        (["{}/results.db", "--since", "2027-01-01"], "no session started since 2027-01-01"),
-        (["{}/results.db", "--since", "yesterday"], "'yesterday' is no date; write 2026-01-31"),
-        (["{}/results.db@nightly-1"], "a history is of all sessions of a store"),
-        (["{}/results.db", "--html", "{}/results.db"], "is a database, not a history"),
-        ([], "Missing argument 'STORE...'"),
-    ],
-)
-def test_bad_input_is_one_line_and_2(stepped, arguments, said):
-    result = parabench(*(argument.format(stepped.path.parent) for argument in arguments))
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert "Traceback" not in result.output
-
-
-def test_a_store_without_trainings_is_told(tmp_path):
-    fake.write(tmp_path / "results.db", [])
-    with sqlite3.connect(tmp_path / "results.db") as db:
-        db.execute("UPDATE session SET plan = json_set(plan, '$.kind', 'collectives')")
-    db.close()
-    result = parabench(tmp_path)
-    assert result.exit_code == 2
-    assert "no session that trained is in" in result.stderr
+    assert len(parabench("history", stepped.path, "--all").stdout.splitlines()) == 3
+    assert "0 of 1 case changed" in parabench("history", stepped.path, "--case", "RING").stdout
+    assert "1 of 1 case changed" in parabench("history", stepped.path, "--case", A.id[:8]).stdout
+    assert "4 sessions" in parabench("history", stepped.path, "--since", "2026-03-09").stdout
+    assert "3 sessions" in parabench("history", stepped.path, "--since", "2026-03-09T06:00+02:00").stdout
 
 
 # ---- pages
@@ -350,7 +315,7 @@ def test_pages_escape_what_sessions_say(tmp_path):
 
 
 def test_the_page_draws_levels_change_points_and_the_machine(stepped, tmp_path):
-    assert parabench(stepped.path, "--html", tmp_path / "history.html").exit_code == 0
+    assert parabench("history", stepped.path, "--html", tmp_path / "history.html").exit_code == 0
     page = (tmp_path / "history.html").read_text()
     figures = figures_of(page)
     (figure,) = figures.values()

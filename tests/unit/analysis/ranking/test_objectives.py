@@ -8,10 +8,9 @@ import click
 import jsonschema
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-import fake_collectives
 import fake_results as fake
+from command_line import parabench
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.cli import main
@@ -39,10 +38,6 @@ def valid(text):
     for answer in told:
         assert {*answer.get("differing", ())} <= {*DEFAULTS}
     return told
-
-
-def best(*arguments):
-    return CliRunner().invoke(main, ["best", *map(str, arguments)])
 
 
 def holding(peaks, device="cpu", blocks=3, **noise):
@@ -172,16 +167,6 @@ def test_energies_of_two_kinds_are_not_mixed(tmp_path):
     assert answer.unknown == ("tp native, 2 ranks",)
 
 
-def test_energy_on_a_cpu_is_refused_with_the_reason(tmp_path):
-    fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda _: 0.04))
-    result = best(tmp_path / "r.db", "--objective", "joules")
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "parabench: fake cannot be ranked by joules: it ran on CPU cores, whose energy is not read; "
-        "give another --objective, such as step_time_s, or another session\n"
-    )
-
-
 # -- by an axis --------------------------------------------------------------------------------------------------
 
 
@@ -213,11 +198,11 @@ def test_the_best_for_each_value_of_an_axis(tmp_path):
 
 def test_several_axes_in_a_table(tmp_path):
     fake.rich(tmp_path / "r.db")
-    lines = best(tmp_path / "r.db", "--by", "strategy,world_size").output.splitlines()
+    lines = parabench("best", tmp_path / "r.db", "--by", "strategy,world_size").output.splitlines()
     head = next(at for at, line in enumerate(lines) if line.startswith("strategy  world_size  best configuration"))
     assert " ".join(lines[head + 1].split()) == "ddp 4 ddp ring 25 MiB, 4 ranks 22.2 ms a step (±0.3 ms) – best 12"
     assert " ".join(lines[head + 2].split()) == "fsdp 4 fsdp native, 4 ranks 31.8 ms a step (±0.3 ms) 43 % yes 1"
-    told = valid(best(tmp_path / "r.db", "--by", "strategy", "--by", "world_size", "--json").output)
+    told = valid(parabench("best", tmp_path / "r.db", "--by", "strategy", "--by", "world_size", "--json").output)
     assert [place["values"] for place in told[0]["by"][:2]] == [
         {"strategy": "ddp", "world_size": 4},
         {"strategy": "fsdp", "world_size": 4},
@@ -229,19 +214,8 @@ def test_one_block_leaves_it_open_who_can_be_told_apart(tmp_path):
     (answer,) = spots(tmp_path, launches, by=("strategy", "compile"))
     assert [place.told_apart for place in answer.by] == [None, None]
     assert {place.names[1] for place in answer.by} == {"off"}
-    table = best(tmp_path / "r.db", "--by", "strategy").output
+    table = parabench("best", tmp_path / "r.db", "--by", "strategy").output
     assert "unknown" in table
-
-
-@pytest.mark.parametrize(
-    ("axis", "hint"), [("algoritm", "did you mean algorithm?"), ("q", "use one of strategy, algorithm,")]
-)
-def test_an_unknown_axis_is_one_line_with_what_reads_alike(tmp_path, axis, hint):
-    fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda _: 0.04))
-    result = best(tmp_path / "r.db", "--by", f"strategy,{axis}")
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"parabench: --by {axis!r} is no axis; {hint}")
-    assert result.stderr.count("\n") == 1
 
 
 # -- step time against peak memory -------------------------------------------------------------------------------
@@ -256,7 +230,7 @@ def test_the_front_is_what_no_other_beats_in_both(tmp_path):
     last = answer.front[-1]
     assert (last.slower, last.less_memory) == (pytest.approx(0.5), pytest.approx(0.5))
     assert last.peak_memory_bytes == pytest.approx(150 * MIB)
-    lines = best(tmp_path / "r.db").output.splitlines()
+    lines = parabench("best", tmp_path / "r.db").output.splitlines()
     at = lines.index("No configuration beats these in both step time and peak memory:")
     assert [line.split()[0] for line in lines[at + 2 : at + 5]] == ["ddp", "zero1", "fsdp"]
     assert lines[at + 4].endswith("60.0 ms      150 MiB    50 %         50 %")
@@ -282,8 +256,8 @@ def test_the_output_has_the_code_the_statistic_and_what_settles_it(tmp_path):
     truth = {1.0: 0.0401, 4.0: 0.04, 25.0: 0.0402, None: 0.06}
     launches = fake.sweep(cases, lambda c: truth[c.bucket_mib], noise=0.02)
     fake.write(tmp_path / "results.db", launches)
-    said = best(tmp_path / "results.db").output
-    (answer,) = valid(best(tmp_path / "results.db", "--json").output)
+    said = parabench("best", tmp_path / "results.db").output
+    (answer,) = valid(parabench("best", tmp_path / "results.db", "--json").output)
     code = answer["best"]["code"]
     size = answer["best"]["label"].removeprefix("ddp native ").partition(" MiB")[0]
     assert f"bucket_cap_mb={size})" in code
@@ -292,14 +266,16 @@ def test_the_output_has_the_code_the_statistic_and_what_settles_it(tmp_path):
     assert "One number a launch: 10th percentile of its steps, as on shared CPUs." in said
     assert said.endswith(f"To settle it: parabench run --resume --until-decided --out {tmp_path}\n")
     fake.write(tmp_path / "results.db", launches, label="newer")
-    assert "To settle it" not in best(tmp_path / "results.db", "--session", "fake").output  # only the newest resumes
-    assert "To settle it" not in best(tmp_path / "results.db", "--objective", "memory").output
+    assert (
+        "To settle it" not in parabench("best", tmp_path / "results.db", "--session", "fake").output
+    )  # only the newest resumes
+    assert "To settle it" not in parabench("best", tmp_path / "results.db", "--objective", "memory").output
 
 
 def test_what_looks_hopeless_is_offered_a_budget(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
     fake.write(tmp_path / "results.db", fake.sweep(cases, lambda _: 0.04, noise=0.3))
-    said = best(tmp_path / "results.db").output
+    said = parabench("best", tmp_path / "results.db").output
     assert "too noisy" in said
     assert said.endswith(f"To narrow it down: parabench run --resume --until-decided --budget 30 --out {tmp_path}\n")
 
@@ -307,7 +283,7 @@ def test_what_looks_hopeless_is_offered_a_budget(tmp_path):
 def test_what_is_decided_needs_no_more_blocks(tmp_path):
     cases = [fake.case(strategy=name) for name in ("ddp", "fsdp")]
     fake.write(tmp_path / "results.db", fake.sweep(cases, lambda c: 0.04 + 0.04 * (c.strategy == "fsdp"), noise=0.001))
-    assert "To settle it" not in best(tmp_path / "results.db").output
+    assert "To settle it" not in parabench("best", tmp_path / "results.db").output
 
 
 def test_on_dedicated_gpus_the_statistic_is_the_median(tmp_path):
@@ -329,19 +305,6 @@ def test_every_answer_fits_the_schema(tmp_path):
         assert told[0]["objective"] == objective
     with pytest.raises(jsonschema.ValidationError):
         valid(json.dumps([{**told[0], "surprise": 1}]))
-
-
-def test_collectives_stay_as_they_are_and_have_no_objective(tmp_path):
-    cases = [fake_collectives.case(), fake_collectives.case(algorithm="ring")]
-    fake_collectives.write(
-        tmp_path / "r.db", fake_collectives.sweep(cases, lambda c, s: 1e-4 * (1 + (c.algorithm == "ring")))
-    )
-    (answer,) = valid(best(tmp_path / "r.db", "--json").output)
-    assert answer["op"] == "all_reduce"
-    for more in (["--by", "algorithm"], ["--objective", "memory"]):
-        result = best(tmp_path / "r.db", *more)
-        assert result.exit_code == 2
-        assert "measured collectives, which have no --objective and no --by; give neither" in result.stderr
 
 
 def test_the_command_offers_every_objective():
