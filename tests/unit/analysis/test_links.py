@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 import fake_links
 import fake_results as fake
 from fake_launch import FakeLauncher
+from fake_links import rows
 from parabench.analysis.links import Tier, link_table, tiers_of, tiers_said
 from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.analysis.session import select_session
@@ -134,17 +136,21 @@ def stored(path, links, cases=(), **more):
     return results, select_session(results)
 
 
-def tiers(links, path):
-    return tiers_of(link_table(*stored(path, links)))
+def found(links):
+    return [f"{each.code}: {each.message}" for each in check_links(table(links))]
 
 
-def test_tiers_are_told_apart_and_have_medians_and_extremes(tmp_path):
-    links = fake_links.rows(2, 3, lambda a, b: 0.5 if (a, b) == (0, 3) else 1.0)
+def table(links):
+    return link_table(SimpleNamespace(links=fake_links.table(links)), SimpleNamespace(id=1))
+
+
+def test_tiers_are_told_apart_and_have_medians_and_extremes():
+    links = rows(2, 3, lambda a, b: 0.5 if (a, b) == (0, 3) else 1.0)
     same = [
         LinkSample(6, 7, 0, 0, "cuda:0", "cuda:0", 1e-6, 9e9),
         LinkSample(7, 6, 0, 0, "cuda:0", "cuda:0", None, None, "x"),
     ]
-    found = tiers([*links, *same], tmp_path / "results.db")
+    found = tiers_of(table([*links, *same]))
     assert list(found) == ["across nodes", "same node", "same device"]
     assert found["across nodes"] == Tier("across nodes", 2, 60e-6, 0.375e9, 0.25e9, 0.5e9)
     assert found["same node"] == Tier("same node", 12, 20e-6, 4e9, 4e9, 4e9)
@@ -152,8 +158,8 @@ def test_tiers_are_told_apart_and_have_medians_and_extremes(tmp_path):
     assert tiers_said(found) == "across nodes 0.38 GB/s, in a node 4.0 GB/s, on one device 9.0 GB/s: 11 times less"
 
 
-def test_cpus_of_one_node_are_no_one_device(tmp_path):
-    assert list(tiers(fake_links.rows(1, 2, device="cpu"), tmp_path / "results.db")) == ["same node"]
+def test_cpus_of_one_node_are_no_one_device():
+    assert list(tiers_of(table(rows(1, 2, device="cpu")))) == ["same node"]
 
 
 def test_how_tiers_compare_is_said_as_far_as_it_is_known():
@@ -170,10 +176,6 @@ def test_how_tiers_compare_is_said_as_far_as_it_is_known():
 # ---- findings
 
 
-def found(path, links):
-    return [(each.code, each.message) for each in check_links(link_table(*stored(path, links)))]
-
-
 def slow(*pairs, by=0.5):
     return lambda a, b: by if (a, b) in pairs else 1.0
 
@@ -183,104 +185,93 @@ def of(*ends, by=0.5):
     return lambda a, b: by if {a, b} & set(ends) else 1.0
 
 
-def test_links_that_are_alike_are_no_finding(tmp_path):
-    assert found(tmp_path / "a.db", fake_links.rows(4, 4, slow((0, 4), (1, 2), by=0.75))) == []
-    assert found(tmp_path / "b.db", []) == []
+HOLES = [each._replace(bytes_per_s=None, reason="hung: no end after 60 s") for each in rows(2, 2)[:2]]
 
 
-def test_a_slow_link_is_named_with_its_nodes_and_ranks(tmp_path):
-    assert found(tmp_path / "a.db", fake_links.rows(4, 1, slow((1, 3), (3, 1)))) == [
-        ("slow_link", "Between node 1 and node 3: 0.25 GB/s; the median across nodes is 0.50 GB/s.")
-    ]
-    assert found(tmp_path / "b.db", fake_links.rows(1, 4, slow((3, 1)))) == [
-        ("slow_link", "From rank 3 to rank 1: 2.0 GB/s, and back 4.0 GB/s; the median in a node is 4.0 GB/s.")
-    ]
-
-
-def test_two_nodes_have_only_the_other_direction_to_compare_with(tmp_path):
-    assert found(tmp_path / "a.db", fake_links.rows(2, 2, slow((0, 2), (2, 0), by=0.01))) == []
-    assert found(tmp_path / "b.db", fake_links.rows(2, 2, slow((2, 0)))) == [
-        ("slow_link", "From node 1 to node 0: 0.25 GB/s, and back 0.50 GB/s.")
-    ]
+@pytest.mark.parametrize(
+    ("links", "said"),
+    [
+        ([], None),
+        (rows(4, 4, slow((0, 4), (1, 2), by=0.75)), None),
+        (
+            rows(4, 1, slow((1, 3), (3, 1))),
+            "slow_link: Between node 1 and node 3: 0.25 GB/s; the median across nodes is 0.50 GB/s.",
+        ),
+        (
+            rows(1, 4, slow((3, 1))),
+            "slow_link: From rank 3 to rank 1: 2.0 GB/s, and back 4.0 GB/s; the median in a node is 4.0 GB/s.",
+        ),
+        # Two nodes have only the other direction to compare with, and so has a rank with one partner.
+        (rows(2, 2, slow((0, 2), (2, 0), by=0.01)), None),
+        (rows(2, 2, slow((2, 0))), "slow_link: From node 1 to node 0: 0.25 GB/s, and back 0.50 GB/s."),
+        (rows(2, 2, slow((2, 3))), "slow_link: From rank 2 to rank 3: 2.0 GB/s, and back 4.0 GB/s."),
+        (
+            rows(1, 4, of(3)),
+            "slow_rank_links: All links of rank 3: 2.0 GB/s (the median); of other links in a node it is 4.0 GB/s.",
+        ),
+        (
+            rows(2, 3, lambda a, b: 0.5 if min(a, b) > 2 else 1.0),
+            "slow_node_links: All links inside node 1: 2.0 GB/s (the median); of other links in a node it is 4.0 GB/s.",
+        ),
+        (
+            HOLES + rows(2, 2)[2:],
+            "links_unknown: 2 of 6 directions between ranks could not be measured: hung: no end after 60 s.",
+        ),
+    ],
+)
+def test_the_smallest_thing_that_is_slow_is_named(links, said):
+    assert found(links) == ([] if said is None else [said])
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 8])
-def test_a_node_all_of_whose_links_are_slow_is_named_and_its_links_are_not(tmp_path, nodes):
-    assert found(tmp_path / "a.db", fake_links.rows(nodes, 1, of(2))) == [
-        ("slow_node_links", "All links of node 2: 0.25 GB/s (the median); of other links across nodes it is 0.50 GB/s.")
-    ]
-    assert found(tmp_path / "b.db", fake_links.rows(nodes, 1, lambda a, b: 0.5 if a == 2 else 1.0)) == [
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
         (
-            "slow_node_links",
+            {"slowed": of(2)},
+            "All links of node 2: 0.25 GB/s (the median); of other links across nodes it is 0.50 GB/s.",
+        ),
+        (
+            {"slowed": lambda a, b: 0.5 if a == 2 else 1.0},
             "All that node 2 sends: 0.25 GB/s (the median); of other links across nodes it is 0.50 GB/s.",
-        )
-    ]
-    assert found(tmp_path / "c.db", fake_links.rows(nodes, 1, delayed=of(2, by=3))) == [
+        ),
         (
-            "slow_node_links",
+            {"delayed": of(2, by=3)},
             "All links of node 2: a message takes 180 µs (the median); of other links across nodes it is 60 µs.",
-        )
-    ]
+        ),
+    ],
+)
+def test_a_node_all_of_whose_links_are_slow_is_named_and_its_links_are_not(nodes, changed, said):
+    assert found(rows(nodes, 1, **changed)) == [f"slow_node_links: {said}"]
 
 
-def test_a_slow_node_and_a_slow_link_elsewhere_are_two_findings(tmp_path):
-    links = fake_links.rows(6, 1, lambda a, b: 0.5 if 2 in (a, b) or {a, b} == {4, 5} else 1.0)
-    assert [code for code, _ in found(tmp_path / "a.db", links)] == ["slow_node_links", "slow_link"]
+def test_a_slow_node_and_a_slow_link_elsewhere_are_two_findings():
+    both = rows(6, 1, lambda a, b: 0.5 if 2 in (a, b) or {a, b} == {4, 5} else 1.0)
+    assert [each.partition(":")[0] for each in found(both)] == ["slow_node_links", "slow_link"]
 
 
-def test_a_slow_rank_and_the_inside_of_a_slow_node_are_named(tmp_path):
-    assert found(tmp_path / "a.db", fake_links.rows(1, 4, of(3))) == [
-        ("slow_rank_links", "All links of rank 3: 2.0 GB/s (the median); of other links in a node it is 4.0 GB/s.")
-    ]
-    inside = fake_links.rows(2, 3, lambda a, b: 0.5 if min(a, b) > 2 else 1.0)
-    assert found(tmp_path / "b.db", inside) == [
-        ("slow_node_links", "All links inside node 1: 2.0 GB/s (the median); of other links in a node it is 4.0 GB/s.")
-    ]
+@pytest.mark.parametrize(
+    ("nodes", "ranks_per_node", "changed", "on_devices"),
+    [
+        (1, 4, {"slowed": lambda a, b: 0.2 if (a, b) in ((1, 2), (2, 1), (3, 0)) else 1.0}, 2),
+        (2, 3, {"slowed": lambda a, b: 0.5 if min(a, b) > 2 else 1.0}, 1),
+        (1, 4, {"delayed": slow((0, 1), (1, 0), by=3)}, 1),
+    ],
+)
+def test_what_is_slow_between_processes_of_one_host_is_the_schedulers(nodes, ranks_per_node, changed, on_devices):
+    assert len(found(rows(nodes, ranks_per_node, **changed))) == on_devices
+    assert found(rows(nodes, ranks_per_node, **changed, device="cpu")) == []
 
 
-def test_one_slow_direction_of_a_rank_with_one_partner_is_a_slow_link_and_no_slow_rank(tmp_path):
-    assert found(tmp_path / "a.db", fake_links.rows(2, 2, slow((2, 3)))) == [
-        ("slow_link", "From rank 2 to rank 3: 2.0 GB/s, and back 4.0 GB/s.")
-    ]
-
-
-def test_bandwidth_between_processes_of_one_host_is_the_schedulers_and_across_hosts_the_links(tmp_path):
-    def busy(a, b):
-        return 0.2 if (a, b) in ((1, 2), (2, 1), (3, 0)) else 1.0
-
-    assert found(tmp_path / "a.db", fake_links.rows(1, 4, busy, device="cpu")) == []
-    assert len(found(tmp_path / "b.db", fake_links.rows(1, 4, busy))) == 2
-    inside = fake_links.rows(2, 3, lambda a, b: 0.5 if min(a, b) > 2 else 1.0, device="cpu")
-    assert found(tmp_path / "c.db", inside) == []
-    across = fake_links.rows(4, 2, slow((2, 6), (6, 2), (0, 1), (1, 0)), device="cpu")
-    assert found(tmp_path / "d.db", across) == [
-        ("slow_link", "Between node 1 and node 3: 0.25 GB/s; the median across nodes is 0.50 GB/s.")
-    ]
-    assert [code for code, _ in found(tmp_path / "e.db", fake_links.rows(3, 1, of(2), device="cpu"))] == [
-        "slow_node_links"
-    ]
-
-
-def test_a_late_link_is_found_but_not_between_processes_of_one_host(tmp_path):
-    late = slow((0, 1), (1, 0), by=3)
-    assert found(tmp_path / "a.db", fake_links.rows(1, 4, delayed=late)) == [
-        ("slow_link", "Between rank 0 and rank 1: a message takes 60 µs; the median in a node is 20 µs.")
-    ]
-    assert found(tmp_path / "b.db", fake_links.rows(1, 4, delayed=late, device="cpu")) == []
-
-
-def test_what_could_not_be_measured_is_a_finding_with_its_reason(tmp_path):
-    links = [each._replace(bytes_per_s=None, reason="hung: no end after 60 s") for each in fake_links.rows(2, 2)[:2]]
-    assert found(tmp_path / "a.db", links + fake_links.rows(2, 2)[2:]) == [
-        ("links_unknown", "2 of 6 directions between ranks could not be measured: hung: no end after 60 s.")
-    ]
+def test_what_is_slow_across_hosts_is_the_links():
+    across = rows(4, 2, slow((2, 6), (6, 2), (0, 1), (1, 0)), device="cpu")
+    assert found(across) == ["slow_link: Between node 1 and node 3: 0.25 GB/s; the median across nodes is 0.50 GB/s."]
+    assert found(rows(3, 1, of(2), device="cpu"))[0].startswith("slow_node_links: ")
 
 
 # ---- why an algorithm wins
 
-SLOW = tiers_of(
-    fake_links.table(fake_links.rows(2, 2)).assign(tier=["across nodes"] * 2 + ["same node"] * 4)
-)  # fmt: skip
+SLOW = tiers_of(table(rows(2, 2)))
 
 
 def on_nodes(algorithm, nodes=2, world_size=4, **more):
@@ -341,7 +332,7 @@ def test_nothing_is_said_where_no_node_was_left_or_a_tier_is_unknown():
 
 
 def test_answer_verdict_and_page_tell_it(tmp_path):
-    results, _ = stored(tmp_path / "results.db", fake_links.rows(2, 2), [(TWO, 10.0), (RING, 15.0)])
+    results, _ = stored(tmp_path / "results.db", rows(2, 2), [(TWO, 10.0), (RING, 15.0)])
     (answer,) = sweet_spots(results)
     assert answer.links.startswith(f"{SAID} There two_level saves")
     assert answer.links in verdict(results)
@@ -369,7 +360,7 @@ def session(tmp_path, launcher, **more):
 
 
 def test_links_come_before_the_first_launch_and_are_kept(tmp_path):
-    launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"))
+    launcher = FakeLauncher(links=rows(1, 2, device="cpu"))
     code, told = session(tmp_path, launcher)
     assert (code, measured_links(launcher)) == (0, [2])
     assert told.startswith("links: measuring them between 2 ranks\nlinks: in a node 4.0 GB/s\n[reference]")
@@ -385,7 +376,7 @@ def test_without_the_option_nothing_is_measured(tmp_path):
 
 
 def test_what_failed_is_said_and_the_session_goes_on(tmp_path):
-    rows_ = [each._replace(latency_s=None, bytes_per_s=None, reason="hung: x") for each in fake_links.rows(1, 2)]
+    rows_ = [each._replace(latency_s=None, bytes_per_s=None, reason="hung: x") for each in rows(1, 2)]
     launcher = FakeLauncher(links=rows_)
     code, told = session(tmp_path, launcher)
     assert (code, len(launcher.calls)) == (0, 3)
@@ -398,13 +389,13 @@ def test_an_interruption_ends_the_session_and_the_resumed_one_measures_what_is_m
     code, told = session(tmp_path, launcher)
     assert (code, launcher.calls) == (STOPPED, [])
     assert "resume with" in told
-    launcher = FakeLauncher(links=fake_links.rows(1, 2, device="cpu"))
+    launcher = FakeLauncher(links=rows(1, 2, device="cpu"))
     assert session(tmp_path, launcher, **AGAIN)[0] == 0
     assert len(measured_links(launcher)) == 1
 
 
 def test_what_is_found_slow_is_said_at_once(tmp_path):
-    _, told = session(tmp_path, FakeLauncher(links=fake_links.rows(3, 1, slow((0, 1)), device="cpu")))
+    _, told = session(tmp_path, FakeLauncher(links=rows(3, 1, slow((0, 1)), device="cpu")))
     assert told.splitlines()[1:3] == [
         "links: across nodes 0.50 GB/s",
         "links: From node 0 to node 1: 0.25 GB/s, and back 0.50 GB/s; the median across nodes is 0.50 GB/s.",
@@ -420,7 +411,7 @@ def test_what_is_found_slow_is_said_at_once(tmp_path):
     ],
 )
 def test_a_resumed_session_measures_links_again_only_where_a_hole_may_be_filled(tmp_path, hole, times):
-    whole = fake_links.rows(1, 4, device="cpu")
+    whole = rows(1, 4, device="cpu")
     launcher = FakeLauncher(links=[*whole[:-1], whole[-1]._replace(**hole)], interrupt_at=2)
     axes = ("strategy=ddp", "algorithm=ring", "bucket_mib=default", "world_size=4")
     assert session(tmp_path, launcher, axes=axes)[0] == STOPPED
