@@ -106,6 +106,13 @@ def test_sessions_of_other_commands_are_run_by_their_suite():
     assert "seq_len" in named
 
 
+def test_steps_by_time_are_measured_so_again():
+    plan, session = session_of(["parabench", "run", "quick"])
+    by_time = {"protocol": {"launches": 2, "warmup_s": 2.0, "measure_s": 0.5}}
+    rerun = rerun_of(replace(session, plan=plan.to_dict() | by_time))
+    assert rerun.tail == "--launches 2 --measure-seconds 0.5 --warmup-seconds 2.0"
+
+
 def test_a_plan_of_an_older_version_lacks_what_is_new():
     _, session = session_of(["parabench", "run", "quick"])
     old = [{"strategy": "ddp", "world_size": n} for n in (1, 2)]

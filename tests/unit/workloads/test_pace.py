@@ -6,10 +6,12 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from torch._C._distributed_c10d import FileStore, HashStore
 
+from command_line import parabench
 from fake_launch import FakeLauncher
 from faulty_helpers import FAULTY_RANK, FAULTY_STEP
 from guard import GUARD_S
@@ -24,14 +26,12 @@ from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, MOST_STEPS, Counts, Protocol
-from parabench.report.rerun import rerun_of
 from parabench.session.request import TrainingRequest, protocol_of
 from parabench.session.runner import TrainingRunner, reference_protocol
 from parabench.store.record import REFERENCE_BLOCK, Phase, Sample, Status
 from parabench.store.results import load
 from parabench.workloads.pace import PIECES, RUN_IN, Agreement, warm_up
 from parabench.workloads.verify import reference_of, verify
-from tests.unit.commands.test_rerun import session_of
 
 BY_TIME = Protocol(warmup_s=2.0, measure_s=2.0)
 HERE = {"device": "cpu", "backend": "gloo"}
@@ -202,20 +202,11 @@ def test_it_travels_as_it_is():
     assert NodeResult.from_dict(replace(part, counts=None).to_dict(), RankReport).counts is None
 
 
-def test_the_command_that_measures_again_says_the_seconds():
-    _, session = session_of(["parabench", "run", "quick"])
-    plan = dict(session.plan) | {"protocol": {"launches": 2, "warmup_s": 2.0, "measure_s": 0.5}}
-    rerun = rerun_of(replace(session, plan=plan))
-    assert rerun.tail == "--launches 2 --measure-seconds 0.5 --warmup-seconds 2.0"
-
-
 def test_sessions_that_went_by_time_and_by_steps_differ_in_it():
-    _, session = session_of(["parabench", "run", "quick"])
-    sessions = [
-        replace(session, plan={"protocol": protocol})
-        for protocol in ({"warmup": 5, "steps": 40}, {"warmup": None, "warmup_s": 2.0, "steps": 40})
-    ]
-    facts = session_facts(sessions, {"cpu"})
+    protocols = {"warmup": 5, "steps": 40}, {"warmup": None, "warmup_s": 2.0, "steps": 40}
+    facts = session_facts(
+        [SimpleNamespace(plan={"protocol": each}, environment={}, version="") for each in protocols], {"cpu"}
+    )
     assert facts["warmup"] == ([5, "2 s"], False)
     assert facts["steps"] == ([40, 40], False)
 
@@ -351,7 +342,7 @@ def sum_of_slowest(samples: list[Sample], phase: Phase) -> float:
 
 
 def test_a_rank_that_fails_amid_its_warm_up_leaves_warm_up_steps():
-    case = Case(strategy="tests.faulty_helpers:raising", world_size=2, **HERE)
+    case = Case(strategy="faulty_helpers:raising", world_size=2, **HERE)
     seen = launch(LaunchSpec.of(case, Protocol(warmup_s=600.0, measure_s=600.0), deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert seen.facts["counts"]["measured"] == 0
@@ -359,22 +350,13 @@ def test_a_rank_that_fails_amid_its_warm_up_leaves_warm_up_steps():
     assert {sample.step for sample in seen.samples if sample.rank == FAULTY_RANK} == set(range(FAULTY_STEP))
 
 
-def test_a_session_of_the_command_goes_by_time(tmp_path, monkeypatch):
-    from click.testing import CliRunner
-
-    from parabench.cli import main
-
-    path = tmp_path / "tiny.py"
-    path.write_text(
+def test_a_session_of_the_command_goes_by_time(tmp_path):
+    (tmp_path / "tiny.py").write_text(
         '"""Which?"""\nfrom parabench import sweep\n'
         'CASES = sweep(strategy=("single", "ddp"), world_size=2, model="toy", seq_len=1)\n'
     )
-    out = tmp_path / "out"
-    words = ["run", str(path), "--out", str(out), "--launches", "1", "--set", "device=cpu"]
-    done = CliRunner().invoke(main, [*words, "--warmup-seconds", "0.05", "--measure-seconds", "0.05"])
+    words = ["run", tmp_path / "tiny.py", "--out", tmp_path, "--launches", 1, "--set", "device=cpu"]
+    done = parabench(*words, "--warmup-seconds", 0.05, "--measure-seconds", 0.05)
     assert done.exit_code == 0, done.output
-    results = load(out / "results.db")
-    protocol = select_session(results).plan["protocol"]
-    assert (protocol["warmup"], protocol["warmup_s"], protocol["steps"], protocol["measure_s"]) == (
-        None, 0.05, None, 0.05
-    )  # fmt: skip
+    protocol = select_session(load(tmp_path / "results.db")).plan["protocol"]
+    assert [protocol[name] for name in ("warmup", "warmup_s", "steps", "measure_s")] == [None, 0.05, None, 0.05]
