@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
+from parabench.analysis.stats.block_model import fit
 from parabench.plan.case import Case
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import FIRST_BLOCK, UNVERIFIED, Phase, Status
@@ -208,8 +209,6 @@ def _levels(good: pd.DataFrame, number: str) -> dict[str, float]:
             logs = pd.Series(np.log(group[number].to_numpy(dtype=float)), group["case_id"].to_numpy())
             levels |= {str(case): float(np.exp(mean)) for case, mean in logs.groupby(level=0).mean().items()}
             continue
-        from parabench.analysis.stats.block_model import fit  # which takes scipy with it
-
         ranked = group["strategy"].map(lambda strategy: entry_of(str(strategy)).ranked).astype(bool)
         # What is no answer shifts no answer: those are compared without it.
         for some in (group, group[ranked]):

@@ -23,7 +23,6 @@ from parabench.errors import UsageError
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/reference/best.schema.json).")
 def best(store: str, session: str | None, objective: str, by: tuple[str, ...], as_json: bool) -> None:
     """Say what was fastest in STORE, or STORE@SESSION by id or label, and how sure that is."""
-    from parabench.analysis.collectives.crossover import bus_answers
     from parabench.analysis.session import SessionData, select_session
     from parabench.analysis.tables import LAUNCH_NUMBERS
     from parabench.store.results import load
@@ -33,6 +32,8 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
     results = load(path, LAUNCH_NUMBERS)
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
+        from parabench.analysis.collectives.crossover import bus_answers
+
         if axes or objective != "step_time_s":
             raise UsageError(
                 f"{chosen.name} measured collectives, which have no --objective and no --by; "

@@ -7,14 +7,16 @@ import os
 import sys
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from parabench.cluster.topology import LauncherFlags
 from parabench.errors import UsageError
 from parabench.plan.fields import option_fields
 from parabench.plan.protocol import TRACE, Protocol
+
+if TYPE_CHECKING:
+    from parabench.cluster.topology import LauncherFlags
 
 DEFAULT_OUT = Path("parabench-results")
 
@@ -110,6 +112,8 @@ launcher_options = (
 
 def flags_of(options: dict[str, Any]) -> LauncherFlags:
     """What of a command's options says where it runs, taken out of them."""
+    from parabench.cluster.topology import LauncherFlags
+
     flags = LauncherFlags(**{name: options.pop(name) for name in LauncherFlags.__slots__})
     if flags.nnodes or "SLURM_STEP_ID" in os.environ:
         # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters. Torch reads

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import gammaincinv, ndtri
 
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.ranking import answers
@@ -26,6 +25,8 @@ POLISHINGS = 5
 # How much of the launches a median absolute deviation uses, of normal noise, where a standard deviation uses all:
 # Rousseeuw and Croux, "Alternatives to the median absolute deviation", 1993.
 MAD_EFFICIENCY = 0.37
+# Three quarters of normal deviates are below it, so that half are no farther than it from 0.
+QUARTILE = 0.6744897501960817
 
 
 class Undecided(NamedTuple):
@@ -108,6 +109,8 @@ def _least_noise(residuals: Numbers, df: int) -> float:
     Its square is taken as chi-squared, of MAD_EFFICIENCY times the degrees of freedom. Residuals are smaller than the
     noise, as the fit follows it: sqrt(n / df) makes up for that.
     """
+    from scipy.special import gammaincinv  # a fifth of a second that most sessions need not spend
+
     noise = _deviation(residuals) * math.sqrt(len(residuals) / df)
     worth = MAD_EFFICIENCY * df
     return noise * math.sqrt(worth / (2 * float(gammaincinv(worth / 2, CONFIDENCE))))
@@ -121,4 +124,4 @@ def block_seconds(launches: pd.DataFrame, cases: tuple[str, ...]) -> float:
 
 def _deviation(residuals: Numbers) -> float:
     """The standard deviation of normal residuals by the median of their distances from the median."""
-    return float(np.median(np.abs(residuals - np.median(residuals))) / ndtri(0.75))
+    return float(np.median(np.abs(residuals - np.median(residuals))) / QUARTILE)

@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.tukey import t_quantile
 
 Matrix = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ def intervals(
             found[column] = why
             continue
         moved = moves[:, at] @ target
-        t = float(stdtrit(_freedom(moves[:, at], launches), (1 + CONFIDENCE) / 2))
+        t = t_quantile((1 + CONFIDENCE) / 2, _freedom(moves[:, at], launches))
         half = t * math.sqrt((1 - 1 / len(launches)) * float(moved @ moved)) / scale[at]
         found[column] = max(0.0, float(values[column]) - half), float(values[column]) + half
     return found
