@@ -6,14 +6,14 @@ STAMP  := $(VENV)/.installed
 # A machine with a GPU may have its torch outside of .venv.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install demo test slow golden lint format bench soak gpu pictures measure clean
+.PHONY: help install demo test test-js slow golden lint lint-js format bench soak gpu pictures measure clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
 	@echo "make test    run all tests but the slow ones"
 	@echo "make slow    run the slow ones"
 	@echo "make golden  write what users read on the command line to tests/golden, for git diff to show"
-	@echo "make lint    ruff, ruff format --check, mypy --strict"
+	@echo "make lint    ruff, ruff format --check, mypy --strict, and eslint where npm is installed"
 	@echo "make format  let ruff reformat the source"
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, each verified"
@@ -32,9 +32,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/parabench run quick --out parabench-results/demo
 
-test: $(STAMP)
+test: $(STAMP) test-js
 	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 	$(BIN)/python -m pytest -m "not slow and alone" $(PYTEST_OPTIONS)
+
+# The script of the page; who uses parabench needs no node.
+test-js:
+	@if command -v node >/dev/null; then node --test --test-reporter=spec tests/js/*.test.js; \
+	else echo "node is not installed, so tests/js is not run"; fi
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
@@ -42,10 +47,18 @@ slow: $(STAMP)
 golden: $(STAMP)
 	$(BIN)/python -m pytest -q tests/golden/test_golden.py --golden
 
-lint: $(STAMP)
+lint: $(STAMP) lint-js
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint-js:
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory node_modules/.installed && npm run --silent lint; \
+	else echo "npm is not installed, so the page's script is not linted"; fi
+
+node_modules/.installed: package.json package-lock.json
+	npm ci --silent --no-audit --no-fund
+	@touch $@
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
@@ -74,4 +87,4 @@ measure: $(STAMP)
 	$(BIN)/python -m benchmarks.measure
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks
+	rm -rf $(VENV) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks

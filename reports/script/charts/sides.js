@@ -10,7 +10,7 @@ export const styleOf = (side) => ({ color: sides[side].color, size: 9, symbol: s
 export const sideName = (side) => cut(sides[side].name, 32);
 
 // Round places on a log axis between two ratios.
-const roundRatios = (low, high) => {
+export const roundRatios = (low, high) => {
   const all = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
     for (const digit of [1, 2, 5]) all.push(digit * 10 ** power);

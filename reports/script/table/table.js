@@ -34,7 +34,7 @@ const keysOf = (column) => {
 };
 
 // Rows by a column, equal ones as they came, unknown last whichever way.
-const sortedBy = (rows, column, down) => {
+export const sortedBy = (rows, column, down) => {
   const keys = keysOf(column);
   const sorted = rows.filter((i) => !Number.isNaN(keys[i]));
   sorted.sort(down ? (a, b) => keys[b] - keys[a] : (a, b) => keys[a] - keys[b]);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tomllib
@@ -111,6 +112,12 @@ def test_what_a_template_is_given_is_text():
 
 
 EVERY_PAGE = {"csp", "style", "scripts", "data", "figures", "sections"}
+
+
+@pytest.mark.parametrize(("name", "value", "said"), json.loads((ROOT / "tests/fixtures/formats.json").read_text()))
+def test_a_filter_says_a_number_as_the_page_does(name, value, said):
+    """tests/js/format.test.js reads the same file."""
+    assert assets.FILTERS[name](value) == said
 
 
 def test_what_templates_are_given_is_documented(tmp_path, monkeypatch):

@@ -1,0 +1,45 @@
+// What Python packs (parabench/report/data/columns.py) is unpacked, and launches are told by their cases.
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { aCase, aLaunch, givePage } from "./page.js";
+
+givePage({
+  tables: {
+    cases: [aCase({ case_id: "a", label: "A" }), aCase({ case_id: "b", label: "B" })],
+    launches: [
+      aLaunch({ launch_id: 5, case: 1 }), aLaunch({ launch_id: 2, case: 0, block: 1, counts: 0 }), aLaunch({ launch_id: 9, case: 0 }),
+    ],
+    apart: [{ launch_id: 1, case_id: "single", label: "single, 1 rank", block: -1 }],
+  },
+  sides: [{ name: "one" }, { name: "two" }, { name: "three" }],
+});
+const {
+  asTheyRan, blockName, counts, distinct, every, groupBy, launchesOf, others, rowOf, unpack,
+} = await import("../../reports/script/core/data.js");
+
+test("each way to pack a column gives its rows", () => {
+  const table = unpack({
+    n: 3, list: [1, null, 3], all: { all: "x" }, from: { from: 7 }, few: { values: ["a", null], of: [1, 0, 1] },
+    times: { times: 4096, of: [1, null, 3] },
+  });
+  assert.deepEqual(table, {
+    n: 3, list: [1, null, 3], all: ["x", "x", "x"], from: [7, 8, 9], few: [null, "a", null], times: [4096, null, 12288],
+  });
+});
+
+test("launches are found by their case, and all of them in the order in which they ran", () => {
+  assert.equal(rowOf.get("b"), 1);
+  assert.deepEqual(launchesOf, [[1, 2], [0]]);
+  assert.deepEqual(every.label, ["B", "A", "A", "single, 1 rank"]);
+  assert.deepEqual(asTheyRan, [3, 1, 0, 2]);
+  assert.deepEqual([0, 1, 2].map(counts), [true, false, true]);
+  assert.deepEqual([-1, 0, 12].map(blockName), ["reference", "0", "12"]);
+});
+
+test("rows are grouped in the order in which their keys first appear", () => {
+  assert.deepEqual([...groupBy([5, 2, 7, 4], (n) => n % 2)], [[1, [5, 7]], [0, [2, 4]]]);
+  assert.deepEqual(distinct([2, 1, 2]), [2, 1]);
+});
+
+test("the first side is what the others are held against", () => assert.deepEqual(others, [1, 2]));

@@ -1,0 +1,67 @@
+// How numbers are said. tests/fixtures/formats.json holds what Python's filters say too (test_formats.py).
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import test from "node:test";
+
+import {
+  besides, count, cut, intervalOf, joulesSaid, known, plain, ratioHover, say, scaleOf, shortened, signedPercent, sizeText,
+  times,
+} from "../../reports/script/core/format.js";
+
+const NAMES = { count: "whole" };  // what the page calls a filter of Python's otherwise
+
+for (const [name, value, said] of JSON.parse(readFileSync(new URL("../fixtures/formats.json", import.meta.url)))) {
+  test(`${name} of ${value}`, () => assert.equal(say[NAMES[name] ?? name](value), said));
+}
+
+test("unknown is a dash, never 0", () => {
+  for (const value of [null, undefined, NaN, Infinity]) {
+    assert.equal(known(value), false);
+    assert.equal(say.ms(value), "–");
+  }
+  assert.equal(known(0), true);
+});
+
+test("a margin has the decimals of its number, and at most two more", () => {
+  assert.equal(besides(0.31, 22.2), "0.3");
+  assert.equal(besides(0.031, 22.2), "0.03");
+  assert.equal(besides(0.0031, 22.2), "0.003");
+  assert.equal(besides(0.00031, 22.2), "less than 0.001");
+  assert.equal(besides(12.3, 1234), "12");
+});
+
+test("a ratio has two decimals where it is near 1, and ends that would read the same have more digits", () => {
+  assert.deepEqual([0.834, 9.996, 12.34, 0.0567].map(times), ["0.83", "10.00", "12.3", "0.0567"]);
+  assert.equal(intervalOf(0.83, 0.91), "0.83 to 0.91");
+  assert.equal(intervalOf(0.8312, 0.8338), "0.831 to 0.834");
+  assert.equal(intervalOf(0.83121, 0.83138), "0.8312 to 0.8314");
+  assert.equal(intervalOf(1, 1), "1.00 to 1.00");
+  assert.equal(ratioHover(0.9, null, null), "0.90 times (no interval: it needs two launches a side)");
+  assert.equal(ratioHover(0.9, 0.8, 1), "0.90 times (95 %: 0.80 to 1.00)");
+});
+
+test("a unit has the prefix with which its number is short", () => {
+  assert.deepEqual([12, 0.195, 3e-5].map(joulesSaid), ["12.0 J", "195 mJ", "30.0 µJ"]);
+  assert.deepEqual(scaleOf(2.5e9), [1e-9, "G"]);
+  assert.deepEqual(scaleOf(0), [1, ""]);
+  assert.deepEqual([1, 1023, 1024, 1536, 2 ** 20, 3 * 2 ** 30].map(sizeText), ["1 B", "1023 B", "1 KiB", "1536 B", "1 MiB", "3 GiB"]);
+  assert.deepEqual([null, 0.25, 25].map(say.bucket), ["default", "0.25", "25"]);
+});
+
+test("a deviation has its sign", () => {
+  assert.deepEqual([0.092, -0.004, 0].map(signedPercent), ["+9.2 %", "−0.4 %", "+0.0 %"]);
+});
+
+test("a plural follows its noun", () => {
+  assert.deepEqual(
+    [count(1, "launch"), count(1200, "launch"), count(0, "case"), count(2, "box")], ["1 launch", "1,200 launches", "0 cases", "2 boxes"],
+  );
+});
+
+test("a long name loses its middle, and what plotly would read as a tag is text", () => {
+  assert.equal(shortened("abcdefghij", 10), "abcdefghij");
+  assert.equal(shortened("abcdefghijk", 6), "abc…jk");
+  assert.equal(plain("<b>&"), "&lt;b&gt;&amp;");
+  assert.equal(cut("<b>"), "&lt;b&gt;");
+  assert.equal(cut("x".repeat(40)).length, 24);
+});

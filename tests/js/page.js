@@ -1,0 +1,46 @@
+// A page for the modules that read one when they are imported: what Python embeds, and of a document what they ask for.
+// The data are rows here, and columns there.
+const columns = (rows) => {
+  const names = [...new Set(rows.flatMap(Object.keys))];
+  return { n: rows.length, ...Object.fromEntries(names.map((name) => [name, rows.map((row) => row[name] ?? null)])) };
+};
+
+const LATENCY = 0.05;
+// A case as Python embeds it: DDP on 2 ranks, one launch.
+export const aCase = (more) => ({
+  case_id: Object.values(more).join("-"), label: more.case_id, work: 0, status: "ok", strategy: "ddp",
+  algorithm: "native", world_size: 2, bucket_mib: null, latency_s: LATENCY, low_s: more.latency_s ?? LATENCY,
+  high_s: more.latency_s ?? LATENCY, p90_s: null, spread: 0.01, plus_minus_s: null, statistic: "median", tokens_per_s: 1000,
+  n_ok: 1, n_launches: 1, place: "", mark: "", ranked: true, device: "cpu", ...more,
+});
+export const aLaunch = (more) => ({
+  launch_id: 1, case: 0, block: 0, status: "ok", number_s: LATENCY, counts: 1, from_case: 0, drift: null, ...more,
+});
+
+const style = (color) => ({ color, dash: "solid", symbol: "circle", has_algorithm: true });
+const STYLES = {
+  strategy: { ddp: style("#000001"), fsdp: style("#000002"), single: style("#000003") },
+  algorithm: { native: style("#000011"), ring: style("#000012"), tree: style("#000013") },
+};
+
+// Put this before `await import(...)` of what reads it. `tables` are rows by the name of their table.
+export const givePage = ({ tables = {}, figures = {}, ...data }) => {
+  const embedded = {
+    works: [{ name: "", unit: "tokens", front: [] }], styles: STYLES, filters: [],
+    ...Object.fromEntries(Object.entries(tables).map(([name, rows]) => [name, columns(rows)])), ...data,
+  };
+  const texts = { data: JSON.stringify(embedded), figures: JSON.stringify(figures) };
+  const element = () => ({ dataset: {}, append() {}, addEventListener() {}, setAttribute() {} });
+  globalThis.document = {
+    title: "a session · parabench", documentElement: { dataset: {} }, body: element(), createElement: element,
+    getElementById: (id) => (texts[id] ? { textContent: texts[id] } : null),
+  };
+  globalThis.location = { hash: "" };
+  const steps = [];
+  globalThis.history = {
+    state: null, steps,
+    pushState(state, _, url) { this.state = state; steps.push(url); globalThis.location.hash = url; },
+    replaceState(state, _, url) { this.state = state; globalThis.location.hash = url; },
+  };
+  globalThis.innerWidth = 1440;
+};
