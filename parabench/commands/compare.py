@@ -25,11 +25,11 @@ OUTPUTS = (
     file_option("html", "Write a page with figures."),
 )
 OF_GATE = {
-    "--junit": "parabench.report.output.junit",
-    "--markdown": "parabench.report.output.markdown_gate",
+    "--junit": "parabench.report.views.junit",
+    "--markdown": "parabench.report.views.markdown",
     "--html": "parabench.report.views.gate",
 }
-OF_MACHINES = {"--markdown": "parabench.report.output.markdown_across"}
+OF_MACHINES = {"--markdown": "parabench.report.views.markdown"}
 OF_SIDES = {"--html": "parabench.report.views.comparison"}
 
 

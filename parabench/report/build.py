@@ -14,8 +14,8 @@ from parabench.analysis.text.progress import next_command
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import check_evidence
 from parabench.files import write_whole
-from parabench.report.data.cases import page_data
 from parabench.report.page import render_page
+from parabench.report.page_data import page_data
 from parabench.report.registry import training_tabs
 from parabench.report.views import collectives
 from parabench.store.record import FIRST_BLOCK, Status

@@ -18,8 +18,8 @@ from parabench.analysis.text import format
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.report.assets import Look
-from parabench.report.data.columns import rounded
 from parabench.report.figures.figures import Panel
+from parabench.report.packing import rounded
 from parabench.report.sections.environment import machine_section
 from parabench.report.spec import Section, Tab
 

@@ -9,8 +9,14 @@ from collections.abc import Callable
 
 from parabench.analysis.links import link_table
 from parabench.analysis.session import SessionData
-from parabench.report.sections.answer import front_section, ranking_section
-from parabench.report.sections.axes import algorithms_section, by_bucket_section, heat_section, scaling_section
+from parabench.report.sections.answer import (
+    algorithms_section,
+    by_bucket_section,
+    front_section,
+    heat_section,
+    ranking_section,
+    scaling_section,
+)
 from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
 from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
 from parabench.report.sections.environment import links_section

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from parabench.analysis.compare import across as machines
 from parabench.analysis.compare.overall import Overall, overall
-from parabench.analysis.compare.several import Several, several
+from parabench.analysis.compare.several import SHARED_WORK, Several, several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
-from parabench.analysis.text import across, comparison, comparison_next
+from parabench.analysis.ranking.answer import NO_ANSWER
+from parabench.analysis.scaling import ALIKE, FIXED, curves
+from parabench.analysis.stats.geometric import Mean
+from parabench.analysis.tables import same_work, status_counts
+from parabench.analysis.text import across, comparison, comparison_next, format
 from parabench.files import write_whole
-from parabench.report.data.comparison import several_data, side_styles
+from parabench.plan.case import Case
+from parabench.report import palette
+from parabench.report.packing import packed
 from parabench.report.page import fill
-from parabench.report.sections.comparison import several_tabs
-from parabench.report.sections.sides import explore
+from parabench.report.page_data import FILTERS, styles
+from parabench.report.sections.comparison import explore, several_tabs
+from parabench.strategies import entry_of
 
 
 def write_comparison(stores: list[tuple[Path, str | None]], out: Path, template_folder: Path | None = None) -> Path:
@@ -70,3 +81,158 @@ def _of_machines(of: Several) -> dict[str, object]:
     means = {"a step takes": found.step_time, "tokens per joule": found.per_joule, "tokens/s per GB": found.per_gb}
     numbers = [(name, *comparison.said(mean)) for name, mean in means.items() if mean.ratio is not None]
     return {"heading": "", "sentences": [found.sentence()], "numbers": numbers, "of": None}
+
+
+# Of each side.
+_NUMBERS = (
+    "step_time_s", "low_s", "high_s", "spread", "p90_s", "tokens_per_s", "peak_memory_bytes", "n_ok", "n_launches",
+)  # fmt: skip
+RATIOS = {"ratio": "step_time", "per_joule": "per_joule", "per_gb": "per_gb"}
+# Okabe and Ito's palette, as far as it is told apart on light and dark alike; a side has its colour by its place.
+SIDES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
+ABSENT = "not measured"
+# With filters for what became of a case on more sides than these the bar would hide the page of a phone.
+MOST_CHANGES = 2
+
+
+def side_styles(names: list[str]) -> list[dict[str, str]]:
+    """How each side looks: {name, color, symbol}. Beyond as many sides as there are colours the symbols differ."""
+    n = len(SIDES)
+    return [
+        {"name": name, "color": SIDES[at % n], "symbol": palette.SYMBOLS[(at + at // n) % len(palette.SYMBOLS)]}
+        for at, name in enumerate(names)
+    ]
+
+
+def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
+    """The data of the page, as JSON holds it.
+
+    `cases` has a row for every case of any side: its fields, and of side i the columns `step_time_s.i` and so on, from
+    1 also `ratio.i` with `ratio_low.i` and `ratio_high.i`, `change.i`, and the same of `per_joule.i` and `per_gb.i`,
+    all beside side 0. `step_time_s` without a side is that of the fastest. `scaling` are points of curves of each side.
+    """
+    cases = _cases(of)
+    return {
+        "cases": packed(cases),
+        "sides": side_styles([side.role for side in of.sides]),
+        "works": [
+            {
+                "name": each.heading,
+                "unit": format.unit_of(each.work["seq_len"]),
+                "means": {
+                    "ratio": [*map(mean_data, each.means)],
+                    **{name: [*map(mean_data, means)] for name, means in each.gives.items()},
+                },
+            }
+            for each in works
+        ],
+        "filters": _filters(cases, of),
+        "styles": styles(cases),
+        **_scaling(of, cases),
+    }
+
+
+def mean_data(mean: Mean) -> dict[str, float | None]:
+    """A geometric mean as JSON holds it, with how many cases it is of."""
+    return {"ratio": mean.ratio, "low": mean.low, "high": mean.high, "cases": mean.cases}
+
+
+def _cases(of: Several) -> pd.DataFrame:
+    table = of.cases
+    tables = [side.cases_by_id.to_dict("index") for side in of.sides]
+    varying = {name for name in Case().to_dict() if table[name].nunique(dropna=False) > 1}
+    columns: dict[str, Any] = {
+        name: table[name] for name in ("case_id", "label", *sorted({*FILTERS, *SHARED_WORK, *varying} - {"status"}))
+    }
+    # In the order of `works`.
+    work = {case: at for at, (_, own) in enumerate(same_work(table, SHARED_WORK)) for case in own["case_id"]}
+    columns["work"] = [work[case] for case in table["case_id"]]
+    columns["ranked"] = [entry_of(str(name)).ranked for name in table["strategy"]]
+    columns["mark"] = ["" if ranked else NO_ANSWER for ranked in columns["ranked"]]
+    for at, rows in enumerate(tables):
+        own = [rows[row[at]] if row[at] is not None else {} for row in of.rows]
+        for name in (*_NUMBERS, "status"):
+            columns[f"{name}.{at}"] = [each.get(name) for each in own]
+        if at:
+            columns |= _beside(of, at)
+    if of.launches_alone:
+        columns["devices"] = [_devices(tables, row) for row in of.rows]
+        columns["reason"] = [ratio.reason if (ratio := of.ratio(row, 1)) else "" for row in of.rows]
+    every = range(len(tables))
+    columns["status"] = [_status(of, row) for row in of.rows]
+    columns["sides"] = [
+        "all" if None not in row else format.joined(of.sides[at].role for at in every if row[at] is not None)
+        for row in of.rows
+    ]
+    columns["step_time_s"] = pd.DataFrame({at: columns[f"step_time_s.{at}"] for at in every}, dtype=float).min(axis=1)
+    found = pd.DataFrame(columns)
+    for at in every:
+        found = found.astype({f"{name}.{at}": float for name in _NUMBERS})
+    return found.sort_values("step_time_s", na_position="last", kind="stable").reset_index(drop=True)
+
+
+def _devices(tables: Sequence[Mapping[Any, Mapping[Any, Any]]], row: Sequence[str | None]) -> str:
+    """What a case ran on: 'cuda', or 'cuda, cpu' where sides differ."""
+    own = [str(table[case]["device"]) for table, case in zip(tables, row, strict=True) if case is not None]
+    return ", ".join(dict.fromkeys(own))
+
+
+def _beside(of: Several, at: int) -> dict[str, list[Any]]:
+    """The columns of a side beside the first."""
+    found: dict[str, list[Any]] = {}
+    if not of.launches_alone:
+        found[f"change.{at}"] = [of.change(row, at) for row in of.rows]
+    for name, ratio in RATIOS.items():
+        own = [of.ratio(row, at, ratio) for row in of.rows]
+        found[f"{name}.{at}"] = [each and each.ratio for each in own]
+        found[f"{name}_low.{at}"] = [each and each.low for each in own]
+        found[f"{name}_high.{at}"] = [each and each.high for each in own]
+    return found
+
+
+def _status(of: Several, row: tuple[str | None, ...]) -> str:
+    """How a case ended, over all sides: 'ok', '4 ok, 2 oom', '3 ok, 1 not measured'."""
+    found: list[str] = []
+    for side, case in zip(of.sides, row, strict=True):
+        found += [ABSENT] if case is None else map(str, side.launched[case]["status"])
+    return status_counts(found)
+
+
+def _filters(cases: pd.DataFrame, of: Several) -> list[tuple[str, str]]:
+    changes = {f"change.{at}": f"{side.role} is" for at, side in enumerate(of.sides) if at and not of.launches_alone}
+    works = {name: name.replace("_", " ").capitalize() for name in SHARED_WORK if name not in FILTERS}
+    titles = FILTERS | works | {"sides": "Measured on"} | (changes if len(changes) <= MOST_CHANGES else {})
+    return [(name, title) for name, title in titles.items() if cases[name].nunique(dropna=False) > 1]
+
+
+def _scaling(of: Several, cases: pd.DataFrame) -> dict[str, Any]:
+    """`scaling`: points of curves, each with its side, the row of its case, and the index of its title in
+    `scalings`."""
+    row_of = {case: at for at, case in enumerate(cases["case_id"])}
+    first = dict(zip(of.cases["case_id"], of.rows, strict=True))
+    parts = []
+    for at, seen in enumerate(of.sides):
+        rows = {row[at]: row_of[case] for case, row in first.items() if row[at] is not None}
+        points = seen.once(curves)
+        parts.append(points.assign(side=at, case=[rows[case] for case in points["case_id"]]))
+    points = pd.concat(parts, ignore_index=True)
+    alike = [name for name in ALIKE if name in SHARED_WORK]
+    titles: list[str] = []
+    points["scaling"] = -1
+    for kind, fixed in FIXED.items():
+        own = points[points["kind"] == kind]
+        for _, group in own.groupby([*alike, fixed], dropna=False, sort=False):
+            points.loc[group.index, "scaling"] = len(titles)
+            titles.append(_scaling_title(kind, fixed, group.iloc[0], points, alike))
+    kept = [
+        "side", "case", "scaling", "curve", "strategy", "algorithm", "bucket_mib", "world_size", "tokens_per_s",
+        "efficiency",
+    ]  # fmt: skip
+    return {"scaling": packed(points[kept]), "scalings": titles}
+
+
+def _scaling_title(kind: str, fixed: str, work: Any, points: pd.DataFrame, alike: list[str]) -> str:
+    """'Strong scaling, global batch 8', and what else sets this work apart."""
+    said = f"global batch {work[fixed]}" if fixed == "global_batch" else f"{work[fixed]:g} samples a rank"
+    apart = [str(work[name]) for name in alike if points[name].nunique() > 1]
+    return ", ".join([f"{kind.capitalize()} scaling", said, *apart])

@@ -12,10 +12,16 @@ from parabench.analysis.compare.gate import CaseResult, Comparison
 from parabench.analysis.compare.rule import REGRESSIONS, Outcome, Verdict
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
-from parabench.report.data.columns import packed
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_bars, plain
+from parabench.report.packing import packed
 from parabench.report.page import fill
-from parabench.report.sections.sides import difference_section, explore, finding_groups, launch_section, side_section
+from parabench.report.sections.comparison import (
+    difference_section,
+    explore,
+    finding_groups,
+    launch_section,
+    side_section,
+)
 from parabench.report.spec import Section
 
 _TONE = {Verdict.REGRESSION: "bad", Verdict.NO_REGRESSION: "good", Verdict.INCONCLUSIVE: "open"}

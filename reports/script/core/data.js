@@ -1,4 +1,4 @@
-// What is known, as Python embedded it (parabench/report/data/columns.py packs, this unpacks).
+// What is known, as Python embedded it (parabench/report/packing.py packs, this unpacks).
 const embedded = (id) => JSON.parse(document.getElementById(id)?.textContent || "null");
 
 const unpackColumn = (column, n) => {

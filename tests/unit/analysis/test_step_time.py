@@ -26,8 +26,8 @@ from parabench.analysis.tables import case_table, launch_table, mean_peaks
 from parabench.analysis.text.format import milliseconds
 from parabench.cli import main
 from parabench.plan import protocol as links
-from parabench.report.data.cases import page_data
-from parabench.report.data.comparison import several_data
+from parabench.report.page_data import page_data
+from parabench.report.views.comparison import several_data
 from parabench.session.progress import outcome
 from parabench.store.record import Status
 

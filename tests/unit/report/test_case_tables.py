@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import fake_results as fake
-from parabench.report.data.columns import rounded
+from parabench.report.packing import rounded
 from parabench.report.spec import MOST_CASES, MOST_ROWS, WORDED, Column, case_table, table_of
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from page_helpers import unpacked
-from parabench.report.data.columns import column
+from parabench.report.packing import column
 
 
 @pytest.mark.parametrize(

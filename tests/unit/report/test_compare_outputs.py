@@ -24,11 +24,11 @@ from parabench.analysis.compare.sides import side_of
 from parabench.analysis.text import format as words
 from parabench.analysis.text.compare import ids
 from parabench.cli import main
-from parabench.report.output import junit as compare_junit
-from parabench.report.output import markdown_gate
-from parabench.report.output.markdown import LIMIT, Rows, code, fitted, text
 from parabench.report.views import gate as compare_report
+from parabench.report.views import junit as compare_junit
+from parabench.report.views import markdown
 from parabench.report.views.gate import MOST_DOTS
+from parabench.report.views.markdown import LIMIT, Rows, code, fitted, text
 from parabench.session.progress import PatientConsole
 from parabench.store.record import Failure, Status
 from schema_helpers import EVIL, SCHEMA, check
@@ -192,19 +192,19 @@ def test_junit_replaces_what_xml_cannot_say(gates):
 
 def test_markdown_has_the_verdict_first_and_regressions_on_top(gates):
     found = gates[Verdict.REGRESSION]
-    lines = markdown_gate.render(found).splitlines()
+    lines = markdown.render(found).splitlines()
     assert lines[0] == "## ✗ Regression"
     assert lines[2].startswith("Regression: 3 cases of 3 judged got slower")
     assert lines[6].startswith("| ddp native 25 MiB, 2 ranks | **slower** |") or "**slower**" in lines[6]
     assert f"```\nparabench compare {found.origins[0].at} {found.origins[1].at} --tolerance 0.02" in "\n".join(lines)
-    same = markdown_gate.render(gates[Verdict.NO_REGRESSION])
+    same = markdown.render(gates[Verdict.NO_REGRESSION])
     assert same.startswith("## ✓ No regression")
     assert same.index("<summary>3 cases") < same.index("| same |")
-    assert markdown_gate.render(gates[Verdict.INCONCLUSIVE]).startswith("## ? Inconclusive")
+    assert markdown.render(gates[Verdict.INCONCLUSIVE]).startswith("## ? Inconclusive")
 
 
 def test_markdown_shows_hostile_texts_as_they_are(gates):
-    written = markdown_gate.render(gates["all"])
+    written = markdown.render(gates["all"])
     outside = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)
     assert "<script" not in outside
     assert "`" not in outside
@@ -230,7 +230,7 @@ def test_markdown_is_cut_where_github_would_refuse_it(gates):
         gates[Verdict.REGRESSION],
         rows=(row, *(replace(row, outcome=Outcome.SAME, label=f"case {i} " + "x" * 200) for i in range(500))),
     )
-    written = markdown_gate.render(many)
+    written = markdown.render(many)
     assert LIMIT - 1000 < len(written) <= LIMIT
     assert written.index("**slower**") < written.index("| same |")
     shown = len(re.findall(r"\| same \|", written))

@@ -15,8 +15,8 @@ from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import timelines
 from parabench.report.build import render
-from parabench.report.data.cases import case_columns
 from parabench.report.figures.timeline import MOST_RANKS
+from parabench.report.page_data import case_columns
 from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
 from parabench.report.sections.step import shares_section, timeline_section
 from parabench.store.record import MIB

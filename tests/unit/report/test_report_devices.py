@@ -15,8 +15,8 @@ from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.device_time import device_table, too_short_said
 from parabench.analysis.step.memory import memory_timeline
 from parabench.report.build import render
-from parabench.report.data.cases import case_columns
 from parabench.report.figures import devices as figures_devices
+from parabench.report.page_data import case_columns
 from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
 from parabench.report.sections.usage import energy_section
 from parabench.report.spec import Section

@@ -38,9 +38,8 @@ from parabench.analysis.environment.diff import apart, facts
 from parabench.analysis.text.comparison import sentences
 from parabench.analysis.text.comparison_next import steps
 from parabench.errors import UsageError
-from parabench.report.data.comparison import SIDES, several_data, side_styles
 from parabench.report.sections.comparison import several_tabs
-from parabench.report.views.comparison import render, write_comparison
+from parabench.report.views.comparison import SIDES, render, several_data, side_styles, write_comparison
 from schema_helpers import EVIL
 
 CASES = [fake.case(bucket_mib=b, world_size=n) for n in (2, 4) for b in (1.0, 4.0, 25.0)]

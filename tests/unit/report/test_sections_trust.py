@@ -8,7 +8,7 @@ import fake_results as fake
 from page_helpers import made, unpacked
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import session_data
-from parabench.report.data.cases import detail_data, page_data
+from parabench.report.page_data import detail_data, page_data
 from parabench.report.sections import trust
 from parabench.store.record import MIB, Failure, Finding, Status
 

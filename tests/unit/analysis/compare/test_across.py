@@ -21,8 +21,7 @@ from parabench.analysis.compare.sides import side_of
 from parabench.analysis.stats.geometric import geometric_mean
 from parabench.analysis.text import comparison_next
 from parabench.errors import UsageError
-from parabench.report.output import markdown_across
-from parabench.report.views import comparison
+from parabench.report.views import comparison, markdown
 from parabench.store.record import MIB, DeviceSample
 from parabench.store.results import load
 from schema_helpers import EVIL, check
@@ -200,7 +199,7 @@ def test_no_launch_ended_well(tmp_path):
     assert found.sentence().startswith("No case ended well on both sides, so base (8 cores of Some CPU) cannot be ")
     check(found)
     assert "its launches ended oom" in comparison.render(sides)
-    assert "its launches ended oom" in markdown_across.render(found)
+    assert "its launches ended oom" in markdown.render(found)
 
 
 def logs(random, cases, blocks, shared):
@@ -262,7 +261,7 @@ def test_json_is_what_the_schema_says(request, which):
 def test_markdown_and_page_hold_every_case_and_no_script(request, which):
     sides = request.getfixturevalue(which)
     found = across(sides)
-    written, page = markdown_across.render(found), comparison.render(sides)
+    written, page = markdown.render(found), comparison.render(sides)
     assert "<script" not in written
     assert "<script>alert" not in page
     for label in [case.label for case in found.cases] + [each.label for each in found.alone]:

@@ -1,4 +1,5 @@
-"""GitHub's Markdown from text that nobody vouches for, no longer than GitHub takes."""
+"""A gate, or two machines beside each other, for a pull request or a wiki: GitHub's Markdown from text that nobody
+vouches for, no longer than GitHub takes."""
 
 from __future__ import annotations
 
@@ -6,8 +7,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from parabench.analysis.compare.across import Across, Common
+from parabench.analysis.compare.gate import CaseResult, Comparison
+from parabench.analysis.compare.ratios import Ratio
+from parabench.analysis.compare.rule import Outcome, Verdict
 from parabench.analysis.environment.diff import Difference
 from parabench.analysis.session import Origin
+from parabench.analysis.text import across as across_words
+from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
 from parabench.store.record import Finding
 
@@ -131,3 +138,93 @@ def sides(origins: tuple[Origin, Origin]) -> list[str]:
         ),
         "\n",
     ]
+
+
+_MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONCLUSIVE: "?"}
+_HEAD = ("case", "outcome", "base", "candidate", "change", "95 %", "upper bound")
+
+
+def render(of: Comparison | Across, limit: int = LIMIT) -> str:
+    """The Markdown text, of at most `limit` characters."""
+    return fitted(_of_gate(of) if isinstance(of, Comparison) else _of_machines(of), limit)
+
+
+def _of_gate(of: Comparison) -> list[str | Rows]:
+    same = [_cells(row) for row in of.rows if row.outcome is Outcome.SAME]
+    return [
+        f"## {_MARK[of.verdict]} {of.verdict.capitalize()}\n\n",
+        f"{text(of.sentence(), SENTENCE)}\n\n",
+        Rows(_HEAD, [_cells(row) for row in of.rows if row.outcome is not Outcome.SAME], "cases are", texts=(1,)),
+        Rows(
+            _HEAD,
+            same,
+            "cases are",
+            f"{format.count(len(same), 'case')} without slowdowns above {compare_words.tolerated(of)}",
+            (1,),
+        ),
+        differing("What differs besides", of.differences),
+        *findings(of.findings),
+        Rows(
+            ("case", "base", "candidate"),
+            [(text(row.label), _ids(row.base_launches), _ids(row.candidate_launches)) for row in of.rows],
+            "cases are",
+            "Launches that the numbers are made of, by id",
+            (1, 2),
+        ),
+        *sides(of.origins),
+        f"To see it again:\n\n{code(compare_words.command(of))}",
+    ]
+
+
+def _ids(launches: tuple[int, ...]) -> str:
+    return text(compare_words.ids(launches))
+
+
+def _cells(row: CaseResult) -> tuple[str, ...]:
+    label = f"{text(row.label)}: {text(row.note)}" if row.note else text(row.label)
+    times = (
+        format.milliseconds(seconds) if seconds is not None else "–"
+        for seconds in (row.base_step_time_s, row.candidate_step_time_s)
+    )
+    change = format.signed(row.ratio - 1) if row.ratio is not None else "–"
+    upper = format.signed(row.upper - 1) if row.upper is not None else "–"
+    outcome = f"**{row.outcome}**" if row.outcome in (Outcome.SLOWER, Outcome.BROKE) else str(row.outcome)
+    return label, outcome, *times, change, compare_words.interval(row) or "–", upper
+
+
+_MACHINES = ("case", "base", "candidate", "step", "95 %", "per joule", "95 %", "per GB", "95 %")
+
+
+def _of_machines(of: Across) -> list[str | Rows]:
+    return [
+        f"## {text(of.candidate_hardware)} against {text(of.base_hardware)}\n\n",
+        f"{text(of.sentence(), SENTENCE)}\n\n",
+        Rows(_MACHINES, [_case(case) for case in of.cases], "cases are"),
+        "Ratios are candidate / base: of a step's time, where less is better; of tokens per joule and of tokens/s "
+        "per GB of peak memory, where more is better.\n\n",
+        Rows(
+            ("case", "side", "why"),
+            [(text(each.label), each.side, text(each.reason)) for each in of.alone],
+            "cases are",
+            f"{format.count(len(of.alone), 'case')} without a partner",
+            (1, 2),
+        ),
+        differing("Hardware that differs", of.hardware),
+        differing("Software that differs", of.software),
+        *findings(of.findings),
+        *sides(of.origins),
+        f"To see it again:\n\n{code(across_words.command(of.origins))}",
+    ]
+
+
+def _case(case: Common) -> tuple[str, ...]:
+    step_time = case.step_time
+    label = text(case.label) if step_time.ratio is not None else f"{text(case.label)}: {text(step_time.reason)}"
+    times = (format.milliseconds(each) if each is not None else "–" for each in (step_time.base, step_time.candidate))
+    return (label, *times, *_ratio(step_time), *_ratio(case.per_joule), *_ratio(case.per_gb))
+
+
+def _ratio(ratio: Ratio) -> tuple[str, str]:
+    if ratio.ratio is None:
+        return "–", "–"
+    return across_words.times(ratio.ratio), across_words.interval(ratio) if ratio.low is not None else "–"

@@ -21,7 +21,7 @@ from parabench.analysis.text.format import unit_of
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, check_evidence
 from parabench.plan.case import Case
 from parabench.report import palette
-from parabench.report.data.columns import bucket_sizes, packed
+from parabench.report.packing import bucket_sizes, packed
 from parabench.report.palette import bars
 from parabench.report.rerun import rerun_of
 from parabench.store.metrics import STEP_PARTS

@@ -1,1 +1,0 @@
-"""Data that pages embed, as columns."""
