@@ -10,7 +10,7 @@ import fake_collectives
 import fake_links
 import fake_nodes
 import fake_results as fake
-from browser_helpers import AXE, FIND, assert_it_fits, browser, go_to, needs_chromium, opened
+from browser_helpers import AXE, FIND, assert_it_fits, go_to, needs_chromium, opened
 from parabench.analysis.links import link_table
 from parabench.analysis.session import select_session
 from parabench.report.build import render, write_report
@@ -18,8 +18,6 @@ from parabench.report.sections.environment import links_section
 from parabench.report.spec import SHADES, Cell
 from parabench.store.results import load
 from parabench.store.store import Store
-
-__all__ = ["browser"]
 
 
 def measured(path, links, of=None):

@@ -31,7 +31,7 @@ OF_COLOUR = ["color-contrast", "link-in-text-block"]
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(rich, tmp_path_factory):
     folder = tmp_path_factory.mktemp("access")
     assert AXE is not None, "axe-playwright-python is not installed"
     stepped = [step(fake.launch(fake.case(strategy=name), 8.0 + i), late=0.1) for i, name in enumerate(("ddp", "fsdp"))]
@@ -42,7 +42,7 @@ def pages(tmp_path_factory):
     )
     first, second = (fake.rich(folder / f"{name}.db") for name in ("first", "second"))
     made = {
-        "rich": write_report(first, folder / "rich.html"),
+        "rich": rich,
         "anatomy": write_report(fake.write(folder / "anatomy.db", stepped), folder / "anatomy.html"),
         "collectives": write_report(
             fake_collectives.write(folder / "collectives.db", collectives), folder / "collectives.html"

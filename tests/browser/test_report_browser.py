@@ -37,19 +37,6 @@ pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("report")
-    return write_report(fake.rich(folder / "r.db"), folder / "report.html")
-
-
-@pytest.fixture(scope="module")
-def family(tmp_path_factory):
-    """Every strategy, with long labels, and every section there can be."""
-    folder = tmp_path_factory.mktemp("family")
-    return write_report(fake.family(folder / "r.db"), folder / "report.html")
-
-
-@pytest.fixture(scope="module")
 def anatomy(tmp_path_factory):
     """Instrumented steps of strategies, with 8 ranks: timelines, buckets, bandwidth."""
     folder = tmp_path_factory.mktemp("anatomy")
@@ -120,7 +107,7 @@ def long_names(tmp_path_factory):
     return write_report(results, folder / "report.html")
 
 
-PAGES = ("report", "family", "anatomy", "collectives", "long_names", "gate", "machines")
+PAGES = ("rich", "family", "anatomy", "collectives", "long_names", "gate", "machines")
 
 
 @pytest.mark.parametrize("which", PAGES)
@@ -129,9 +116,9 @@ def test_every_tab_is_drawn_without_complaint_and_fits(browser, request, which):
         assert assert_it_fits(page) > 0
 
 
-def test_figures_follow_the_colour_scheme(browser, report):
+def test_figures_follow_the_colour_scheme(browser, rich):
     sync_api = pytest.importorskip("playwright.sync_api")
-    with opened(browser, report, "#tab=buckets", scheme="dark") as page:
+    with opened(browser, rich, "#tab=buckets", scheme="dark") as page:
         ink = sync_api.expect(page.locator("#bucket .xtick text").first)
         ink.to_have_css("fill", "rgb(228, 232, 236)")
         page.emulate_media(color_scheme="light")
@@ -149,7 +136,7 @@ ON_PAPER = f"""() => addEventListener("beforeprint", () => {{ window.onPaper = {
 }}; }})"""
 
 
-@pytest.mark.parametrize("which", ["report", "anatomy", "collectives"])
+@pytest.mark.parametrize("which", ["rich", "anatomy", "collectives"])
 def test_paper_has_every_tab_and_every_figure_at_once(browser, request, which):
     with opened(browser, request.getfixturevalue(which), scheme="dark") as page:
         before = page.locator("details[open]").count()
@@ -164,8 +151,8 @@ def test_paper_has_every_tab_and_every_figure_at_once(browser, request, which):
         assert page.locator("details[open]").count() == before
 
 
-def test_paper_shows_no_bar_but_what_was_chosen(browser, report):
-    with opened(browser, report) as page:
+def test_paper_shows_no_bar_but_what_was_chosen(browser, rich):
+    with opened(browser, rich) as page:
         page.emulate_media(media="print")
         drawn(page)
         assert page.locator("[role=tabpanel]:visible").count() == len(tab_names(page))
@@ -177,8 +164,8 @@ def test_paper_shows_no_bar_but_what_was_chosen(browser, report):
         assert page.locator("#filters").inner_text().split() == ["Algorithm:", "ring", "9", "of", "28", "cases"]
 
 
-def test_filters_drive_figures_and_counts(browser, report):
-    with opened(browser, report, "#tab=buckets") as page:
+def test_filters_drive_figures_and_counts(browser, rich):
+    with opened(browser, rich, "#tab=buckets") as page:
         assert counted(page) == "all 28 cases"
         every = points(page, "bucket")
         choose(page, "algorithm", "ring")
@@ -193,8 +180,8 @@ def test_filters_drive_figures_and_counts(browser, report):
         assert page.get_by_role("button", name="Show all").is_hidden()
 
 
-def test_no_case_selected_is_said_in_place_of_figures(browser, report):
-    with opened(browser, report, "#tab=buckets&strategy=single&world_size=4") as page:
+def test_no_case_selected_is_said_in_place_of_figures(browser, rich):
+    with opened(browser, rich, "#tab=buckets&strategy=single&world_size=4") as page:
         assert counted(page) == "0 of 28 cases"
         assert page.locator("#bucket .plot").count() == 0
         assert "No case is selected" in page.locator("#bucket .empty").inner_text()
@@ -203,21 +190,21 @@ def test_no_case_selected_is_said_in_place_of_figures(browser, report):
             assert unmarked(page) == [], tab
 
 
-def test_the_address_keeps_what_was_chosen(browser, report):
-    with opened(browser, report) as page:
+def test_the_address_keeps_what_was_chosen(browser, rich):
+    with opened(browser, rich) as page:
         choose(page, "algorithm", "ring", "tree")
         choose(page, "bucket_mib", "default")
         go_to(page, "buckets")
         address = page.evaluate("location.hash")
         seen = counted(page), points(page, "bucket")
-    with opened(browser, report, address) as page:
+    with opened(browser, rich, address) as page:
         assert page.locator("[role=tab][aria-selected=true]").inner_text() == "Buckets"
         assert (counted(page), points(page, "bucket")) == seen
         assert page.locator(".filter.set b").all_inner_texts() == ["ring, tree", "default"]
 
 
-def test_back_returns_to_the_tab_before(browser, report):
-    with opened(browser, report) as page:
+def test_back_returns_to_the_tab_before(browser, rich):
+    with opened(browser, rich) as page:
         go_to(page, "buckets")
         go_to(page, "trust")
         for tab in ("buckets", "answer"):
@@ -227,8 +214,8 @@ def test_back_returns_to_the_tab_before(browser, report):
             assert page.locator("[role=tabpanel]:visible").get_attribute("id") == f"tab-{tab}"
 
 
-def test_tabs_are_moved_through_by_keys(browser, report):
-    with opened(browser, report) as page:
+def test_tabs_are_moved_through_by_keys(browser, rich):
+    with opened(browser, rich) as page:
         names = tab_names(page)
         page.focus("[role=tab][aria-selected=true]")
         for key, tab in (
@@ -242,8 +229,8 @@ def test_tabs_are_moved_through_by_keys(browser, report):
         assert page.locator("[role=tab][tabindex='0']").count() == 1
 
 
-def test_a_list_of_the_bar_closes_by_escape_and_by_a_click_elsewhere(browser, report):
-    with opened(browser, report) as page:
+def test_a_list_of_the_bar_closes_by_escape_and_by_a_click_elsewhere(browser, rich):
+    with opened(browser, rich) as page:
         lists = page.locator("#filters details[open]")
         page.click(".filter[data-filter=algorithm] summary")
         page.click(".filter[data-filter=strategy] summary")
@@ -259,9 +246,9 @@ def test_a_list_of_the_bar_closes_by_escape_and_by_a_click_elsewhere(browser, re
         assert lists.count() == 0
 
 
-def test_a_tab_begins_at_its_begin_however_far_the_one_before_was_read(browser, report):
+def test_a_tab_begins_at_its_begin_however_far_the_one_before_was_read(browser, rich):
     for width in WIDTHS:
-        with opened(browser, report, "#tab=trust", width=width) as page:
+        with opened(browser, rich, "#tab=trust", width=width) as page:
             page.evaluate("scrollTo(0, 1500)")
             go_to(page, "buckets")
             heading = page.locator("#tab-buckets section h2").first.bounding_box()["y"]
@@ -269,8 +256,8 @@ def test_a_tab_begins_at_its_begin_however_far_the_one_before_was_read(browser, 
             assert stuck["y"] + stuck["height"] <= heading < 300, width
 
 
-def test_links_to_doubts_open_where_they_are_told(browser, report):
-    with opened(browser, report) as page:
+def test_links_to_doubts_open_where_they_are_told(browser, rich):
+    with opened(browser, rich) as page:
         for target in ("findings", "failed"):
             go_to(page, "answer")
             page.click(f"#verdict a[data-goes-to={target}]")
@@ -311,8 +298,8 @@ def test_the_table_of_sizes_sorts_and_unknown_stays_last(browser, tmp_path):
             assert spreads.all_inner_texts()[-8:] == ["–"] * 8
 
 
-def test_a_click_on_a_point_opens_its_case(browser, report):
-    with opened(browser, report, "#tab=buckets") as page:
+def test_a_click_on_a_point_opens_its_case(browser, rich):
+    with opened(browser, rich, "#tab=buckets") as page:
         case = page.evaluate("document.querySelector('#bucket .plot').data[0].ids[0]")
         # Plotly's own layer for the mouse lies over its points.
         page.locator("#bucket .plot").first.locator(".scatterlayer .point").first.click(force=True)

@@ -52,21 +52,15 @@ def titles(figure):
     return [figure["layout"][axis].get("title", {}).get("text") or "" for axis in ("xaxis", "yaxis")]
 
 
-def report(folder, results):
-    return write_report(results, folder / "report.html")
-
-
 @pytest.fixture(scope="module")
-def rich(browser, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rich")
-    with opened(browser, report(folder, fake.rich(folder / "r.db"))) as page:
+def rich(browser, rich):
+    with opened(browser, rich) as page:
         yield page
 
 
 @pytest.fixture(scope="module")
-def family(browser, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("family")
-    with opened(browser, report(folder, fake.family(folder / "r.db"))) as page:
+def family(browser, family):
+    with opened(browser, family) as page:
         yield page
 
 
@@ -258,7 +252,7 @@ def works(browser, tmp_path_factory):
         seconds[fake.case(model="mlp", data="synthetic", seq_len=1, world_size=size)] = 0.08 / size
     folder = tmp_path_factory.mktemp("works")
     results = fake.write(folder / "r.db", fake.sweep(seconds, seconds.__getitem__))
-    with opened(browser, report(folder, results), "#tab=scaling") as page:
+    with opened(browser, write_report(results, folder / "report.html"), "#tab=scaling") as page:
         page.locator("#scaling-panels button").click()
         drawn(page)
         yield page

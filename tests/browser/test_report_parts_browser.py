@@ -56,9 +56,8 @@ def anatomy(browser, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def family(browser, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("family")
-    with opened(browser, write_report(fake.family(folder / "r.db"), folder / "r.html")) as page:
+def family(browser, family):
+    with opened(browser, family) as page:
         yield page
 
 

@@ -25,12 +25,6 @@ ERRORS = ('=HYPERLINK("https://example.invalid","x")', "+1", "-2", "@SUM(1)", "\
 
 
 @pytest.fixture(scope="module")
-def rich(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rich")
-    return write_report(fake.rich(folder / "r.db"), folder / "report.html")
-
-
-@pytest.fixture(scope="module")
 def many(tmp_path_factory):
     """130 cases in 2 blocks, some failed with errors that a spreadsheet would take for formulas."""
     folder = tmp_path_factory.mktemp("many")

@@ -25,7 +25,6 @@ from browser_helpers import (
     points,
     until,
 )
-from browser_helpers import browser as browser
 from fake_results import OOM
 from page_helpers import unpacked
 from parabench.analysis.compare.gate import compare
