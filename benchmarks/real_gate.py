@@ -22,6 +22,7 @@ from parabench.analysis.compare.gate import Comparison, compare
 from parabench.analysis.compare.rule import ALPHA, TOLERANCE, Outcome, Verdict, speed
 from parabench.analysis.compare.sides import read_side
 from parabench.analysis.stats.ttest import judge
+from parabench.analysis.text.compare import line, sentence
 
 GATES = 1000
 # Less than `quick` takes by itself: fewer steps, none of them instrumented. Its cases and its 3 launches are all there.
@@ -48,7 +49,7 @@ def same(comparisons: int, folder: Path) -> None:
         found = run_ab(folder / f"{number:02d}", "", "", "quick", "--seed", str(number), *SHORT)
         alarms += found.verdict is Verdict.REGRESSION
         seconds = time.perf_counter() - began
-        print(f"{number + 1}/{comparisons}: {found.sentence()} ({seconds:.0f} s)", flush=True)
+        print(f"{number + 1}/{comparisons}: {sentence(found)} ({seconds:.0f} s)", flush=True)
     print(f"false alarms: {alarms} of {comparisons}")
 
 
@@ -110,9 +111,9 @@ def slowed(launches: list[int], folder: Path) -> None:
             *SHORT,
         )
         caught = sum(row.outcome is Outcome.SLOWER for row in found.rows)
-        print(f"{n} launches a side: {caught} of {len(found.judged)} cases caught. {found.sentence()}", flush=True)
+        print(f"{n} launches a side: {caught} of {len(found.judged)} cases caught. {sentence(found)}", flush=True)
         for row in found.rows:
-            print("   ", row.line())
+            print("   ", line(row))
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ def conclude(
     from parabench.analysis.compare.rule import ALPHA, TOLERANCE
     from parabench.analysis.compare.sides import side_of
     from parabench.analysis.environment.diff import differences
+    from parabench.analysis.text.compare import lines
     from parabench.report.build import write_report
 
     path = request.run.out / STORE_NAME
@@ -98,7 +99,7 @@ def conclude(
     again += ["--alpha", str(request.alpha)] if request.alpha != ALPHA else []
     again += chain.from_iterable(("--changed", name) for name in changed)
     told = [f"{each.name}: {each.shown() or 'as it is here'}" for each in variants]
-    for line in (*told, *outcome.lines(), f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
+    for line in (*told, *lines(outcome), f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
         log(line)
     return outcome
 

@@ -38,7 +38,9 @@ def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
     files, axes = files_in(options), axes_in(options)
 
     def keep(outcome: Comparison) -> None:
-        give(files, renders_of(outcome, OF_GATE), (), "comparison")
+        from parabench.analysis.text.compare import to_dict
+
+        give(files, renders_of(outcome, OF_GATE, to_dict), (), "comparison")
 
     run = TrainingRequest.of(axes=axes, argv=command(), **options)
     request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha)

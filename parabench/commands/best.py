@@ -39,11 +39,13 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
                 f"{chosen.name} measured collectives, which have no --objective and no --by; "
                 "give neither, or use --session to name one that trained"
             )
+        from parabench.analysis.text import collectives as text
+
         answers = bus_answers(results, chosen.id)
         why = "ended well" if len(results.launch[results.launch["session_id"] == chosen.id]) else "was recorded"
         nothing = f"No launch {why}, so nothing can be said about what is fastest."
-        told = [each.to_dict() for each in answers]
-        lines = [each.sentence() for each in answers] or [nothing]
+        told = [text.to_dict(each) for each in answers]
+        lines = [text.sentence(each) for each in answers] or [nothing]
     else:
         from parabench.analysis.ranking.objectives import OBJECTIVES
         from parabench.analysis.ranking.ranking import ranked

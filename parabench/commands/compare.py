@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from parabench.commands.options import between_sessions, gate_options, shared
 from parabench.commands.output import file_option, files_in, give, renders_of
 from parabench.errors import UsageError
-
-if TYPE_CHECKING:
-    from parabench.analysis.compare.across import Across
-    from parabench.analysis.compare.gate import Comparison
 
 # What only a gate has.
 _GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
@@ -67,17 +63,20 @@ def compare(
             raise UsageError(f"{each.opts[0]} is a gate's, and two machines have no pass or fail; leave it out")
     files = files_in(options)
     sides = read_sides(base, candidate)
-    outcome: Across | Comparison
     if across_hardware:
         from parabench.analysis.compare.across import across, machines
+        from parabench.analysis.text import across as across_text
 
         found = machines(*sides)
         outcome = across(found)
-        code, renders = 0, renders_of(found, OF_SIDES) | renders_of(outcome, OF_MACHINES)
+        code, lines = 0, across_text.lines(outcome)
+        renders = renders_of(outcome, OF_MACHINES, across_text.to_dict) | renders_of(found, OF_SIDES)
     else:
         from parabench.analysis.compare.gate import compare as compare_sides
+        from parabench.analysis.text import compare as compare_text
 
-        outcome = judged = compare_sides(*sides, tolerance, alpha, changed, allowance=between_sessions)
-        code, renders = judged.verdict.exit_code, renders_of(judged, OF_GATE)
-    give(files, renders, (format.one_line(line) for line in outcome.lines()), "comparison")
+        judged = compare_sides(*sides, tolerance, alpha, changed, allowance=between_sessions)
+        code, lines = judged.verdict.exit_code, compare_text.lines(judged)
+        renders = renders_of(judged, OF_GATE, compare_text.to_dict)
+    give(files, renders, map(format.one_line, lines), "comparison")
     raise SystemExit(code)

@@ -39,6 +39,7 @@ def history(
     """Show how fast each case was over the sessions of one STORE or several, and since when it is as it is now."""
     from parabench.analysis.history.history import history as follow
     from parabench.analysis.tables import STEP_TIMES
+    from parabench.analysis.text import history as text
     from parabench.store.results import load
     from parabench.store.store import split
 
@@ -51,5 +52,5 @@ def history(
         paths.append(path)
     read = [load(path, STEP_TIMES) for path in dict.fromkeys(paths)]
     outcome = follow(read, case=case, suite=suite, since=since)
-    renders = renders_of(outcome, {"--html": "parabench.report.sections.history"})
-    give(files, renders, outcome.lines(every), "history")
+    renders = renders_of(outcome, {"--html": "parabench.report.sections.history"}, text.to_dict)
+    give(files, renders, text.lines(outcome, every), "history")

@@ -55,17 +55,20 @@ def files_in(options: dict[str, Any]) -> Files:
     return files
 
 
-def renders_of(outcome: Any, modules: Mapping[str, str]) -> dict[str, Callable[[], str]]:
-    """What makes the text of each file: JSON, and by its option what a module renders, which is imported when it is
-    asked for."""
+def renders_of(
+    outcome: Any, modules: Mapping[str, str], to_dict: Callable[[Any], dict[str, Any]] | None = None
+) -> dict[str, Callable[[], str]]:
+    """What makes the text of each file: JSON, of what `to_dict` makes of the outcome; and by its option what a module
+    renders, which is imported when it is asked for."""
 
     def render(module: str) -> str:
         text: str = importlib.import_module(module).render(outcome)
         return text
 
-    return {"--json": lambda: json_text(outcome.to_dict())} | {
-        option: partial(render, module) for option, module in modules.items()
-    }
+    renders: dict[str, Callable[[], str]] = {option: partial(render, module) for option, module in modules.items()}
+    if to_dict is not None:
+        renders["--json"] = lambda: json_text(to_dict(outcome))
+    return renders
 
 
 def give(files: Files, renders: Renders, lines: Iterable[str], what: str) -> None:

@@ -21,6 +21,7 @@ from parabench.analysis.compare.rule import ALPHA, REGRESSIONS, TOLERANCE, Outco
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.environment.diff import check_alike, session_differences
 from parabench.analysis.session import SessionData, select_session
+from parabench.analysis.text import compare as compare_text
 from parabench.analysis.text import format
 from parabench.commands.options import ALPHAS, Fraction
 from parabench.errors import UsageError
@@ -84,7 +85,11 @@ class Judged:
     @property
     def broke(self) -> dict[str, str]:
         """{case id: what it was and is now} of the cases that no longer end well."""
-        return {case: format.one_line(row.line()) for case, row in self.rows.items() if row.outcome is Outcome.BROKE}
+        return {
+            case: format.one_line(compare_text.line(row))
+            for case, row in self.rows.items()
+            if row.outcome is Outcome.BROKE
+        }
 
     @property
     def blind(self) -> set[str]:
@@ -107,7 +112,7 @@ class Judged:
         lines = [f"differs: {difference}" for difference in comparison.differences]
         lines += [f"doubt: {finding.message} {finding.advice}" for finding in comparison.findings]
         lines += [
-            row.line()
+            compare_text.line(row)
             for row in comparison.rows
             if row.case_id not in self.unselected and (row.outcome is not Outcome.SAME or row.case_id in self.blind)
         ]
@@ -187,7 +192,7 @@ class Gate:
     def finish(self, item: pytest.Item, judged: Judged, case: Case) -> None:
         """Fail the test of a case that regressed, with what became of it; keep in mind one that shows nothing."""
         row = judged.rows[case.id]
-        line = format.one_line(row.line())
+        line = format.one_line(compare_text.line(row))
         item.user_properties.append(("parabench", line))
         if row.outcome in REGRESSIONS:
             pytest.fail(line, pytrace=False)
@@ -209,6 +214,6 @@ class Gate:
         for judged in self.judged:
             colour = {COLOURS[judged.comparison.verdict]: True}
             terminalreporter.section(format.one_line(f"parabench {judged.title}"), sep="-", **colour)
-            terminalreporter.write_line(format.one_line(judged.comparison.sentence()), **colour)
+            terminalreporter.write_line(format.one_line(compare_text.sentence(judged.comparison)), **colour)
             for line in judged.lines():
                 terminalreporter.write_line(format.one_line(line))

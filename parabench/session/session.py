@@ -213,10 +213,11 @@ def _tables(results: Results, session_id: int, console: Console) -> Iterator[str
     from parabench.analysis.collectives.crossover import bus_answers
     from parabench.analysis.collectives.nccl_tests import table_lines
     from parabench.analysis.session import select_session
+    from parabench.analysis.text.collectives import sentence
 
     for line in table_lines(results, select_session(results, session_id)):
         logger(console)(line)
-    return (answer.sentence() for answer in bus_answers(results, session_id))
+    return map(sentence, bus_answers(results, session_id))
 
 
 def _write_json(path: Path, results: Results, session_id: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pandas as pd
@@ -13,8 +13,8 @@ from parabench.analysis.session import select_session
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import fit
 from parabench.analysis.text import format
-from parabench.plan.collective_case import OPS, size_text
-from parabench.plan.collective_protocol import LATENCY, in_words
+from parabench.plan.collective_case import OPS
+from parabench.plan.collective_protocol import LATENCY
 from parabench.store.record import Status
 from parabench.store.results import Results
 
@@ -68,54 +68,6 @@ class BusAnswer:
     def heading(self) -> str:
         """Which question this answers: 'all_reduce, 4 ranks'."""
         return f"{self.op}, {format.count(self.world_size, 'rank')}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it: unknown is null."""
-        return asdict(self) | {"sentence": self.sentence()}
-
-    def sentence(self) -> str:
-        """The answer as a person would say it, after its heading."""
-        return f"{self.heading}: {self.plain_sentence()}"
-
-    def plain_sentence(self) -> str:
-        """The answer without its heading."""
-        said = [self.why_not or self._ranges()]
-        if self.peak is not None and self.peak_bytes is not None:
-            said.append(
-                f"The highest bus bandwidth is {format.digits(self.peak)} GB/s, "
-                f"{self.peak_algorithm} at {size_text(self.peak_bytes)}."
-            )
-        said.append(f"Timed: {in_words(self.timing)}.")
-        return " ".join(said)
-
-    def _sizes_of(self, each: Range) -> tuple[int, ...]:
-        return tuple(size for size in self.sizes if each.first_bytes <= size <= each.last_bytes)
-
-    def _ranges(self) -> str:
-        blocks = format.count(self.blocks, "block")
-        if len(self.ranges) == 1 and set(self.ranges[0].algorithms) == set(self.algorithms):
-            everything = format.count(len(self.algorithms), "algorithm")
-            return f"No difference was found between the {everything} at any size with {blocks}."
-        parts = []
-        for each in self.ranges:
-            sizes = f"at {size_text(each.first_bytes)}"
-            if each.last_bytes != each.first_bytes:
-                sizes = f"from {size_text(each.first_bytes)} to {size_text(each.last_bytes)}"
-            if len(each.algorithms) == 1 and each.alone == self._sizes_of(each):
-                parts.append(f"{each.algorithms[0]} is fastest {sizes}")
-            elif len(each.algorithms) == 1:
-                alone = [size_text(size) for size in each.alone]
-                only = f", and the only one at {format.joined(alone)}" if alone else ""
-                parts.append(f"{each.algorithms[0]} is among the fastest {sizes}{only}")
-            else:
-                parts.append(f"{format.joined(each.algorithms)} cannot be told apart as the fastest {sizes}")
-        found = "; ".join(parts) + f" ({blocks})."
-        if not self.changes:
-            return found
-        places = [
-            f"between {size_text(change.above_bytes)} and {size_text(change.below_bytes)}" for change in self.changes
-        ]
-        return f"{found} The best changes {format.joined(places)}."
 
 
 def bus_answers(results: Results, session: str | int | None = None) -> tuple[BusAnswer, ...]:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from parabench.analysis.compare.gate import SCHEMA
 from parabench.analysis.compare.match import Partners
 from parabench.analysis.compare.ratios import Ratio
 from parabench.analysis.compare.several import NUMBERS, Several, several
@@ -19,7 +17,6 @@ from parabench.analysis.compare.warnings import doubts, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats.geometric import Mean
-from parabench.analysis.text import across as across_words
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 
@@ -67,18 +64,6 @@ class Across:
     hardware: tuple[Difference, ...]
     software: tuple[Difference, ...]
     findings: tuple[Finding, ...]
-
-    def sentence(self) -> str:
-        """The comparison as a person would say it."""
-        return across_words.sentence(self)
-
-    def lines(self) -> list[str]:
-        """The whole comparison as lines of text."""
-        return across_words.lines(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it (docs/reference/compare.schema.json): unknown is null."""
-        return {"schema": SCHEMA, "kind": "across hardware", "sentence": self.sentence()} | asdict(self)
 
 
 def machines(base: SessionData, candidate: SessionData) -> Several:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions
 from parabench.analysis.compare.rule import (
@@ -23,14 +22,8 @@ from parabench.analysis.compare.warnings import unfinished, unpaired_finding
 from parabench.analysis.environment.diff import Difference, check_alike, differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats.ttest import Test, factor, logs_of
-from parabench.analysis.text import compare as compare_words
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.record import Finding
-
-# Of the JSON (docs/reference/compare.schema.json): higher where a field went or means something else, not where one
-# was added.
-SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -73,21 +66,6 @@ class CaseResult:
         """
         unknown = self.outcome in (Outcome.ONLY_BASE, Outcome.NOT_JUDGED, Outcome.NOT_OK)
         return self.fails_more or (unknown and not self.excused)
-
-    def line(self) -> str:
-        return f"{self.outcome}: {self.label}: {self.change()}"
-
-    def change(self) -> str:
-        """What became of it: '41.2 ms -> 45.0 ms, +9.2 % (95 %: +8.1 % to +10 %); upper bound +9.9 %'."""
-        if self.ratio is None:
-            return self.note
-        change = f"{format.milliseconds(self.base_step_time_s)} -> {format.milliseconds(self.candidate_step_time_s)}"
-        change += f", {format.signed(self.ratio - 1)}"
-        if self.low is not None and self.high is not None:
-            change += f" (95 %: {format.signed(self.low - 1)} to {format.signed(self.high - 1)})"
-        if self.upper is not None:
-            change += f"; upper bound {format.signed(self.upper - 1)}"
-        return f"{change}{'; ' + self.note if self.note else ''}"
 
 
 @dataclass(frozen=True)
@@ -139,32 +117,6 @@ class Comparison:
     def upper(self) -> float | None:
         """The largest one-sided 95 % upper bound of candidate / base; None where nothing was tested."""
         return None if self.widest is None else self.widest.upper
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it (docs/reference/compare.schema.json): unknown is null."""
-        fields = asdict(self)
-        derived = {
-            "schema": SCHEMA,
-            "kind": "gate",
-            "verdict": self.verdict,
-            "exit_code": self.verdict.exit_code,
-            "upper": self.upper,
-            "sentence": self.sentence(),
-        }
-        assert not derived.keys() & fields.keys()
-        return derived | fields
-
-    def sentence(self) -> str:
-        return compare_words.sentence(self)
-
-    def lines(self) -> list[str]:
-        """The whole comparison as lines of text."""
-        return [
-            self.sentence(),
-            *(f"differs: {difference}" for difference in self.differences),
-            *(f"doubt: {finding.message} {finding.advice}" for finding in self.findings),
-            *(row.line() for row in self.rows),
-        ]
 
 
 def compare(

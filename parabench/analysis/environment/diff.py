@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parabench.analysis.environment.facts import commit, gpu_rows, machine_pairs
 from parabench.analysis.environment.nodes import cluster_said, node_records, nodes_compared, several
-from parabench.analysis.session import Session, SessionData
+from parabench.analysis.session import SHORT_COMMIT, Session, SessionData
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.machine import accelerator
@@ -17,7 +17,8 @@ from parabench.plan.protocol import BY_STEPS_OR_TIME
 
 @dataclass(frozen=True)
 class Difference:
-    """What is not the same on both sides. `matters`: it can explain another latency by itself."""
+    """What is not the same on both sides, or was otherwise in the session before (`base`). `matters`: it can explain
+    another latency by itself."""
 
     name: str
     base: str
@@ -42,6 +43,18 @@ def session_differences(base: Session, candidate: Session, devices: set[str]) ->
     for name, (values, matters) in session_facts((base, candidate), devices).items():
         if values[0] != values[1] and None not in values:
             yield Difference(name, str(values[0]), str(values[1]), matters)
+
+
+def changes(before: SessionData, after: SessionData, devices: Iterable[str]) -> tuple[Difference, ...]:
+    """What changed from one session to another that computed on `devices`; what decides a latency first, the commit of
+    the project under test last, for it nearly always does."""
+    found = [
+        each
+        if each.name != "commit"
+        else replace(each, base=each.base[:SHORT_COMMIT], candidate=each.candidate[:SHORT_COMMIT], matters=False)
+        for each in session_differences(before.session, after.session, set(devices))
+    ]
+    return tuple(sorted(found, key=lambda change: (not change.matters, change.name == "commit")))
 
 
 def session_facts(sessions: Sequence[Session], devices: set[str]) -> dict[str, tuple[list[Any], bool]]:

@@ -1,19 +1,13 @@
-"""A case over sessions, as data and as words."""
+"""A case over sessions: its numbers, its levels and its changes."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from parabench.analysis.history.points import Change, changes
+from parabench.analysis.environment.diff import Difference, changes
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.plan.case import Case
-
-# More that changed at once than this explains nothing.
-MOST_CHANGES = 4
-NOTHING = "nothing else that is recorded changed then"
 
 
 @dataclass(frozen=True)
@@ -48,11 +42,7 @@ class Shift:
     change: float
     low: float
     high: float
-    changed: tuple[Change, ...]
-
-    def why(self) -> str:
-        """What changed then: 'torch changed from 2.12 to 2.13'."""
-        return format.listed(map(str, self.changed), most=MOST_CHANGES) or NOTHING
+    changed: tuple[Difference, ...]
 
 
 @dataclass(frozen=True)
@@ -97,6 +87,7 @@ class Series:
             return 0, -self.shifts[-1].visit, -self.shifts[-1].change, self.label
         return (2, 0, 0.0, self.label) if self.away is None else (1, 0, -self.away, self.label)
 
+    @property
     def state(self) -> str:
         """What became of it, in a word or two."""
         if self.newest is None:
@@ -107,43 +98,6 @@ class Series:
             return "unchanged"
         return "slower" if self.shifts[-1].change > 0 else "faster"
 
-    def line(self, visits: tuple[SessionData, ...]) -> str:
-        """The series as one line of text: its state, its newest number, its last change and the whole."""
-        said = [f"{self.state()}: {self.label}"]
-        if self.newest is not None:
-            said[0] += f": {format.milliseconds(self.newest.step_time_s)}"
-        if self.shifts:
-            said[0] += f", {self.since(visits)}"
-            said.append(self.shifts[-1].why())
-        sessions = format.count(sum(point.level_s is not None for point in self.points), "session")
-        if len(self.shifts) > 1:
-            many = format.count(len(self.shifts), "change")
-            said.append(f"over the whole time {format.signed(self.whole or 0.0)} in {many} ({sessions})")
-        elif not self.shifts and self.session_sd is not None:
-            said.append(f"{sessions}, which differ by {format.percent(self.session_sd)}")
-        said.append(self.note(visits))
-        return "; ".join(filter(None, said))
-
-    def since(self, visits: tuple[SessionData, ...]) -> str:
-        """The last change: '+6.1 % since 2026-03-04 (nightly-12; 95 %: +5.5 % to +6.7 %)'."""
-        last = self.shifts[-1]
-        visit = visits[last.visit]
-        sure = f"95 %: {format.signed(last.low)} to {format.signed(last.high)}"
-        return f"{format.signed(last.change)} since {visit.session.day} ({visit.session.name}; {sure})"
-
-    def note(self, visits: tuple[SessionData, ...]) -> str:
-        """What else is to be known: of a short series, or of the newest session."""
-        last = self.points[-1]
-        if last.visit < max(i for i, visit in enumerate(visits) if visit.session.suite == self.suite):
-            ended = f"last measured {visits[last.visit].session.day}"
-        elif last.step_time_s is None:
-            ended = f"the newest session: {last.status}"
-        elif self.away is not None:
-            ended = f"the newest session alone is {format.signed(self.away)} off: one more will tell"
-        else:
-            ended = ""
-        return "; ".join(filter(None, (self.why_not, ended)))
-
 
 @dataclass(frozen=True)
 class History:
@@ -153,7 +107,7 @@ class History:
     series: tuple[Series, ...]
 
     @cached_property
-    def machine(self) -> tuple[tuple[Change, ...], ...]:
+    def machine(self) -> tuple[tuple[Difference, ...], ...]:
         """For each session what of its machine and software is not as in the followed one of its suite before; the
         commit apart, which nearly always changes."""
         followed: dict[str, SessionData] = {}
@@ -175,61 +129,3 @@ class History:
     def noted(self) -> list[Series]:
         """Those, and where the newest session alone is away: what is listed unless all are."""
         return [series for series in self.series if series.shifts or series.away is not None]
-
-    def sentence(self) -> str:
-        """What there is, in a sentence or two."""
-        suites = ", ".join(dict.fromkeys(visit.session.suite for visit in self.visits))
-        first, last = self.visits[0].session.day, self.visits[-1].session.day
-        days = f"on {first}" if first == last else f"from {first} to {last}"
-        said = f"{format.count(len(self.visits), 'session')} of {suites}, {days}: "
-        if not self.series:
-            return f"{said}no launch is recorded."
-        unsure = [series for series in self.series if series.why_not is not None]
-        if len(unsure) == len(self.series):
-            return f"{said}nothing can be said yet of {format.count(len(unsure), 'case')} ({unsure[0].why_not})."
-        steady = len(self.series) - len(unsure) - len(self.changed)
-        said += f"{len(self.changed)} of {format.count(len(self.series), 'case')} changed, {steady} did not"
-        away = sum(series.away is not None for series in self.series)
-        if unsure:
-            said += f"; too few sessions to tell of {len(unsure)}"
-        if away:
-            said += f"; in {away} the newest session alone is away from its level"
-        return f"{said}."
-
-    def lines(self, every: bool = False) -> list[str]:
-        """As lines of text: of the cases that changed, or of all."""
-        shown = self.series if every else self.noted
-        return [self.sentence(), *(series.line(self.visits) for series in shown)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it (docs/reference/history.schema.json): unknown is null."""
-        return {
-            "sentence": self.sentence(),
-            "sessions": [
-                _visit(visit) | {"changed": [asdict(change) for change in changed]}
-                for visit, changed in zip(self.visits, self.machine, strict=True)
-            ],
-            "series": [
-                asdict(series)
-                | {"case": series.case.to_dict(), "case_id": series.case.id, "whole": series.whole}
-                | {"state": series.state(), "away": series.away, "sentence": series.line(self.visits)}
-                for series in self.series
-            ],
-        }
-
-
-def _visit(visit: SessionData) -> dict[str, Any]:
-    session = visit.session
-    return {
-        "store": str(visit.results.path),
-        "id": session.id,
-        "label": session.label,
-        "suite": session.suite,
-        "started_utc": session.started_utc,
-        "finished": session.finished_utc is not None,
-        "commit": visit.session.known("git", "commit"),
-        "torch": visit.session.known("versions", "torch"),
-        "host": visit.session.known("host"),
-        "side": session.interleaved.get("side"),
-        "judged": visit.session.judged,
-    }

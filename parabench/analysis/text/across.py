@@ -1,18 +1,18 @@
-"""A comparison of two machines as a person would say it."""
+"""A comparison of two machines as a person would say it, and as JSON."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import Any
 
+from parabench.analysis.compare.across import Across, Common
+from parabench.analysis.compare.ratios import Ratio
+from parabench.analysis.session import Origin
+from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.text import format
-
-if TYPE_CHECKING:
-    from parabench.analysis.compare.across import Across, Common
-    from parabench.analysis.compare.ratios import Ratio
-    from parabench.analysis.session import Origin
-    from parabench.analysis.stats.geometric import Mean
+from parabench.analysis.text.compare import SCHEMA
 
 
 def sentence(of: Across) -> str:
@@ -81,13 +81,18 @@ def value(number: float | None) -> str:
 def lines(of: Across) -> list[str]:
     """The whole comparison as lines of text."""
     return [
-        of.sentence(),
+        sentence(of),
         *(f"hardware: {difference}" for difference in of.hardware),
         *(f"software: {difference}" for difference in of.software),
         *(f"doubt: {finding.message} {finding.advice}" for finding in of.findings),
         *(f"{case.label}: {'; '.join(_case(case))}" for case in of.cases),
         *(f"only in {case.side}: {case.label}: {case.reason}" for case in of.alone),
     ]
+
+
+def to_dict(of: Across) -> dict[str, Any]:
+    """As JSON can hold it (docs/reference/compare.schema.json): unknown is null."""
+    return {"schema": SCHEMA, "kind": "across hardware", "sentence": sentence(of)} | asdict(of)
 
 
 def _case(case: Common) -> Iterator[str]:

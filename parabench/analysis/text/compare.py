@@ -1,20 +1,23 @@
-"""A gate's verdict as a person would say it."""
+"""A gate's verdict as a person would say it, and as JSON."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import Any
 
 from parabench.analysis.compare.between import FEWEST_SESSIONS, BetweenSessions
+from parabench.analysis.compare.gate import CaseResult, Comparison
 from parabench.analysis.compare.rule import REGRESSIONS, Outcome, Verdict
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.ttest import MOST_LAUNCHES, POWER
 from parabench.analysis.text import format
 
-if TYPE_CHECKING:
-    from parabench.analysis.compare.gate import CaseResult, Comparison
+# Of the JSON (docs/reference/compare.schema.json): higher where a field went or means something else, not where one was
+# added.
+SCHEMA = 2
 
 
 def sentence(of: Comparison) -> str:
@@ -186,6 +189,49 @@ def command(of: Comparison) -> str:
     if of.between_sessions is not None:
         options += ["--between-sessions", repr(of.between_sessions.allowance)]
     return shlex.join(["parabench", "compare", *(origin.at for origin in of.origins), *options])
+
+
+def lines(of: Comparison) -> list[str]:
+    """The whole comparison as lines of text."""
+    return [
+        sentence(of),
+        *(f"differs: {difference}" for difference in of.differences),
+        *(f"doubt: {finding.message} {finding.advice}" for finding in of.findings),
+        *map(line, of.rows),
+    ]
+
+
+def line(row: CaseResult) -> str:
+    """A case in a line of its own."""
+    return f"{row.outcome}: {row.label}: {_change(row)}"
+
+
+def _change(row: CaseResult) -> str:
+    """What became of a case: '41.2 ms -> 45.0 ms, +9.2 % (95 %: +8.1 % to +10 %); upper bound +9.9 %'."""
+    if row.ratio is None:
+        return row.note
+    change = f"{format.milliseconds(row.base_step_time_s)} -> {format.milliseconds(row.candidate_step_time_s)}"
+    change += f", {format.signed(row.ratio - 1)}"
+    if row.low is not None and row.high is not None:
+        change += f" (95 %: {interval(row)})"
+    if row.upper is not None:
+        change += f"; upper bound {format.signed(row.upper - 1)}"
+    return f"{change}{'; ' + row.note if row.note else ''}"
+
+
+def to_dict(of: Comparison) -> dict[str, Any]:
+    """As JSON can hold it (docs/reference/compare.schema.json): unknown is null."""
+    fields = asdict(of)
+    derived = {
+        "schema": SCHEMA,
+        "kind": "gate",
+        "verdict": of.verdict,
+        "exit_code": of.verdict.exit_code,
+        "upper": of.upper,
+        "sentence": sentence(of),
+    }
+    assert not derived.keys() & fields.keys()
+    return derived | fields
 
 
 def interval(row: CaseResult) -> str:

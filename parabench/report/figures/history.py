@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from parabench.analysis.history.points import Change
+from parabench.analysis.environment.diff import Difference
 from parabench.analysis.history.series import History, Series
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
+from parabench.analysis.text.history import arrow
 from parabench.report.figures.figures import Panel, Trace, lay_out, plain, short
 from parabench.report.palette import ALGORITHM, SYMBOLS, colour_of
 
@@ -177,8 +178,8 @@ def _visit(visit: SessionData) -> str:
     return f"{visit.session.day}, {plain(short(visit.session.name, _LONGEST))}{commit}"
 
 
-def _said(found: Iterable[Change]) -> str:
-    lines = [plain(short(change.arrow(), _LONGEST)) for change in found]
+def _said(found: Iterable[Difference]) -> str:
+    lines = [plain(short(arrow(change), _LONGEST)) for change in found]
     if not lines:
         return "nothing else that is recorded changed"
     more = [f"and {len(lines) - MOST_NAMED} more"] if len(lines) > MOST_NAMED else []

@@ -9,13 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.history.history import of_visits
-from parabench.analysis.history.points import Change, visits_of
-from parabench.analysis.history.series import MOST_CHANGES, NOTHING, History, Series
+from parabench.analysis.environment.diff import Difference
+from parabench.analysis.history.history import of_visits, visits_of
+from parabench.analysis.history.series import History, Series
 from parabench.analysis.session import Session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
 from parabench.analysis.tables import same_work
 from parabench.analysis.text import format
+from parabench.analysis.text.history import MOST_CHANGES, NOTHING, arrow, note, sentence
 from parabench.report.figures.figures import Panel
 from parabench.report.figures.history import MOST_LINES, over_time
 from parabench.report.page import fill
@@ -39,7 +40,7 @@ def history_section(results: Results, session: Session) -> Section | None:
     history = of_visits(visits)
     if not any(_times(history, series) >= FEWEST for series in history.series):
         return None
-    return _section(history, history.sentence())
+    return _section(history, sentence(history))
 
 
 def page_sections(history: History) -> list[Section]:
@@ -157,7 +158,7 @@ def _cases(history: History) -> Table:
     """Every case: what became of it, and its newest number."""
     columns = (
         Column("Case", "label"),
-        Column("State", lambda series: "; ".join(filter(None, (series.state(), series.note(history.visits))))),
+        Column("State", lambda series: "; ".join(filter(None, (series.state, note(series, history.visits))))),
         Column("Newest, ms", lambda series: series.newest and series.newest.step_time_s, "ms"),
         Column("Last change", lambda series: series.shifts[-1].change if series.shifts else None, "signed"),
         Column("Whole time", lambda series: series.whole if series.shifts else None, "signed"),
@@ -190,8 +191,8 @@ def _sessions(history: History) -> Table:
     return table_of("Sessions", columns, reversed(rows), closed=len(rows) > MOST_OPEN)
 
 
-def _changed(changes: Sequence[Change], most: int = 6) -> str:
-    return format.listed((change.arrow() for change in changes), most)
+def _changed(changes: Sequence[Difference], most: int = 6) -> str:
+    return format.listed(map(arrow, changes), most)
 
 
 def _numbers(history: History) -> tuple[Table, ...]:
@@ -224,6 +225,6 @@ def render(history: History) -> str:
         suites=", ".join(dict.fromkeys(visit.session.suite for visit in history.visits)),
         first=history.visits[0].session.day,
         last=history.visits[-1].session.day,
-        sentence=history.sentence(),
+        sentence=sentence(history),
         stores=format.listed(dict.fromkeys(str(visit.results.path) for visit in history.visits)),
     )

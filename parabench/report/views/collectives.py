@@ -17,6 +17,7 @@ from parabench.analysis.links import link_table
 from parabench.analysis.session import Session
 from parabench.analysis.tables import status_counts
 from parabench.analysis.text import format
+from parabench.analysis.text.collectives import plain_sentence
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
@@ -55,7 +56,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         _tabs(bool((table["good"] > 0).any()), in_words(session.timing), links_section(links)),
         template_folder,
         data=page_data(cases, launches, table, fits),
-        answers=answers(sizes),
+        answers=[(answer.heading, plain_sentence(answer)) for answer in answers(sizes)],
         trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),
                "blocks": launches["block"].nunique(), "checked": int(table["n_wrong"].notna().sum()),
                "unchecked": int(table["n_wrong"].isna().sum()), "wrong": int(table["n_wrong"].sum())},

@@ -80,7 +80,7 @@ def _of_machines(of: Several) -> dict[str, object]:
     found = machines.across(of)
     means = {"a step takes": found.step_time, "tokens per joule": found.per_joule, "tokens/s per GB": found.per_gb}
     numbers = [(name, *comparison.said(mean)) for name, mean in means.items() if mean.ratio is not None]
-    return {"heading": "", "sentences": [found.sentence()], "numbers": numbers, "of": None}
+    return {"heading": "", "sentences": [across.sentence(found)], "numbers": numbers, "of": None}
 
 
 # Of each side.

@@ -33,6 +33,7 @@ def render(of: Comparison) -> str:
         "compare.html",
         [_changes(of)],
         comparison=of,
+        sentence=compare_words.sentence(of),
         tone=_TONE[of.verdict],
         table="gate",
         data={"cases": packed(_rows(of))},

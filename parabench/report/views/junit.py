@@ -43,7 +43,7 @@ def render(of: Comparison) -> str:
         # Of two tests with one name GitLab keeps one.
         label = row.label if labels[row.label] == 1 else f"{row.label} ({row.case_id})"
         _test(suite, name, label, row, of)
-    said = [of.sentence(), *(f"doubt: {each.message} {each.advice}" for each in of.findings)]
+    said = [compare_words.sentence(of), *(f"doubt: {each.message} {each.advice}" for each in of.findings)]
     ElementTree.SubElement(suite, "system-out").text = _clean("\n".join(said))
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
@@ -68,11 +68,13 @@ def _test(suite: ElementTree.Element, classname: str, label: str, row: CaseResul
     if row.candidate_step_time_s is not None:
         test.set("time", f"{row.candidate_step_time_s:.9f}")
     if row.outcome in REGRESSIONS:
-        failure = ElementTree.SubElement(test, "failure", {"type": str(row.outcome), "message": _clean(row.line())})
-        failure.text = _clean(f"{row.line()}\n{_launches(row)}\n{compare_words.command(of)}")
+        failure = ElementTree.SubElement(
+            test, "failure", {"type": str(row.outcome), "message": _clean(compare_words.line(row))}
+        )
+        failure.text = _clean(f"{compare_words.line(row)}\n{_launches(row)}\n{compare_words.command(of)}")
     elif row.outcome in _SKIPPED:
-        ElementTree.SubElement(test, "skipped", {"message": _clean(row.line())})
-    said = [row.line(), _launches(row)]
+        ElementTree.SubElement(test, "skipped", {"message": _clean(compare_words.line(row))})
+    said = [compare_words.line(row), _launches(row)]
     if row in of.not_ruled_out and row.outcome not in REGRESSIONS:
         said.append(f"inconclusive: slowdowns above {compare_words.tolerated(of)} are not ruled out")
     ElementTree.SubElement(test, "system-out").text = _clean("\n".join(said))

@@ -153,7 +153,7 @@ def _of_gate(of: Comparison) -> list[str | Rows]:
     same = [_cells(row) for row in of.rows if row.outcome is Outcome.SAME]
     return [
         f"## {_MARK[of.verdict]} {of.verdict.capitalize()}\n\n",
-        f"{text(of.sentence(), SENTENCE)}\n\n",
+        f"{text(compare_words.sentence(of), SENTENCE)}\n\n",
         Rows(_HEAD, [_cells(row) for row in of.rows if row.outcome is not Outcome.SAME], "cases are", texts=(1,)),
         Rows(
             _HEAD,
@@ -198,7 +198,7 @@ _MACHINES = ("case", "base", "candidate", "step", "95 %", "per joule", "95 %", "
 def _of_machines(of: Across) -> list[str | Rows]:
     return [
         f"## {text(of.candidate_hardware)} against {text(of.base_hardware)}\n\n",
-        f"{text(of.sentence(), SENTENCE)}\n\n",
+        f"{text(across_words.sentence(of), SENTENCE)}\n\n",
         Rows(_MACHINES, [_case(case) for case in of.cases], "cases are"),
         "Ratios are candidate / base: of a step's time, where less is better; of tokens per joule and of tokens/s "
         "per GB of peak memory, where more is better.\n\n",

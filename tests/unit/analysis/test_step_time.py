@@ -16,7 +16,7 @@ import fake_results as fake
 from page_helpers import unpacked
 from parabench.analysis.compare.several import several
 from parabench.analysis.compare.sides import read_several
-from parabench.analysis.history.points import numbers_of, visits_of
+from parabench.analysis.history.history import numbers_of, visits_of
 from parabench.analysis.launch_number import QUANTILE, launch_number
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.ranking.objectives import OBJECTIVES

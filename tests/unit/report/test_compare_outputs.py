@@ -21,6 +21,7 @@ from page_helpers import figures
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.rule import Outcome, Verdict
 from parabench.analysis.compare.sides import side_of
+from parabench.analysis.text import compare as compare_text
 from parabench.analysis.text import format as words
 from parabench.analysis.text.compare import ids
 from parabench.cli import main
@@ -153,7 +154,7 @@ def test_junit_has_a_test_for_each_case(gates):
     test = suite.find("testcase")
     assert (test.get("classname"), test.get("name")) == ("quick", row.label)
     assert float(test.get("time")) == pytest.approx(row.candidate_step_time_s, abs=1e-9)
-    assert test.find("failure").get("message") == row.line()
+    assert test.find("failure").get("message") == compare_text.line(row)
     assert len(suite.findall("testcase/failure")) == 3
     assert not junit(gates[Verdict.NO_REGRESSION]).findall("testcase/failure")
 
@@ -253,7 +254,7 @@ def test_the_page_holds_the_verdict_every_row_and_its_launches(gates):
     found = gates["all"]
     page = compare_report.render(found)
     assert "<script>alert" not in page
-    assert str(escape(found.sentence())) in page
+    assert str(escape(compare_text.sentence(found))) in page
     for row in found.rows:
         assert page.count(str(escape(row.label))) >= 2
         assert ids(row.base_launches) in page

@@ -10,6 +10,7 @@ import fake_collectives as fake
 from parabench.analysis.collectives.bus import LAUNCH_COLUMNS, bus_factor, bus_table, launch_sizes
 from parabench.analysis.collectives.crossover import answers, bus_answers
 from parabench.analysis.session import select_session
+from parabench.analysis.text import collectives as collectives_text
 from parabench.collectives import LEVELS
 from parabench.store.record import MIB, Failure, Status
 
@@ -73,8 +74,8 @@ def test_of_calls_back_to_back_a_launchs_number_is_their_mean_and_quantiles_are_
     assert row["p99_s"] == pytest.approx(np.quantile([1e-3, 2e-3, 3e-3, 4e-3], 0.99))
     assert rows.loc[0, "call_s"] == pytest.approx(2.5e-3)
     (answer,) = bus_answers(results)
-    assert answer.to_dict()["timing"] == "throughput"
-    assert answer.sentence().endswith("Timed: calls back to back, as nccl-tests does.")
+    assert collectives_text.to_dict(answer)["timing"] == "throughput"
+    assert collectives_text.sentence(answer).endswith("Timed: calls back to back, as nccl-tests does.")
 
 
 def test_a_wrong_launch_is_counted_and_never_ranked(tmp_path):
@@ -94,7 +95,7 @@ def test_a_wrong_launch_is_counted_and_never_ranked(tmp_path):
     assert list(ring["good"]) == [0] * 4
     (answer,) = bus_answers(results)
     assert answer.algorithms == ("native",)
-    assert "Only native was measured" in answer.sentence()
+    assert "Only native was measured" in collectives_text.sentence(answer)
 
 
 def crossing(case, size):
@@ -114,7 +115,7 @@ def test_the_size_at_which_the_best_changes_is_between_two_that_are_sure(tmp_pat
     ]  # fmt: skip
     (change,) = answer.changes
     assert (change.above_bytes, change.below_bytes) == (SIZES[1], SIZES[2])
-    assert "The best changes between 256 KiB and 1 MiB." in answer.sentence()
+    assert "The best changes between 256 KiB and 1 MiB." in collectives_text.sentence(answer)
     assert answer.peak_algorithm == "ring"
     assert answer.peak == pytest.approx(4 * MIB / crossing(fake.case(algorithm="ring"), 4 * MIB) / 1e9, rel=0.02)
 
@@ -138,7 +139,9 @@ def test_noise_alone_makes_no_change(tmp_path):
     )
     (answer,) = bus_answers(results)
     assert answer.changes == ()
-    assert "No difference was found between the 3 algorithms at any size with 3 blocks." in answer.sentence()
+    assert "No difference was found between the 3 algorithms at any size with 3 blocks." in collectives_text.sentence(
+        answer
+    )
 
 
 @pytest.mark.parametrize(("names", "blocks"), [(("native", "ring"), 3), (LEVELS, 3)])
@@ -170,7 +173,8 @@ def test_what_is_sure_at_some_sizes_only_is_said_so(tmp_path):
     (found,) = answer.ranges
     assert (found.algorithms, found.alone) == (("native",), (SIZES[0],))
     assert (
-        "native is among the fastest from 64 KiB to 4 MiB, and the only one at 64 KiB (4 blocks)." in answer.sentence()
+        "native is among the fastest from 64 KiB to 4 MiB, and the only one at 64 KiB (4 blocks)."
+        in collectives_text.sentence(answer)
     )
 
 
@@ -178,7 +182,7 @@ def test_one_block_claims_nothing(tmp_path):
     results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), crossing, blocks=1))
     (answer,) = bus_answers(results)
     assert answer.ranges == ()
-    assert "One block cannot tell a difference from noise" in answer.sentence()
+    assert "One block cannot tell a difference from noise" in collectives_text.sentence(answer)
 
 
 def test_every_operation_and_world_size_is_a_question_of_its_own(tmp_path):

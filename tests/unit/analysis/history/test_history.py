@@ -16,13 +16,13 @@ import fake_results as fake
 from benchmarks.change_points import alike, false_alarms, found, none, normal, outliers
 from command_line import parabench
 from page_helpers import figures as figures_of
-from parabench.analysis.history.history import history
-from parabench.analysis.history.points import numbers_of, visits_of
+from parabench.analysis.history.history import history, numbers_of, visits_of
 from parabench.analysis.history.series import History
 from parabench.analysis.session import select_session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
 from parabench.analysis.stats.level_cost import LevelCost
 from parabench.analysis.tables import launch_table
+from parabench.analysis.text import history as history_text
 from parabench.report.build import render as render_report
 from parabench.report.sections.history import _sessions, history_section, render
 from parabench.report.spec import Section
@@ -176,19 +176,19 @@ def test_a_change_says_since_when_how_much_and_what_changed_with_it(stepped):
     assert outcome.visits[shift.visit].session.name == "nightly-8"
     assert shift.low < 0.08 < shift.high
     assert [change.name for change in shift.changed] == ["torch", "commit"]
-    assert changed.line(outcome.visits).endswith(
+    assert history_text.line(changed, outcome.visits).endswith(
         "torch changed from 2.13.0 to 2.13.1; commit changed from 700000000000 to 800000000000"
     )
-    assert f"{changed.state()}: {A.label}: " in changed.line(outcome.visits)
-    assert "since 2026-03-09 (nightly-8; 95 %: +" in changed.line(outcome.visits)
+    assert f"{changed.state}: {A.label}: " in history_text.line(changed, outcome.visits)
+    assert "since 2026-03-09 (nightly-8; 95 %: +" in history_text.line(changed, outcome.visits)
     assert steady.shifts == ()
     assert [point.visit for point in steady.points if point.outlier] == [4]
     assert [[change.name for change in found] for found in outcome.machine if found] == [["torch"]]
-    assert outcome.sentence() == (
+    assert history_text.sentence(outcome) == (
         "12 sessions of quick, from 2026-03-01 to 2026-03-12: 1 of 2 cases changed, 1 did not."
     )
-    assert len(outcome.lines()) == 2
-    assert len(outcome.lines(every=True)) == 3
+    assert len(history_text.lines(outcome)) == 2
+    assert len(history_text.lines(outcome, every=True)) == 3
 
 
 def test_a_number_can_be_traced_to_launches_of_the_store(stepped):
@@ -211,7 +211,7 @@ def test_references_and_bad_launches_do_not_count(tmp_path):
     assert good.points[0].low_s is None  # one launch has no spread
     assert good.why_not == "2 sessions with a number so far, and a change point needs 6"
     assert [point.step_time_s for point in hung.points] == [None, None]
-    assert hung.state() == "no number"
+    assert hung.state == "no number"
 
 
 def test_of_two_that_took_turns_only_b_is_followed(tmp_path):
@@ -227,7 +227,7 @@ def test_of_two_that_took_turns_only_b_is_followed(tmp_path):
     assert len(series.points) == 14
     assert series.shifts == ()
     assert [point.level_s is None for point in series.points] == [True, False] * 7
-    assert outcome.to_dict()["sessions"][0]["judged"] is False
+    assert history_text.to_dict(outcome)["sessions"][0]["judged"] is False
 
 
 def test_stores_are_put_in_order_of_time_and_copies_count_once(tmp_path, stepped):
@@ -253,8 +253,8 @@ def test_a_newest_session_that_is_away_is_listed(tmp_path):
     outcome = history([nightly(tmp_path / "results.db", steps)])
     assert outcome.changed == []
     assert outcome.series[0].away == pytest.approx(0.3, abs=0.03)
-    assert outcome.lines()[0].endswith("in 1 the newest session alone is away from its level.")
-    assert "one more will tell" in outcome.lines()[1]
+    assert history_text.lines(outcome)[0].endswith("in 1 the newest session alone is away from its level.")
+    assert "one more will tell" in history_text.lines(outcome)[1]
 
 
 # ---- the command

@@ -1,0 +1,131 @@
+"""A history as a person would say it, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from parabench.analysis.environment.diff import Difference
+from parabench.analysis.history.series import History, Series, Shift
+from parabench.analysis.session import SessionData
+from parabench.analysis.text import format
+
+# More that changed at once than this explains nothing.
+MOST_CHANGES = 4
+NOTHING = "nothing else that is recorded changed then"
+
+
+def sentence(of: History) -> str:
+    """What there is, in a sentence or two."""
+    suites = ", ".join(dict.fromkeys(visit.session.suite for visit in of.visits))
+    first, last = of.visits[0].session.day, of.visits[-1].session.day
+    days = f"on {first}" if first == last else f"from {first} to {last}"
+    said = f"{format.count(len(of.visits), 'session')} of {suites}, {days}: "
+    if not of.series:
+        return f"{said}no launch is recorded."
+    unsure = [series for series in of.series if series.why_not is not None]
+    if len(unsure) == len(of.series):
+        return f"{said}nothing can be said yet of {format.count(len(unsure), 'case')} ({unsure[0].why_not})."
+    steady = len(of.series) - len(unsure) - len(of.changed)
+    said += f"{len(of.changed)} of {format.count(len(of.series), 'case')} changed, {steady} did not"
+    away = sum(series.away is not None for series in of.series)
+    if unsure:
+        said += f"; too few sessions to tell of {len(unsure)}"
+    if away:
+        said += f"; in {away} the newest session alone is away from its level"
+    return f"{said}."
+
+
+def lines(of: History, every: bool = False) -> list[str]:
+    """As lines of text: of the cases that changed, or of all."""
+    return [sentence(of), *(line(series, of.visits) for series in (of.series if every else of.noted))]
+
+
+def line(of: Series, visits: Sequence[SessionData]) -> str:
+    """One case: its state, its newest number, its last change and the whole."""
+    said = [f"{of.state}: {of.label}"]
+    if of.newest is not None:
+        said[0] += f": {format.milliseconds(of.newest.step_time_s)}"
+    if of.shifts:
+        said[0] += f", {_since(of.shifts[-1], visits)}"
+        said.append(format.listed(map(_changed, of.shifts[-1].changed), most=MOST_CHANGES) or NOTHING)
+    sessions = format.count(sum(point.level_s is not None for point in of.points), "session")
+    if len(of.shifts) > 1:
+        many = format.count(len(of.shifts), "change")
+        said.append(f"over the whole time {format.signed(of.whole or 0.0)} in {many} ({sessions})")
+    elif not of.shifts and of.session_sd is not None:
+        said.append(f"{sessions}, which differ by {format.percent(of.session_sd)}")
+    said.append(note(of, visits))
+    return "; ".join(filter(None, said))
+
+
+def _since(last: Shift, visits: Sequence[SessionData]) -> str:
+    """The last change: '+6.1 % since 2026-03-04 (nightly-12; 95 %: +5.5 % to +6.7 %)'."""
+    visit = visits[last.visit]
+    sure = f"95 %: {format.signed(last.low)} to {format.signed(last.high)}"
+    return f"{format.signed(last.change)} since {visit.session.day} ({visit.session.name}; {sure})"
+
+
+def note(of: Series, visits: Sequence[SessionData]) -> str:
+    """What else is to be known: of a short series, or of the newest session."""
+    last = of.points[-1]
+    if last.visit < max(i for i, visit in enumerate(visits) if visit.session.suite == of.suite):
+        ended = f"last measured {visits[last.visit].session.day}"
+    elif last.step_time_s is None:
+        ended = f"the newest session: {last.status}"
+    elif of.away is not None:
+        ended = f"the newest session alone is {format.signed(of.away)} off: one more will tell"
+    else:
+        ended = ""
+    return "; ".join(filter(None, (of.why_not, ended)))
+
+
+def _changed(change: Difference) -> str:
+    return f"{change.name} changed from {change.base} to {change.candidate}"
+
+
+def arrow(change: Difference) -> str:
+    """A change where there is little room: 'torch 2.12 → 2.13'."""
+    return f"{change.name} {change.base} → {change.candidate}"
+
+
+def to_dict(of: History) -> dict[str, Any]:
+    """As JSON can hold it (docs/reference/history.schema.json): unknown is null."""
+    return {
+        "sentence": sentence(of),
+        "sessions": [
+            _session(visit) | {"changed": _changes(changed)}
+            for visit, changed in zip(of.visits, of.machine, strict=True)
+        ],
+        "series": [
+            asdict(series)
+            | {"shifts": [asdict(shift) | {"changed": _changes(shift.changed)} for shift in series.shifts]}
+            | {"case": series.case.to_dict(), "case_id": series.case.id, "whole": series.whole}
+            | {"state": series.state, "away": series.away, "sentence": line(series, of.visits)}
+            for series in of.series
+        ],
+    }
+
+
+def _changes(found: Sequence[Difference]) -> list[dict[str, Any]]:
+    return [
+        {"name": each.name, "before": each.base, "after": each.candidate, "matters": each.matters} for each in found
+    ]
+
+
+def _session(visit: SessionData) -> dict[str, Any]:
+    session = visit.session
+    return {
+        "store": str(visit.results.path),
+        "id": session.id,
+        "label": session.label,
+        "suite": session.suite,
+        "started_utc": session.started_utc,
+        "finished": session.finished_utc is not None,
+        "commit": session.known("git", "commit"),
+        "torch": session.known("versions", "torch"),
+        "host": session.known("host"),
+        "side": session.interleaved.get("side"),
+        "judged": session.judged,
+    }
