@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
@@ -26,6 +32,19 @@ def test_the_page_of_strategies_says_of_each_what_the_table_of_strategies_does()
         ]
         assert told.get(name) == row, f"docs/reference/strategies.md: write the row | {' | '.join(row)} |"
     assert list(told) == list(STRATEGIES)
+
+
+def keys(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every key that a JSON Schema has, with what it says of it."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {}).items()
+        for each in schema.values():
+            yield from keys(each)
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.schema.json")), ids=lambda path: path.name)
+def test_every_key_of_the_json_is_described(path: Path) -> None:
+    assert [name for name, said in keys(json.loads(path.read_text())) if not said.get("description")] == []
 
 
 def test_every_option_is_told_of_in_the_documents():
