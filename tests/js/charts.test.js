@@ -4,9 +4,9 @@ import test, { beforeEach } from "node:test";
 
 import { aCase, givePage } from "./page.js";
 
-const case_ = (strategy, algorithm, world_size, bucket_mib, latency_s, more = {}) => aCase({
+const case_ = (strategy, algorithm, world_size, bucket_mib, step_time_s, more = {}) => aCase({
   case_id: [strategy, algorithm, world_size, bucket_mib].join("-"), label: `${strategy} ${algorithm}, ${world_size} ranks`, strategy,
-  algorithm, world_size, bucket_mib, latency_s, low_s: latency_s * 0.9, high_s: latency_s * 1.2, tokens_per_s: 1 / latency_s, ...more,
+  algorithm, world_size, bucket_mib, step_time_s, low_s: step_time_s * 0.9, high_s: step_time_s * 1.2, tokens_per_s: 1 / step_time_s, ...more,
 });
 // Fastest first, as Python embeds them.
 const CASES = [

@@ -5,16 +5,16 @@ const columns = (rows) => {
   return { n: rows.length, ...Object.fromEntries(names.map((name) => [name, rows.map((row) => row[name] ?? null)])) };
 };
 
-const LATENCY = 0.05;
+const STEP_TIME = 0.05;
 // A case as Python embeds it: DDP on 2 ranks, one launch.
 export const aCase = (more) => ({
   case_id: Object.values(more).join("-"), label: more.case_id, work: 0, status: "ok", strategy: "ddp",
-  algorithm: "native", world_size: 2, bucket_mib: null, latency_s: LATENCY, low_s: more.latency_s ?? LATENCY,
-  high_s: more.latency_s ?? LATENCY, p90_s: null, spread: 0.01, plus_minus_s: null, statistic: "median", tokens_per_s: 1000,
+  algorithm: "native", world_size: 2, bucket_mib: null, step_time_s: STEP_TIME, low_s: more.step_time_s ?? STEP_TIME,
+  high_s: more.step_time_s ?? STEP_TIME, p90_s: null, spread: 0.01, plus_minus_s: null, statistic: "median", tokens_per_s: 1000,
   n_ok: 1, n_launches: 1, place: "", mark: "", ranked: true, device: "cpu", ...more,
 });
 export const aLaunch = (more) => ({
-  launch_id: 1, case: 0, block: 0, status: "ok", number_s: LATENCY, counts: 1, from_case: 0, drift: null, ...more,
+  launch_id: 1, case: 0, block: 0, status: "ok", launch_step_s: STEP_TIME, counts: 1, from_case: 0, drift: null, ...more,
 });
 
 const style = (color) => ({ color, dash: "solid", symbol: "circle", has_algorithm: true });
