@@ -6,14 +6,15 @@ import { aCase, givePage } from "./page.js";
 
 const case_ = (strategy, algorithm, world_size, bucket_mib, step_time_s, more = {}) => aCase({
   case_id: [strategy, algorithm, world_size, bucket_mib].join("-"), label: `${strategy} ${algorithm}, ${world_size} ranks`, strategy,
-  algorithm, world_size, bucket_mib, step_time_s, low_s: step_time_s * 0.9, high_s: step_time_s * 1.2, tokens_per_s: 1 / step_time_s, ...more,
+  algorithm, world_size, bucket_mib, step_time_s, low_s: step_time_s * 0.9, high_s: step_time_s * 1.2, tokens_per_s: 1 / step_time_s,
+  mean_peak_bytes: 2 ** 20 * (10 - world_size), ...more,
 });
 // Fastest first, as Python embeds them.
 const CASES = [
   case_("ddp", "ring", 4, 25, 0.020, { place: "fastest" }), case_("ddp", "ring", 4, 4, 0.021, { place: "set" }),
   case_("ddp", "native", 4, 25, 0.022), case_("ddp", "native", 4, null, 0.023), case_("ddp", "native", 4, 4, 0.025),
   case_("ddp", "tree", 4, 25, 0.030), case_("ddp", "native", 2, 25, 0.040), case_("fsdp", "native", 4, null, 0.050),
-  case_("fsdp", "native", 2, null, 0.060), case_("single", "native", 1, null, 0.080), case_("ddp", "ring", 8, 25, null),
+  case_("fsdp", "native", 2, null, 0.060, { mark: "headroom, no answer", ranked: false }), case_("single", "native", 1, null, 0.080), case_("ddp", "ring", 8, 25, null),
 ];
 const row = (id) => CASES.findIndex(({ case_id }) => case_id === id);
 const POINTS = [
@@ -21,7 +22,7 @@ const POINTS = [
   ["single-native-1-", "fsdp-native-2-", "fsdp-native-4-"],
 ];
 givePage({
-  tables: { cases: CASES, launches: [] },
+  tables: { cases: CASES, launches: [] }, works: [{ name: "", unit: "tokens", front: [0, 9] }],
   filters: [["strategy", "Strategy"], ["world_size", "Ranks"]],
   curves: {
     groups: [{ title: "Strong scaling", unit: "tokens" }],
@@ -111,6 +112,22 @@ test("the fastest are on top, each with its launches, and a case without a step 
   assert.deepEqual(panel.layout.yaxis.ticktext[0], "ddp ring, 4 ranks");
   assert.deepEqual(panel.layout.yaxis.range, [9.5, -0.5]);
   assert.deepEqual(panel.traces.flatMap(({ ids }) => ids).length, 10);
+});
+
+test("the front is what was decided among all cases, whatever is selected", () => {
+  const [panel] = drawn("front");
+  assert.deepEqual([trace(panel, "beaten by none").x, trace(panel, "beaten by none").y], [[20, 80], [6, 9]]);
+  assert.deepEqual(trace(panel, "single").marker.symbol, ["circle"]);
+  assert.deepEqual(trace(panel, "ddp").marker.symbol, ["circle", ...Array(6).fill("circle-open")]);
+  filter("strategy", "fsdp");
+  const [some] = drawn("front");
+  assert.deepEqual(some.traces.map(({ name, x }) => [name, x]), [["beaten by none", [20, 80]], ["fsdp", [50]]]);
+});
+
+test("what is no answer says so beside its name, and of many cases the fastest are drawn", () => {
+  const [panel] = drawers.ranking([row("fsdp-native-2-")]);
+  assert.deepEqual([panel.title, panel.layout.yaxis.ticktext], ["", ["fsdp native, 2 ranks (headroom, no answer)"]]);
+  assert.equal(drawers.ranking([...Array(17).keys()].map(() => 0))[0].title, "the 16 fastest of 17 cases");
 });
 
 test("a figure names every drawer, and each answers to no case at all with no panel", () => {
