@@ -102,11 +102,13 @@ def instrumented_steps(seen: SessionData) -> Steps:
 
 
 def collectives(seen: SessionData) -> pd.DataFrame:
-    """The rows of the instrumented collectives among several ranks, with `end_s`, NaN where it is unknown."""
+    """The rows of the instrumented collectives among several ranks, with `end_s`; moments, lengths and buckets are
+    numbers, NaN where they are unknown."""
     rows = seen.rows("collective")
     rows = rows[(rows["phase"] == Phase.INSTRUMENT) & (rows["group_size"] > 1)]
-    start, duration = (pd.to_numeric(rows[name]).astype(float) for name in ("start_s", "duration_s"))
-    return rows.assign(start_s=start, duration_s=duration, end_s=start + duration)
+    known = ("made_s", "start_s", "duration_s", "ready_s", "bucket")
+    rows = rows.assign(**{name: pd.to_numeric(rows[name]).astype(float) for name in known})
+    return rows.assign(end_s=rows["start_s"] + rows["duration_s"])
 
 
 def step_table(seen: SessionData) -> pd.DataFrame:

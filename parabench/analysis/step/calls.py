@@ -46,7 +46,7 @@ def rank_calls(seen: SessionData, steps: Steps) -> pd.DataFrame:
     # by its rank, so that it is one of its own.
     mutual = ~rows["op"].isin(MESSAGES)
     count = rows.groupby(["launch_id", "step", "rank", "ranks", mutual.rename("mutual")], sort=False).cumcount()
-    made = pd.to_numeric(rows["made_s"]).to_numpy(float)
+    made = rows["made_s"].to_numpy()
     part = np.full(len(rows), "data", dtype=object)
     for name in COMPUTE:
         within = steps.within[name]
@@ -80,7 +80,7 @@ def _calls(seen: SessionData, rows: pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         return pd.DataFrame(columns=list(CALL_COLUMNS))
     own = np.where(rows["mutual"], -1, rows["rank"])
-    rows = rows.assign(own=own, made_s=pd.to_numeric(rows["made_s"]), duration=rows["duration_s"].fillna(-1))
+    rows = rows.assign(own=own, duration=rows["duration_s"].fillna(-1))
     slowest = rows.sort_values("duration", ascending=False, kind="stable").drop_duplicates([*CALL, "own"])
     calls = rows.groupby([*CALL, "own"], sort=False).agg(
         seen=("rank", "size"),
@@ -132,7 +132,7 @@ def bucket_table(seen: SessionData) -> pd.DataFrame:
         within = steps.within[name]
         begin[within.key], since[within.key] = within.start, name
     for moment in ("ready_s", "made_s", "start_s", "end_s"):
-        rows[moment] = pd.to_numeric(rows[moment]).to_numpy(float) - begin[rows["key"]]
+        rows[moment] = rows[moment].to_numpy() - begin[rows["key"]]
     by_launch = rows.groupby(["launch_id", "bucket"])[[*BUCKET_SECONDS, "busbw", "bytes"]].median().reset_index()
     good = seen.good.set_index("launch_id")
     by_launch["case_id"] = by_launch["launch_id"].map(good["case_id"])

@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ import pandas as pd
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.store.record import Finding, Phase
+
+# A launch, a rank and a step of it.
+Step = tuple[int, int, int]
 
 SPANS = ("forward", "backward", "communication")
 # Two clocks that see the same step agree within a few percent: at 2 ranks on shared CPUs three spans in four by 5 %.
@@ -32,14 +36,18 @@ def ddp_comparison(seen: SessionData) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     calls = seen.rows("collective")
     calls = calls[calls["bucket"].notna() & (calls["phase"] == Phase.INSTRUMENT)]
-    spans_of, calls_of = (
-        dict(iter(rows.groupby(["launch_id", "rank", "step"]))) for rows in (seen.rows("span"), calls)
-    )
+    moments = [pd.to_numeric(calls[name]).astype(float) for name in ("made_s", "start_s", "duration_s")]
+    calls_of: dict[Step, list[tuple[float, float]]] = {}
+    for key, made, start, duration in zip(_steps(calls), *moments, strict=True):
+        calls_of.setdefault(key, []).append((made, start + duration))
+    forward = seen.rows("span").loc[lambda spans: spans["name"] == "forward"]
+    begins: dict[Step, float] = {}
+    for key, begin in zip(_steps(forward), forward["start_s"], strict=True):
+        begins.setdefault(key, begin)
     for launch in seen.good[["launch_id", "case_id", "label"]].to_dict("records"):
         for told in seen.facts[launch["launch_id"]].get("ddp_logger", []):
             key = launch["launch_id"], told["rank"], told["step"]
-            spans = spans_of.get(key, seen.results.span.iloc[:0])
-            ours = _ours(told["forward_end_s"], spans, calls_of.get(key, calls.iloc[:0]))
+            ours = _ours(told["forward_end_s"], begins.get(key, math.nan), calls_of.get(key, []))
             for name, ours_s in zip(SPANS, ours, strict=True):
                 theirs = told[f"{name}_s"]
                 rows.append(
@@ -90,13 +98,15 @@ def _apart(theirs: Any, ours: Any) -> Any:
     return (abs(theirs - ours) > DISAGREES * ours) & (abs(theirs - ours) > DISAGREES_S)
 
 
-def _ours(forward_end: float, spans: pd.DataFrame, calls: pd.DataFrame) -> tuple[float, float, float]:
-    """Our seconds of SPANS. Where forward and backward take turns, no span tells when the last forward began; buckets
-    count from its end."""
-    calls = calls[pd.to_numeric(calls["made_s"]) >= forward_end]
-    forward = spans.loc[spans["name"] == "forward", "start_s"]
-    begin = float(forward.iloc[0]) if len(forward) else np.nan
-    made, start, duration = (pd.to_numeric(calls[name]).astype(float) for name in ("made_s", "start_s", "duration_s"))
-    ends = start + duration
-    end = float(ends.max()) if len(ends) and ends.notna().all() else np.nan
-    return forward_end - begin, float(made.max()) - forward_end, end - float(made.min())
+def _steps(rows: pd.DataFrame) -> Iterator[Step]:
+    """The launch, rank and step of each row."""
+    return zip(rows["launch_id"], rows["rank"], rows["step"], strict=True)
+
+
+def _ours(forward_end: float, begin: float, calls: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """Our seconds of SPANS, of `calls` of buckets by when they were made and ended. Where forward and backward take
+    turns, no span tells when the last forward began, so that `begin` is NaN; buckets count from its end."""
+    later = [call for call in calls if call[0] >= forward_end]
+    made, ends = [made for made, _ in later], [end for _, end in later]
+    end = max(ends, default=math.nan) if not any(map(math.isnan, ends)) else math.nan
+    return forward_end - begin, max(made, default=math.nan) - forward_end, end - min(made, default=math.nan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import pandas as pd
 
@@ -12,6 +13,9 @@ from parabench.analysis.environment.nodes import node_of_rank
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import collectives
 from parabench.strategies import entry_of
+
+# A span or a call, by the names of their columns.
+Row = dict[Any, Any]
 
 # More timelines than this are not compared but scrolled past.
 MOST_TIMELINES = 3
@@ -30,14 +34,14 @@ class Timeline:
     step: int
     length_s: float
     steps: int
-    spans: pd.DataFrame
-    calls: pd.DataFrame
+    spans: list[Row]
+    calls: list[Row]
     node_of: Mapping[int, int]
 
     @property
     def ranks(self) -> list[int]:
         """Those that were seen, in order."""
-        return sorted(int(rank) for rank in self.spans["rank"].unique())
+        return sorted({int(span["rank"]) for span in self.spans})
 
 
 def timelines(seen: SessionData) -> tuple[str, list[Timeline]]:
@@ -56,31 +60,42 @@ def timelines(seen: SessionData) -> tuple[str, list[Timeline]]:
 def median_step(seen: SessionData, case_id: str) -> Timeline | None:
     """The instrumented step of median length (the lower of two) of a case's launches; a step is as long as its slowest
     rank's. None where no step was instrumented."""
-    launches = seen.good.loc[seen.good["case_id"] == case_id, "launch_id"]
-    spans = seen.results.span[seen.results.span["launch_id"].isin(launches)]
-    if spans.empty:
+    lengths = seen.once(_lengths).get(case_id)
+    if lengths is None:
         return None
-    own = spans.groupby(["launch_id", "step", "rank"]).agg(begin=("start_s", "min"), end=("end_s", "max"))
-    lengths = (own["end"] - own["begin"]).groupby(["launch_id", "step"]).max().sort_values(kind="stable")
-    launch_id, step = lengths.index[(len(lengths) - 1) // 2]
-    spans = spans[(spans["launch_id"] == launch_id) & (spans["step"] == step)]
-    calls = seen.once(collectives)
-    calls = calls[(calls["launch_id"] == launch_id) & (calls["step"] == step)]
-    begin = float(spans["start_s"].min())
+    launch_id, step, length_s = lengths[(len(lengths) - 1) // 2]
+    spans, calls = (_of_step(rows, launch_id, step) for rows in (seen.results.span, seen.once(collectives)))
+    begin = min(span["start_s"] for span in spans)
     return Timeline(
         case_id=case_id,
-        launch_id=int(launch_id),
-        step=int(step),
-        length_s=float(lengths.loc[(launch_id, step)]),
+        launch_id=launch_id,
+        step=step,
+        length_s=length_s,
         steps=len(lengths),
-        spans=_from(begin, spans, ["start_s", "end_s"]),
-        calls=_from(begin, calls, ["made_s", "start_s", "ready_s"]),
-        node_of=node_of_rank(seen.facts[int(launch_id)]),
+        spans=_from(begin, spans, ("start_s", "end_s")),
+        calls=_from(begin, calls, ("made_s", "start_s", "ready_s")),
+        node_of=node_of_rank(seen.facts[launch_id]),
     )
 
 
-def _from(begin: float, rows: pd.DataFrame, moments: list[str]) -> pd.DataFrame:
-    """The rows with those columns counted from `begin`, and every number a number."""
-    numbers = [name for name in (*moments, "duration_s", "bucket") if name in rows]
-    rows = rows.assign(**{name: pd.to_numeric(rows[name]) for name in numbers})
-    return rows.assign(**{name: rows[name] - begin for name in moments}).reset_index(drop=True)
+def _lengths(seen: SessionData) -> dict[str, list[tuple[int, int, float]]]:
+    """(launch, step, seconds) of the instrumented steps of each case that has some, the shortest first; for
+    `SessionData.once`."""
+    own = seen.rows("span").groupby(["launch_id", "step", "rank"]).agg(begin=("start_s", "min"), end=("end_s", "max"))
+    lengths = (own["end"] - own["begin"]).groupby(["launch_id", "step"]).max().sort_values(kind="stable")
+    case_of = dict(zip(seen.good["launch_id"], seen.good["case_id"], strict=True))
+    found: dict[str, list[tuple[int, int, float]]] = {}
+    for (launch_id, step), length_s in zip(lengths.index, lengths.tolist(), strict=True):
+        found.setdefault(str(case_of[launch_id]), []).append((int(launch_id), int(step), length_s))
+    return found
+
+
+def _of_step(rows: pd.DataFrame, launch_id: int, step: int) -> list[Row]:
+    own = (rows["launch_id"].to_numpy() == launch_id) & (rows["step"].to_numpy() == step)
+    found: list[Row] = rows[own].to_dict("records")
+    return found
+
+
+def _from(begin: float, rows: list[Row], moments: tuple[str, ...]) -> list[Row]:
+    """The rows with those moments counted from `begin`."""
+    return [row | {name: row[name] - begin for name in moments} for row in rows]

@@ -6,20 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.environment.nodes import spread_over_nodes
-from parabench.analysis.step.timeline import Timeline
+from parabench.analysis.step.timeline import Row, Timeline
 from parabench.analysis.text import format
 from parabench.plan.collective_case import OPS
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_case, plain, short
 from parabench.report.palette import PART, colour_of
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import GB, MIB, WAIT
-
-# A call or a span, by the names of their columns.
-Row = dict[Any, Any]
 
 # Told apart from one another and from the parts of a step, with any colour vision; Tol's muted ones and two greys.
 OP = {
@@ -98,8 +93,8 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
     )
 
 
-def _of_ranks(table: pd.DataFrame, ranks: Sequence[int]) -> list[Row]:
-    return [row for row in table.to_dict("records") if row["rank"] in ranks]
+def _of_ranks(rows: Sequence[Row], ranks: Sequence[int]) -> list[Row]:
+    return [dict(row) for row in rows if row["rank"] in ranks]
 
 
 def _place(calls: list[Row]) -> None:
