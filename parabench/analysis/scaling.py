@@ -6,6 +6,9 @@ Strong scaling (Amdahl 1967): the global batch stays, so that n ranks should tak
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -15,6 +18,10 @@ from parabench.analysis.tables import WORK
 from parabench.strategies import entry_of
 
 STRONG, WEAK = "strong", "weak"
+
+# A case, by the names of its columns; and what rows have in common.
+Row = dict[Any, Any]
+Key = tuple[Any, ...]
 
 # What stays the same along a curve of each kind.
 FIXED = {STRONG: "global_batch", WEAK: "batch_per_rank"}
@@ -48,41 +55,50 @@ def scaling(cases: pd.DataFrame) -> pd.DataFrame:
     strategy that is no answer. Where cases differ in another field (threads, schedule), the fastest at a world size
     stands for it. `group` numbers what stays the same, `curve` the curves, both from 0 in the rows' order.
     """
-    measured = cases[cases["tokens_per_s"].notna()]
-    measured = measured.assign(
-        batch_per_rank=measured["global_batch"] / measured["world_size"],
-        ranked=[entry_of(str(name)).ranked for name in measured["strategy"]],
-    )
-    table = pd.concat([_curves(kind, measured) for kind in FIXED])
-    by_kind = {name: table.groupby(["kind", own], sort=False).ngroup() for name, own in _NUMBERED.items()}
-    return table.assign(**by_kind)[list(_COLUMNS)].reset_index(drop=True)
+    measured = cases[cases["tokens_per_s"].notna()].to_dict("records")
+    for row in measured:
+        row["batch_per_rank"] = row["global_batch"] / row["world_size"]
+        row["ranked"] = entry_of(str(row["strategy"])).ranked
+    points = [point for kind in FIXED for point in _points(kind, measured)]
+    numbers: dict[str, dict[Key, int]] = {name: {} for name in ("group", "curve")}
+    for point in points:
+        for name, known in numbers.items():
+            point[name] = known.setdefault(point[name], len(known))
+    return pd.DataFrame(points, columns=list(_COLUMNS)).astype(_TYPES)
 
 
-def _curves(kind: str, measured: pd.DataFrame) -> pd.DataFrame:
+def _points(kind: str, measured: Sequence[Row]) -> Iterator[Row]:
     """The points of every curve of one kind, by curve and world size."""
-    work = measured.groupby([*ALIKE, FIXED[kind]], dropna=False, sort=False).ngroup()
-    every = measured.assign(kind=kind, work=work)
-    every["curve"] = every.groupby(["work", *_CURVE], dropna=False, sort=False).ngroup()
-    every = every.sort_values(["work", "world_size", "tokens_per_s"], ascending=[True, True, False], kind="stable")
+    works: dict[Key, list[Row]] = {}
+    for row in measured:
+        works.setdefault((kind, *_values(row, (*ALIKE, FIXED[kind]))), []).append(row)
+    for work, rows in works.items():
+        own: dict[Key, dict[int, Row]] = {(*work, *_values(row, _CURVE)): {} for row in rows}
+        # At each world size the fastest comes first.
+        rows.sort(key=lambda row: (row["world_size"], -row["tokens_per_s"]))
+        single = next((row for row in rows if row["strategy"] == "single"), None)
+        for row in rows:
+            if row["strategy"] != "single":
+                own[*work, *_values(row, _CURVE)].setdefault(row["world_size"], row)
+        for curve, points in own.items():
+            if points and single is not None:  # a curve's own point at the base's world size stays
+                first = next(iter(points.values()))
+                points.setdefault(single["world_size"], single | {name: first[name] for name in (*_CURVE, "ranked")})
+            if len(points) < 2:
+                continue
+            base = single or next(iter(points.values()))
+            of_base = {called: base[name] for name, called in _BASE.items()}
+            for n, point in sorted(points.items()):
+                ideal = n / base["world_size"] * base["tokens_per_s"]
+                told = {"kind": kind, "group": work, "curve": curve, "efficiency": point["tokens_per_s"] / ideal}
+                yield point | of_base | told
 
-    is_single = every["strategy"] == "single"
-    points = every[~is_single].drop_duplicates(["curve", "world_size"])
-    first = points.drop_duplicates("curve").set_index("curve")
-    single = every[is_single].drop_duplicates("work").set_index("work")
-    of_single = first["work"].isin(single.index)
-    bases = single.reindex(first["work"]).set_axis(first.index).where(of_single, first)[list(_BASE)]
 
-    begins = single.loc[first["work"][of_single]].reset_index().set_axis(first.index[of_single])
-    begins = begins.assign(**{name: first.loc[of_single, name] for name in (*_CURVE, "ranked")}, curve=begins.index)
-    # A curve's own point at the base's world size stays.
-    points = pd.concat([points, begins[points.columns]]).drop_duplicates(["curve", "world_size"])
-    points = points[points.groupby("curve")["world_size"].transform("size") > 1]
-    points = points.join(bases.rename(columns=_BASE), on="curve").sort_values(["work", "curve", "world_size"])
-    ideal = points["world_size"] / points["base_world_size"] * points["base_tokens_per_s"]
-    return points.assign(efficiency=points["tokens_per_s"] / ideal).astype(_TYPES)
+def _values(row: Row, names: Sequence[str]) -> Key:
+    """Those of the row's values, by which rows are alike: NaN is None."""
+    return tuple(None if row[name] != row[name] else row[name] for name in names)
 
 
-_NUMBERED = {"group": "work", "curve": "curve"}
 _TYPES = {
     "global_batch": int, "world_size": int, "base_world_size": int, "ranked": bool, "tokens_per_s": float,
     "base_tokens_per_s": float, "efficiency": float, "step_time_s": float, "batch_per_rank": float,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis.environment.nodes import node_of_rank
@@ -91,9 +92,9 @@ def _lengths(seen: SessionData) -> dict[str, list[tuple[int, int, float]]]:
 
 
 def _of_step(rows: pd.DataFrame, launch_id: int, step: int) -> list[Row]:
-    own = (rows["launch_id"].to_numpy() == launch_id) & (rows["step"].to_numpy() == step)
-    found: list[Row] = rows[own].to_dict("records")
-    return found
+    own = np.flatnonzero((rows["launch_id"].to_numpy() == launch_id) & (rows["step"].to_numpy() == step))
+    columns = (rows[name].to_numpy()[own].tolist() for name in rows)
+    return [dict(zip(rows, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _from(begin: float, rows: list[Row], moments: tuple[str, ...]) -> list[Row]:
