@@ -1,4 +1,5 @@
-"""`python -m benchmarks.measure`: how large the house is, room by room, and whether imports go one way.
+"""`python -m benchmarks.measure [--answers]`: how large the house is, room by room, and whether imports go one way;
+with `--answers` also what `best` and `report` take (benchmarks/answer_cost.py), which is a minute.
 
 Lines are counted as `wc -l` does. The order of rooms is that of tests/unit/test_imports.py, which holds what this
 prints.
@@ -6,10 +7,12 @@ prints.
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from benchmarks import answer_cost
 from tests.unit.test_imports import ORDER, arrows, names, room
 
 # What reads stores and makes pages; all else plans, measures and keeps.
@@ -81,6 +84,9 @@ def table() -> Iterator[tuple[str, str, str]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--answers", action="store_true", help="Also measure what answers take.")
+    given = parser.parse_args()
     print(f"{'what':<38} {'at most':>8}  now")
     for what, now, aim in table():
         print(f"{what:<38} {aim:>8}  {now}")
@@ -89,6 +95,9 @@ def main() -> None:
     for name in sorted({name.split(".")[0] for name, path in side.items() if path.parent.name != "parabench"}):
         inside = [path for module, path in side.items() if module.split(".")[0] == name]
         print(f"{name:<20} {len(inside):>5}  {sum(map(lines_of, inside)):>6,}")
+    if given.answers:
+        print()
+        print("\n".join(answer_cost.lines(answer_cost.ratios_of_simulated())))
 
 
 if __name__ == "__main__":

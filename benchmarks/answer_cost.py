@@ -1,0 +1,93 @@
+"""What answers cost beside a launch of nothing: `best` and `report` by a bare two-rank `torchrun` of an empty script.
+
+    python -m benchmarks.answer_cost [STORE] [--pairs 7]
+
+Each pair runs the three as a user does, one after the other, so that what else the machine does meets all alike; told
+are the medians over pairs of the time on the wall and of processor time (of all processes) by torchrun's. On a machine
+with other work trust the ratio of processor time: a wait is as long as whoever is before it. Without STORE it is one of
+simulated results, as many as suite `quick` has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import big_store
+
+# What an answer may take of the time on the wall of that torchrun.
+AIMS = {"report": 0.5, "best": 0.15}
+PAIRS = 7
+
+
+class Cost(NamedTuple):
+    """Seconds on the wall and of processors; or both by another's."""
+
+    wall: float
+    cpu: float
+
+
+def ratios(store: Path, pairs: int = PAIRS) -> dict[str, Cost]:
+    """By command, the median over pairs of its cost by torchrun's."""
+    with tempfile.TemporaryDirectory() as folder:
+        empty, page = Path(folder) / "empty.py", Path(folder) / "report.html"
+        empty.write_text("")
+        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(empty)]
+        answers = {
+            "report": ["parabench", "report", str(store), "-o", str(page)],
+            "best": ["parabench", "best", str(store)],
+        }
+        seen = [(_cost(torchrun), {name: _cost(words) for name, words in answers.items()}) for _ in range(pairs)]
+    return {name: _median([(own[name], bare) for bare, own in seen]) for name in answers}
+
+
+def ratios_of_simulated(pairs: int = PAIRS) -> dict[str, Cost]:
+    """The same of a store of simulated results."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder) / "results.db"
+        big_store.write(store, cases=27, launches=3, steps=50, ranks=4, explained=27, only_step_times=False)
+        return ratios(store, pairs)
+
+
+def _cost(words: Sequence[str]) -> Cost:
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(words)} ended with {process.returncode}")
+    return Cost(time.perf_counter() - began, used.ru_utime + used.ru_stime)
+
+
+def _median(pairs: Sequence[tuple[Cost, Cost]]) -> Cost:
+    wall, cpu = (statistics.median(own[at] / bare[at] for own, bare in pairs) for at in range(2))
+    return Cost(wall, cpu)
+
+
+def lines(found: Mapping[str, Cost]) -> list[str]:
+    return [
+        f"{name:<8} {ratio.wall:.2f} times a torchrun of nothing on the wall (at most {AIMS[name]}), {ratio.cpu:.2f} "
+        "of its processor time"
+        for name, ratio in found.items()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path, nargs="?")
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    given = parser.parse_args()
+    found = ratios(given.store, given.pairs) if given.store else ratios_of_simulated(given.pairs)
+    print("\n".join(lines(found)))
+
+
+if __name__ == "__main__":
+    main()
