@@ -1,0 +1,48 @@
+"""Every command of parabench that README and docs show is one that the command line understands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+
+from parabench.cli import main
+from paths import DOCS, ROOT
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """The page and the arguments of each command, in a block of shell or within a line; none of a synopsis."""
+    for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
+        text = page.read_text().replace("\\\n", " ")
+        blocks = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        shown = [line for block in blocks for line in block.splitlines()]
+        shown += re.findall(r"`(parabench [a-z]+ -[^`]+|parabench [a-z]+ [^`]+ -[^`]+)`", text)
+        for line in shown:
+            command = re.split(r" #|; echo| \|| &$", line.removeprefix("$ "))[0]
+            if command.startswith("parabench ") and not {"[", "..."} & {*re.findall(r"\[|\.\.\.", command)}:
+                yield page.name, shlex.split(command)[1:]
+
+
+def understood(arguments: list[str]) -> str:
+    """What the parsers of click say against a command; nothing is run."""
+    found = main.get_command(click.Context(main), arguments[0])
+    if found is None:
+        return "no such command"
+    try:
+        found.make_context(arguments[0], arguments[1:], **main.context_settings)
+    except click.ClickException as error:
+        return error.format_message()
+    return ""
+
+
+def test_a_command_that_is_not_understood_is_found() -> None:
+    assert understood(["run", "quick", "--steps", "3"]) == ""
+    assert "No such option" in understood(["run", "--stepps", "3"])
+
+
+def test_every_command_of_the_documents_is_understood() -> None:
+    shown = [*commands()]
+    assert len(shown) > 40
+    assert [(page, arguments, why) for page, arguments in shown if (why := understood(arguments))] == []
