@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from parabench.analysis.text import format
+from parabench.report import spec
 
 # Significant digits of an embedded number: one more than the most that any figure or table shows.
 DIGITS = 5
@@ -26,6 +27,20 @@ Column = dict[str, Any] | list[Any]
 def packed(table: pd.DataFrame) -> dict[str, Any]:
     """{"n": rows, column: its packed values, ...}."""
     return {"n": len(table)} | {str(name): column(table[name]) for name in table}
+
+
+def declared(
+    columns: Iterable[spec.Column], csv: Iterable[str], heads: Callable[[str], str] = str, initial: str = ""
+) -> dict[str, Any]:
+    """A table that the page's script fills: its columns, those of its file, each [head, column], and the column by
+    which its rows come sorted, if any. `heads` gives a file's head for the name of a column."""
+    return {
+        "columns": [
+            {"name": one.value, "head": one.title, "format": one.format, "beside": one.beside} for one in columns
+        ],
+        "csv": [(heads(name), name) for name in csv],
+        "initial": initial,
+    }
 
 
 def column(values: Iterable[Any]) -> Column:

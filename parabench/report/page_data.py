@@ -21,9 +21,10 @@ from parabench.analysis.text.format import unit_of
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, check_evidence
 from parabench.plan.case import Case
 from parabench.report import palette
-from parabench.report.packing import bucket_sizes, packed
+from parabench.report.packing import bucket_sizes, declared, packed
 from parabench.report.palette import bars
 from parabench.report.rerun import rerun_of
+from parabench.report.spec import Column
 from parabench.store.metrics import STEP_PARTS
 from parabench.strategies import entry_of
 
@@ -43,6 +44,40 @@ _NUMBERS = (
 )  # fmt: skip
 _LAUNCH = ("block", "position", "status", "launch_step_s", "p90_s", "drift", "n_steps", "wall_s", "peak_memory_bytes")
 
+# Heads of columns of a file that are called otherwise, or less exactly, inside of the page.
+_CSV_HEADS = {
+    "low_s": "step_fastest_launch_s", "high_s": "step_slowest_launch_s", "p90_s": "step_p90_s",
+    "plus_minus_s": "step_time_plus_minus_s", "tokens_per_s": "throughput_per_s",
+}  # fmt: skip
+LAUNCH_COLUMNS = (
+    Column("Case", "label", "case"),
+    Column("Block", "block", "block"),
+    Column("Position", "position", "count"),
+    Column("Status", "status", "status"),
+    Column("Step ms", "launch_step_s", "ms"),
+    Column("p90 ms", "p90_s", "ms"),
+    Column("Drift", "drift", "percent"),
+    Column("Wall", "wall_s", "seconds"),
+    Column("Buckets", "buckets"),
+    Column("Error", "error", "error"),
+)
+
+
+def case_columns_shown(unit: str, margins: bool) -> list[Column]:
+    """Of the table of all cases, whose throughput counts `unit`; with a ± where one is known."""
+    return [
+        Column("Case", "label", "case"),
+        Column("Status", "status", "status"),
+        Column("Step ms", "step_time_s", "ms"),
+        *([Column("± ms", "plus_minus_s", "margin_ms", beside=("step_time_s",))] if margins else []),
+        Column("Spread", "spread", "percent"),
+        Column("p90 ms", "p90_s", "ms"),
+        Column(f"{unit.capitalize()}/s", "tokens_per_s", "rate"),
+        Column("Peak MiB", "peak_memory_bytes", "mib"),
+        Column("Launches ok", "n_ok", "of", beside=("n_launches",)),
+        Column("First error", "error", "error"),
+    ]
+
 
 def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     """The data of a training's page, as JSON holds it.
@@ -50,14 +85,16 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     `cases` are rows as `tables.case_table` has them, fastest first, each with its `place` in the answers, its `mark`
     where it is no answer, and `work`, the index of its work in `works`; `launches` name theirs by its row, `case`, and
     tell whether they count (`counts`: 1, else 0) and how far from their case's step time they are (`from_case`).
-    `filters` are [column, title] pairs; `curves` is what `scaling_data` makes of scaling; `styles` are how each
-    strategy and algorithm is drawn. A work's `front` are the rows of the configurations that no other beats in both
-    step time and memory, where there is more than one; where a work has, `mean_peak_bytes` is each case's memory, mean
-    over launches. `plus_minus_s` is a latency's 95 % half-width where an answer knows it; the rest is `detail_data` and
-    `case_columns`; `bars` are how the parts of a case's bars look.
+    `tables` are those of all cases and of all launches; `filters` are [column, title] pairs; `curves` is what
+    `scaling_data` makes of scaling; `styles` are how each strategy and algorithm is drawn. A work's `front` are the
+    rows of the configurations that no other beats in both step time and memory, where there is more than one; where a
+    work has, `mean_peak_bytes` is each case's memory, mean over launches. `plus_minus_s` is a latency's 95 % half-width
+    where an answer knows it; the rest is `detail_data` and `case_columns`; `bars` are how the parts of a case's bars
+    look.
     """
     cases = seen.cases
     works = same_work(cases)
+    units = [unit_of(work["seq_len"]) for work, _ in works]
     of_work = {case: i for i, (_, group) in enumerate(works) for case in group["case_id"]}
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     told = case_rows(cases, answers)
@@ -79,6 +116,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         mean_peak_bytes=cases["case_id"].map(mean_peaks(seen.launches)) if fronts else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
         work=[of_work[case] for case in cases["case_id"]],
+        throughput_unit=[f"{units[of_work[case]]}/s" for case in cases["case_id"]],
     )
     own = seen.launches[seen.launches["case_id"].isin(rows)]
     counts = own["launch_id"].isin(seen.good["launch_id"])
@@ -93,10 +131,23 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     return {
         "cases": packed(table),
         "launches": packed(launches),
+        "tables": {
+            "cases": declared(
+                case_columns_shown(" or ".join(dict.fromkeys(units)), bool(table["plus_minus_s"].notna().any())),
+                [str(name) for name in table if name != "work"],
+                lambda name: _CSV_HEADS.get(name, name),
+                "step_time_s",
+            ),
+            "launches": declared(
+                LAUNCH_COLUMNS,
+                dict.fromkeys(["launch_id", "case_id", "label", *(str(name) for name in launches if name != "case")]),
+                lambda name: _CSV_HEADS.get(name, name),
+            ),
+        },
         "works": [
             {
                 "name": headings.get(tuple(work.values()), ""),
-                "unit": unit_of(work["seq_len"]),
+                "unit": units[i],
                 "front": fronts.get(i, []),
             }
             for i, (work, _) in enumerate(works)

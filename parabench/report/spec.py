@@ -148,17 +148,24 @@ TEXT, WORDED = "text", "worded"
 @dataclass(frozen=True)
 class Column:
     """A column of a table: its head, which has the unit; its value, by the path to a row's field or worked out of the
-    row; and how that is said: a name of FORMATS, TEXT or WORDED."""
+    row; and how that is said: a name of FORMATS, TEXT or WORDED, whose words may be the first `beside`.
+
+    Of a table that the page's script fills, `value` is a column of the page's data, by which it sorts, `beside` are
+    others that a cell shows too, and further formats are those of `reports/script/table/columns.js`.
+    """
 
     title: str
     value: str | Callable[[Any], Any]
     format: str = TEXT
     unknown: str = DASH
+    beside: tuple[str, ...] = ()
 
     def cell(self, row: Any) -> str:
         """What the row, a mapping or an object, has in this column, in words."""
         value = self.value(row) if callable(self.value) else _at(row, self.value)
-        if self.format in (TEXT, WORDED):
+        if self.format == WORDED and self.beside:
+            return str(_at(row, self.beside[0]) or DASH)
+        if self.format not in FORMATS:
             return str(value)
         return FORMATS[self.format](value) if format.known(value) else self.unknown
 

@@ -166,7 +166,7 @@ def test_a_file_has_the_selected_rows_in_the_tables_order_with_all_that_is_known
         assert slowest["throughput_unit"] == "tokens/s"
         assert set(Case().to_dict()) <= set(slowest)
         assert unexplained(set(slowest) - set(Case().to_dict())) == set()
-        assert not {"step_time_s", "work", "n"} & set(slowest)
+        assert not {"work", "n"} & set(slowest)
 
 
 def test_a_text_that_a_spreadsheet_would_run_is_text_and_numbers_stay_numbers(browser, many):

@@ -23,14 +23,17 @@ const STYLES = {
   algorithm: { native: style("#000011"), ring: style("#000012"), tree: style("#000013") },
 };
 
-// Put this before `await import(...)` of what reads it. `tables` are rows by the name of their table.
-export const givePage = ({ tables = {}, figures = {}, ...data }) => {
+// Put this before `await import(...)` of what reads it. `tables` are rows by the name of their table, `tables_of` what
+// Python declares of those that the script fills.
+export const givePage = ({ tables = {}, tables_of = {}, figures = {}, ...data }) => {
   const embedded = {
     works: [{ name: "", unit: "tokens", front: [] }], styles: STYLES, filters: [],
-    ...Object.fromEntries(Object.entries(tables).map(([name, rows]) => [name, columns(rows)])), ...data,
+    ...Object.fromEntries(Object.entries(tables).map(([name, rows]) => [name, columns(rows)])), tables: tables_of, ...data,
   };
   const texts = { data: JSON.stringify(embedded), figures: JSON.stringify(figures) };
-  const element = () => ({ dataset: {}, append() {}, addEventListener() {}, setAttribute() {} });
+  const element = () => ({
+    dataset: {}, children: [], append(...more) { this.children.push(...more); }, addEventListener() {}, setAttribute() {},
+  });
   globalThis.document = {
     title: "a session · parabench", documentElement: { dataset: {} }, body: element(), createElement: element,
     getElementById: (id) => (texts[id] ? { textContent: texts[id] } : null),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from parabench.analysis.text import across, comparison, comparison_next, format
 from parabench.files import write_whole
 from parabench.plan.case import Case
 from parabench.report import palette
-from parabench.report.packing import packed
+from parabench.report.packing import declared, packed
 from parabench.report.page import fill
 from parabench.report.page_data import FILTERS, styles
 from parabench.report.sections.comparison import explore, several_tabs
+from parabench.report.spec import Column
 from parabench.strategies import entry_of
 
 
@@ -114,6 +116,7 @@ def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
     cases = _cases(of)
     return {
         "cases": packed(cases),
+        "tables": {"sides": declared(_columns(of, cases), _in_file(cases), partial(_head, of))},
         "sides": side_styles([side.role for side in of.sides]),
         "works": [
             {
@@ -169,6 +172,36 @@ def _cases(of: Several) -> pd.DataFrame:
     for at in every:
         found = found.astype({f"{name}.{at}": float for name in _NUMBERS})
     return found.sort_values("step_time_s", na_position="last", kind="stable").reset_index(drop=True)
+
+
+def _columns(of: Several, cases: pd.DataFrame) -> list[Column]:
+    """Of the table of all cases: each side's step time, and what the others take and give beside the first."""
+    two = len(of.sides) == 2
+    columns = [Column("Case", "label", "case", beside=("reason",) if "reason" in cases else ())]
+    if "devices" in cases:
+        columns.append(Column("Devices", "devices"))
+    for at, side in enumerate(of.sides):
+        columns.append(Column(f"{side.role}, ms", f"step_time_s.{at}", "ms", beside=(f"status.{at}",)))
+    for at, side in enumerate(of.sides[1:], 1):
+        for name, title in (("ratio", "step"), ("per_joule", "per joule"), ("per_gb", "per GB")):
+            # Of more sides the table would be wide.
+            if name == "ratio" or (two and cases[f"{name}.{at}"].notna().any()):
+                head = title if two else f"{side.role}, times"
+                ends = (f"{name}_low.{at}", f"{name}_high.{at}")
+                columns.append(Column(head, f"{name}.{at}", "times", beside=ends))
+        if two and f"change.{at}" in cases:
+            columns.append(Column(f"{side.role} is", f"change.{at}", "outcome"))
+    return columns
+
+
+def _in_file(cases: pd.DataFrame) -> list[str]:
+    return [str(name) for name in cases if name not in ("work", "step_time_s", "mark")]
+
+
+def _head(of: Several, name: str) -> str:
+    """The head of a file's column: 'b: step_time_s' of `step_time_s.1`."""
+    column, _, side = name.partition(".")
+    return f"{of.sides[int(side)].role}: {column}" if side else name
 
 
 def _devices(tables: Sequence[Mapping[Any, Mapping[Any, Any]]], row: Sequence[str | None]) -> str:

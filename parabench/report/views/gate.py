@@ -13,7 +13,7 @@ from parabench.analysis.compare.rule import REGRESSIONS, Outcome, Verdict
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_bars, plain
-from parabench.report.packing import packed
+from parabench.report.packing import declared, packed
 from parabench.report.page import fill
 from parabench.report.sections.comparison import (
     difference_section,
@@ -22,13 +22,14 @@ from parabench.report.sections.comparison import (
     launch_section,
     side_section,
 )
-from parabench.report.spec import Section
+from parabench.report.spec import WORDED, Column, Section
 
 _TONE = {Verdict.REGRESSION: "bad", Verdict.NO_REGRESSION: "good", Verdict.INCONCLUSIVE: "open"}
 
 
 def render(of: Comparison) -> str:
     """The page as text."""
+    table = gate_rows(of)
     return fill(
         "compare.html",
         [_changes(of)],
@@ -36,7 +37,10 @@ def render(of: Comparison) -> str:
         sentence=compare_words.sentence(of),
         tone=_TONE[of.verdict],
         table="gate",
-        data={"cases": packed(_rows(of))},
+        data={
+            "cases": packed(table),
+            "tables": {"gate": declared(COLUMNS, [str(name) for name in table if name not in _WORDS])},
+        },
         upper=format.UNKNOWN if of.upper is None else format.signed(of.upper - 1),
         launches_needed=_needed(of),
         differences=[difference_section("What differs besides", of.differences)],
@@ -64,8 +68,22 @@ def _changes(of: Comparison) -> Section:
     )
 
 
-def _rows(of: Comparison) -> pd.DataFrame:
-    """The table as the page's script shows it: numbers to sort by, and what words say of them."""
+# What words say of a number beside them.
+_WORDS = ("change", "interval", "above")
+COLUMNS = (
+    Column("Case", "label", "case", beside=("note",)),
+    Column("Outcome", "outcome", "status", beside=("bad",)),
+    Column("Base ms", "base_step_time_s", "ms"),
+    Column("Candidate ms", "candidate_step_time_s", "ms"),
+    Column("Change", "ratio", WORDED, beside=("change",)),
+    Column("95 % interval", "low", WORDED, beside=("interval",)),
+    Column("Upper bound", "upper", WORDED, beside=("above", "open")),
+    Column("Launches", "n_base", "pair", beside=("n_candidate",)),
+)
+
+
+def gate_rows(of: Comparison) -> pd.DataFrame:
+    """The rows of COLUMNS: numbers to sort by, and what words say of them."""
     not_ruled_out = of.not_ruled_out
     return pd.DataFrame(
         {

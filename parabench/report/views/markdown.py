@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from parabench.analysis.compare.across import Across, Common
-from parabench.analysis.compare.gate import CaseResult, Comparison
+from parabench.analysis.compare.gate import Comparison
 from parabench.analysis.compare.ratios import Ratio
 from parabench.analysis.compare.rule import Outcome, Verdict
 from parabench.analysis.environment.diff import Difference
@@ -16,6 +17,7 @@ from parabench.analysis.session import Origin
 from parabench.analysis.text import across as across_words
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
+from parabench.report.views.gate import COLUMNS, gate_rows
 from parabench.store.record import Finding
 
 # The characters of a comment's body at most, as GitHub says itself when one is longer.
@@ -141,7 +143,8 @@ def sides(origins: tuple[Origin, Origin]) -> list[str]:
 
 
 _MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONCLUSIVE: "?"}
-_HEAD = ("case", "outcome", "base", "candidate", "change", "95 %", "upper bound")
+# Launches have a table of their own.
+_COLUMNS = COLUMNS[:-1]
 
 
 def render(of: Comparison | Across, limit: int = LIMIT) -> str:
@@ -150,13 +153,15 @@ def render(of: Comparison | Across, limit: int = LIMIT) -> str:
 
 
 def _of_gate(of: Comparison) -> list[str | Rows]:
-    same = [_cells(row) for row in of.rows if row.outcome is Outcome.SAME]
+    head = [column.title for column in _COLUMNS]
+    rows = gate_rows(of).to_dict("records")
+    same = [_cells(row) for row in rows if row["outcome"] == Outcome.SAME]
     return [
         f"## {_MARK[of.verdict]} {of.verdict.capitalize()}\n\n",
         f"{text(compare_words.sentence(of), SENTENCE)}\n\n",
-        Rows(_HEAD, [_cells(row) for row in of.rows if row.outcome is not Outcome.SAME], "cases are", texts=(1,)),
+        Rows(head, [_cells(row) for row in rows if row["outcome"] != Outcome.SAME], "cases are", texts=(1,)),
         Rows(
-            _HEAD,
+            head,
             same,
             "cases are",
             f"{format.count(len(same), 'case')} without slowdowns above {compare_words.tolerated(of)}",
@@ -180,16 +185,10 @@ def _ids(launches: tuple[int, ...]) -> str:
     return text(compare_words.ids(launches))
 
 
-def _cells(row: CaseResult) -> tuple[str, ...]:
-    label = f"{text(row.label)}: {text(row.note)}" if row.note else text(row.label)
-    times = (
-        format.milliseconds(seconds) if seconds is not None else "–"
-        for seconds in (row.base_step_time_s, row.candidate_step_time_s)
-    )
-    change = format.signed(row.ratio - 1) if row.ratio is not None else "–"
-    upper = format.signed(row.upper - 1) if row.upper is not None else "–"
-    outcome = f"**{row.outcome}**" if row.outcome in (Outcome.SLOWER, Outcome.BROKE) else str(row.outcome)
-    return label, outcome, *times, change, compare_words.interval(row) or "–", upper
+def _cells(row: dict[Any, Any]) -> list[str]:
+    label, outcome, *numbers = (text(column.cell(row)) for column in _COLUMNS)
+    note = f": {text(row['note'])}" if row["note"] else ""
+    return [label + note, f"**{outcome}**" if row["bad"] else outcome, *numbers]
 
 
 _MACHINES = ("case", "base", "candidate", "step", "95 %", "per joule", "95 %", "per GB", "95 %")

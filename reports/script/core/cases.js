@@ -19,7 +19,7 @@ export const hoverOf = (row) => [
   `${cases.n_ok[row]} of ${count(cases.n_launches[row], "launch")} ok`,
 ].join("<br>");
 
-export const statusTag = (status) => element("span", { class: status === "ok" ? "status" : "status bad" }, status);
+export const statusTag = (status, bad = status !== "ok") => element("span", { class: bad ? "status bad" : "status" }, status);
 const firstLine = (text, most = 120) => {
   const line = text.split("\n", 1)[0];
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;

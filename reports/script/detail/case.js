@@ -1,9 +1,10 @@
 // What is known of one case.
 import { laidOut } from "../charts/layout.js";
-import { marginMs, marginRate, statusTag } from "../core/cases.js";
-import { blockName, cases, counts, data, distinct, groupBy, launches, launchesOf, unpack } from "../core/data.js";
+import { marginMs, marginRate } from "../core/cases.js";
+import { cases, counts, data, distinct, every, groupBy, launches, launchesOf, unpack } from "../core/data.js";
 import { element, part, why } from "../core/element.js";
 import { count, known, say } from "../core/format.js";
+import { columnsOf } from "../table/columns.js";
 
 const foundOf = unpack(data.findings || { n: 0 });
 const findingsOf = groupBy(Array.from({ length: foundOf.n }, (_, i) => i), (i) => foundOf.case[i]);
@@ -95,19 +96,22 @@ const bucketsOf = (row) => {
   return element("p", {}, `${count(sizes.length, "bucket")}: ${listed} MiB.`);
 };
 
-const launchesTable = (own) => element(
-  "div", { class: "scroll", role: "region", "aria-label": "Its launches", tabindex: "0" },
-  element("table", {}, element("thead", {}, element(
-    "tr", {}, ...["Block", "Status", "Step ms", "p90 ms", "Drift", "Wall"].map(
-      (head, i) => element("th", { scope: "col", class: i < 2 ? "t" : "n" }, head),
-    ),
-  )), element("tbody", {}, ...own.map((i) => element(
-    "tr", {}, element("td", {}, blockName(launches.block[i])),
-    element("td", {}, statusTag(launches.status[i]), launches.error[i] ? element("div", { class: "error" }, launches.error[i]) : ""),
-    ...[say.ms(launches.launch_step_s[i]), say.ms(launches.p90_s[i]), say.percent(launches.drift[i]), say.seconds(launches.wall_s[i])]
-      .map((text) => element("td", { class: "n" }, text)),
-  )))),
-);
+const LAUNCH_COLUMNS = ["block", "status", "launch_step_s", "p90_s", "drift", "wall_s"];
+const launchesTable = (own) => {
+  const columns = columnsOf("launches", every, LAUNCH_COLUMNS);  // the launches of cases come first there
+  const cell = ({ name, cell: made }, i) => [
+    made(i), name === "status" && launches.error[i] ? element("div", { class: "error" }, launches.error[i]) : null,
+  ];
+  const place = (at) => (at < 2 ? "t" : "n");
+  return element(
+    "div", { class: "scroll", role: "region", "aria-label": "Its launches", tabindex: "0" },
+    element("table", {}, element("thead", {}, element(
+      "tr", {}, ...columns.map(({ head }, at) => element("th", { scope: "col", class: place(at) }, head)),
+    )), element("tbody", {}, ...own.map((i) => element(
+      "tr", {}, ...columns.map((column, at) => element("td", place(at) === "n" ? { class: "n" } : {}, ...cell(column, i))),
+    )))),
+  );
+};
 
 const findingList = (row) => {
   const own = findingsOf.get(row) || [];

@@ -19,7 +19,7 @@ const sideCells = (row, side) => {
     [`${data.works[cases.work[row]].unit || "tokens"}/s`, number("tokens_per_s", say.rate)],
     ["Peak MiB", number("peak_memory_bytes", say.mib)],
     ["Launches ok", known(sideColumn("n_launches", side)?.[row])
-      ? `${number("n_ok", say.whole)} of ${number("n_launches", say.whole)}` : "–"],
+      ? `${number("n_ok", say.count)} of ${number("n_launches", say.count)}` : "–"],
     ["Per GB, times", side && ratio("per_gb")],
     ["Per joule, times", side && ratio("per_joule")],
   ];

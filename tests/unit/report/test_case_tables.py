@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pandas as pd
 import pytest
 
 import fake_results as fake
+from parabench.report import page_data
 from parabench.report.packing import rounded
 from parabench.report.spec import MOST_CASES, MOST_ROWS, WORDED, Column, case_table, table_of
+from parabench.report.views import gate
+from paths import ROOT
 
 
 def table(cases, rows_each=1):
@@ -60,3 +64,11 @@ def test_numbers_of_figures_are_rounded_wherever_they_stand_and_nothing_else_is(
         "data": [{"x": [0.12346, 1234600, 3, None, 0], "n": 123456789, "on": True, "t": "0.123456789"}]
     }
     assert isinstance(rounded(3.0), int)
+
+
+def test_the_page_can_say_every_format_of_a_column_that_it_fills():
+    script = ROOT / "reports" / "script"
+    known = [re.findall(r"^  (\w+): ", (script / name).read_text(encoding="utf-8"), re.M)
+             for name in ("table/columns.js", "core/format.js")]  # fmt: skip
+    columns = [*gate.COLUMNS, *page_data.LAUNCH_COLUMNS, *page_data.case_columns_shown("tokens", True)]
+    assert {column.format for column in columns} <= {name for names in known for name in names}
