@@ -12,7 +12,7 @@ import pandas as pd
 
 from parabench.analysis.environment.nodes import node_of_rank, node_records
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.windows import moves_too_few, too_short
+from parabench.analysis.step.windows import moves_too_few, too_short
 from parabench.analysis.text import format
 from parabench.machine.peaks import peak_of
 from parabench.plan.case import Case

@@ -12,7 +12,7 @@ from parabench.analysis.session import Session, SessionData, select_session
 from parabench.analysis.tables import counted
 from parabench.analysis.text.progress import next_command
 from parabench.analysis.warnings.codes import finding_groups
-from parabench.analysis.warnings.launches import check_evidence
+from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
 from parabench.report.page import render_page
 from parabench.report.page_data import page_data
@@ -54,7 +54,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         trust=_trust(chosen, own),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],
         statistics=sorted(set(cases["statistic"])),
-        findings=finding_groups(results, chosen, seen.once(check_evidence), labels),
+        findings=finding_groups(results, chosen, seen.once(session_warnings), labels),
         launches=len(launches),
         failed=launches[launches["status"] != Status.OK].to_dict("records"),
     )

@@ -18,7 +18,7 @@ from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.tables import WORK, from_case, mean_peaks, same_work
 from parabench.analysis.text.format import unit_of
-from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, check_evidence
+from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, session_warnings
 from parabench.plan.case import Case
 from parabench.report import palette
 from parabench.report.packing import bucket_sizes, declared, packed
@@ -263,7 +263,7 @@ def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
     stored = seen.results.finding[seen.results.finding["session_id"] == seen.session.id]
     told = [
         *zip(stored["case_id"], stored["code"], stored["message"], stored["advice"], strict=True),
-        *((each.case_id, each.code, each.message, each.advice) for each in seen.once(check_evidence)),
+        *((each.case_id, each.code, each.message, each.advice) for each in seen.once(session_warnings)),
     ]
     labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
     own = dict.fromkeys(

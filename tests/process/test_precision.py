@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import fake_results as fake
+from answers_helpers import check
 from guard import GUARD_S
-from parabench.analysis.warnings.launches import check
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec

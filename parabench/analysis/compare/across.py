@@ -9,9 +9,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from parabench.analysis.compare.match import Partners
 from parabench.analysis.compare.ratios import Ratio
-from parabench.analysis.compare.several import NUMBERS, Several, several
+from parabench.analysis.compare.several import NUMBERS, Partners, Several, several
 from parabench.analysis.compare.sides import check_two
 from parabench.analysis.compare.warnings import doubts, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences

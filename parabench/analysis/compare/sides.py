@@ -19,21 +19,26 @@ from parabench.store.store import STORE_NAME, split
 LONGEST_LABEL = 40
 
 
-def read_side(text: str, role: str) -> SessionData:
+def read_side(text: str, role: str, loaded: dict[Path, Results] | None = None) -> SessionData:
     """The side that `text` names: a store, or `store@session`, by id or label; a folder stands for its results.db.
+    Stores that are `loaded` are not read again.
 
     Raises UsageError when there is no such store or session, or it trained nothing.
     """
     path, session = split(text)
-    return side_of(load(path, LAUNCH_NUMBERS), session, role)
+    return side_of(_load(path, {} if loaded is None else loaded), session, role)
 
 
 def read_sides(base: str, candidate: str) -> tuple[SessionData, SessionData]:
     """Both sides, base and candidate; a store that both are in is read once."""
-    (old, before), (new, after) = split(base), split(candidate)
-    results = load(old, LAUNCH_NUMBERS)
-    other = results if new.resolve() == old.resolve() else load(new, LAUNCH_NUMBERS)
-    return side_of(results, before, "base"), side_of(other, after, "candidate")
+    loaded: dict[Path, Results] = {}
+    return read_side(base, "base", loaded), read_side(candidate, "candidate", loaded)
+
+
+def _load(path: Path, loaded: dict[Path, Results]) -> Results:
+    if path.resolve() not in loaded:
+        loaded[path.resolve()] = load(path, LAUNCH_NUMBERS)
+    return loaded[path.resolve()]
 
 
 def side_of(results: Results, session: str | int | None = None, role: str = "base") -> SessionData:
@@ -79,10 +84,7 @@ def read_several(stores: Sequence[tuple[Path, str | None]]) -> tuple[SessionData
     if len(stores) < 2:
         raise UsageError("one session has nothing to be compared with; name two or more stores or sessions")
     loaded: dict[Path, Results] = {}
-    for path, _ in stores:
-        if path.resolve() not in loaded:
-            loaded[path.resolve()] = load(path, LAUNCH_NUMBERS)
-    chosen = [(loaded[path.resolve()], session) for path, session in stores]
+    chosen = [(_load(path, loaded), session) for path, session in stores]
     kinds = {select_session(results, session).kind for results, session in chosen}
     if len(kinds) > 1:
         raise UsageError(

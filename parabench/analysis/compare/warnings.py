@@ -20,7 +20,7 @@ from parabench.analysis.stats.ttest import LEAST_SD, Test, logs_of
 from parabench.analysis.stats.tukey import studentized_range
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup, finding_groups
-from parabench.analysis.warnings.launches import check_evidence
+from parabench.analysis.warnings.launches import session_warnings
 from parabench.machine import accelerator
 from parabench.store.record import Finding
 
@@ -40,7 +40,7 @@ def several_findings(of: Several) -> list[FindingGroup]:
             about[(finding.code, finding.message, finding.advice)] = []
     for side in of.sides:
         labels = dict(zip(side.cases["case_id"], side.cases["label"], strict=True))
-        for group in finding_groups(side.results, side.session, side.once(check_evidence), labels):
+        for group in finding_groups(side.results, side.session, side.once(session_warnings), labels):
             for message in group.messages:
                 about.setdefault((group.code, message, group.advice), []).append(side.role)
     groups: dict[tuple[str, str], list[str]] = {}

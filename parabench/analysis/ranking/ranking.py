@@ -16,7 +16,7 @@ from parabench.analysis.ranking.bucket_curves import bucket_curves, members
 from parabench.analysis.ranking.by_axis import check_axes, places
 from parabench.analysis.ranking.objectives import STEP, Objective, basis, numbered, with_costs
 from parabench.analysis.ranking.pareto import front
-from parabench.analysis.session import SessionData, session_data
+from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
 from parabench.analysis.tables import case_table, counted, same_work
@@ -24,7 +24,6 @@ from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
 from parabench.plan.case import DEFAULTS, LABELLED, Case
 from parabench.store.record import FIRST_BLOCK, Status
-from parabench.store.results import Results
 from parabench.strategies import Rule, entry_of
 from parabench.strategies.snippet import snippet
 
@@ -32,18 +31,11 @@ from parabench.strategies.snippet import snippet
 TIMED = ("step_time_s", "tokens_per_s")
 
 
-def sweet_spots(
-    results: Results, session: str | int | None = None, objective: Objective = STEP, by: Iterable[str] = ()
-) -> tuple[Answer, ...]:
-    """The sweet spots of a session (default: the newest), one for each work, at least one.
-
-    Raises UsageError for no such session, no launch with a number for the objective, or no such axis.
-    """
-    return ranked(session_data(results, session), objective, by)
-
-
 def ranked(seen: SessionData, objective: Objective = STEP, by: Iterable[str] = ()) -> tuple[Answer, ...]:
-    """The same of what is known of a session."""
+    """The sweet spots of a session, one for each work, at least one.
+
+    Raises UsageError for no launch with a number for the objective, or no such axis.
+    """
     axes = check_axes(by)
     found = answers(numbered(seen, objective), objective, axes, seen.cases)
     return with_links(found, seen.results, seen.session, seen.launches) if objective.name in TIMED else found

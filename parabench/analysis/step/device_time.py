@@ -7,7 +7,7 @@ import pandas as pd
 
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.windows import measured, moves_too_few, too_short, windows
+from parabench.analysis.step.windows import measured, moves_too_few, too_short, windows
 from parabench.analysis.text import format
 from parabench.analysis.warnings.health import THROTTLES, readings
 from parabench.store.record import NOT_SUPPORTED

@@ -10,7 +10,7 @@ import pandas as pd
 
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.windows import phases
+from parabench.analysis.step.windows import phases
 from parabench.store.metrics import MEMORY_PARTS, MEMORY_READINGS
 
 # Two periods of a sampler and a little: a process that others keep from its core for so long is still at it.

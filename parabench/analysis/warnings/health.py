@@ -10,7 +10,7 @@ import pandas as pd
 
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.windows import measured, windows
+from parabench.analysis.step.windows import measured, windows
 from parabench.analysis.text import format
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, Finding
 

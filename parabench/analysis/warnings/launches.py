@@ -8,16 +8,15 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.environment.nodes import crowded, rank_said, several, sharing
-from parabench.analysis.session import SessionData, session_data
-from parabench.analysis.stats.arithmetic import arithmetic
+from parabench.analysis.session import SessionData
 from parabench.analysis.step import breakdown, ddp_log, stragglers
 from parabench.analysis.text import format
-from parabench.analysis.warnings import health, launch_bound, links
+from parabench.analysis.warnings import health, links
 from parabench.analysis.warnings import nodes as node_checks
+from parabench.analysis.warnings.computing import arithmetic, launch_bound
 from parabench.analysis.warnings.nodes import LOCAL_FORWARD
 from parabench.machine import accelerator
 from parabench.store.record import Finding
-from parabench.store.results import Results
 
 # Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
 # 9.7 %, and a third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated
@@ -35,7 +34,7 @@ CHECKS: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
     breakdown.findings,
     stragglers.findings,
     health.findings,
-    launch_bound.findings,
+    launch_bound,
     ddp_log.findings,
     links.findings,
 )
@@ -43,13 +42,8 @@ CHECKS: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
 SLOW_RANK = 1.25
 
 
-def check(results: Results, session: str | int | None = None) -> list[Finding]:
-    """All computed findings of a session (default: the newest), the broadest first."""
-    return check_evidence(session_data(results, session))
-
-
-def check_evidence(seen: SessionData) -> list[Finding]:
-    """The same from what was gathered."""
+def session_warnings(seen: SessionData) -> list[Finding]:
+    """All computed findings of a session, the broadest first."""
     cases = seen.cases
     return [
         *few_launches(list(cases["label"]), list(cases["n_ok"])),

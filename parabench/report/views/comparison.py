@@ -19,7 +19,7 @@ from parabench.analysis.ranking.answer import NO_ANSWER
 from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.tables import same_work, status_counts
-from parabench.analysis.text import across, comparison, comparison_next, format
+from parabench.analysis.text import across, comparison, format
 from parabench.files import write_whole
 from parabench.plan.case import Case
 from parabench.report import palette
@@ -63,7 +63,7 @@ def render(of: Several, template_folder: Path | None = None) -> str:
         paired=None if of.launches_alone else [against.paired for against in of.against],
         findings=several_findings(of),
         unfinished=[name for name, origin in zip(names, of.origins, strict=True) if not origin.finished_utc],
-        next=comparison_next.steps(of, works),
+        next=comparison.steps(of, works),
         command=across.command(of.origins) if of.launches_alone else explore(of.origins),
     )
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import fake_results as fake
-from parabench.analysis.ranking.ranking import sweet_spots
+from answers_helpers import sweet_spots
 from parabench.analysis.warnings.launches import LOCAL_FORWARD
 from parabench.store.record import Finding
 

@@ -13,10 +13,10 @@ from rich.console import Console
 
 import fake_links
 import fake_results as fake
+from answers_helpers import sweet_spots
 from fake_launch import FakeLauncher
 from fake_links import rows
 from parabench.analysis.links import Tier, link_table, tiers_of, tiers_said
-from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.analysis.session import select_session
 from parabench.analysis.text.links import explained
 from parabench.analysis.text.progress import verdict

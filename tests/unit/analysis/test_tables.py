@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import fake_results as fake
+from answers_helpers import check
 from parabench.analysis.scaling import scaling
 from parabench.analysis.session import select_session
 from parabench.analysis.tables import case_table, launch_table
-from parabench.analysis.warnings.launches import check
 from parabench.errors import UsageError
 from parabench.store.record import MIB, DeviceSample, Failure, Sample, Status
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import fake_results as fake
+from answers_helpers import check
 from fake_launch import FakeLauncher
-from parabench.analysis.warnings.launches import check
 from parabench.cli import main
 from parabench.collectives.nccl import NCCL_ALGORITHMS
 from parabench.launch.spec import LaunchSpec

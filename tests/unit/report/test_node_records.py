@@ -9,6 +9,7 @@ import fake_collectives as collectives
 import fake_nodes
 import fake_results as fake
 import page_helpers
+from answers_helpers import check
 from fake_devices import DEVICE, gpu_case
 from page_helpers import section
 from parabench.analysis.compare.sides import side_of
@@ -24,7 +25,6 @@ from parabench.analysis.step.device_time import unread as unread_of
 from parabench.analysis.step.memory import memory_timeline
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.step.timeline import median_step
-from parabench.analysis.warnings.launches import check
 from parabench.report.build import render
 from parabench.report.sections.devices import devices_section, host_section
 from parabench.report.sections.environment import machine_section

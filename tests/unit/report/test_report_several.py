@@ -34,8 +34,7 @@ from parabench.analysis.compare.several import several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
-from parabench.analysis.text.comparison import sentences
-from parabench.analysis.text.comparison_next import steps
+from parabench.analysis.text.comparison import sentences, steps
 from parabench.errors import UsageError
 from parabench.report.sections.comparison import several_tabs
 from parabench.report.views.comparison import SIDES, render, several_data, side_styles, write_comparison

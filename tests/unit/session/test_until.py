@@ -18,13 +18,12 @@ from rich.console import Console
 
 import fake_results
 import parabench.session.session
+from answers_helpers import check, sweet_spots
 from fake_launch import FakeLauncher
-from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.analysis.ranking.stopping import FEWEST_BLOCKS, block_seconds, candidates
 from parabench.analysis.session import select_session
 from parabench.analysis.stats.block_model import MOST_BLOCKS
 from parabench.analysis.tables import case_table, launch_table
-from parabench.analysis.warnings.launches import check
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.plan.case import Case

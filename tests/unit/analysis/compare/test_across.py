@@ -20,7 +20,7 @@ from parabench.analysis.compare.overall import overall
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.stats.geometric import geometric_mean
 from parabench.analysis.text import across as across_text
-from parabench.analysis.text import comparison_next
+from parabench.analysis.text.comparison import steps
 from parabench.errors import UsageError
 from parabench.report.views import comparison, markdown
 from parabench.store.record import MIB, DeviceSample
@@ -282,7 +282,7 @@ def test_the_page_has_the_same_mean_as_the_text(gpus, gpu_sides):
     assert work.changes == ({},)
     page = comparison.render(gpu_sides)
     assert "--across-hardware</pre>" in page
-    assert comparison_next.steps(gpu_sides, (work,)) == []
+    assert steps(gpu_sides, (work,)) == []
 
 
 def test_the_page_leads_with_the_mean_of_all_common_cases_whatever_their_work(tmp_path):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import fake_results as fake
+from answers_helpers import sweet_spots
 from command_line import parabench
 from parabench.analysis.ranking.objectives import OBJECTIVES
-from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS

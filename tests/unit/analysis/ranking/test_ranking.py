@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 import fake_results as fake
+from answers_helpers import sweet_spots
 from parabench.analysis.ranking.answer import case_rows
-from parabench.analysis.ranking.ranking import sweet_spots
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module
 from parabench.analysis.stats.block_model import fit

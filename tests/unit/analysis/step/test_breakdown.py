@@ -16,7 +16,7 @@ from parabench.analysis.step.breakdown import findings as doubts
 from parabench.analysis.step.calls import bucket_table, call_table
 from parabench.analysis.step.stragglers import findings as late_ranks
 from parabench.analysis.step.stragglers import step_stragglers, straggler_table
-from parabench.analysis.warnings.launches import check_evidence
+from parabench.analysis.warnings.launches import session_warnings
 from parabench.store.record import Launch
 
 PARTS = ("data_s", "compute_s", "communication_s", "overlapped_s", "exposed_s", "idle_s")
@@ -153,7 +153,7 @@ def test_instruments_that_slow_a_step_are_told(seen_of, timed, doubted):
     assert row(case_anatomy(seen))["instruments_ratio"] == pytest.approx(10.0 / timed)
     assert [finding.code for finding in doubts(seen)] == ["instruments_slow"] * doubted
     if doubted:
-        (finding,) = (each for each in check_evidence(seen) if each.code == "instruments_slow")
+        (finding,) = (each for each in session_warnings(seen) if each.code == "instruments_slow")
         assert "ddp native, 2 ranks: the instrumented steps took 11 % longer" in finding.message
         assert "approximate" in finding.message
 
@@ -304,7 +304,7 @@ def test_who_comes_last_and_how_long_the_others_stand_still_for_it(seen_of):
     assert (found["straggler"], found["share"], found["waited_s"], found["waited_share"]) == (1, 1.0, 1.5, 0.15)
     assert not found["by_schedule"]
     assert (found["steps"], found["launches"], found["agreeing"]) == (8, 2, 2)
-    (finding,) = (each for each in check_evidence(seen) if each.code == "straggler")
+    (finding,) = (each for each in session_warnings(seen) if each.code == "straggler")
     assert "rank 1 came last" in finding.message
     assert "1,500 ms a step (15 %)" in finding.message
 

@@ -8,11 +8,11 @@ import pytest
 
 import fake_devices
 import fake_results as fake
+from answers_helpers import check
 from fake_devices import device_samples, gpu_case, host_samples, read
 from parabench.analysis.scaling import curves
 from parabench.analysis.session import session_data
 from parabench.analysis.warnings.health import findings
-from parabench.analysis.warnings.launches import check
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Finding, HostSample, Launch
 
 GIB = 2**30

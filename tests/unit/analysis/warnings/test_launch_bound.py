@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import fake_results as fake
+from answers_helpers import check
 from parabench.analysis.session import session_data
-from parabench.analysis.warnings.launch_bound import findings
-from parabench.analysis.warnings.launches import check
+from parabench.analysis.warnings.computing import launch_bound
 from parabench.plan.case import Case
 from parabench.store.record import Finding, Launch, Sample
 
@@ -33,7 +33,7 @@ def of(**fields: Any) -> Case:
 
 def found(folder: Path, *launches: Launch) -> list[Finding]:
     results = fake.write(folder / "some.db", launches)
-    said = list(findings(session_data(results)))
+    said = list(launch_bound(session_data(results)))
     assert [each for each in check(results) if each.code == "launch_bound"] == said
     return said
 
