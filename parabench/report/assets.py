@@ -101,6 +101,7 @@ class Look:
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
+            optimized=False,  # every template is filled once: folding its constants takes longer than it saves
         )
         environment.filters.update(FILTERS)
         return environment

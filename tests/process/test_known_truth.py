@@ -54,7 +54,7 @@ def noted(seen: SessionData, what: str) -> pd.DataFrame:
 
 def reported(seen: SessionData, **of: Any) -> pd.DataFrame:
     """The one call of each instrumented step that is `of` that kind, by rank and step."""
-    rows = rank_calls(seen, Steps(seen.rows("span")))
+    rows = seen.once(rank_calls)
     for name, value in of.items():
         rows = rows[rows[name] == value]
     assert len(rows) == PROTOCOL.instrumented * RANKS

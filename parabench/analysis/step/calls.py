@@ -16,7 +16,7 @@ import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import COMPUTE, Steps, collectives, instrumented_steps
+from parabench.analysis.step.breakdown import COMPUTE, collectives, instrumented_steps
 from parabench.store.record import GB, MESSAGES
 
 # No rank has its outcome before the last one has come. With a root, some are done earlier.
@@ -35,10 +35,12 @@ BUCKET_COLUMNS = (
 SINCE = ("forward_backward", "backward")
 
 
-def rank_calls(seen: SessionData, steps: Steps) -> pd.DataFrame:
-    """The collectives as each rank saw them: their rows, with `n`, which call of its group in the step it is on this
-    rank; `key`, its step's in `steps`; `part`, the part of the step in which it was called; `queued_s`, how long it
-    waited to run; `exposed_s`, how long the training stood still within its step while it ran."""
+def rank_calls(seen: SessionData) -> pd.DataFrame:
+    """The collectives as each rank saw them, for `SessionData.once`: their rows, with `n`, which call of its group in
+    the step it is on this rank; `key`, its step's in `instrumented_steps`; `part`, the part of the step in which it was
+    called; `queued_s`, how long it waited to run; `exposed_s`, how long the training stood still within its step while
+    it ran."""
+    steps = seen.once(instrumented_steps)
     rows = seen.once(collectives).sort_values(["launch_id", "rank", "seq"], kind="stable")
     key = steps.key(rows)
     rows, key = rows[key >= 0], key[key >= 0]
@@ -73,10 +75,7 @@ def call_table(seen: SessionData) -> pd.DataFrame:
     longest that a rank's training stood still during it (calls that run at once share that time). `algbw` and `busbw`
     are in GB/s, by `wire_s`; by `duration_s` where there is a root, which need not wait for the others.
     """
-    return _calls(seen, rank_calls(seen, seen.once(instrumented_steps)))
-
-
-def _calls(seen: SessionData, rows: pd.DataFrame) -> pd.DataFrame:
+    rows = seen.once(rank_calls)
     if rows.empty:
         return pd.DataFrame(columns=list(CALL_COLUMNS))
     own = np.where(rows["mutual"], -1, rows["rank"])
@@ -120,11 +119,12 @@ def bucket_table(seen: SessionData) -> pd.DataFrame:
     longest, then over launches, as in `case_anatomy`; of several reductions in a step the last counts.
     """
     steps = seen.once(instrumented_steps)
-    rows = rank_calls(seen, steps)
+    rows = seen.once(rank_calls)
     rows = rows[rows["bucket"].notna()]
     if rows.empty:
         return pd.DataFrame(columns=list(BUCKET_COLUMNS))
-    calls = _calls(seen, rows)[[*CALL, "wire_s", "busbw"]]
+    calls = seen.once(call_table)
+    calls = calls.loc[~calls["op"].isin(MESSAGES), [*CALL, "wire_s", "busbw"]]
     rows = rows[rows["rank"] == rows["launch_id"].map(steps.slowest_ranks())]
     rows = rows.drop_duplicates(["launch_id", "step", "bucket"], keep="last").merge(calls, on=CALL)
     begin, since = np.full(len(steps), np.nan), np.full(len(steps), None, dtype=object)

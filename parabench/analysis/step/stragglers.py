@@ -43,8 +43,8 @@ def step_stragglers(seen: SessionData) -> pd.DataFrame:
     waited. `step_s` is the step's length on its slowest rank.
     """
     steps = seen.once(instrumented_steps)
-    rows = rank_calls(seen, steps)
-    rows = rows[rows["mutual"]].assign(made_s=pd.to_numeric(rows["made_s"]))
+    rows = seen.once(rank_calls)
+    rows = rows[rows["mutual"]]
     groups = rows.groupby(CALL, sort=False)
     rows = rows.assign(size=groups["made_s"].transform("count"), ops=groups["op"].transform("nunique"))
     rows = rows[(rows["size"] == rows["group_size"]) & (rows["ops"] == 1)]

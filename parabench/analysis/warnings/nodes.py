@@ -43,15 +43,18 @@ def node_forward(seen: SessionData) -> pd.DataFrame:
     """One row per launch that spans nodes and whose forward pass communicates nothing: `launch_id, device, node` (the
     slowest in computing) and `ratio`, its ranks' median forward pass by the median of the other nodes'."""
     good = seen.good[seen.good["strategy"].isin(LOCAL_FORWARD)]
+    node_of_ranks = {at: node_of_rank(seen.facts[at]) for at in good["launch_id"]}
+    spanning = {at: node_of for at, node_of in node_of_ranks.items() if len(set(node_of.values())) > 1}
     medians = seen.results.medians
-    rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(good["launch_id"])]
+    rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(spanning.keys())]
     found = []
     by_launch = dict(iter(rows.groupby("launch_id")))
-    for launch_id in good["launch_id"][good["launch_id"].isin(rows["launch_id"])]:
+    for launch_id, node_of in spanning.items():
+        if launch_id not in by_launch:
+            continue
         by_rank = by_launch[launch_id].set_index("rank")["value"]
-        node_of = node_of_rank(seen.facts[launch_id])
         # What a rank did not tell is unknown, and so is which node is the slowest.
-        if len(set(node_of.values())) < 2 or by_rank.reindex(list(node_of)).isna().any():
+        if by_rank.reindex(list(node_of)).isna().any():
             continue
         by_node = by_rank.groupby(by_rank.index.map(node_of)).median()
         *others, slowest = by_node.sort_values(kind="stable")

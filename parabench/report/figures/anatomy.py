@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.step.bandwidth import QUESTION
+from parabench.analysis.step.timeline import Row
 from parabench.analysis.text import format
 from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
@@ -97,22 +98,30 @@ def bandwidth_panels(
     A point and its trace name the cases whose calls they are of by their `places` in the page's data, which `labels`
     has in that order."""
     panels = []
-    for (op, ranks, nodes), group in table.groupby(["op", "group_size", "nodes"], sort=False):
+    figures: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]] = {}
+    for point in table.to_dict("records"):
+        curves = figures.setdefault(tuple(point[name] for name in ("op", "group_size", "nodes")), {})
+        curves.setdefault(tuple(point[name] for name in ("algorithm", "dtype", "device", "node")), []).append(point)
+    measured: dict[tuple[Any, ...], list[Row]] = {}
+    for point in alone.to_dict("records"):
+        measured.setdefault(tuple(point[name] for name in QUESTION), []).append(point)
+    for (op, ranks, nodes), group in figures.items():
         traces: list[Trace] = []
-        for (algorithm, dtype, device, node), own in group.groupby(["algorithm", "dtype", "device", "node"]):
-            said = [str(algorithm), *([str(dtype)] if group["dtype"].nunique() > 1 else [])]
-            said += [f"{node} ranks a node"] if group[group["algorithm"] == algorithm]["node"].nunique() > 1 else []
+        for (algorithm, dtype, device, node), own in sorted(group.items()):
+            said = [str(algorithm), *([str(dtype)] if len({curve[1] for curve in group}) > 1 else [])]
+            nodes_known = {curve[3] for curve in group if curve[0] == algorithm}
+            said += [f"{node} ranks a node"] if len(nodes_known) > 1 else []
             name = plain(short(", ".join(said), 34))
             look = algorithm_line(str(algorithm))
             style: dict[str, Any] = {"legendgroup": f"{algorithm} {dtype} {device} {node}"}
-            rows = [sorted(places[case] for case in ids) for ids in own["case_ids"]]
+            rows = [sorted(places[case] for case in ids) for ids in (point["case_ids"] for point in own)]
             cases = {"cases": sorted({row for of_point in rows for row in of_point})}
             symbol = algorithm_symbol(str(algorithm))
             traces.append(
                 {
                     "type": "scatter",
-                    "x": listed(own["bytes"]),
-                    "y": listed(own["busbw"]),
+                    "x": [float(point["bytes"]) for point in own],
+                    "y": [float(point["busbw"]) for point in own],
                     "name": name,
                     "mode": "markers",  # sizes of several cases: no line joins them
                     "marker": {"size": 8, "symbol": symbol, "color": look["color"]},
@@ -123,20 +132,18 @@ def bandwidth_panels(
                     **style,
                 }
             )
-            theirs = alone
-            for column, value in zip(QUESTION, (op, algorithm, ranks, dtype, device, node, nodes), strict=True):
-                theirs = theirs[theirs[column] == value]
-            if len(theirs):
+            theirs = measured.get((op, algorithm, ranks, dtype, device, node, nodes), [])
+            if theirs:
                 traces.append(
                     {
                         "type": "scatter",
-                        "x": listed(theirs["bytes"]),
-                        "y": listed(theirs["busbw"]),
+                        "x": [float(point["bytes"]) for point in theirs],
+                        "y": [float(point["busbw"]) for point in theirs],
                         "name": f"{name}, alone",
                         "mode": "lines+markers",
                         "line": look | {"dash": "dot", "width": 1.5},
                         "marker": {"size": 8, "symbol": f"{symbol}-open"},
-                        "customdata": [size_text(int(size)) for size in theirs["bytes"]],
+                        "customdata": [size_text(int(point["bytes"])) for point in theirs],
                         "hovertemplate": "%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>",
                         "meta": cases,
                         **style,
@@ -154,12 +161,12 @@ def bandwidth_panels(
     return panels
 
 
-def _bandwidth_hovers(rows: pd.DataFrame, cases: list[list[int]], labels: Sequence[str]) -> list[str]:
+def _bandwidth_hovers(rows: Sequence[Row], cases: list[list[int]], labels: Sequence[str]) -> list[str]:
     return [
         f"<b>{plain(labels[first])}</b>{f' and {len(others)} more' if others else ''}<br>"
         f"{_mebibytes(row['bytes'])}: {format.digits(row['busbw'])} GB/s, {format.count(row['calls'], 'call')}"
         + (f",<br>{format.percent(row['share'])} of {format.digits(row['alone'])} GB/s alone" if not row["why"] else "")
-        for row, (first, *others) in zip(rows.to_dict("records"), cases, strict=True)
+        for row, (first, *others) in zip(rows, cases, strict=True)
     ]
 
 
