@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from guard import GUARD_S
+from parabench.cli import main
 from parabench.data.datasets import dataset_of
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
@@ -43,16 +44,16 @@ def plan(machine: Any, **axes: Any) -> Any:
 # -- the example ----------------------------------------------------------------------------------------------------
 
 
-def test_the_example_is_benchmarked_under_ddp_and_fsdp(tmp_path: Path) -> None:
+def test_the_example_is_benchmarked_under_ddp_and_fsdp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(EXAMPLE, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])  # the command adds the folder it is called in
     command = ["run", "strategies", "--model", "own_model:factory", "--out", "out"]
     axes = ["--set", "strategy=ddp,fsdp", "--set", "world_size=2", "--set", "device=cpu"]
     steps = ["--launches", "1", "--warmup", "2", "--steps", "3"]
-    done = subprocess.run(
-        [sys.executable, "-m", "parabench", *command, *axes, *steps], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    store = sqlite3.connect(tmp_path / "out" / "results.db")
+    done = CliRunner().invoke(main, [*command, *axes, *steps])
+    assert done.exit_code == 0, done.output
+    store = sqlite3.connect("out/results.db")
     launches = store.execute("select strategy, status from launch where block >= 0 order by strategy").fetchall()
     # Ok says verified too: a launch that is not the reference's training is `wrong`, one without has a finding.
     assert launches == [("ddp", "ok"), ("fsdp", "ok")]
