@@ -19,7 +19,7 @@ help:
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, each verified"
 	@echo "make gpu     check the GPU path on this machine's GPU: a table, and parabench-results/gpu.json"
 	@echo "make measure how large the rooms are, and whether imports go one way"
-	@echo "make pictures  draw the pictures of the docs anew"
+	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
 	@echo "make clean   remove the virtual environment and caches"
 
 install: $(STAMP)
@@ -82,6 +82,8 @@ gpu:
 pictures: $(STAMP)
 	$(BIN)/python -m docs.drawing.pictures docs/pictures
 	$(BIN)/python -m docs.drawing.rooms
+	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=9000 --window-size=1000,1250 --screenshot=docs/pictures/report.png \
+		file://$(CURDIR)/reports/sample/report.html
 
 measure: $(STAMP)
 	$(BIN)/python -m benchmarks.measure
