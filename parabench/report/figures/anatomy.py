@@ -71,7 +71,7 @@ def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
         "",
         barmode="overlay",
         legend={"traceorder": "normal"},
-        xaxis={"rangemode": "tozero", "zeroline": False},
+        xaxis={"rangemode": "tozero"},
         yaxis=axis,
     )
     return Panel(label, figure, 130 + 34 * len(rows), case=str(rows["case_id"].iloc[0]))

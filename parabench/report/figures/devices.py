@@ -103,9 +103,8 @@ def _over_time(title: str, lines: pd.DataFrame, phases: Phases, axis: str, said:
         axis,
         showlegend=True,
         shapes=shapes,
-        xaxis={"zeroline": False},
         # A change shows in its true size where zero means something; nobody counts from zero degrees Celsius.
-        yaxis={"zeroline": False, "rangemode": "normal" if axis.endswith("(°C)") else "tozero"},
+        yaxis={"rangemode": "normal" if axis.endswith("(°C)") else "tozero"},
     )
     return Panel(title, figure, 260 + 20 * (len(names) + len(phases)))
 

@@ -43,24 +43,10 @@ def measured(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def lay_out(traces: list[Trace], x: str, y: str, **more: Any) -> Figure:
-    """A figure with the look that all have, and its axes' titles; `more` are layout settings of its own."""
-    layout = {
-        "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "hovermode": "closest",
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
-        | more.pop("legend", {}),
-        "font": {"size": 13},
-        "xaxis": _axis(x) | more.pop("xaxis", {}),
-        "yaxis": _axis(y) | more.pop("yaxis", {}),
-    }
-    return {"data": traces, "layout": layout | more}
-
-
-def _axis(title: str) -> dict[str, Any]:
-    named = {"title": {"text": title, "standoff": 10, "font": {"size": 13}}} if title else {}
-    return named | {"automargin": True}
+    """A figure with its axes' titles; `more` are layout settings of its own. The look that all have is given where they
+    are drawn, by `themed` of `reports/script/charts/layout.js`."""
+    axes = {name: {"title": {"text": title}} | more.pop(name, {}) for name, title in (("xaxis", x), ("yaxis", y))}
+    return {"data": traces, "layout": more | axes}
 
 
 def marked(label: str, strategy: str) -> str:
@@ -83,7 +69,6 @@ def name_bars(names: Iterable[str]) -> tuple[dict[str, Any], int]:
         "tickvals": list(range(len(shown))),
         "ticktext": ["<br>".join(plain(line) for line in lines) for lines in shown],
         "showgrid": False,
-        "zeroline": False,
         "range": [len(shown) - 0.5, -0.5],
     }
     return axis, max(map(len, shown))

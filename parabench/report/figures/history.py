@@ -51,7 +51,6 @@ def over_time(history: History, group: Sequence[Series], title: str) -> Panel:
             "ticktext": [_day(history.visits[places[x]]) for x in ticks],
             "tickangle": 0,
             "ticklabeloverflow": "allow",
-            "zeroline": False,
             "range": [-0.6, len(places) - 0.4],
             "showgrid": False,
         },

@@ -75,13 +75,12 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
         bargap=0,
         legend={"traceorder": "normal", "maxheight": _LEGEND_PX},
         uniformtext={"minsize": 10, "mode": "hide"},
-        xaxis={"range": [0, 1.01e3 * max(end for end in ends if format.known(end))], "zeroline": False},
+        xaxis={"range": [0, 1.01e3 * max(end for end in ends if format.known(end))]},
         yaxis={
             "tickvals": [top[rank] + at for rank in ranks for at in (0.0, middle)],
             "ticktext": [text for rank in ranks for text in (f"rank {rank}", "calls")],
             "range": [pitch * len(ranks) - _GAP / 2 - 0.5, -0.65],
             "showgrid": False,
-            "zeroline": False,
         },
     )
     return Panel(

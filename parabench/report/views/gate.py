@@ -170,7 +170,7 @@ def change_panels(of: Comparison) -> list[Panel]:
         "change of the step latency (%)",
         "",
         shapes=[tolerated, unchanged],
-        xaxis={"range": [low, high], "zeroline": False, "ticksuffix": ""},
+        xaxis={"range": [low, high], "ticksuffix": ""},
         yaxis=axis,
     )
     return [Panel("", figure, _height(len(drawn), lines), wide=True)]

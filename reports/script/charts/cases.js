@@ -76,7 +76,7 @@ const hoveredBars = (rows, said) => ({
   hovertemplate: "%{hovertext}<extra></extra>",
 });
 // A legend that names parts in the order in which they lie.
-export const partsLegend = { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", traceorder: "normal" };
+export const partsLegend = { traceorder: "normal" };
 export const scaledBy = (value, factor) => (known(value) ? value * factor : null);
 // What theory says; dark with a light edge, so that it is seen on bars and pages of any colour.
 export const theoryMarks = (rows, x, said) => ({

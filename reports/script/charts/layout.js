@@ -5,36 +5,34 @@ import { plain, shortened } from "../core/format.js";
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isAxis = (key) => /^[xy]axis\d*$/.test(key);
 
-// Text and grid take the page's colours, so one figure reads in light, dark and print.
+// The look of every figure, made here or in Python: where legend and margins are; text and grid in the page's colours, so
+// that one figure reads in light, dark and print.
 export const themed = (layout) => {
   const [ink, line, wash] = [colour("--ink"), colour("--line"), colour("--wash")];
   const font = { family: getComputedStyle(document.body).fontFamily, color: ink };
   const dressed = {
+    margin: { l: 8, r: 20, t: 8, b: 8 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
     ...layout, dragmode: false, font: { size: 13, ...layout.font, ...font },
     hoverlabel: { bgcolor: wash, bordercolor: line, font: { ...font }, align: "left" },
+    legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", ...layout.legend },
   };
   for (const key of Object.keys(layout).filter(isAxis)) {
-    // On a touch screen a drag must scroll the page, not the axes.
     dressed[key] = {
-      ...layout[key], fixedrange: true, gridcolor: line, linecolor: line, zerolinecolor: line, tickcolor: line,
+      // An axis makes room on its own side alone: were the last label of the x axis to move the right edge too, other
+      // labels could come of it, and plotly would go to and fro between the two.
+      automargin: key.startsWith("x") ? "height" : "width", zeroline: false, ...layout[key],
+      title: { text: "", standoff: 10, font: { size: 13 }, ...layout[key].title },
+      // On a touch screen a drag must scroll the page, not the axes.
+      fixedrange: true, gridcolor: line, linecolor: line, zerolinecolor: line, tickcolor: line,
     };
   }
   return dressed;
 };
 
-// The look of every figure that is drawn here; `more` are its own settings.
-export const laidOut = (x, y, more = {}) => {
-  // An axis makes room on its own side alone: were the last label of the x axis to move the right edge too, other labels
-  // could come of it, and plotly would go to and fro between the two.
-  const axis = (title, automargin, own = {}) => ({
-    title: { text: title, standoff: 10, font: { size: 13 } }, automargin, zeroline: false, ...own,
-  });
-  return {
-    margin: { l: 8, r: 20, t: 8, b: 8 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    hovermode: "closest", legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom" },
-    ...more, xaxis: axis(x, "height", more.xaxis), yaxis: axis(y, "width", more.yaxis),
-  };
-};
+// A layout with its axes' titles, as Python's `lay_out` makes them; `more` are its own settings.
+export const laidOut = (x, y, more = {}) => ({
+  ...more, xaxis: { title: { text: x }, ...more.xaxis }, yaxis: { title: { text: y }, ...more.yaxis },
+});
 
 // Characters in a line of a name beside a figure: on a phone the figure needs the room.
 const lineLength = () => (innerWidth >= 1000 || document.documentElement.dataset.print ? 44 : 24);

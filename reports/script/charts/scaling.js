@@ -59,7 +59,7 @@ const withGaps = (points, sizes) => {
 
 // On a phone a legend of many lines has two columns of small names: one column would be as tall as the figure.
 const narrowLegend = (traces) => (innerWidth < 600 && traces.length > 6 && !document.documentElement.dataset.print
-  ? { legend: { ...laidOut("", "").legend, entrywidth: 0.48, entrywidthmode: "fraction", font: { size: 10 } } } : {});
+  ? { legend: { entrywidth: 0.48, entrywidthmode: "fraction", font: { size: 10 } } } : {});
 
 const scalingFigure = (curves, sizes, unit) => {
   const several = distinct(curves.map(({ row }) => cases.strategy[row])).length > 1;

@@ -1,0 +1,34 @@
+// The look that figures of the page and of Python share, and names beside bars.
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { givePage } from "./page.js";
+
+givePage({});
+const COLOURS = { "--ink": "#111", "--line": "#ccc", "--wash": "#eee" };
+globalThis.getComputedStyle = () => ({ fontFamily: "serif", getPropertyValue: (name) => ` ${COLOURS[name]} ` });
+const { laidOut, nameLines, themed } = await import("../../reports/script/charts/layout.js");
+
+test("a layout has the page's colours, and what it says of itself stays", () => {
+  const layout = themed(laidOut("step time (ms)", "", {
+    legend: { traceorder: "normal" }, xaxis: { range: [0, 1] }, yaxis: { zeroline: true }, yaxis2: { visible: false },
+  }));
+  assert.deepEqual(layout.font, { size: 13, family: "serif", color: "#111" });
+  assert.deepEqual([layout.legend.orientation, layout.legend.traceorder], ["h", "normal"]);
+  const { xaxis, yaxis, yaxis2 } = layout;
+  assert.deepEqual([xaxis.range, xaxis.title.text, xaxis.gridcolor], [[0, 1], "step time (ms)", "#ccc"]);
+  assert.deepEqual([xaxis, yaxis, yaxis2].map(({ zeroline }) => zeroline), [false, true, false]);
+  assert.ok([xaxis, yaxis, yaxis2].every(({ fixedrange }) => fixedrange));  // a drag scrolls the page
+  assert.deepEqual([xaxis.automargin, yaxis.automargin], ["height", "width"]);
+});
+
+test("a name is cut into lines that a phone has room for, and its ranks come last", () => {
+  const name = "ddp two_level(ring,tree) 25 MiB fp32 accumulated 4 times, 16 ranks, 4 a node";
+  assert.deepEqual(nameLines("ddp ring, 4 ranks"), ["ddp ring, 4 ranks"]);
+  assert.deepEqual(nameLines(name), ["ddp two_level(ring,tree) 25 MiB fp32", "accumulated 4 times,", "16 ranks, 4 a node"]);
+  globalThis.innerWidth = 360;
+  const lines = nameLines(name);
+  assert.ok(lines.every((line) => line.length <= 26), lines.join("|"));
+  assert.deepEqual(lines.slice(-1), ["16 ranks, 4 a node"]);
+  assert.equal(nameLines(`${"x".repeat(60)}, <b>`)[1], "&lt;b&gt;");
+});
