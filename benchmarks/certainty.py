@@ -55,7 +55,7 @@ def until_decided(noise: Noise, *, blocks: int, gap: float, sessions: int, seed:
             block += 1
         (answer,) = answers(launch_table(rows))
         assert answer.best is not None
-        right += cases[0].id in {answer.best.case_id, *(each.case_id for each in answer.equals)}
+        right += cases[0].id in {answer.best.case_id, *(each.case_id for each in answer.tied)}
         decided += answer.more_blocks is None
         launches += len(rows)
     return right / sessions, decided / sessions, launches / sessions

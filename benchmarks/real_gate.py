@@ -85,13 +85,13 @@ def again(folders: list[Path]) -> None:
 def complete(store: Path) -> bool:
     """Whether both sides were measured to the end, and every launch counts."""
     sides = [read_side(f"{store}@ab-{name}", name) for name in "ab"]
-    return all(side.session.finished_utc and len(side.good) == 3 * len(side.cases) for side in sides)
+    return all(side.session.finished_utc and len(side.valid) == 3 * len(side.cases) for side in sides)
 
 
 def differences(store: Path) -> list[dict[str, float]]:
     """Of each block of a run, each case's log-ratio of the sides."""
     base, candidate = (
-        read_side(f"{store}@ab-{name}", name).good.set_index(["block", "case_id"])["launch_step_s"] for name in "ab"
+        read_side(f"{store}@ab-{name}", name).valid.set_index(["block", "case_id"])["launch_step_s"] for name in "ab"
     )
     ratios = np.log(candidate / base).dropna()
     return [dict(block.droplevel("block")) for _, block in ratios.groupby(level="block")]

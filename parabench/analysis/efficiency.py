@@ -45,7 +45,7 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
     counts = _counts(seen)
     energies = seen.once(launch_joules)
     stored = seen.results.launch.drop_duplicates("case_id").set_index("case_id")["case_json"]
-    launches_of = seen.good.groupby("case_id")["launch_id"].agg(list)
+    launches_of = seen.valid.groupby("case_id")["launch_id"].agg(list)
     rows = []
     for row in seen.cases[seen.cases["step_time_s"].notna()].to_dict("records"):
         case = Case.from_dict(json.loads(stored[row["case_id"]]))
@@ -163,7 +163,7 @@ def launch_joules(seen: SessionData) -> dict[int, Energy]:
     rows = seen.rows("device_sample")
     rows = rows[rows["rank"].isna() & rows["metric"].isin(("energy_j", "power_w"))]
     readings: dict[Any, pd.DataFrame] = dict(iter(rows.groupby("launch_id")))
-    launches = zip(*(seen.good[name] for name in ("launch_id", "device", "n_steps")), strict=True)
+    launches = zip(*(seen.valid[name] for name in ("launch_id", "device", "n_steps")), strict=True)
     return {at: _energy(device, n_steps, seen.facts[at], readings.get(at)) for at, device, n_steps in launches}
 
 

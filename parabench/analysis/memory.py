@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.session import SessionData
-from parabench.analysis.tables import counted
+from parabench.analysis.tables import valid_launches
 from parabench.analysis.text import format
 from parabench.store.metrics import STATE_PARTS
 from parabench.store.record import Phase
@@ -46,7 +46,7 @@ def state_table(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     launch in which it did; `theory` is NaN where there is no formula or the launch did not tell what it needs, `ratio`
     is measured / theory. `exact` is False where theory can only be an even split.
     """
-    good = counted(launches)
+    good = valid_launches(launches)
     rows = whole[whole["metric"].isin(PARTS) & (whole["phase"] == Phase.MEASURE)]
     rows = rows[rows["launch_id"].isin(good["launch_id"])]
     held = pd.DataFrame({part: _by_rank(rows[rows["metric"] == part]) for part in PARTS}).dropna().sort_index()

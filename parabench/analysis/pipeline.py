@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.tables import counted
+from parabench.analysis.tables import valid_launches
 
 BUSY = "stage_busy_share"
 COLUMNS = ("case_id", "label", "stages", "microbatches", "schedule", "theory", "measured", "n_launches")
@@ -22,7 +22,7 @@ def bubbles(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     which they compute, messages and uneven stages included; `measured` is the median over the `n_launches` that count
     and of which every rank's share is known, NaN without any. All bubbles are shares of the whole time.
     """
-    good = counted(launches)
+    good = valid_launches(launches)
     good = good[good["facts"].str.contains('"pipeline"', regex=False, na=False)]
     told = {
         launch: pipeline for launch, facts in good.set_index("launch_id")["facts"].items() if (pipeline := _of(facts))

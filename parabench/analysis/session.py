@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from parabench.analysis.tables import case_table, counted, launch_table
+from parabench.analysis.tables import case_table, launch_table, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import timing_of
@@ -164,7 +164,7 @@ class Origin:
     """Where the numbers of a session lie, so that whoever reads an answer finds its rows. `at` is what
     `parabench compare` takes, STORE@SESSION; `command` is what measured it.
 
-    `launches` are all of the session but its reference, `good` those that count; `finished_utc` is None for a session
+    `launches` are all of the session but its reference, `valid` those that count; `finished_utc` is None for a session
     that was planned to go on.
     """
 
@@ -175,7 +175,7 @@ class Origin:
     started_utc: str
     finished_utc: str | None
     launches: int
-    good: int
+    valid: int
 
 
 @dataclass(frozen=True)
@@ -211,14 +211,14 @@ class SessionData:
         return {str(case): float(step_s) for case, step_s in self.cases_by_id["step_time_s"].dropna().items()}
 
     @cached_property
-    def good(self) -> pd.DataFrame:
+    def valid(self) -> pd.DataFrame:
         """The launches that count."""
-        return counted(self.launches)
+        return valid_launches(self.launches)
 
     @cached_property
     def by_case(self) -> dict[str, pd.DataFrame]:
         """The launches that count of each case that has some, by block."""
-        ordered = self.good.sort_values("block", kind="stable")
+        ordered = self.valid.sort_values("block", kind="stable")
         return {str(case): group for case, group in ordered.groupby("case_id")}
 
     @cached_property
@@ -239,7 +239,7 @@ class SessionData:
     def rows(self, table: str) -> pd.DataFrame:
         """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""
         frame: pd.DataFrame = getattr(self.results, table)
-        return frame[frame["launch_id"].isin(self.good["launch_id"])]
+        return frame[frame["launch_id"].isin(self.valid["launch_id"])]
 
     @property
     def why_none(self) -> str:
@@ -281,7 +281,7 @@ class SessionData:
             started_utc=self.session.started_utc,
             finished_utc=self.session.finished_utc,
             launches=int(self.cases["n_launches"].sum()),
-            good=len(self.good),
+            valid=len(self.valid),
         )
 
     def once(self, derive: Callable[[SessionData], T]) -> T:

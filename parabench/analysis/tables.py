@@ -136,7 +136,7 @@ _KEPT = (
 )  # fmt: skip
 
 
-def counted(launches: pd.DataFrame) -> pd.DataFrame:
+def valid_launches(launches: pd.DataFrame) -> pd.DataFrame:
     """The launches that count: ended well, with a number, and not the session's reference."""
     known = launches["launch_step_s"].notna() & (launches["launch_step_s"] > 0)
     return launches[(launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK) & known]
@@ -151,9 +151,9 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     (NaN for fewer than two launches). `status` is 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts
     are medians over the launches that count, peaks maxima."""
     own = launches[launches["block"] >= FIRST_BLOCK]
-    seconds, late = step_times(own), _levels(counted(own), "p90_s")
+    seconds, late = step_times(own), _levels(valid_launches(own), "p90_s")
     cases = own.drop_duplicates("case_id").set_index("case_id")
-    every, good = own.groupby("case_id"), counted(own).groupby("case_id")
+    every, good = own.groupby("case_id"), valid_launches(own).groupby("case_id")
     failed = own.dropna(subset=["error"]).drop_duplicates("case_id")
     errors: dict[Any, Any] = dict(zip(failed["case_id"], failed["error"], strict=True))
     number = good["launch_step_s"]
@@ -185,12 +185,12 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
 def step_times(launches: pd.DataFrame) -> dict[str, float]:
     """{case id: seconds}: the one step time that each case has in the session that `launches`, a launch table, is of;
     no entry for a case of which no launch counts."""
-    return _levels(counted(launches), "launch_step_s")
+    return _levels(valid_launches(launches), "launch_step_s")
 
 
 def mean_peaks(launches: pd.DataFrame) -> dict[str, float]:
     """{case id: bytes}: each case's peak memory, mean over launches as `step_times` makes it of steps."""
-    good = counted(launches)
+    good = valid_launches(launches)
     return _levels(good[good["peak_memory_bytes"] > 0], "peak_memory_bytes")
 
 

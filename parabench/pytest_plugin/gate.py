@@ -100,10 +100,10 @@ class Judged:
         """
         comparison = self.comparison
         rows = [row for row in comparison.rows if row.outcome not in REGRESSIONS]
-        gone = any(row.unseen and row.outcome is Outcome.ONLY_BASE for row in rows)
+        gone = any(row.not_judged and row.outcome is Outcome.ONLY_BASE for row in rows)
         if not comparison.judged or gone:
             return {row.case_id for row in rows}
-        return {row.case_id for row in rows if row.unseen or row.outcome is Outcome.UNCLEAR}
+        return {row.case_id for row in rows if row.not_judged or row.outcome is Outcome.UNCLEAR}
 
     def lines(self) -> list[str]:
         """Everything but the verdict and the cases that stayed the same; several that were not selected are one."""

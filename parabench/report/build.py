@@ -9,7 +9,7 @@ import pandas as pd
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, SessionData, select_session
-from parabench.analysis.tables import counted
+from parabench.analysis.tables import valid_launches
 from parabench.analysis.text.progress import next_command
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
@@ -63,7 +63,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
 def _trust(session: Session, own: pd.DataFrame) -> dict[str, int]:
     """How much stands behind the answers: launches, good ones, those that ended well without a
     number (`numberless`), cases, blocks, steps of a launch, and how many cases were skipped."""
-    good = counted(own)
+    good = valid_launches(own)
     return {
         "launches": len(own),
         "good": len(good),

@@ -119,7 +119,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         throughput_unit=[f"{units[of_work[case]]}/s" for case in cases["case_id"]],
     )
     own = seen.launches[seen.launches["case_id"].isin(rows)]
-    counts = own["launch_id"].isin(seen.good["launch_id"])
+    counts = own["launch_id"].isin(seen.valid["launch_id"])
     launches = own[["launch_id", *_LAUNCH]].assign(
         counts=counts.astype(int),
         from_case=from_case(own, cases).where(counts),

@@ -82,7 +82,7 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
         raise UsageError(f"{label} has no instrumented steps in this session; run it with --instrumented 1 or more")
     there = sorted(launches["launch_id"])
     if launch is None:
-        good = launches[launches["launch_id"].isin(seen.good["launch_id"])]
+        good = launches[launches["launch_id"].isin(seen.valid["launch_id"])]
         launch = _median(good if len(good) else launches, "launch_step_s", "launch_id")
     elif launch not in there:
         raise UsageError(f"launch {launch} shows no step of {label}; it has {', '.join(map(str, there))}")

@@ -1,7 +1,7 @@
 """Names that a reader had to learn here, and the words of the field that stand for them: none comes back.
 
 `crew` was a coordinator, `venue` a rank's environment: torch elastic, torchrun and NCCL have words for them. The list
-is of what plans, measures and keeps; what reads stores has its own words.
+is of what plans, measures and keeps; `READING` of what reads stores.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import parabench
 from benchmarks.measure import measuring
 
 # What is said instead. Anywhere, in comments and as a part of a name (`crew_of`, `CrewGone`).
@@ -31,6 +33,12 @@ NAMES = {
     "heard_by": "on_abort", "last_reduces": "gradient_sync", "misfit": "exceeds_machine", "nodes_of": "",
     "own_names": "user_code", "reopened": "load_state", "run_ranks": "run_processes", "take_part": "run_on_node",
     "team": "context", "tie_to_driver": "die_with_driver", "way_in": "listen_route", "way_to": "route_to",
+}  # fmt: skip
+# As a whole word, in what reads stores.
+READING = {
+    "Evidence": "SessionData", "Headroom": "NoCommBaseline", "Partners": "Matches", "base_s": "base_step_time_s",
+    "candidate_s": "candidate_step_time_s", "equals": "tied", "excused": "exempt", "number_s": "launch_step_s",
+    "sweet_spots": "ranked", "told_apart": "distinguishable",
 }  # fmt: skip
 
 
@@ -56,3 +64,9 @@ def test_no_retired_word_comes_back() -> None:
     found = {(name, word) for name, path in measuring().items() for word in used(path.read_text())}
     new = sorted(f"{name}: {word} (say {(WORDS | NAMES)[word] or 'otherwise'})" for name, word in found)
     assert new == []
+
+
+def test_no_retired_name_comes_back_in_analysis() -> None:
+    paths = (Path(parabench.__file__).parent / "analysis").rglob("*.py")
+    found = {(path.name, word) for path in paths for word in re.findall(r"\w+", path.read_text()) if word in READING}
+    assert sorted(f"{name}: {word} (say {READING[word]})" for name, word in found) == []

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parabench.analysis.compare.ratios import Ratio
-from parabench.analysis.compare.several import NUMBERS, Partners, Several, several
+from parabench.analysis.compare.several import NUMBERS, Matches, Several, several
 from parabench.analysis.compare.sides import check_two
 from parabench.analysis.compare.warnings import doubts, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
@@ -107,18 +107,18 @@ def across(of: Several) -> Across:
         per_joule=per_joule.mean,
         per_gb=per_gb.mean,
         cases=tuple(sorted(cases, key=lambda case: case.step_time.ratio or math.inf)),
-        alone=tuple(_alone(of.partners)),
+        alone=tuple(_alone(of.matches)),
         hardware=tuple(hardware_differences(base, candidate)),
         software=tuple(software_differences(base, candidate)),
         findings=(*doubts(base, candidate, step_time.of), *unfinished(base, candidate)),
     )
 
 
-def _alone(partners: Partners) -> Iterator[Alone]:
+def _alone(matches: Matches) -> Iterator[Alone]:
     """The cases that have no partner, base's first."""
-    for at, side in enumerate(partners.sides):
-        for row in partners.rows:
+    for at, side in enumerate(matches.sides):
+        for row in matches.rows:
             case = row[at]
             if case is not None and row[1 - at] is None:
                 label = str(side.cases_by_id.loc[case, "label"])
-                yield Alone(label, case, side.role, partners.why_alone(at, case, 1 - at))
+                yield Alone(label, case, side.role, matches.why_alone(at, case, 1 - at))

@@ -36,7 +36,7 @@ class CaseResult:
     `session_sd` is the standard deviation of a session's log time that is in them, None where both sides took turns.
     `launches_needed` is with how many launches a side a gate of two equal sides would pass (`Test.launches_for`; None:
     no number up to 500). `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers
-    were made of. `excused`: only in base, because the candidate skipped it with a reason or this comparison left it out
+    were made of. `exempt`: only in base, because the candidate skipped it with a reason or this comparison left it out
     on purpose; or it never ended well in base either. `fails_more`: more often than in base, though not beyond chance.
     """
 
@@ -54,18 +54,18 @@ class CaseResult:
     launches_needed: int | None
     base_launches: tuple[int, ...]
     candidate_launches: tuple[int, ...]
-    excused: bool
+    exempt: bool
     fails_more: bool
     note: str
 
     @property
-    def unseen(self) -> bool:
+    def not_judged(self) -> bool:
         """Whether it may have become worse without anyone being able to tell: a gate with such a case cannot pass.
 
         What was fixed, or is only in the candidate, has no latency before that it could be slower than.
         """
         unknown = self.outcome in (Outcome.ONLY_BASE, Outcome.NOT_JUDGED, Outcome.NOT_OK)
-        return self.fails_more or (unknown and not self.excused)
+        return self.fails_more or (unknown and not self.exempt)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Comparison:
         case that should have been judged and was not rules out nothing."""
         if any(row.outcome in REGRESSIONS for row in self.rows):
             return Verdict.REGRESSION
-        if self.judged and not any(row.unseen or row.outcome is Outcome.UNCLEAR for row in self.rows):
+        if self.judged and not any(row.not_judged or row.outcome is Outcome.UNCLEAR for row in self.rows):
             return Verdict.NO_REGRESSION
         return Verdict.INCONCLUSIVE
 
@@ -208,7 +208,7 @@ def _row(
         launches_needed=test.launches_for(tolerance) if test else None,
         base_launches=tuple(int(each) for each in launches[0]["launch_id"]),
         candidate_launches=tuple(int(each) for each in launches[1]["launch_id"]),
-        excused=end.excused,
+        exempt=end.exempt,
         fails_more=end.fails_more,
         note=end.note,
     )
@@ -219,5 +219,5 @@ def _only(case: str, base: SessionData, candidate: SessionData, left_out: Collec
     if case not in base.cases_by_id.index:
         return End(Outcome.ONLY_CANDIDATE, base.why_missing(case))
     if case in left_out and case not in candidate.skipped:
-        return End(Outcome.ONLY_BASE, f"not selected in {candidate.session.name}", excused=True)
-    return End(Outcome.ONLY_BASE, candidate.why_missing(case), excused=case in candidate.skipped)
+        return End(Outcome.ONLY_BASE, f"not selected in {candidate.session.name}", exempt=True)
+    return End(Outcome.ONLY_BASE, candidate.why_missing(case), exempt=case in candidate.skipped)

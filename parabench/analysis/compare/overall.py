@@ -94,7 +94,7 @@ class Overall:
     `shared` cases for all of `compared`; where no case is common to all of these, `shared` is 0 and each mean is over
     the cases that the side has in common with the first. `gives` are the means of `GIVES`, each over its own.
 
-    `best` is the fastest of those whose mean has an interval, and of the first; `equals` are those of them that the
+    `best` is the fastest of those whose mean has an interval, and of the first; `tied` are those of them that the
     95 % interval of their ratio to it does not tell from it. None and empty where no mean has an interval: one launch a
     case says nothing. `changes` count the cases of each side but the first that have a ratio.
     """
@@ -108,7 +108,7 @@ class Overall:
     means: tuple[Mean, ...]
     gives: dict[str, tuple[Mean, ...]]
     best: int | None
-    equals: tuple[int, ...]
+    tied: tuple[int, ...]
     changes: tuple[dict[Outcome, int], ...]
     left: Left
 
@@ -162,7 +162,7 @@ def _overall(of: Several, means: Means, work: dict[str, Any], heading: str, stra
     shared = [row for row in rows if needed and all(fewest[row][at - 1] >= n for at, n in needed.items())]
     single = sum(all(fewest[row][at - 1] for at in compared[1:]) for row in rows) - len(shared) if needed else 0
     found = tuple(means.of(shared if shared and at in compared else rows, 0, at) for at in sides[1:])
-    best, equals = _fastest(means, compared, found, shared)
+    best, tied = _fastest(means, compared, found, shared)
     return Overall(
         heading=heading,
         work=work,
@@ -173,7 +173,7 @@ def _overall(of: Several, means: Means, work: dict[str, Any], heading: str, stra
         means=found,
         gives={name: tuple(means.of(rows, 0, at, name) for at in sides[1:]) for name in GIVES},
         best=best,
-        equals=equals,
+        tied=tied,
         changes=tuple(_changes(of, at, rows) for at in sides[1:]),
         left=Left(
             sum(row[0] is not None and any(row[1:]) for row in rows),

@@ -29,7 +29,7 @@ class Known:
 
 def step_times(side: SessionData) -> Known:
     """Step time, s."""
-    good = side.good[["launch_id", "case_id", "block"]].assign(value=side.good["launch_step_s"])
+    good = side.valid[["launch_id", "case_id", "block"]].assign(value=side.valid["launch_step_s"])
     status = side.cases_by_id.loc[~side.cases_by_id.index.isin(good["case_id"]), "status"]
     why = {str(case): f"its launches ended {said}" for case, said in status.items()}
     return Known(good, why, side.step_times)
@@ -37,7 +37,7 @@ def step_times(side: SessionData) -> Known:
 
 def tokens_per_gb(side: SessionData) -> Known:
     """Tokens/s (samples/s without sequences) per GB of peak memory of the rank that holds most."""
-    good = side.good
+    good = side.valid
     per_gb = good["tokens_per_s"] / (good["peak_memory_bytes"] / GB)
     found = good[["launch_id", "case_id", "block"]].assign(value=per_gb)
     return Known(found[found["value"] > 0], step_times(side).why | _none(found, "peak memory was not recorded"))
@@ -51,7 +51,7 @@ def _none(launches: pd.DataFrame, reason: str) -> dict[str, str]:
 def tokens_per_joule(side: SessionData) -> Known:
     """Tokens (samples without sequences) per joule of all devices in the measured steps."""
     energies = _energies(side)
-    good = side.good
+    good = side.valid
     keys = good["launch_id"]
     # Numbers of two kinds are not mixed: a case's are of one source.
     counted = {case for case, key in zip(good["case_id"], keys, strict=True) if energies[key][1] == COUNTER}

@@ -84,7 +84,7 @@ class Ends:
     counts: dict[str, int]
     failed: int
     ok: int
-    good: int
+    valid: int
     error: str
 
     def said(self) -> str:
@@ -98,13 +98,13 @@ class Ends:
 
 @dataclass(frozen=True)
 class End:
-    """What became of a case by how its launches ended. `outcome` is None where their numbers decide; `excused` where a
+    """What became of a case by how its launches ended. `outcome` is None where their numbers decide; `exempt` where a
     gate can do without them, because there is nothing that it could have become slower than. `fails_more`: the
     candidate's launches failed more often than base's, though not beyond chance."""
 
     outcome: Outcome | None
     note: str
-    excused: bool = False
+    exempt: bool = False
     fails_more: bool = False
 
 
@@ -118,7 +118,7 @@ def ends_of(case: str, side: SessionData) -> Ends:
         counts=dict(Counter(how)),
         failed=int(own["status"].isin(FAILURES).sum()),
         ok=int((own["status"] == Status.OK).sum()),
-        good=len(good),
+        valid=len(good),
         error=f": {errors.iloc[0]}" if len(errors) and errors.iloc[0] else "",
     )
 
@@ -159,12 +159,12 @@ def _end(base: Ends, candidate: Ends, rose: bool) -> End:
     if any(side.failed and side.ok for side in (base, candidate)):
         note = f"base {base.each()}; candidate {candidate.each()}{candidate.error or base.error}"
     was_is = note or f"was {base.said()}, is {candidate.said()}{candidate.error}"
-    if candidate.failed and (not base.failed or rose or (base.good and not candidate.good)):
+    if candidate.failed and (not base.failed or rose or (base.valid and not candidate.valid)):
         return End(Outcome.BROKE, was_is)
-    if not candidate.good:
-        never = bool(base.failed) and not base.good
+    if not candidate.valid:
+        never = bool(base.failed) and not base.valid
         return End(Outcome.NOT_OK, note or f"base {base.said()}, candidate {candidate.said()}{candidate.error}", never)
-    if not base.good and base.failed:
+    if not base.valid and base.failed:
         return End(Outcome.FIXED, was_is)
     # As shares of what ended, without division by what may be none.
     more = candidate.failed * base.ok > base.failed * candidate.ok
@@ -236,7 +236,7 @@ def _tests(
 
 def _launches(pair: tuple[str, str], base: SessionData, candidate: SessionData, paired: bool) -> Launches:
     """The launches of a case that count, of each side; only blocks that both have, where they are paired."""
-    sides = [side.by_case.get(case, side.good.iloc[:0]) for case, side in zip(pair, (base, candidate), strict=True)]
+    sides = [side.by_case.get(case, side.valid.iloc[:0]) for case, side in zip(pair, (base, candidate), strict=True)]
     if paired and sides[0]["block"].tolist() != sides[1]["block"].tolist():
         both = set(sides[0]["block"]) & set(sides[1]["block"])
         sides = [side[side["block"].isin(both)] for side in sides]

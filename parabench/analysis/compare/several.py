@@ -46,7 +46,7 @@ def two_machines(first: SessionData, other: SessionData) -> bool:
     return any(each.name in _MACHINES and each.matters for each in differences(first, other))
 
 
-class Partners:
+class Matches:
     """The cases of some sides, matched: `cases` are those of each, by id.
 
     `rows` has a tuple for each work that a side did: its case's id on every side, None where it has none. Where a side
@@ -135,7 +135,7 @@ class Several:
 
     sides: tuple[SessionData, ...]
     origins: tuple[Origin, ...]
-    partners: Partners
+    matches: Matches
     known: dict[str, tuple[Known, ...]]
     against: tuple[Against, ...]
     launches_alone: bool = False
@@ -147,8 +147,8 @@ class Several:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """As `Partners.rows`."""
-        return self.partners.rows
+        """As `Matches.rows`."""
+        return self.matches.rows
 
     @cached_property
     def cases(self) -> pd.DataFrame:
@@ -157,7 +157,7 @@ class Several:
         taken = [next((at, case) for at, case in enumerate(row) if case is not None) for row in self.rows]
         tables = [side.cases_by_id.to_dict("index") for side in self.sides]
         fields: list[dict[Any, Any]] = [tables[at][case] for at, case in taken]
-        labels = unique_labels({case: self.partners.cases[at][case] for at, case in taken})
+        labels = unique_labels({case: self.matches.cases[at][case] for at, case in taken})
         return pd.DataFrame(fields, columns=[*Case().to_dict(), "statistic"]).assign(
             case_id=[case for _, case in taken], label=[labels[case] for _, case in taken]
         )
@@ -185,14 +185,14 @@ class Several:
 
 def several(sides: Sequence[SessionData], launches_alone: bool = False) -> Several:
     """Put the sides beside each other, the first as the one that the others are held against."""
-    partners = Partners(sides)
+    matches = Matches(sides)
     known = {name: tuple(number(side) for side in sides) for name, number in NUMBERS.items()}
     return Several(
         tuple(sides),
         tuple(side.origin for side in sides),
-        partners,
+        matches,
         known,
-        tuple(_against(at, sides, partners, known, launches_alone) for at in range(1, len(sides))),
+        tuple(_against(at, sides, matches, known, launches_alone) for at in range(1, len(sides))),
         launches_alone,
     )
 
@@ -200,11 +200,11 @@ def several(sides: Sequence[SessionData], launches_alone: bool = False) -> Sever
 def _against(
     at: int,
     sides: Sequence[SessionData],
-    partners: Partners,
+    matches: Matches,
     known: Mapping[str, Sequence[Known]],
     launches_alone: bool,
 ) -> Against:
-    both = ((row[0], row[at]) for row in partners.rows)
+    both = ((row[0], row[at]) for row in matches.rows)
     pairs = [(first, other) for first, other in both if first is not None and other is not None]
     first, side = sides[0], sides[at]
     paired = interleaved(first, side) and not launches_alone

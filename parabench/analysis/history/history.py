@@ -20,7 +20,7 @@ from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
-from parabench.analysis.tables import counted, numbered, status_counts, step_times, unique_labels
+from parabench.analysis.tables import numbered, status_counts, step_times, unique_labels, valid_launches
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.case import Case
@@ -133,7 +133,7 @@ def _chosen(table: pd.DataFrame, case: str | None) -> pd.DataFrame:
 
 def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
     """One case of one suite; `table` is its part of `numbers_of`."""
-    good: list[tuple[Any, pd.DataFrame]] = list(counted(table).groupby("visit"))
+    good: list[tuple[Any, pd.DataFrame]] = list(valid_launches(table).groupby("visit"))
     every: list[tuple[Any, pd.DataFrame]] = list(table.groupby("visit"))
     ids = {int(visit): tuple(int(each) for each in group["launch_id"]) for visit, group in good}
     logs = {int(visit): _around_step_time(group) for visit, group in good}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.ranking.baseline import Headroom
+from parabench.analysis.ranking.baseline import NoCommBaseline
 from parabench.analysis.ranking.bucket_curves import Curve, Members
 from parabench.analysis.ranking.by_axis import Place
 from parabench.analysis.ranking.pareto import Point
@@ -58,13 +58,13 @@ class Answer:
 
     `heading` sets this work apart from the session's others: 'global batch 16'; empty where there is one.
     `statistic` is what makes one number of a launch's steps, `basis` what the objective's number is.
-    `equals` are those that cannot be told apart from `best`, which is not among them; `members` name all of them,
+    `tied` are those that cannot be told apart from `best`, which is not among them; `members` name all of them,
     neighbouring bucket sizes together. `half_width` is the widest simultaneous 95 % half-width against `best` that
     decides between them, as a fraction; None when there is none. `decided` is False when the data cannot separate
     anything; `why_not` then says why.
     `unverified` are the labels whose training was not compared with one device's, `unknown` those that ended well
     without a number for the objective. `differing` are the fields of a case in which the configurations differ.
-    `headroom` is what was measured without any communication, which is never among the configurations;
+    `no_comm_baseline` is what was measured without any communication, which is never among the configurations;
     `same_training` the fastest that computes what one device does, where the best does not. `curves` are the bucket
     curves, `front` the trade between step time and peak memory, `by` the best for each value of the axes asked for,
     `links` what measured links say of the best, in words.
@@ -78,7 +78,7 @@ class Answer:
     blocks: int
     launches: int
     best: Candidate | None
-    equals: tuple[Candidate, ...]
+    tied: tuple[Candidate, ...]
     slower: tuple[Candidate, ...]
     default: Candidate | None
     half_width: float | None
@@ -92,24 +92,24 @@ class Answer:
     unverified: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     differing: tuple[str, ...] = ()
-    headroom: Headroom | None = None
+    no_comm_baseline: NoCommBaseline | None = None
     same_training: Candidate | None = None
     links: str = ""
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """All configurations with a number, the best first."""
-        return (*([self.best] if self.best else []), *self.equals, *self.slower)
+        return (*([self.best] if self.best else []), *self.tied, *self.slower)
 
     @property
     def too_wide(self) -> bool:
         """Whether the set is of several and not narrower than TOO_WIDE, or of unknown width: no winner is named."""
-        return bool(self.equals) and (self.half_width is None or self.half_width >= TOO_WIDE)
+        return bool(self.tied) and (self.half_width is None or self.half_width >= TOO_WIDE)
 
     @property
     def winner(self) -> Candidate | None:
         """The best where it may be named as such: it is the whole set, or the set is narrow and not of all."""
-        named = self.decided and not self.too_wide and (not self.equals or bool(self.slower))
+        named = self.decided and not self.too_wide and (not self.tied or bool(self.slower))
         return self.best if named else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, 
     for answer in answers:
         if answer.best is not None and answer.decided:
             place[answer.best.case_id] = NOT_APART if answer.winner is None else "fastest"
-            place.update({candidate.case_id: NOT_APART for candidate in answer.equals})
+            place.update({candidate.case_id: NOT_APART for candidate in answer.tied})
     return [
         {str(k): v for k, v in row.items()} | {"place": place.get(row["case_id"], ""), "mark": _mark(row)}
         for row in cases.to_dict("records")

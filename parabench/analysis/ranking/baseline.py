@@ -17,7 +17,7 @@ SAME = ("world_size", "threads", "grad_accumulation", *fields_of(MEANS))
 
 
 @dataclass(frozen=True)
-class Headroom:
+class NoCommBaseline:
     """A step of `label`, whose ranks exchange nothing, against the fastest's.
 
     `share` is what the fastest's step takes longer, as a fraction of that step; `low` to `high` its 95 % interval, None
@@ -47,7 +47,9 @@ class Headroom:
         return f"{step}, {share} less than the fastest's{between}."
 
 
-def headroom(launches: pd.DataFrame, cases: pd.DataFrame, best: str, confidence: float) -> Headroom | None:
+def no_comm_baseline(
+    launches: pd.DataFrame, cases: pd.DataFrame, best: str, confidence: float
+) -> NoCommBaseline | None:
     """Against the case `best`; None where none without exchange was measured at its world size and options.
 
     `launches` are those that count, of one work; `cases` the same work's table, indexed by case id.
@@ -64,7 +66,7 @@ def headroom(launches: pd.DataFrame, cases: pd.DataFrame, best: str, confidence:
     width = effects.half_width(case, best, confidence)
     strategy = str(cases.loc[case, "strategy"])
     entry = entry_of(str(own["strategy"]))
-    return Headroom(
+    return NoCommBaseline(
         case_id=case,
         label=str(cases.loc[case, "label"]),
         strategy=strategy,

@@ -17,15 +17,14 @@ from parabench.strategies import OPTIONAL, entry_of
 class Place:
     """The best of the configurations with these `values`, its `case_id`; None where none of them has a number.
 
-    `names` are the values as they are said ('default', or '–' where the strategy has no such axis). `told_apart` from
-    the best of all; None where that is itself, or nothing is decided. `configurations` counts those with a number,
-    `status` how the launches of all of them ended.
-    """
+    `names` are the values as they are said ('default', or '–' where the strategy has no such axis). `distinguishable`
+    from the best of all; None where that is itself, or nothing is decided. `configurations` counts those with a number,
+    `status` how the launches of all of them ended."""
 
     values: dict[str, Any]
     names: tuple[str, ...]
     case_id: str | None
-    told_apart: bool | None
+    distinguishable: bool | None
     configurations: int
     status: str
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from parabench.analysis.efficiency import COUNTER, launch_joules
 from parabench.analysis.session import SessionData
-from parabench.analysis.tables import WORK, counted
+from parabench.analysis.tables import WORK, valid_launches
 from parabench.analysis.text import format as words
 from parabench.errors import UsageError
 
@@ -117,7 +117,7 @@ def numbered(seen: SessionData, objective: Objective) -> pd.DataFrame:
     why = "its launches recorded no peak memory"
     if objective.column == "token_j":
         table, why = _with_joules(table, seen)
-    good = counted(table)
+    good = valid_launches(table)
     if len(good) and not (good[objective.column] > 0).any():
         raise UsageError(
             f"{seen.session.name} cannot be ranked by {objective.name}: {why}; "

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.ranking.answer import Answer, Candidate
-from parabench.analysis.ranking.baseline import headroom
+from parabench.analysis.ranking.baseline import no_comm_baseline
 from parabench.analysis.ranking.bucket_curves import bucket_curves, members
 from parabench.analysis.ranking.by_axis import check_axes, places
 from parabench.analysis.ranking.objectives import STEP, Objective, basis, numbered, with_costs
@@ -19,7 +19,7 @@ from parabench.analysis.ranking.pareto import front
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
-from parabench.analysis.tables import case_table, counted, same_work
+from parabench.analysis.tables import case_table, same_work, valid_launches
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
 from parabench.plan.case import DEFAULTS, LABELLED, Case
@@ -78,7 +78,7 @@ def _rankable(cases: dict[str, Case]) -> dict[str, Case]:
 
 
 def _unverified(own: pd.DataFrame) -> tuple[str, ...]:
-    good = _ranked(counted(own))
+    good = _ranked(valid_launches(own))
     return tuple(dict.fromkeys(good.loc[~good["verified"].astype(bool), "label"]))
 
 
@@ -110,7 +110,7 @@ def _answer(
     work: dict[str, Any], own: pd.DataFrame, table: pd.DataFrame, objective: Objective, by: tuple[str, ...]
 ) -> Answer:
     """Of one work: `own` are its launches, `table` the case table of all."""
-    every = counted(own)
+    every = valid_launches(own)
     ranked = _ranked(every)
     if ranked.empty and len(every):
         labels = format.listed(dict.fromkeys(every["label"]), most=3)
@@ -129,7 +129,7 @@ def _answer(
     why_not = _why_not(effects)
     fields = cases.loc[order, list(DEFAULTS)].astype(str)
     near = order if why_not else effects.indistinguishable(first, CONFIDENCE)
-    equals = tuple(candidates[case] for case in near if case != first)
+    tied = tuple(candidates[case] for case in near if case != first)
     half_width, more = (None, None) if why_not else _sharpness(effects, first, near)
     return Answer(
         heading="",
@@ -140,7 +140,7 @@ def _answer(
         blocks=effects.n_blocks,
         launches=len(good),
         best=candidates[first],
-        equals=equals,
+        tied=tied,
         slower=tuple(candidates[case] for case in order if case not in near),
         default=_default(first, cases, candidates),
         half_width=half_width,
@@ -153,7 +153,7 @@ def _answer(
         by=places(by, _rankable(configured), dict(cases["status"]), effects, None if why_not else near) if by else (),
         unknown=tuple(dict.fromkeys(ranked.loc[~ranked["case_id"].isin(order), "label"])),
         differing=tuple(name for name in DEFAULTS if fields[name].nunique() > 1),
-        headroom=headroom(every, cases, first, CONFIDENCE) if objective is STEP else None,
+        no_comm_baseline=no_comm_baseline(every, cases, first, CONFIDENCE) if objective is STEP else None,
         same_training=next((candidates[case] for case in order if not candidates[case].other_training), None)
         if candidates[first].other_training
         else None,
@@ -213,7 +213,7 @@ def _nothing(work: dict[str, Any], own: pd.DataFrame, objective: Objective, why:
         blocks=0,
         launches=0,
         best=None,
-        equals=(),
+        tied=(),
         slower=(),
         default=None,
         half_width=None,

@@ -15,7 +15,7 @@ from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
 from parabench.analysis.stats.tukey import Numbers
-from parabench.analysis.tables import counted
+from parabench.analysis.tables import valid_launches
 from parabench.store.record import FIRST_BLOCK
 
 # Of fewer blocks nobody can say that any number of them is too few.
@@ -56,7 +56,7 @@ def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient
     cases: list[str] = []
     more: list[int | None] = []
     too_noisy: list[str] = []
-    good = counted(launches)[["case_id", "block", "launch_step_s"]]
+    good = valid_launches(launches)[["case_id", "block", "launch_step_s"]]
     for answer in spots:
         if not _is_undecided(answer):
             continue
@@ -64,7 +64,7 @@ def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient
         if begun >= MOST_BLOCKS or (not patient and answer.decided and _hopeless(good, answer)):
             too_noisy.append(answer.heading)
         else:
-            cases += [candidate.case_id for candidate in (answer.best, *answer.equals)]
+            cases += [candidate.case_id for candidate in (answer.best, *answer.tied)]
             more.append(answer.more_blocks)
     known = [blocks for blocks in more if blocks is not None]
     return Undecided(tuple(cases), max(known) if len(known) == len(more) > 0 else None, tuple(too_noisy))
@@ -72,7 +72,7 @@ def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient
 
 def _is_undecided(answer: Answer) -> bool:
     """Whether more blocks could say more. Of a single configuration, or of none, they could not."""
-    return bool(answer.equals) and (answer.more_blocks is not None or not answer.decided)
+    return bool(answer.tied) and (answer.more_blocks is not None or not answer.decided)
 
 
 def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
@@ -80,7 +80,7 @@ def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
     allow. A few slow launches make the usual estimate of the noise far too large, so a robust one decides, and none
     before FEWEST_BLOCKS blocks. It can err all the same: whoever gives a budget is not stopped by it."""
     assert answer.best is not None
-    ranked = [candidate.case_id for candidate in (answer.best, *answer.equals, *answer.slower)]
+    ranked = [candidate.case_id for candidate in (answer.best, *answer.tied, *answer.slower)]
     good = good[good["case_id"].isin(ranked)]
     if good["block"].nunique() < FEWEST_BLOCKS:
         return False

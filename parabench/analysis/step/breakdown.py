@@ -133,7 +133,7 @@ def step_table(seen: SessionData) -> pd.DataFrame:
     computing = union(*_joined(steps.within.values())) & steps.whole
     exposed = communication & steps.stood
     table = parts[["launch_id"]].assign(
-        case_id=parts["launch_id"].map(seen.good.set_index("launch_id")["case_id"]),
+        case_id=parts["launch_id"].map(seen.valid.set_index("launch_id")["case_id"]),
         rank=parts["rank"],
         step=parts["step"],
         step_s=steps.whole.length(n),
@@ -176,7 +176,7 @@ def case_anatomy(seen: SessionData) -> pd.DataFrame:
     by_rank = steps.groupby(["launch_id", "rank"])[list(SECONDS)].median()
     slowest = by_rank["step_s"].groupby("launch_id").idxmax()
     by_launch = by_rank.loc[slowest.tolist()].droplevel("rank")
-    good = seen.good.set_index("launch_id")
+    good = seen.valid.set_index("launch_id")
     by_launch["instruments_ratio"] = _instruments_ratio(seen)
     case_of = good["case_id"].reindex(by_launch.index)
     table = by_launch.groupby(case_of.to_numpy()).median()
@@ -208,7 +208,7 @@ def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
     timed = seen.rows("steps").loc[lambda steps: steps["launch_id"].isin(instrumented["launch_id"])]
     count = timed["launch_id"].map(instrumented["launch_id"].value_counts())
     timed = timed[timed.groupby("launch_id").cumcount(ascending=False) < count]
-    quantile = seen.good.set_index("launch_id")["device"].map(QUANTILE)
+    quantile = seen.valid.set_index("launch_id")["device"].map(QUANTILE)
     ratio: pd.Series[float] = _quantile(instrumented, quantile) / _quantile(timed, quantile)
     return ratio
 

@@ -104,7 +104,7 @@ def call_table(seen: SessionData) -> pd.DataFrame:
     kinds = calls[["op", "group_size"]].drop_duplicates().to_records(index=False)
     factors = {(op, n): bus_factor(op, int(n)) for op, n in kinds}
     calls["busbw"] = calls["algbw"] * [factors[kind] for kind in zip(calls["op"], calls["group_size"], strict=True)]
-    calls["case_id"] = calls["launch_id"].map(seen.good.set_index("launch_id")["case_id"])
+    calls["case_id"] = calls["launch_id"].map(seen.valid.set_index("launch_id")["case_id"])
     return calls[list(CALL_COLUMNS)]
 
 
@@ -134,7 +134,7 @@ def bucket_table(seen: SessionData) -> pd.DataFrame:
     for moment in ("ready_s", "made_s", "start_s", "end_s"):
         rows[moment] = rows[moment].to_numpy() - begin[rows["key"]]
     by_launch = rows.groupby(["launch_id", "bucket"])[[*BUCKET_SECONDS, "busbw", "bytes"]].median().reset_index()
-    good = seen.good.set_index("launch_id")
+    good = seen.valid.set_index("launch_id")
     by_launch["case_id"] = by_launch["launch_id"].map(good["case_id"])
     told = {case: _layout(facts) for case, facts in zip(good["case_id"], good["facts"], strict=True)}
     table = by_launch.groupby(["case_id", "bucket"]).median().reset_index()

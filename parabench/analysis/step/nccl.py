@@ -92,7 +92,7 @@ def inspected(seen: SessionData) -> pd.DataFrame:
     rank of one launch, and MEASURED, medians over ranks and launches. Empty where it was off or left no file."""
     rows = [
         {"case_id": case_id, "label": label, **op}
-        for at, case_id, label in zip(*(seen.good[name] for name in ("launch_id", "case_id", "label")), strict=True)
+        for at, case_id, label in zip(*(seen.valid[name] for name in ("launch_id", "case_id", "label")), strict=True)
         for told in seen.facts[at].get("nccl_inspector", [])
         for op in told["ops"]
     ]

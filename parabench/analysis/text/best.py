@@ -53,7 +53,7 @@ def _by_table(answer: Answer) -> list[str]:
             rows.append([*place.names, f"none ({place.status})", "–", "–", "–", "0"])
             continue
         first = "nominally first" if answer.winner is None else "best"
-        apart = {True: "yes", False: "no", None: first if own is answer.best else "unknown"}[place.told_apart]
+        apart = {True: "yes", False: "no", None: first if own is answer.best else "unknown"}[place.distinguishable]
         behind = "–" if own is answer.best else format.percent(own.slower)
         rows.append([*place.names, own.label, said_value(own, objective), behind, apart, str(place.configurations)])
     return format.aligned(rows, texts=len(axes) + 1)

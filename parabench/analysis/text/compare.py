@@ -65,11 +65,11 @@ def _none(of: Comparison) -> Iterator[str]:
 
 
 def _inconclusive(of: Comparison) -> Iterator[str]:
-    unseen = [row for row in of.rows if row.unseen]
+    not_judged = [row for row in of.rows if row.not_judged]
     if not of.judged:
         yield "Inconclusive: no case has enough launches on both sides to be judged."
-        if len(unseen) < len(of.rows) and unseen:
-            yield f"{_unseen(unseen)}."
+        if len(not_judged) < len(of.rows) and not_judged:
+            yield f"{_not_judged(not_judged)}."
         return
     open_, many = len(of.not_ruled_out), len(of.judged)
     if open_:
@@ -77,10 +77,10 @@ def _inconclusive(of: Comparison) -> Iterator[str]:
         bounds = f"slowdowns above {tolerated(of)} are not ruled out{where} ({_bound(of)})."
     else:
         bounds = f"slowdowns above {tolerated(of)} are ruled out in every case judged ({_bound(of)})."
-    if not unseen:
+    if not not_judged:
         yield f"Inconclusive: {bounds}"
     else:
-        yield f"Inconclusive: {_part(of)}: {_unseen(unseen)}. Measure these too, or take a base without them."
+        yield f"Inconclusive: {_part(of)}: {_not_judged(not_judged)}. Measure these too, or take a base without them."
         yield bounds[0].upper() + bounds[1:]
     yield _advice(of)
 
@@ -113,7 +113,7 @@ _WHY = {
 }
 
 
-def _unseen(rows: list[CaseResult]) -> str:
+def _not_judged(rows: list[CaseResult]) -> str:
     """'2 are only in base (a; b), 1 has too few launches (c)'."""
     said = []
     for outcome, (one, several) in _WHY.items():

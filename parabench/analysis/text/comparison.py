@@ -78,7 +78,7 @@ def _two(of: Overall) -> str:
     takes = f"a step takes {_times(mean)} as long as on {first} ({_over(mean)})"
     if mean.low is None:
         return f"On {other} {takes}; {_CHANCE}."
-    if of.equals:
+    if of.tied:
         return f"{first} and {other} cannot be told apart {_where(of)}: on {other} {takes}."
     faster = of.names[of.best or 0]
     return f"{faster} is faster {_where(of)}: {'' if of.best == at else f'on {other} '}{takes}."
@@ -108,11 +108,11 @@ def _many(of: Overall) -> str:
 def _head(of: Overall) -> str:
     """Who is fastest, of those of which that can be said."""
     assert of.best is not None
-    group = format.joined(of.names[at] for at in sorted((of.best, *of.equals)))
+    group = format.joined(of.names[at] for at in sorted((of.best, *of.tied)))
     among = "" if of.judged == of.compared else f"Of {format.joined(of.names[at] for at in of.judged)}, "
-    if len(of.equals) + 1 == len(of.judged):
+    if len(of.tied) + 1 == len(of.judged):
         return f"{group} cannot be told apart {_where(of)}"
-    if of.equals:
+    if of.tied:
         return f"{among}{group} are fastest {_where(of)} and cannot be told apart"
     return f"{among}{group} is fastest {_where(of)}"
 
@@ -199,7 +199,7 @@ def _lacking(of: Several, works: Sequence[Overall], at: int) -> list[tuple[str, 
         why = f"measure on {here.role} what was measured on {of.sides[there].role}, into a store of its own"
         return [(why, of.origins[there].command)] if of.origins[there].command else []
     if not any(at in work.compared for work in works):
-        bad = [place for place in (0, at) if not len(of.sides[place].good)] or [0, at]
+        bad = [place for place in (0, at) if not len(of.sides[place].valid)] or [0, at]
         return [
             (
                 f"see why nothing of {of.sides[place].role} ended well" if len(bad) == 1
@@ -210,7 +210,7 @@ def _lacking(of: Several, works: Sequence[Overall], at: int) -> list[tuple[str, 
         ]  # fmt: skip
     if any(work.means[at - 1].low is not None for work in works):
         return []
-    few = [place for place in (0, at) if of.sides[place].good["case_id"].value_counts().max() < FEWEST_LAUNCHES]
+    few = [place for place in (0, at) if of.sides[place].valid["case_id"].value_counts().max() < FEWEST_LAUNCHES]
     return [
         (
             f"more launches of every case on {of.sides[place].role}, which give an interval",

@@ -36,20 +36,20 @@ def with_links(
             said.append(answer)
             continue
         (best,) = cases([answer.best.case_id])
-        near, far = (cases(each.case_id for each in some) for some in (answer.equals, answer.slower))
+        near, far = (cases(each.case_id for each in some) for some in (answer.tied, answer.slower))
         said.append(replace(answer, links=explained(best, near, far, tiers)))
     return tuple(said)
 
 
-def explained(best: Case, equals: Sequence[Case], slower: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
-    """Whether the tiers explain that `best` is faster than `slower`, in words; `equals` cannot be told apart from it.
+def explained(best: Case, tied: Sequence[Case], slower: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
+    """Whether the tiers explain that `best` is faster than `slower`, in words; `tied` cannot be told apart from it.
 
     Empty where none of them ran on several nodes, or a tier is unknown. Counts of bytes are those of an all-reduce of
     S bytes by `collectives/two_level.py` and by a ring: over the links between m nodes of g ranks (n in all) a rank
     sends 2(m-1)/m S/g, a node so 2(m-1)/m S, and in a ring of all ranks one rank of each node 2(n-1)/n S.
     """
     times = times_less(tiers)
-    if times is None or max(case.nodes for case in (best, *equals, *slower)) < 2:
+    if times is None or max(case.nodes for case in (best, *tied, *slower)) < 2:
         return ""
     sentence = f"Of links, as measured: {tiers_said(tiers)}."
     if best.nodes < 2:
@@ -57,7 +57,7 @@ def explained(best: Case, equals: Sequence[Case], slower: Sequence[Case], tiers:
     alike = [case for case in slower if _grid(case) == _grid(best)]
     if times >= ALIKE:
         beaten = any(_is_flat(case) for case in alike)
-        won = _splits_evenly(best) and beaten and not any(_is_flat(case) for case in equals)
+        won = _splits_evenly(best) and beaten and not any(_is_flat(case) for case in tied)
         return f"{sentence} {_saves(best)}" if won else sentence
     levels = f"{gigabytes(tiers[ACROSS].bytes_per_s)} and {gigabytes(tiers[NODE].bytes_per_s)}"
     as_much = "about as much as" if times > 1 / ALIKE else "more than"

@@ -30,11 +30,15 @@ def sentences(answer: Answer) -> list[str]:
     if not answer.decided:
         said = [
             answer.why_not or "",
-            _nominally(answer.best.label, number) if answer.equals else f"Measured: {answer.best.label}: {number}.",
+            _nominally(answer.best.label, number) if answer.tied else f"Measured: {answer.best.label}: {number}.",
         ]
     else:
         said = [*_place(answer, objective, number), _default(answer, objective)]
-    said += [_other_training(answer), answer.headroom.sentence() if answer.headroom else "", *_doubts(answer)]
+    said += [
+        _other_training(answer),
+        answer.no_comm_baseline.sentence() if answer.no_comm_baseline else "",
+        *_doubts(answer),
+    ]
     return [sentence for sentence in said if sentence]
 
 
@@ -66,8 +70,8 @@ def _number(best: Candidate, objective: Objective) -> str:
 def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
     blocks, more = format.count(answer.blocks, "block"), _more_blocks(answer)
     within = "" if answer.half_width is None else f" ({format.within(answer.half_width)})"
-    everything = format.count(len(answer.equals) + 1, "configuration")
-    if answer.equals and not answer.slower and (answer.differing == ("bucket_mib",) or not answer.too_wide):
+    everything = format.count(len(answer.tied) + 1, "configuration")
+    if answer.tied and not answer.slower and (answer.differing == ("bucket_mib",) or not answer.too_wide):
         return _all_alike(answer, objective, number, everything)
     if answer.too_wide:
         names = format.listed((each.name for each in answer.members), MOST_NAMES)
@@ -77,7 +81,7 @@ def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
             _sentence(more),
         ]
     said = [f"{objective.first}: {answer.members[0].name}: {number}."]
-    if answer.equals:
+    if answer.tied:
         others = [each.name for each in answer.members[1:]]
         named = (
             f"{format.listed(others, MOST_NAMES)} cannot be told apart from it"
@@ -113,7 +117,7 @@ def _all_alike(answer: Answer, objective: Objective, number: str, everything: st
         if answer.too_wide:
             few = f"{blocks} are too few to say whether the bucket size matters{objective.of} ({within})"
             found = f"No clear winner among {everything}: {few}"
-    spread = max(candidate.slower for candidate in answer.equals)
+    spread = max(candidate.slower for candidate in answer.tied)
     behind = f": the last is {format.percent(spread)} behind the first" if spread > format.EXACT else ""
     return [f"{found}{behind}.", _nominally(answer.best.label, number), _sentence(_more_blocks(answer))]
 
@@ -141,14 +145,14 @@ def _default(answer: Answer, objective: Objective) -> str:
         return ""
     if answer.default.case_id == answer.best.case_id:
         return "It is PyTorch's default."
-    if answer.default.case_id in {candidate.case_id for candidate in answer.equals}:
+    if answer.default.case_id in {candidate.case_id for candidate in answer.tied}:
         return f"PyTorch's default ({answer.default.label}) is among those." if answer.slower else ""
     return f"PyTorch's default (ddp native, default bucket, same world size) {objective.worse(answer.default.slower)}."
 
 
 def _other_training(answer: Answer) -> str:
     assert answer.best is not None
-    others = [each for each in (answer.best, *answer.equals) if each.other_training]
+    others = [each for each in (answer.best, *answer.tied) if each.other_training]
     said = [
         f"{each.label} is another training than one device's: its gradients are stale ({each.stale()})."
         for each in others

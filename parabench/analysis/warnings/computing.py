@@ -34,8 +34,8 @@ def lag_table(seen: SessionData) -> pd.DataFrame:
     whose device lags least `rank`, `lag_s`, `step_s`, `data_s` (medians of measured steps) and `lag`, the share that
     lag_s is of step_s."""
     texts = dict(zip(seen.launches["case_id"], seen.launches["case_json"], strict=True))
-    free = {case_id for case_id in seen.good["case_id"].unique() if _free(Case.from_dict(json.loads(texts[case_id])))}
-    good = seen.good[seen.good["case_id"].isin(free)][["launch_id", "case_id", "label"]]
+    free = {case_id for case_id in seen.valid["case_id"].unique() if _free(Case.from_dict(json.loads(texts[case_id])))}
+    good = seen.valid[seen.valid["case_id"].isin(free)][["launch_id", "case_id", "label"]]
     rows = seen.results.medians
     rows = rows[rows["launch_id"].isin(good["launch_id"]) & rows["metric"].isin(["device_lag_s", "step_s", "data_s"])]
     wide = rows.pivot_table(index=["launch_id", "rank"], columns="metric", values="value", observed=True)
@@ -84,7 +84,7 @@ def arithmetic(seen: SessionData) -> Iterator[Finding]:
     """The findings that ranks computed in another arithmetic than their case's, and in more than there can be."""
     other: dict[str, str] = {}
     works = seen.cases.set_index("case_id")[["label", "device", "precision"]].to_dict("index")
-    for launch_id, case_id in zip(seen.good["launch_id"], seen.good["case_id"], strict=True):
+    for launch_id, case_id in zip(seen.valid["launch_id"], seen.valid["case_id"], strict=True):
         case = works[case_id]
         said = _other(case["precision"], seen.facts[launch_id].get("arithmetic"))
         if case["device"] == accelerator.TYPE and said is not None:

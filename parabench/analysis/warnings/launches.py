@@ -53,7 +53,7 @@ def session_warnings(seen: SessionData) -> list[Finding]:
         *_sharing(seen),
         *arithmetic(seen),
         *_noisy(cases),
-        *_drifting(seen.good),
+        *_drifting(seen.valid),
         *_slow_ranks(seen),
         *(finding for findings in CHECKS for finding in findings(seen)),
     ]
@@ -128,7 +128,7 @@ def _sharing(seen: SessionData) -> Iterator[Finding]:
         return
     ranks, devices = max(shared for _, shared in found.values())
     rows = seen.rows("device_sample")
-    launches = seen.good["launch_id"][seen.good["case_id"].isin([case_id for case_id, _ in found.values()])]
+    launches = seen.valid["launch_id"][seen.valid["case_id"].isin([case_id for case_id, _ in found.values()])]
     servers = rows[(rows["metric"] == "mps_servers") & rows["launch_id"].isin(launches)]["value"].dropna()
     how = (
         "through MPS, by which they compute at the same time"
@@ -177,7 +177,7 @@ def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _slow_ranks(seen: SessionData) -> Iterator[Finding]:
-    good, medians = seen.good, seen.results.medians
+    good, medians = seen.valid, seen.results.medians
     local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
     rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(local["launch_id"])]
     local = local[local["case_id"].isin(_suspects(rows, local))]

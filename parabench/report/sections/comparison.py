@@ -152,7 +152,7 @@ def _said(of: Several, row: tuple[str | None, ...], side: int) -> str:
     case = row[side]
     if case is None:
         there = next(at for at, other in enumerate(row) if other is not None)
-        return of.partners.why_alone(there, row[there] or "", side)
+        return of.matches.why_alone(there, row[there] or "", side)
     found = of.sides[side].cases_by_id.loc[case].to_dict()
     if format.known(found["step_time_s"]):
         return format.milliseconds(float(found["step_time_s"]))
@@ -215,7 +215,7 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
                 row["spot"] = _spot(answer, best, headings.get(work, ""))
                 row["throughput"] = format.throughput(best.tokens_per_s, best.unit)
                 row["peak"] = peaks.get(best.case_id)
-                row["equals"] = format.count(len(answer.equals), "other") if answer.decided else DASH
+                row["equals"] = format.count(len(answer.tied), "other") if answer.decided else DASH
                 row["times"] = best.step_time_s / first.step_time_s if first is not None else None
             rows.append(row)
 
@@ -308,7 +308,7 @@ def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title:
         "finished": lambda each: (
             format.when(each.finished_utc) if each.finished_utc else "not finished: more launches were planned"
         ),
-        "launches": lambda each: f"{each.good} of {each.launches} ended well",
+        "launches": lambda each: f"{each.valid} of {each.launches} ended well",
     }
     rows = [{"name": name, "said": [*map(say, origins)]} for name, say in said.items()]
     table = table_of(title, (Column("", "name"), *of_each(names, "said")), rows, closed=False)

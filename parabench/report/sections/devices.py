@@ -64,7 +64,7 @@ def memory_section(seen: SessionData) -> Section:
 
 
 def _why_no_memory(seen: SessionData) -> str:
-    if seen.good.empty:
+    if seen.valid.empty:
         return f"{seen.why_none}, so there is nothing to draw."
     return "Memory was not read over time: unknown, not zero. " + " ".join(f"{why}." for why in unread(seen))
 
@@ -120,7 +120,7 @@ def _first(lines: pd.DataFrame, held_down: pd.DataFrame) -> pd.DataFrame:
 
 
 def _why_no_devices(seen: SessionData, missing: list[str]) -> str:
-    if seen.good.empty:
+    if seen.valid.empty:
         return f"{seen.why_none}, so there is nothing to draw."
     return f"Devices were not read: {'; '.join(missing) or 'no reading was recorded'}."
 

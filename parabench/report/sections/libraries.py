@@ -156,7 +156,7 @@ _WIRING = (
 
 def _silent(seen: SessionData) -> str:
     """That NCCL ran and told nothing; empty where it told, or had nothing to do."""
-    over_nccl = (seen.good["backend"] == "nccl") & (seen.good["world_size"] > 1)
+    over_nccl = (seen.valid["backend"] == "nccl") & (seen.valid["world_size"] > 1)
     return "What NCCL chose was not recorded: unknown." if over_nccl.any() and choices(seen).empty else ""
 
 

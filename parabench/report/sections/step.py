@@ -38,8 +38,8 @@ def why_nothing(seen: SessionData) -> str:
     """Why no step was taken apart; empty where some were, of several ranks."""
     if len(seen.rows("span")):
         alone = "One rank has nobody to communicate with. Measure more ranks to see what communication costs."
-        return "" if (seen.good["world_size"] > 1).any() else alone
-    if seen.good.empty:
+        return "" if (seen.valid["world_size"] > 1).any() else alone
+    if seen.valid.empty:
         return f"{seen.why_none}, so no step was taken apart."
     asked = (seen.session.plan.get("protocol") or {}).get("instrumented")
     if asked is None:

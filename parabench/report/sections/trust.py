@@ -25,7 +25,7 @@ _NO_COUNT = {
 
 def spread_section(seen: SessionData) -> Section:
     """How far the launches of a case are from one another."""
-    on_cpu = (seen.good["device"] == "cpu").any()
+    on_cpu = (seen.valid["device"] == "cpu").any()
     return Section(
         "spread",
         "Launches of the same case",
@@ -38,7 +38,7 @@ def spread_section(seen: SessionData) -> Section:
 
 def drift_section(seen: SessionData) -> Section:
     """Whether steps became slower within a launch."""
-    devices = [device for device in DRIFTS if (seen.good["device"] == device).any()] or list(DRIFTS)
+    devices = [device for device in DRIFTS if (seen.valid["device"] == device).any()] or list(DRIFTS)
     return Section(
         "drift",
         "Drift within a launch",
@@ -79,7 +79,7 @@ def _limits(devices: list[str]) -> str:
 def excluded_section(seen: SessionData) -> Section:
     """The launches that do not count, and why."""
     launches = seen.launches
-    others = launches[~launches["launch_id"].isin(seen.good["launch_id"])]
+    others = launches[~launches["launch_id"].isin(seen.valid["launch_id"])]
     own = others[others["block"] >= FIRST_BLOCK]
     # What went wrong is read before what is as planned.
     shown = pd.concat([own, others[others["block"] < FIRST_BLOCK]]).head(MOST_EXCLUDED)

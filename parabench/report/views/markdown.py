@@ -134,7 +134,7 @@ def sides(origins: tuple[Origin, Origin]) -> list[str]:
     """Where the numbers of both sides are from."""
     return [
         *(
-            f"- {role}: {text(each.session)}, {each.good} of {format.count(each.launches, 'launch')} ended well: "
+            f"- {role}: {text(each.session)}, {each.valid} of {format.count(each.launches, 'launch')} ended well: "
             f"{text(each.command)}\n"
             for role, each in zip(("base", "candidate"), origins, strict=True)
         ),

@@ -30,17 +30,17 @@ def test_what_exchanges_nothing_is_never_the_answer_but_the_headroom(tmp_path):
     (answer,) = spots(tmp_path, swept(("ddp", "fsdp", "local_only")))
     assert answer.best.strategy == "ddp"
     assert answer.best.slower == 0
-    assert [candidate.strategy for candidate in (*answer.equals, *answer.slower)] == ["fsdp"]
+    assert [candidate.strategy for candidate in (*answer.tied, *answer.slower)] == ["fsdp"]
     assert answer.slower[0].slower == pytest.approx(0.25)
     assert answer.launches == 6
-    assert answer.headroom.share == pytest.approx(0.25)
-    assert answer.headroom.bound
+    assert answer.no_comm_baseline.share == pytest.approx(0.25)
+    assert answer.no_comm_baseline.bound
     assert answer.sentence().startswith("Fastest: ddp native, 2 ranks: 40.0 ms a step")
     assert (
         "Without any gradient exchange (local_only) a step takes 30.0 ms: communication costs at most 25 % of the "
         "fastest's (95 %: 25 % to 25 %)."
     ) in answer.sentence()
-    assert answer.to_dict()["headroom"]["step_time_s"] == pytest.approx(0.030)
+    assert answer.to_dict()["no_comm_baseline"]["step_time_s"] == pytest.approx(0.030)
 
 
 def test_the_headroom_has_the_interval_of_the_pair(tmp_path):
@@ -48,7 +48,7 @@ def test_the_headroom_has_the_interval_of_the_pair(tmp_path):
     for one, factor in zip(launches, (1.00, 1.00, 1.02, 1.00, 1.00, 1.01), strict=True):
         one.samples = [s._replace(value=s.value * factor) if s.metric == "step_s" else s for s in one.samples]
     (answer,) = spots(tmp_path, launches)
-    headroom = answer.headroom
+    headroom = answer.no_comm_baseline
     assert headroom.low < headroom.share < headroom.high
     assert headroom.high - headroom.low > 0.01
     assert not answer.decided  # one configuration is left, and the headroom is said all the same
@@ -58,13 +58,13 @@ def test_the_headroom_has_the_interval_of_the_pair(tmp_path):
 def test_one_block_gives_a_headroom_without_an_interval(tmp_path):
     cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "local_only")]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: SPEED[one.strategy], blocks=1))
-    assert (answer.headroom.low, answer.headroom.high) == (None, None)
+    assert (answer.no_comm_baseline.low, answer.no_comm_baseline.high) == (None, None)
     assert answer.sentence().endswith("communication costs at most 25 % of the fastest's.")
 
 
 def test_where_the_optimizers_work_is_split_too_the_difference_bounds_nothing(tmp_path):
     (answer,) = spots(tmp_path, swept(("fsdp", "local_only"), noise=0.001))
-    assert not answer.headroom.bound
+    assert not answer.no_comm_baseline.bound
     assert "a step takes 30.0 ms, 40 % less than the fastest's" in answer.sentence()
     assert "at most" not in answer.sentence()
 
@@ -73,7 +73,7 @@ def test_where_the_optimizers_work_is_split_too_the_difference_bounds_nothing(tm
 def test_only_what_computes_alike_is_a_headroom(tmp_path, other):
     alone = fake.sweep([fake.case(**{"strategy": "local_only"} | other)], lambda _: 0.03)
     (answer,) = spots(tmp_path, [*swept(("ddp", "fsdp")), *alone])
-    assert answer.headroom is None
+    assert answer.no_comm_baseline is None
 
 
 def test_a_slower_local_training_is_no_negative_cost(tmp_path):
@@ -112,7 +112,7 @@ def test_among_the_equals_it_is_said_too_and_unknown_staleness_is_unknown(tmp_pa
     cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "parameter_server_async")]
     near = {"ddp": 0.040, "parameter_server_async": 0.0401, "fsdp": 0.06}
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: near[one.strategy], noise=0.01))
-    assert {answer.best.strategy, answer.equals[0].strategy} == {"ddp", "parameter_server_async"}
+    assert {answer.best.strategy, answer.tied[0].strategy} == {"ddp", "parameter_server_async"}
     assert "is another training than one device's" in answer.sentence()
     assert "(by how many updates is unknown)" in answer.sentence()
 
@@ -179,7 +179,7 @@ def test_another_vocabulary_is_another_work_and_another_split_is_not(tmp_path):
     answers = spots(tmp_path, fake.sweep(cases, lambda _: 0.04))
     assert [answer.heading for answer in answers] == ["vocabulary of bytes", "vocabulary gpt2.tiktoken"]
     (answer,) = spots(tmp_path, fake.sweep([fake.case(split=s) for s in ("batch", "sample")], lambda _: 0.04))
-    assert len(answer.equals) == 1
+    assert len(answer.tied) == 1
 
 
 def test_a_model_without_sequences_counts_samples(tmp_path):

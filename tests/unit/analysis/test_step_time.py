@@ -80,7 +80,7 @@ def test_every_answer_has_the_same_step_time_where_a_launch_is_missing(tmp_path)
     assert cases["step_time_s"][cases["case_id"].index(FAST.id)] == pytest.approx(expected, rel=1e-4)
     for objective in ("step_time_s", "tokens_per_s", "memory"):
         (answer,) = told("best", tmp_path / "a.db", "--objective", objective)
-        found = {each["case_id"]: each for each in (answer["best"], *answer["equals"], *answer["slower"])}
+        found = {each["case_id"]: each for each in (answer["best"], *answer["tied"], *answer["slower"])}
         assert found[FAST.id]["step_time_s"] == pytest.approx(expected, rel=1e-12)
         points = {point["case_id"]: point["step_time_s"] for point in answer["front"]}
         assert points.get(FAST.id, expected) == pytest.approx(expected, rel=1e-12)
@@ -164,10 +164,10 @@ def test_how_far_launches_are_from_their_case_is_told_to_the_page(tmp_path):
     seen = session_data(results, None)
     launches = pd.DataFrame(table_of(page_data(seen, ())["launches"]))
     counts = launches["counts"] == 1
-    assert set(launches.loc[counts, "launch_id"]) == set(seen.good["launch_id"])
+    assert set(launches.loc[counts, "launch_id"]) == set(seen.valid["launch_id"])
     assert launches.loc[~counts, "from_case"].isna().all()
     cases = seen.cases.set_index("case_id")["step_time_s"]
-    expected = seen.good["launch_step_s"] / seen.good["case_id"].map(cases) - 1
+    expected = seen.valid["launch_step_s"] / seen.valid["case_id"].map(cases) - 1
     assert launches.loc[counts, "from_case"].tolist() == pytest.approx(expected.tolist(), rel=1e-3)
 
 

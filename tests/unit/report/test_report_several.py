@@ -82,7 +82,7 @@ def test_two_sides_of_a_known_truth(stores):
     one, text = said(stores["old"], stores["new"])
     assert one.means[0].ratio == pytest.approx(0.8, rel=0.01)
     assert one.means[0].low < 0.8 < one.means[0].high
-    assert (one.best, one.equals, one.shared, one.changes) == (1, (), 6, ({Outcome.FASTER: 6},))
+    assert (one.best, one.tied, one.shared, one.changes) == (1, (), 6, ({Outcome.FASTER: 6},))
     assert re.fullmatch(
         r"new is faster overall: a step takes 0\.80 times as long as on old \(geometric mean of 6 cases; 95 %: .*\)\. "
         r"Sessions that did not take turns are taken to differ by an allowance, 5\.0 % \(standard deviation\)\. "
@@ -95,7 +95,7 @@ def test_two_sides_of_a_known_truth(stores):
 
 def test_what_cannot_be_told_apart_is_said_so(stores):
     one, text = said(stores["old"], stores["alike"])
-    assert one.equals
+    assert one.tied
     assert text.startswith("old and alike cannot be told apart overall: on alike a step takes 1.00 times as long")
 
 
@@ -103,7 +103,7 @@ def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
     """Launches that agree within 0.5 %, a session 4 % slower: what the gate calls unclear in every case."""
     one, text = said(stores["old"], write(tmp_path, "later", 1.04, seed=1))
     assert set(one.changes[0]) == {Outcome.UNCLEAR}
-    assert one.equals == (1,)
+    assert one.tied == (1,)
     assert "old and later cannot be told apart overall" in text
     # By hand: launches next to no noise, an allowance of 5 % in each session, the normal quantile.
     quiet = [fake.sweep(CASES, lambda c: 0.08 / c.world_size, blocks=4) for _ in "ab"]
@@ -120,11 +120,11 @@ def test_sessions_of_the_firsts_store_tell_how_sessions_differ(tmp_path):
         store = write(tmp_path, "days", day, seed=at)
     later = write(tmp_path, "later", 1.02, seed=50)
     one, text = said(store, later)
-    assert one.equals
+    assert one.tied
     assert one.means[0].session_sd == pytest.approx(statistics.stdev(map(math.log, days)), rel=0.2)
     assert "differ by what 6 sessions tell, 1" in text
     one, text = said(store, write(tmp_path, "slow", 1.06, seed=51))
-    assert one.equals == ()
+    assert one.tied == ()
     assert text.startswith("days is faster overall")
 
 
@@ -165,7 +165,7 @@ def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
     assert "unpaired" not in [group.code for group in several_findings(of)]
     assert "All took turns" in render(of)
     apart_ = several([replace(side, session=replace(side.session, interleaved={})) for side in of.sides])
-    assert overall(apart_)[0].equals  # the same launches, without their partners
+    assert overall(apart_)[0].tied  # the same launches, without their partners
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -123,7 +123,7 @@ def test_only_what_may_be_the_fastest_is_launched_until_the_set_is_sharp(
     assert order(results) == planned(plan_of(results))
     answer = sweet_spots(results)[0]
     assert answer.more_blocks is None
-    assert {answer.best.case_id, *(each.case_id for each in answer.equals)} == set(extra["case_id"])
+    assert {answer.best.case_id, *(each.case_id for each in answer.tied)} == set(extra["case_id"])
     for block in range(3, blocks + 1):
         assert f"block {block}: 2 candidates left, about " in said
     assert f"nothing is left to decide after {blocks} blocks" in said

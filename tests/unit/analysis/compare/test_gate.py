@@ -411,7 +411,7 @@ def test_what_cannot_have_become_slower_does_not_stop_a_pass_and_is_counted(tmp_
     assert compare_text.sentence(found).startswith(
         "No regression: 3 of 7 cases judged. Slowdowns above 2 % are ruled out in every case judged (95 %; the largest "
     )
-    assert {row.case_id for row in found.rows if row.excused} == {skipped.id, left_out.id}
+    assert {row.case_id for row in found.rows if row.exempt} == {skipped.id, left_out.id}
     assert {"skipped in new: no such device", "not selected in new"} <= {row.note for row in found.rows}
     assert compare(base, candidate).verdict is Verdict.INCONCLUSIVE
 

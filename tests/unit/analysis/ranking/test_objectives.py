@@ -85,7 +85,7 @@ def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
     peaks = [(fake.case(), 0.04, 200), (fake.case(strategy="fsdp"), 0.05, 150), (fake.case(strategy="tp"), 0.06, 151)]
     (answer,) = spots(tmp_path, holding(peaks, memory=0.01), "memory")
     assert answer.best.strategy == "fsdp"
-    assert [each.strategy for each in answer.equals] == ["tp"]
+    assert [each.strategy for each in answer.tied] == ["tp"]
     assert answer.best.value == pytest.approx(150 * MIB, rel=0.02)
     assert answer.basis == "peak resident memory of the rank that holds most"
     said = answer.sentence()
@@ -103,7 +103,7 @@ def test_bytes_that_agree_exactly_make_sense(tmp_path):
     ranked = [fake.case(strategy=name, device="cuda", backend="nccl") for name in ("ddp", "zero1", "fsdp")]
     peaks = list(zip(ranked, (0.04, 0.05, 0.06), (100, 100, 100 + 1 / MIB), strict=True))
     (answer,) = spots(tmp_path, holding(peaks, time=0.01), "memory", environment=GPU)
-    assert [each.strategy for each in (answer.best, *answer.equals)] == ["ddp", "zero1"]
+    assert [each.strategy for each in (answer.best, *answer.tied)] == ["ddp", "zero1"]
     assert [each.strategy for each in answer.slower] == ["fsdp"]  # one byte more, in every launch
     assert (answer.half_width, answer.more_blocks) == (pytest.approx(0, abs=1e-9), None)
     assert answer.sentence().startswith(
@@ -188,9 +188,9 @@ def test_the_best_for_each_value_of_an_axis(tmp_path):
     assert list(found)[2:] == ["–", "tree"]
     first, second, other = answer.by[:3]
     assert {first.names, second.names} == {("native",), ("ring",)}
-    assert (first.case_id, first.told_apart) == (answer.best.case_id, None)
-    assert second.told_apart is False
-    assert other.told_apart is True
+    assert (first.case_id, first.distinguishable) == (answer.best.case_id, None)
+    assert second.distinguishable is False
+    assert other.distinguishable is True
     assert other.values == {"algorithm": None}  # layers that are only split have no all-reduce
     assert [place.configurations for place in answer.by] == [2, 2, 1, 0]
     assert (found["tree"].case_id, found["tree"].status) == (None, "oom")
@@ -212,7 +212,7 @@ def test_several_axes_in_a_table(tmp_path):
 def test_one_block_leaves_it_open_who_can_be_told_apart(tmp_path):
     launches = fake.sweep([fake.case(strategy=name) for name in ("ddp", "fsdp")], lambda _: 0.04, blocks=1)
     (answer,) = spots(tmp_path, launches, by=("strategy", "compile"))
-    assert [place.told_apart for place in answer.by] == [None, None]
+    assert [place.distinguishable for place in answer.by] == [None, None]
     assert {place.names[1] for place in answer.by} == {"off"}
     table = parabench("best", tmp_path / "r.db", "--by", "strategy").output
     assert "unknown" in table
@@ -262,7 +262,7 @@ def test_the_output_has_the_code_the_statistic_and_what_settles_it(tmp_path):
     size = answer["best"]["label"].removeprefix("ddp native ").partition(" MiB")[0]
     assert f"bucket_cap_mb={size})" in code
     assert "\n".join(f"    {line}" if line else "" for line in code.splitlines()) in said
-    assert {each["code"] for each in (*answer["equals"], *answer["slower"])} == {None}
+    assert {each["code"] for each in (*answer["tied"], *answer["slower"])} == {None}
     assert "One number a launch: 10th percentile of its steps, as on shared CPUs." in said
     assert said.endswith(f"To settle it: parabench run --resume --until-decided --out {tmp_path}\n")
     fake.write(tmp_path / "results.db", launches, label="newer")

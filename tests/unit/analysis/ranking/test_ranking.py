@@ -37,7 +37,7 @@ def test_a_clear_winner_is_alone(tmp_path):
     launches = fake.sweep(cases, lambda c: 0.030 if c.bucket_mib == 4 else 0.040, noise=0.005, drift=0.2)
     (answer,) = spots(tmp_path, launches)
     assert answer.best.label == "ddp native 4 MiB, 2 ranks"
-    assert answer.equals == ()
+    assert answer.tied == ()
     assert len(answer.slower) == 4
     assert answer.default.slower == pytest.approx(1 / 3, rel=0.05)
     said = answer.sentence()
@@ -50,7 +50,7 @@ def test_a_clear_winner_is_alone(tmp_path):
 def test_a_flat_curve_keeps_all_and_says_how_many_blocks_would_tell(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in BUCKETS]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.040, noise=0.03, seed=3))
-    assert len(answer.equals) == 4
+    assert len(answer.tied) == 4
     assert answer.half_width > 0.02
     assert answer.more_blocks > 3
     within = f"±{100 * answer.half_width:.0f} %"
@@ -65,7 +65,7 @@ def test_two_that_are_close_are_told_together_and_the_default_among_them(tmp_pat
     cases = [fake.case(bucket_mib=b) for b in BUCKETS]
     near = {4.0: 0.0300, None: 0.0301}
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: near.get(c.bucket_mib, 0.05), noise=0.01))
-    assert {answer.best.case_id, *(c.case_id for c in answer.equals)} == {cases[1].id, cases[4].id}
+    assert {answer.best.case_id, *(c.case_id for c in answer.tied)} == {cases[1].id, cases[4].id}
     assert "PyTorch's default" in answer.sentence()
 
 
@@ -139,14 +139,14 @@ def test_steps_are_never_pooled(tmp_path):
             launches.append(fake.launch(one, own, block=block))
     assert stats.ttest_ind(steps[cases[0]], steps[cases[1]]).pvalue < 0.01  # what pooling would have claimed
     (answer,) = spots(tmp_path, launches)
-    assert len(answer.equals) == 1
+    assert len(answer.tied) == 1
 
 
 def test_one_block_cannot_decide(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.01 * c.bucket_mib, blocks=1))
     assert not answer.decided
-    assert len(answer.equals) == 1
+    assert len(answer.tied) == 1
     assert answer.half_width is None
     assert answer.sentence().startswith("One block cannot tell a difference from noise")
     assert "Nominally first: ddp native 1 MiB" in answer.sentence()
@@ -187,7 +187,7 @@ def test_different_work_gets_its_own_answer(tmp_path):
 def test_exact_agreement_leaves_no_half_width(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 16.0)]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.04))
-    assert len(answer.equals) == 2
+    assert len(answer.tied) == 2
     assert answer.half_width == pytest.approx(0, abs=1e-9)
     assert answer.more_blocks is None
 
@@ -247,12 +247,12 @@ def test_launches_that_differ_too_much_name_no_winner(tmp_path):
     cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
     slow = fake.case(strategy="parameter_server")
     (answer,) = spots(tmp_path, fake.sweep([*cases, slow], lambda c: 4.0 if c == slow else 0.04, noise=0.3))
-    assert (answer.too_wide, len(answer.equals), len(answer.slower)) == (True, 2, 1)
+    assert (answer.too_wide, len(answer.tied), len(answer.slower)) == (True, 2, 1)
     within = f"±{100 * answer.half_width:.0f} %"
     assert answer.sentence().startswith(
         f"No clear winner among 3 configurations with 3 blocks ({within}): {answer.best.label}; "
     )
-    assert f"{answer.equals[1].label}. Nominally first: {answer.best.label}: " in answer.sentence()
+    assert f"{answer.tied[1].label}. Nominally first: {answer.best.label}: " in answer.sentence()
     assert "Fastest" not in answer.sentence()
 
 
@@ -274,7 +274,7 @@ def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, no
     )
     session = select_session(results, None)
     (answer,) = sweet_spots(results, by=["strategy"])
-    assert len(answer.equals) == 1
+    assert len(answer.tied) == 1
     assert (answer.half_width < 0.05) == named
     assert (answer.winner is not None) == named
     assert answer.sentence().startswith("Fastest: " if named else "No clear winner among 2 configurations with 3 ")
