@@ -201,6 +201,12 @@ def from_case(launches: pd.DataFrame, cases: pd.DataFrame) -> pd.Series[float]:
     return launches["launch_step_s"] / launches["case_id"].map(seconds) - 1
 
 
+def block_medians(launches: pd.DataFrame, deviation: pd.Series[float]) -> pd.Series[float]:
+    """By block: the median of how far its launches are from their cases, `from_case` of them; no entry where none is
+    known. A trend of it is the machine's, for every block has its cases in an order of its own."""
+    return deviation.groupby(launches["block"]).median().dropna()
+
+
 def _levels(good: pd.DataFrame, number: str) -> dict[str, float]:
     """{case id: seconds}: the mean over launches on the log scale, as in the average block of the case's work."""
     levels: dict[str, float] = {}

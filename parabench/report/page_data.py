@@ -16,7 +16,7 @@ from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
-from parabench.analysis.tables import WORK, from_case, mean_peaks, same_work
+from parabench.analysis.tables import WORK, block_medians, from_case, mean_peaks, same_work
 from parabench.analysis.text.format import unit_of
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, session_warnings
 from parabench.plan.case import Case
@@ -84,7 +84,8 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
 
     `cases` are rows as `tables.case_table` has them, fastest first, each with its `place` in the answers, its `mark`
     where it is no answer, and `work`, the index of its work in `works`; `launches` name theirs by its row, `case`, and
-    tell whether they count (`counts`: 1, else 0) and how far from their case's step time they are (`from_case`).
+    tell whether they count (`counts`: 1, else 0) and how far from their case's step time they are (`from_case`), of
+    which `blocks` have the medians.
     `tables` are those of all cases and of all launches; `filters` are [column, title] pairs; `curves` is what
     `scaling_data` makes of scaling; `styles` are how each strategy and algorithm is drawn. A work's `front` are the
     rows of the configurations that no other beats in both step time and memory, where there is more than one; where a
@@ -120,9 +121,10 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     )
     own = seen.launches[seen.launches["case_id"].isin(rows)]
     counts = own["launch_id"].isin(seen.valid["launch_id"])
+    deviation = from_case(own, cases).where(counts)
     launches = own[["launch_id", *_LAUNCH]].assign(
         counts=counts.astype(int),
-        from_case=from_case(own, cases).where(counts),
+        from_case=deviation,
         drift=own["drift"].round(4),  # a hundredth of a percent
         case=[rows[case] for case in own["case_id"]],
         buckets=buckets(own["facts"]),
@@ -131,6 +133,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     return {
         "cases": packed(table),
         "launches": packed(launches),
+        "blocks": packed(block_medians(own, deviation).rename("median").reset_index()),
         "tables": {
             "cases": declared(
                 case_columns_shown(" or ".join(dict.fromkeys(units)), bool(table["plus_minus_s"].notna().any())),

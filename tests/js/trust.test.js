@@ -12,7 +12,7 @@ givePage({
       launch_id: 10 * block + of, case: of, block, from_case: FROM[of][block], counts: FROM[of][block] === null ? 0 : 1,
       drift: of === 1 ? 0.15 : 0.01 * block,
     }))),
-    apart: [],
+    blocks: [{ block: 0, median: -0.015 }, { block: 1, median: 0.015 }], apart: [],
   },
   limits: { drift: { cpu: 0.1 }, aa: { median: 0.025 } },
 });
@@ -29,6 +29,10 @@ test("every launch that counts is in the histogram, and the cases that differ mo
   assert.deepEqual(all.layout.shapes.map(({ x0, x1 }) => [x0, x1]), [[-2.5, 2.5]]);
   assert.deepEqual(byCase.layout.yaxis.ticktext, ["b", "a"]);
   assert.deepEqual(byCase.traces.map(({ x, y }) => [x, y]), [[[-2, 2], [0, 0]], [[-1, 1], [1, 1]]]);
+});
+
+test("a block's median is that of all its launches, whatever is selected", () => {
+  assert.deepEqual(orderPanels([0])[0].traces.at(-1).y, [-1.5, -1.5, null, 1.5, 1.5, null]);
 });
 
 test("a drift beyond the limit of its device is counted", () => {

@@ -1,5 +1,5 @@
 // How far launches agree: their spread around their case's step time, their drift, and what the order in which they ran did.
-import { asTheyRan, cases, counts, data, distinct, groupBy, launches, launchesOf } from "../core/data.js";
+import { asTheyRan, cases, counts, data, distinct, groupBy, launches, launchesOf, unpack } from "../core/data.js";
 import { count, fixed, known, plain, say, signedPercent } from "../core/format.js";
 import { NEUTRAL, barHeight } from "./cases.js";
 import { colour, laidOut, nameAxis } from "./layout.js";
@@ -142,24 +142,20 @@ export const driftPanels = (rows) => {
   }];
 };
 
-const middle = (values) => {
-  const sorted = [...values].sort((a, b) => a - b);
-  return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
-};
-
+const blocks = unpack(data.blocks || { n: 0 });
 export const orderPanels = (rows) => {
   const from = launches.from_case;
   const own = launchesIn(rows).filter((i) => known(from[i]));
   if (!own.length) return [];
   const place = placesInOrder(own);
   const drawn = thinned(own, MOST_MARKS);
-  // A block's median, from its first launch to its last; of all launches, also those that are not drawn.
+  // A block's median, from its first launch to its last; of all its launches, selected and drawn or not.
   const line = { x: [], y: [], text: [] };
   for (const [block, group] of groupBy(own, (i) => launches.block[i])) {
-    const level = middle(group.map((i) => from[i]));
+    const level = blocks.median[blocks.block.indexOf(block)];
     line.x.push(place.get(group[0]), place.get(group.at(-1)), null);
     line.y.push(level * 100, level * 100, null);
-    const said = `block ${block}: median of ${count(group.length, "launch")} ${signedPercent(level)}`;
+    const said = `block ${block}: median ${signedPercent(level)}`;
     line.text.push(said, said, "");
   }
   return [{

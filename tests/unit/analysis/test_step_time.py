@@ -169,6 +169,9 @@ def test_how_far_launches_are_from_their_case_is_told_to_the_page(tmp_path):
     cases = seen.cases.set_index("case_id")["step_time_s"]
     expected = seen.valid["launch_step_s"] / seen.valid["case_id"].map(cases) - 1
     assert launches.loc[counts, "from_case"].tolist() == pytest.approx(expected.tolist(), rel=1e-3)
+    blocks = table_of(page_data(seen, ())["blocks"])
+    medians = launches[counts].groupby("block")["from_case"].median()
+    assert dict(zip(blocks["block"], blocks["median"], strict=True)) == pytest.approx(medians.to_dict(), abs=1e-4)
 
 
 def test_what_a_configuration_reaches_is_told_with_its_one_step_time(tmp_path):
