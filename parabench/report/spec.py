@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import across, format
+from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel, marked
 from parabench.store.record import GB, MIB
 
@@ -138,7 +138,7 @@ _SAID: dict[str, Callable[..., str]] = {
     "about_us": lambda seconds: format.digits(seconds * 1e6, 2),
     "about_gb": lambda count: format.digits(count / GB, 2),
     "signed": format.signed,
-    "times": across.times,
+    "times": format.times,
 }
 FORMATS: dict[str, Callable[[float | None], str]] = {name: _or_dash(say) for name, say in _SAID.items()}
 # Of columns that are in words already: these stand to the left, those to the right, as numbers do.

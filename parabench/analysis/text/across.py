@@ -23,7 +23,8 @@ def sentence(of: Across) -> str:
                 f"({of.candidate_hardware}): {of.step_time.reason}."]  # fmt: skip
     else:
         said = [
-            f"{sides[0]} a step takes {times(of.step_time.ratio)} times as long as on {sides[1]}{_over(of.step_time)}.",
+            f"{sides[0]} a step takes {format.times(of.step_time.ratio)} times as long as on {sides[1]}"
+            f"{_over(of.step_time)}.",
             _gives("joule", of.per_joule, "tokens", of.step_time.cases),
             _gives("GB of peak memory", of.per_gb, "tokens/s", of.step_time.cases),
         ]
@@ -42,7 +43,7 @@ def _gives(what: str, mean: Mean, unit: str, cases: int) -> str:
     if mean.ratio is None:
         return f"What a {what} gives is unknown: {mean.reason}."
     over = _over(mean) if mean.cases != cases else _ends(mean)
-    return f"A {what} gives {times(mean.ratio)} times the {unit}{over}."
+    return f"A {what} gives {format.times(mean.ratio)} times the {unit}{over}."
 
 
 def _over(mean: Mean) -> str:
@@ -59,16 +60,14 @@ def command(origins: Iterable[Origin]) -> str:
     return shlex.join(["parabench", "compare", *(origin.at for origin in origins), "--across-hardware"])
 
 
-def times(ratio: float) -> str:
-    """A ratio: '0.41', '12.3'."""
-    return f"{ratio:.2f}" if 0.1 <= ratio < 10 else format.digits(ratio)
-
-
 def interval(of: Mean | Ratio) -> str:
     """'0.40 to 0.42', with more digits where the ends would read the same."""
     if of.low is None or of.high is None:
         return format.UNKNOWN
-    said = [(times(of.low), times(of.high)), *((format.digits(of.low, n), format.digits(of.high, n)) for n in (3, 4))]
+    said = [
+        (format.times(of.low), format.times(of.high)),
+        *((format.digits(of.low, n), format.digits(of.high, n)) for n in (3, 4)),
+    ]
     low, high = next((ends for ends in said if ends[0] != ends[1]), said[0])
     return f"{low} to {high}"
 
@@ -106,5 +105,5 @@ def _case(case: Common) -> Iterator[str]:
 
 
 def _factor(ratio: Ratio) -> str:
-    said = f"{times(ratio.ratio or 0)} times"
+    said = f"{format.times(ratio.ratio or 0)} times"
     return f"{said} (95 %: {interval(ratio)})" if ratio.low is not None else f"{said} (no interval: {ratio.reason})"

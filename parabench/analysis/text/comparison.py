@@ -137,7 +137,7 @@ def _source(mean: Mean, sd: float) -> str:
 
 
 def _times(mean: Mean) -> str:
-    return f"{across.times(mean.ratio or 1)} times"
+    return f"{format.times(mean.ratio or 1)} times"
 
 
 def _cases(of: Overall) -> Iterator[str]:
@@ -177,7 +177,7 @@ def said(mean: Mean) -> tuple[str, str, str]:
     if mean.ratio is None:
         return "unknown", "", mean.reason
     return (
-        across.times(mean.ratio),
+        format.times(mean.ratio),
         "times",
         _ends(mean) if mean.low is not None else f"no interval: {mean.reason}",
     )

@@ -44,6 +44,11 @@ def number_or_none(value: float | None) -> float | None:
     return float(value) if known(value) else None
 
 
+def times(ratio: float) -> str:
+    """A ratio: '0.41', '12.3'."""
+    return f"{ratio:.2f}" if 0.1 <= ratio < 10 else digits(ratio)
+
+
 def digits(value: float, significant: int = 3) -> str:
     """`value` with that many significant digits, whole above that: 0.0123, 41.2, 1,234."""
     return f"{value:,.{_decimals(value, significant)}f}"

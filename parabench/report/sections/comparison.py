@@ -182,7 +182,7 @@ def _given(work: Overall, name: str, what: str, rate: str) -> str:
     """In words: the means that are known, and why others are not."""
     means = list(zip(work.names[1:], work.gives[name], strict=True))
     said = [
-        f"{across.times(mean.ratio)} times on {role} ({_over(mean)})" for role, mean in means if mean.ratio is not None
+        f"{format.times(mean.ratio)} times on {role} ({_over(mean)})" for role, mean in means if mean.ratio is not None
     ]
     unit = format.unit_of(work.work["seq_len"])
     told = [f"Beside {work.names[0]}, a {what} gives {format.joined(said)} the {unit}{rate}."] if said else []

@@ -226,4 +226,4 @@ def _case(case: Common) -> tuple[str, ...]:
 def _ratio(ratio: Ratio) -> tuple[str, str]:
     if ratio.ratio is None:
         return "–", "–"
-    return across_words.times(ratio.ratio), across_words.interval(ratio) if ratio.low is not None else "–"
+    return format.times(ratio.ratio), across_words.interval(ratio) if ratio.low is not None else "–"
