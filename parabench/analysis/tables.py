@@ -151,24 +151,27 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     (NaN for fewer than two launches). `status` is 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts
     are medians over the launches that count, peaks maxima."""
     own = launches[launches["block"] >= FIRST_BLOCK]
-    seconds, late = step_times(own), _levels(valid_launches(own), "p90_s")
+    valid = valid_launches(own)
+    seconds, late = _levels(valid, "launch_step_s"), _levels(valid, "p90_s")
     cases = own.drop_duplicates("case_id").set_index("case_id")
-    every, good = own.groupby("case_id"), valid_launches(own).groupby("case_id")
+    every, good = own.groupby("case_id"), valid.groupby("case_id")
     failed = own.dropna(subset=["error"]).drop_duplicates("case_id")
     errors: dict[Any, Any] = dict(zip(failed["case_id"], failed["error"], strict=True))
     number = good["launch_step_s"]
+    low, high = number.min(), number.max()
+    parts, peaks = good[list(STEP_PARTS)].median(), good[list(MEMORY)].max()
     table = cases[["label", *Case().to_dict(), "statistic"]].assign(
         status=every["status"].agg(status_counts),
         error=pd.Series({case: errors.get(case) for case in cases.index}, dtype=object),
         n_ok=number.size().reindex(cases.index, fill_value=0),
         n_launches=every.size(),
         step_time_s=cases.index.map(seconds).astype(float),
-        low_s=number.min(),
-        high_s=number.max(),
-        spread=(number.max() / number.min() - 1).where(number.size() > 1),
+        low_s=low,
+        high_s=high,
+        spread=(high / low - 1).where(number.size() > 1),
         p90_s=cases.index.map(late).astype(float),
-        **{name: good[name].median() for name in STEP_PARTS},
-        **{name: good[name].max() for name in MEMORY},
+        **{name: parts[name] for name in STEP_PARTS},
+        **{name: peaks[name] for name in MEMORY},
         staleness_mean=good["staleness_mean"].mean(),
         staleness_max=good["staleness_max"].max(),
     )
@@ -237,15 +240,12 @@ def status_counts(statuses: Iterable[str]) -> str:
 
 def _parts(medians: pd.DataFrame) -> pd.DataFrame:
     """Per launch, each part on the rank whose median step is longest; `medians` as `Results.medians` has them."""
-    known = medians[medians["value"].notna() | (medians["metric"] != "step_s")]
-    keys = ["launch_id", "rank"]
-    own = known[known["metric"] == "step_s"].sort_values(["launch_id", "value", "rank"], ascending=[True, False, True])
-    slowest = own.drop_duplicates("launch_id")[keys]
-    found = slowest.set_index("launch_id").drop(columns="rank")
-    for name in STEP_PARTS:
-        part = slowest.merge(known[known["metric"] == name][[*keys, "value"]], on=keys)
-        found[name] = part.set_index("launch_id")["value"]
-    return found
+    own = medians[(medians["metric"] == "step_s") & medians["value"].notna()]
+    own = own.sort_values(["launch_id", "value", "rank"], ascending=[True, False, True]).drop_duplicates("launch_id")
+    slowest = own.set_index("launch_id")["rank"]
+    rows = medians[medians["metric"].isin(STEP_PARTS) & (medians["rank"] == medians["launch_id"].map(slowest))]
+    parts = rows.set_index(["launch_id", "metric"])["value"].unstack("metric")
+    return parts.reindex(index=slowest.index, columns=list(STEP_PARTS))
 
 
 def _peaks(whole: pd.DataFrame, device_samples: pd.DataFrame) -> pd.DataFrame:

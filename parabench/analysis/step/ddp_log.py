@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -76,14 +77,16 @@ def findings(seen: SessionData) -> Iterator[Finding]:
     """Where DDP and we say different things of the same steps: in the median over a case's launches and ranks, and in
     most of them in that direction, for a rank that lost its core once pulls the median of few."""
     table = seen.once(ddp_comparison).dropna(subset=["difference"])
-    table = table.assign(apart=np.where(_apart(table["ddp_s"], table["ours_s"]), np.sign(table["difference"]), 0))
-    for (case_id, span), group in table.groupby(["case_id", "span"], sort=False):
-        theirs, ours = float(group["ddp_s"].median()), float(group["ours_s"].median())
-        alike = int((group["apart"] == np.sign(theirs - ours)).sum())
+    pairs: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for *of, theirs, ours in table[["case_id", "label", "span", "ddp_s", "ours_s"]].itertuples(index=False):
+        pairs.setdefault((of[0], of[1], of[2]), []).append((theirs, ours))
+    for (case_id, label, span), group in pairs.items():
+        theirs, ours = (statistics.median(each) for each in zip(*group, strict=True))
+        alike = sum(_apart(*pair) and (pair[0] > pair[1]) == (theirs > ours) for pair in group)
         if _apart(theirs, ours) and alike > len(group) / 2 and alike > 1:
             yield Finding(
                 code="ddp_disagrees",
-                message=f"{group['label'].iloc[0]}: DDP's own logger has {format.milliseconds(theirs)} of {span} in an "
+                message=f"{label}: DDP's own logger has {format.milliseconds(theirs)} of {span} in an "
                 f"instrumented step, the instruments here {format.milliseconds(ours)}; so in {alike} of "
                 f"{format.count(len(group), 'pair')}.",
                 advice="One of the two is wrong, or they mean different spans (docs/explanation/instruments.md): a "
@@ -93,9 +96,9 @@ def findings(seen: SessionData) -> Iterator[Finding]:
             )
 
 
-def _apart(theirs: Any, ours: Any) -> Any:
-    """Whether two seconds of one span disagree; works on columns too."""
-    return (abs(theirs - ours) > DISAGREES * ours) & (abs(theirs - ours) > DISAGREES_S)
+def _apart(theirs: float, ours: float) -> bool:
+    """Whether two seconds of one span disagree."""
+    return abs(theirs - ours) > max(DISAGREES * ours, DISAGREES_S)
 
 
 def _steps(rows: pd.DataFrame) -> Iterator[Step]:
