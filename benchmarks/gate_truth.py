@@ -15,7 +15,7 @@ from benchmarks.former_gate import former_verdict
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, allowed, measured
 from parabench.analysis.compare.rule import ALPHA, TOLERANCE, Outcome, Verdict, speed
-from parabench.analysis.stats.ttest import MOST_LAUNCHES, Test, holm, judge
+from parabench.analysis.stats.ttest import MOST_LAUNCHES, TTest, holm, judge
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -28,7 +28,7 @@ def truth_of(cases: int) -> Numbers:
     return np.geomspace(0.02, 0.2, cases)
 
 
-def gate(base: Numbers, candidate: Numbers, *, paired: bool, before: list[Numbers] | None = None) -> dict[int, Test]:
+def gate(base: Numbers, candidate: Numbers, *, paired: bool, before: list[Numbers] | None = None) -> dict[int, TTest]:
     """The tests of one gate: logs of shape (cases, launches). `before` are the earlier sessions of base's store, for
     sides that did not take turns: as `between.between_sessions` has it, FEWEST_SESSIONS with base tell how sessions
     differ, and of fewer the allowance stands for it. None: sessions are taken not to differ."""
@@ -40,7 +40,7 @@ def gate(base: Numbers, candidate: Numbers, *, paired: bool, before: list[Number
     return judge({i: (base[i], candidate[i]) for i in range(len(base))}, paired=paired, between=between)
 
 
-def verdict(tests: dict[int, Test]) -> Verdict:
+def verdict(tests: dict[int, TTest]) -> Verdict:
     """What a gate of these cases says."""
     outcomes = {speed(test, TOLERANCE, ALPHA)[0] for test in tests.values()}
     if Outcome.SLOWER in outcomes:

@@ -210,7 +210,7 @@ def _memory(seen: SessionData, chosen: Choice, begin: float, end: float) -> Iter
     began = _began(chosen)
     if began is None:
         return
-    of_several = nodes.several(seen.session.environment)
+    of_several = nodes.several_nodes(seen.session.environment)
     for table, metric, who in (("host_sample", "rss_bytes", "rank"), ("device_sample", "used_bytes", "device")):
         rows: pd.DataFrame = getattr(seen.results, table)
         rows = rows[(rows["launch_id"] == chosen.launch_id) & (rows["metric"] == metric) & rows["value"].notna()]

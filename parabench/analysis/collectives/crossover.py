@@ -33,7 +33,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Change:
+class Crossover:
     """The best changes between these two sizes: at `above_bytes` none of the next range's algorithms is among the
     fastest, at `below_bytes` none of the range's before."""
 
@@ -56,7 +56,7 @@ class BusAnswer:
     blocks: int
     algorithms: tuple[str, ...]
     ranges: tuple[Range, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[Crossover, ...]
     peak: float | None
     peak_bytes: int | None
     peak_algorithm: str | None
@@ -150,7 +150,7 @@ def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[Range, ...]:
     )
 
 
-def _changes(ranges: tuple[Range, ...], best: dict[int, tuple[str, ...]]) -> tuple[Change, ...]:
+def _changes(ranges: tuple[Range, ...], best: dict[int, tuple[str, ...]]) -> tuple[Crossover, ...]:
     changes = []
     for before, after in itertools.pairwise(ranges):
         # At the end of a range the next one's may already be as good: the change lies after the last size at which
@@ -161,5 +161,5 @@ def _changes(ranges: tuple[Range, ...], best: dict[int, tuple[str, ...]]) -> tup
             if before.first_bytes <= size <= before.last_bytes and not set(after.algorithms) & set(best[size])
         ]
         if only_before:
-            changes.append(Change(max(only_before), after.first_bytes))
+            changes.append(Crossover(max(only_before), after.first_bytes))
     return tuple(changes)

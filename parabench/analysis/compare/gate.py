@@ -21,7 +21,7 @@ from parabench.analysis.compare.sides import check_two, interleaved
 from parabench.analysis.compare.warnings import unfinished, unpaired_finding
 from parabench.analysis.environment.diff import Difference, check_alike, differences
 from parabench.analysis.session import Origin, SessionData
-from parabench.analysis.stats.ttest import Test, factor, logs_of
+from parabench.analysis.stats.ttest import TTest, factor, logs_of
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 
@@ -34,7 +34,7 @@ class CaseResult:
     candidate / base of the launches that are compared, so that a launch without a partner does not move it; `low` to
     `high` its 95 % interval and `upper` its one-sided 95 % upper bound; `p_slower` is one-sided and adjusted by Holm.
     `session_sd` is the standard deviation of a session's log time that is in them, None where both sides took turns.
-    `launches_needed` is with how many launches a side a gate of two equal sides would pass (`Test.launches_for`; None:
+    `launches_needed` is with how many launches a side a gate of two equal sides would pass (`TTest.launches_for`; None:
     no number up to 500). `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers
     were made of. `exempt`: only in base, because the candidate skipped it with a reason or this comparison left it out
     on purpose; or it never ended well in base either. `fails_more`: more often than in base, though not beyond chance.
@@ -185,7 +185,7 @@ def _row(
     label: str,
     seconds: tuple[float | None, float | None],
     launches: Launches,
-    test: Test | None,
+    test: TTest | None,
     tolerance: float,
     end: End,
 ) -> CaseResult:

@@ -12,7 +12,7 @@ import pandas as pd
 from parabench.analysis.efficiency import COUNTER, launch_joules
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.geometric import Mean, averaged, geometric_mean
-from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Between, Numbers, Test, factor, judge, logs_of
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Between, Numbers, TTest, factor, judge, logs_of
 from parabench.analysis.text import format
 from parabench.store.record import GB
 
@@ -102,7 +102,7 @@ class Ratios:
 
     of: dict[Pair, Ratio]
     mean: Mean
-    tests: dict[Pair, Test]
+    tests: dict[Pair, TTest]
 
 
 def ratios(
@@ -112,7 +112,7 @@ def ratios(
     *,
     paired: bool = False,
     names: tuple[str, str] = ("base", "candidate"),
-    tests: dict[Pair, Test] | None = None,
+    tests: dict[Pair, TTest] | None = None,
 ) -> Ratios:
     """Compare the (base, candidate) pairs of case ids. `paired`: the launches of both sides took turns, and are
     compared block by block. `names` are what the reasons call the sides. `tests` are the pairs', where a rule has made
@@ -180,7 +180,7 @@ def _reason(pair: Pair, base: Known, candidate: Known, names: tuple[str, str]) -
 def _ratio(
     logs: tuple[Numbers, Numbers],
     numbers: tuple[float | None, float | None],
-    test: Test | None,
+    test: TTest | None,
     reason: str,
     own: Launches,
 ) -> Ratio:

@@ -14,7 +14,7 @@ import pandas as pd
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions, between_sessions
 from parabench.analysis.compare.sides import interleaved
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Case, Numbers, Test, holm, judge, logs_of
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Case, Numbers, TTest, holm, judge, logs_of
 from parabench.store.record import Status
 
 
@@ -56,7 +56,7 @@ Launches = tuple[pd.DataFrame, pd.DataFrame]
 TOLERANCE, ALPHA = 0.02, 0.01
 
 
-def speed(test: Test, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tuple[Outcome, str]:
+def speed(test: TTest, tolerance: float = TOLERANCE, alpha: float = ALPHA) -> tuple[Outcome, str]:
     """What a test says of a case, and a note.
 
     Slower: significant at `alpha`, and the estimate beyond the tolerance. The same: a slowdown of the tolerance is
@@ -178,7 +178,7 @@ class JudgedCases(Generic[Case]):
     turns, and where no case was judged."""
 
     launches: dict[Case, Launches]
-    tests: dict[Case, Test]
+    tests: dict[Case, TTest]
     ends: dict[Case, End]
     between: BetweenSessions | None
 
@@ -223,7 +223,7 @@ def _tests(
     base: SessionData,
     candidate: SessionData,
     allowance: float,
-) -> tuple[dict[Case, Test], BetweenSessions | None]:
+) -> tuple[dict[Case, TTest], BetweenSessions | None]:
     if interleaved(base, candidate):
         return judge(logs, paired=True), None
     found, sessions = between_sessions(base, candidate, {old for old, _ in pairs.values()}, allowance)
@@ -243,7 +243,7 @@ def _launches(pair: tuple[str, str], base: SessionData, candidate: SessionData, 
     return sides[0], sides[1]
 
 
-def _by_numbers(end: End, launches: Launches, test: Test | None, tolerance: float, alpha: float, paired: bool) -> End:
+def _by_numbers(end: End, launches: Launches, test: TTest | None, tolerance: float, alpha: float, paired: bool) -> End:
     """What the numbers say of a case that ended well on both sides; what its end had to say stays in the note."""
     if test is not None:
         outcome, note = speed(test, tolerance, alpha)

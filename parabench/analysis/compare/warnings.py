@@ -16,7 +16,7 @@ from parabench.analysis.environment.diff import software_differences
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import Effects, fit
-from parabench.analysis.stats.ttest import LEAST_SD, Test, logs_of
+from parabench.analysis.stats.ttest import LEAST_SD, TTest, logs_of
 from parabench.analysis.stats.tukey import studentized_range
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup, finding_groups
@@ -144,7 +144,7 @@ def _two_kinds(
     return None
 
 
-def unpaired_finding(base: SessionData, candidate: SessionData, tests: Mapping[str, Test]) -> Iterator[Finding]:
+def unpaired_finding(base: SessionData, candidate: SessionData, tests: Mapping[str, TTest]) -> Iterator[Finding]:
     """The finding that no launch of one side has a partner in the other, and what partners would have ruled out.
 
     A difference of partners has the noise that is left when what a block's launches share is taken away, twice: it is
@@ -170,14 +170,14 @@ def unpaired_finding(base: SessionData, candidate: SessionData, tests: Mapping[s
     yield Finding("unpaired", message, "Measure both interleaved with `parabench ab`.")
 
 
-def _effects(side: SessionData, tests: Mapping[str, Test]) -> Effects | None:
+def _effects(side: SessionData, tests: Mapping[str, TTest]) -> Effects | None:
     """Case + block of the cases that were judged; None where the spread within blocks is unknown."""
     good = side.valid[side.valid["case_id"].isin(tests)]
     effects = fit(good) if len(good) else None
     return effects if effects is not None and effects.df >= 1 else None
 
 
-def _moved(side: SessionData, tests: Mapping[str, Test], effects: Effects | None) -> float:
+def _moved(side: SessionData, tests: Mapping[str, TTest], effects: Effects | None) -> float:
     """How far a session's blocks lie apart on the log scale, mean over the cases that were judged.
 
     0 where that is one case, which moves alone, and where the noise of launches explains it: Tukey's range of as many
@@ -195,7 +195,7 @@ def _moved(side: SessionData, tests: Mapping[str, Test], effects: Effects | None
 
 
 def _interleaved(
-    base: SessionData, candidate: SessionData, tests: Mapping[str, Test], effects: Sequence[Effects | None]
+    base: SessionData, candidate: SessionData, tests: Mapping[str, TTest], effects: Sequence[Effects | None]
 ) -> float | None:
     """How far above the estimate partners would put the upper bound in a typical case; None where the spread within
     blocks is unknown."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from parabench.analysis.environment.facts import commit, gpu_rows, machine_pairs
-from parabench.analysis.environment.nodes import cluster_said, node_records, nodes_compared, several
+from parabench.analysis.environment.nodes import cluster_said, node_records, nodes_compared, several_nodes
 from parabench.analysis.session import SHORT_COMMIT, Session, SessionData
 from parabench.analysis.text import format
 from parabench.errors import UsageError
@@ -70,7 +70,7 @@ def session_facts(sessions: Sequence[Session], devices: set[str]) -> dict[str, t
         "cpu": ([environment.get("cpu") for environment in environments], on_cpu),
         "cores": ([environment.get("cores") for environment in environments], on_cpu),
     }
-    if any(map(several, environments)):
+    if any(map(several_nodes, environments)):
         found["cluster"] = [cluster_said(environment) for environment in environments], True
         found["nodes"] = [nodes_compared(environment) or "one" for environment in environments], True
     for name in sorted({name for each in versions for name in each}):
@@ -149,7 +149,7 @@ def hardware_facts(sides: Sequence[SessionData]) -> dict[str, list[str]]:
     """{name: what each side's record says of it}."""
     environments = [side.session.environment for side in sides]
     told = [dict(machine_pairs(environment)) for environment in environments]
-    if any(map(several, environments)):
+    if any(map(several_nodes, environments)):
         told = [_nodes(environment) | facts for environment, facts in zip(environments, told, strict=True)]
     if all(environment.get("gpus") for environment in environments):  # else there is nothing to hold them against
         told = [facts | _device_facts(environment) for facts, environment in zip(told, environments, strict=True)]

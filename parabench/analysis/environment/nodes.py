@@ -18,7 +18,7 @@ def node_records(environment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return environment.get("nodes") or [environment]
 
 
-def several(environment: Mapping[str, Any]) -> bool:
+def several_nodes(environment: Mapping[str, Any]) -> bool:
     """Whether the session ran on more than one node: only then a node is named beside a device."""
     return len(node_records(environment)) > 1
 
@@ -196,7 +196,7 @@ def kinds(environment: Mapping[str, Any]) -> list[Kind]:
 
 def nodes_compared(environment: Mapping[str, Any], most: int = 6) -> str:
     """'63 nodes like node 0; node 17 differs: driver 550.1 against 560.2'; empty for one machine."""
-    if not several(environment):
+    if not several_nodes(environment):
         return ""
     alike, *others = kinds(environment)
     if not others:

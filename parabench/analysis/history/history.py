@@ -15,9 +15,10 @@ import pandas as pd
 from scipy.special import ndtri, stdtrit
 
 from parabench.analysis.environment.diff import changes
-from parabench.analysis.history.series import History, Point, Series, Shift
+from parabench.analysis.history.series import History, Series, SessionPoint, Shift
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
 from parabench.analysis.tables import numbered, status_counts, step_times, unique_labels, valid_launches
@@ -147,7 +148,7 @@ def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
         visit = int(place)
         number, low, high = _interval(logs.get(visit), launch_sd)
         points.append(
-            Point(
+            SessionPoint(
                 visit=visit,
                 step_time_s=number,
                 low_s=low,
@@ -207,15 +208,14 @@ def _shift(before: Level, after: Level, visits: Sequence[SessionData], judged: l
 
 def _interval(logs: Numbers | None, launch_sd: float | None) -> tuple[float | None, float | None, float | None]:
     """(mean, low, high) of a session's launches in seconds, with a t interval. The variance of a few launches is
-    moderated by that of the series, which counts like SERIES_WEIGHT launches more (G. K. Smyth, "Linear models and
-    empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004)."""
+    moderated by that of the series."""
     if logs is None:
         return None, None, None
     mean, n = float(logs.mean()), len(logs)
     if n < FEWEST_LAUNCHES or launch_sd is None:
         return math.exp(mean), None, None
     df = n - 1 + SERIES_WEIGHT
-    variance = (SERIES_WEIGHT * launch_sd**2 + (n - 1) * float(logs.var(ddof=1))) / df
+    variance = moderated((n - 1) * float(logs.var(ddof=1)), n - 1, launch_sd, SERIES_WEIGHT)
     half = _t(df) * math.sqrt(variance / n)
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 

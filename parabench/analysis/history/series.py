@@ -11,7 +11,7 @@ from parabench.plan.case import Case
 
 
 @dataclass(frozen=True)
-class Point:
+class SessionPoint:
     """A case in one session, which is at place `visit` of the history.
 
     `step_time_s` is its step time there (`tables.step_times`), None where no launch counts; `low_s` to `high_s`
@@ -55,14 +55,14 @@ class Series:
     case: Case
     device: str
     label: str
-    points: tuple[Point, ...]
+    points: tuple[SessionPoint, ...]
     shifts: tuple[Shift, ...]
     session_sd: float | None
     launch_sd: float | None
     why_not: str | None
 
     @property
-    def newest(self) -> Point | None:
+    def newest(self) -> SessionPoint | None:
         return next((point for point in reversed(self.points) if point.step_time_s is not None), None)
 
     @property

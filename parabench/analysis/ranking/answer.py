@@ -11,7 +11,7 @@ import pandas as pd
 from parabench.analysis.ranking.baseline import NoCommBaseline
 from parabench.analysis.ranking.bucket_curves import Curve, Members
 from parabench.analysis.ranking.by_axis import Place
-from parabench.analysis.ranking.pareto import Point
+from parabench.analysis.ranking.pareto import ParetoPoint
 from parabench.analysis.stats.block_model import TOO_WIDE
 from parabench.analysis.text import format, ranking
 from parabench.strategies import Rule, entry_of
@@ -87,7 +87,7 @@ class Answer:
     why_not: str | None
     members: tuple[Members, ...] = ()
     curves: tuple[Curve, ...] = ()
-    front: tuple[Point, ...] = ()
+    front: tuple[ParetoPoint, ...] = ()
     by: tuple[Place, ...] = ()
     unverified: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()

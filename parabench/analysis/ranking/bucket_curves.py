@@ -16,7 +16,7 @@ from parabench.plan.case import DEFAULTS, Case
 FEWEST_SIZES = 3
 
 
-class Shape(StrEnum):
+class CurveShape(StrEnum):
     """What a bucket curve shows."""
 
     OPTIMUM = "optimum"  # some size can be told apart from the best
@@ -37,7 +37,7 @@ class Curve:
     sizes: tuple[float | None, ...]
     case_ids: tuple[str, ...]
     best_case_id: str
-    shape: Shape
+    shape: CurveShape
     half_width: float | None
     at_most: float | None
 
@@ -67,11 +67,11 @@ def bucket_curves(
         half_width = format.number_or_none(math.expm1(max(widths.values()))) if widths else None
         upper = max((effects.means[case] - effects.means[best] + width for case, width in widths.items()), default=None)
         near = set(effects.indistinguishable(best, confidence)) if decided else set(ids)
-        shape = Shape.UNCLEAR
+        shape = CurveShape.UNCLEAR
         if not near.issuperset(ids):
-            shape = Shape.OPTIMUM
+            shape = CurveShape.OPTIMUM
         elif half_width is not None and half_width <= SHARP_ENOUGH:
-            shape = Shape.FLAT
+            shape = CurveShape.FLAT
         found.append(
             Curve(
                 name=_without_bucket(cases[best], labels[best]),
@@ -109,7 +109,7 @@ def curve_sentences(curves: Iterable[Curve], blocks: int, of: str, most: int = 3
     """What flat and unclear curves say; several of the same sizes in one sentence, and at most `most` named in it."""
     said = []
     drawn = [curve for curve in curves if curve.half_width is not None]
-    for shape in (Shape.FLAT, Shape.UNCLEAR):
+    for shape in (CurveShape.FLAT, CurveShape.UNCLEAR):
         alike: dict[tuple[float | None, ...], list[Curve]] = {}
         for curve in drawn:
             if curve.shape is shape:
@@ -118,7 +118,7 @@ def curve_sentences(curves: Iterable[Curve], blocks: int, of: str, most: int = 3
             names = format.listed((curve.name for curve in group), most)
             within = format.within(max(curve.half_width or 0.0 for curve in group))
             count = format.count(blocks, "block")
-            if shape is Shape.UNCLEAR:
+            if shape is CurveShape.UNCLEAR:
                 verb = "is" if blocks == 1 else "are"
                 said.append(f"{names}: {count} {verb} too few to say whether the bucket size matters{of} ({within}).")
                 continue

@@ -16,7 +16,7 @@ Truths = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
-class Point:
+class ParetoPoint:
     """One configuration of the front. `slower` and `less_memory` are against the front's fastest, as fractions;
     `launch_ids` the launches that both numbers are of."""
 
@@ -30,7 +30,7 @@ class Point:
     launch_ids: tuple[int, ...]
 
 
-def front(good: pd.DataFrame, cases: pd.DataFrame, confidence: float) -> tuple[Point, ...]:
+def front(good: pd.DataFrame, cases: pd.DataFrame, confidence: float) -> tuple[ParetoPoint, ...]:
     """The front of launches that count, of one work, whose case table by id is `cases`; fastest first, empty where
     nothing can be told apart.
 
@@ -58,7 +58,7 @@ def front(good: pd.DataFrame, cases: pd.DataFrame, confidence: float) -> tuple[P
     rows = known.groupby("case_id")
     seconds = cases["step_time_s"].astype(float).to_dict()
     return tuple(
-        Point(
+        ParetoPoint(
             case_id=case,
             label=str(cases.loc[case, "label"]),
             strategy=str(rows.get_group(case)["strategy"].iloc[0]),

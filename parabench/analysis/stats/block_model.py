@@ -248,4 +248,12 @@ def _moderated(error: np.ndarray, free: np.ndarray, case_index: np.ndarray, resi
     `free` is what the fit leaves of each row's freedom, 1 less its leverage: summed over a case its degrees of freedom.
     """
     df = np.bincount(case_index, free)
-    return (COMMON_WEIGHT * residual**2 + np.bincount(case_index, error**2)) / (COMMON_WEIGHT + df)
+    variances: np.ndarray = moderated(np.bincount(case_index, error**2), df, residual, COMMON_WEIGHT)
+    return variances
+
+
+def moderated(squares: Any, df: Any, common: float, weight: float) -> Any:
+    """A variance of few values, from the sum of their squares and its degrees of freedom, moderated by the `common`
+    standard deviation of many, which counts like `weight` values more (G. K. Smyth, "Linear models and empirical Bayes
+    methods", Statistical Applications in Genetics and Molecular Biology 3, 2004)."""
+    return (weight * common**2 + squares) / (weight + df)

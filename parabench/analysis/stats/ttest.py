@@ -54,7 +54,7 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Test:
+class TTest:
     """One case. `difference` is log(candidate / base), with its standard error and degrees of freedom.
 
     `p_slower` and `p_faster` are one-sided; `judge` adjusts them over all cases by Holm's method. `low` to `high` is
@@ -95,7 +95,7 @@ def judge(
     *,
     paired: bool,
     between: Mapping[Case, Between] | None = None,
-) -> dict[Case, Test]:
+) -> dict[Case, TTest]:
     """Test each case's logs of base and candidate, one number a launch; cases with too few launches are left out.
 
     Paired: both sides hold the same blocks in the same order, and the test is a t-test of their differences. Unpaired:
@@ -122,7 +122,7 @@ def judge(
     half, above = (stdtrit(df, share) * error for share in ((1 + CONFIDENCE) / 2, CONFIDENCE))
     p_slower, p_faster = holm(slower), holm(faster)
     return {
-        case: Test(
+        case: TTest(
             difference=float(difference[i]),
             error=float(error[i]),
             df=float(df[i]),

@@ -44,7 +44,7 @@ def device_line(seen: SessionData, launch_id: int, metric: str) -> pd.DataFrame:
 
 
 def _places(seen: SessionData, rows: pd.DataFrame) -> list[str]:
-    of_several = nodes.several(seen.session.environment)
+    of_several = nodes.several_nodes(seen.session.environment)
     pairs = zip(rows["device"], rows["node"], strict=True)
     return [nodes.device_said(device, node, of_several) for device, node in pairs]
 
@@ -152,7 +152,7 @@ def unread(seen: SessionData) -> list[str]:
     rows = seen.rows("device_sample")
     lacking = rows[rows["value"].isna() & rows["reason"].eq(NOT_SUPPORTED)]
     alike: dict[str, list[str]] = {}
-    of_several = nodes.several(seen.session.environment)
+    of_several = nodes.several_nodes(seen.session.environment)
     for (node, device), own in lacking.groupby(["node", "device"]):
         what = f"{', '.join(dict.fromkeys(own['metric']))} {NOT_SUPPORTED}"
         alike.setdefault(what, []).append(nodes.device_said(device, node, of_several))

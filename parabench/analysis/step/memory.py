@@ -34,7 +34,7 @@ def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
     A place is `rank 0` (the resident set of its process), `device 0` (all that is in use there) or
     `rank 0 on device 0`; on several nodes a device is named with its own, `node 1, device 0`. Unknown is NaN: a gap.
     """
-    of_several = nodes.several(seen.session.environment)
+    of_several = nodes.several_nodes(seen.session.environment)
     host, device = seen.results.host_sample, seen.results.device_sample
     host = host[(host["launch_id"] == launch_id) & (host["metric"] == "rss_bytes")]
     device = device[(device["launch_id"] == launch_id) & (device["metric"] == "used_bytes")]

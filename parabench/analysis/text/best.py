@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from parabench.analysis.memory import compared, state_table
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP
-from parabench.analysis.ranking.pareto import Point
+from parabench.analysis.ranking.pareto import ParetoPoint
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.analysis.text.progress import settling
@@ -59,7 +59,7 @@ def _by_table(answer: Answer) -> list[str]:
     return format.aligned(rows, texts=len(axes) + 1)
 
 
-def _front_table(front: Sequence[Point]) -> list[str]:
+def _front_table(front: Sequence[ParetoPoint]) -> list[str]:
     rows = [["configuration", "step", "peak memory", "slower", "less memory"]]
     for point in front:
         apart = [format.percent(value) if point is not front[0] else "–" for value in (point.slower, point.less_memory)]

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.collectives.cost_model import Fit
-from parabench.analysis.environment.nodes import crowded, several
+from parabench.analysis.environment.nodes import crowded, several_nodes
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import NOISY, few_launches, shared_gpu
@@ -56,7 +56,7 @@ def _oversubscribed(table: pd.DataFrame, session: Session) -> Iterator[Finding]:
     short = {size: found for size, *how in each if (found := crowded(session.environment, size, *how))}
     if short:
         cores = min(cores for _, cores in short.values())
-        of_several = several(session.environment)
+        of_several = several_nodes(session.environment)
         whose = "a node's ranks" if of_several else "world_size"
         yield Finding(
             code="oversubscribed",

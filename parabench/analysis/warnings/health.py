@@ -54,7 +54,8 @@ def _findings(seen: SessionData) -> tuple[Finding, ...]:
 def _found(seen: SessionData) -> Iterator[Finding]:
     yield from _unreadable(seen)
     each = [*_of_devices(seen), *_ecc(seen), *_host_busy(seen)]
-    yield from (finding for _, finding in each) if not nodes.several(seen.session.environment) else _gathered(each)
+    of_several = nodes.several_nodes(seen.session.environment)
+    yield from _gathered(each) if of_several else (finding for _, finding in each)
 
 
 # Where it was seen, within its case, and what.
@@ -62,7 +63,7 @@ Placed = tuple[str, Finding]
 
 
 def _of_devices(seen: SessionData) -> Iterator[Placed]:
-    devices, of_several = readings(seen), nodes.several(seen.session.environment)
+    devices, of_several = readings(seen), nodes.several_nodes(seen.session.environment)
     keys = ["case_id", "label", "node", "device"]
     for (case_id, label, node, device), rows in devices.groupby(keys, sort=False):
         place = nodes.device_said(device, node, of_several)
@@ -184,7 +185,7 @@ def _unreadable(seen: SessionData) -> Iterator[Finding]:
         for node, sampler in nodes.samplers(seen.facts[at]).items():
             for name, reason in (sampler.get("unread") or {}).items():
                 without.setdefault((name, reason), set()).add(node)
-    of_several = nodes.several(seen.session.environment)
+    of_several = nodes.several_nodes(seen.session.environment)
     for (name, reason), where in without.items():
         what = ("The devices" if name == "nvml" else "The host") + (f" of {nodes.nodes_said(where)}" * of_several)
         yield Finding("device_unreadable", f"{what} could not be read: {reason}.", advice)
@@ -193,7 +194,7 @@ def _unreadable(seen: SessionData) -> Iterator[Finding]:
 def _unread(seen: SessionData) -> dict[str, tuple[set[int], list[str]]]:
     """{reason: (launches, what)}. A null holds until the next reading of the same."""
     found: dict[str, tuple[set[int], list[str]]] = {}
-    of_several = nodes.several(seen.session.environment)
+    of_several = nodes.several_nodes(seen.session.environment)
     for table, where in (("device_sample", "device"), ("host_sample", None)):
         rows = seen.rows(table).merge(seen.once(windows), on="launch_id")
         keys = ["launch_id", "node", "metric", "rank", *([where] if where else [])]
@@ -218,7 +219,7 @@ def _ecc(seen: SessionData) -> Iterator[Placed]:
     rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
     rows = rows.merge(seen.valid[["launch_id", "case_id", "label"]], on="launch_id")
     rows = rows.assign(value=pd.to_numeric(rows["value"]))
-    of_several = nodes.several(seen.session.environment)
+    of_several = nodes.several_nodes(seen.session.environment)
     for (case_id, label, node, device), own in rows.groupby(["case_id", "label", "node", "device"], sort=False):
         place = nodes.device_said(device, node, of_several)
         grown = own.groupby(["launch_id", "metric"])["value"].agg(lambda values: values.max() - values.min())
@@ -241,7 +242,7 @@ def _ecc(seen: SessionData) -> Iterator[Placed]:
 def _host_busy(seen: SessionData) -> Iterator[Placed]:
     rows = measured(seen, "host_sample")
     rows = rows[(rows["metric"] == "other_cpu_share") & rows["value"].notna()]
-    of_several = nodes.several(seen.session.environment)
+    of_several = nodes.several_nodes(seen.session.environment)
     shares = rows.groupby(["case_id", "label", "node", "launch_id"], sort=False)["value"].mean()
     for (case_id, label, node), own in shares.reset_index().groupby(["case_id", "label", "node"], sort=False)["value"]:
         place = f"node {node}" if of_several else "the host"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.environment.nodes import crowded, rank_said, several, sharing
+from parabench.analysis.environment.nodes import crowded, rank_said, several_nodes, sharing
 from parabench.analysis.session import SessionData
 from parabench.analysis.step import breakdown, ddp_log, stragglers
 from parabench.analysis.text import format
@@ -84,7 +84,7 @@ def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _oversubscribed(seen: SessionData) -> Iterator[Finding]:
-    environment, of_several = seen.session.environment, several(seen.session.environment)
+    environment, of_several = seen.session.environment, several_nodes(seen.session.environment)
     over: dict[str, tuple[int, int]] = {}
     for case in seen.cases[seen.cases["device"] == "cpu"].to_dict("records"):
         found = crowded(environment, *(int(case[name]) for name in ("world_size", "threads", "nodes")))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from parabench.analysis.ranking.answer import Answer
-from parabench.analysis.ranking.pareto import Point
+from parabench.analysis.ranking.pareto import ParetoPoint
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
@@ -49,7 +49,7 @@ def front_section(seen: SessionData) -> Section | None:
 
 
 def _table(answer: Answer) -> Table:
-    def beside(name: str) -> Callable[[Point], float | None]:
+    def beside(name: str) -> Callable[[ParetoPoint], float | None]:
         """A share beside the first of the front, which has none."""
         return lambda point: None if point is answer.front[0] else getattr(point, name)
 

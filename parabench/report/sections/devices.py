@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.environment.nodes import several
+from parabench.analysis.environment.nodes import several_nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import (
     MOST_LAUNCHES,
@@ -131,7 +131,7 @@ def host_section(seen: SessionData) -> Section | None:
     if host["other_share"].isna().all():
         return None
     most = host.iloc[int(host["other_share"].argmax())]
-    of_several = several(seen.session.environment)
+    of_several = several_nodes(seen.session.environment)
     whose = f"node {most['node']:.0f}'s" if of_several else "the host's"
     on_node = (Column("On", lambda row: f"node {row['node']:.0f}" if format.known(row["node"]) else DASH, WORDED),)
     return Section(

@@ -16,7 +16,7 @@ from parabench.analysis.environment.nodes import (
     node_rows,
     nodes_compared,
     nodes_said,
-    several,
+    several_nodes,
 )
 from parabench.analysis.links import SAID, tiers_of, tiers_said
 from parabench.analysis.session import Session
@@ -131,7 +131,7 @@ def _shades(values: Iterable[float]) -> Callable[[float], int]:
 def machine_section(session: Session) -> Section:
     """What a session of any kind ran on; of several nodes those that are alike together."""
     environment = session.environment
-    if not several(environment):
+    if not several_nodes(environment):
         found, said = _devices(environment, "")
         return Section("machine", "Machine", " ".join(said), "", found, pairs=tuple(machine_pairs(environment)))
     head, rows = node_rows(environment)
