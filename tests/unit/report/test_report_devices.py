@@ -180,14 +180,6 @@ def test_an_older_store_and_an_unknown_launch_have_an_empty_timeline(tmp_path):
     assert memory_timeline(known, 99).empty
 
 
-def test_reasons_are_escaped_in_the_page(tmp_path):
-    one = read(fake.launch(gpu_case()), host=host_samples())
-    one.facts["sampler"]["unread"] = {"nvml": "<img src=x onerror=alert(1)>"}
-    page = render(fake.write(tmp_path / "r.db", [one]))
-    assert "Devices were not read: &lt;img src=x" in page
-    assert "<img src=x" not in page
-
-
 def test_devices_keep_their_order_in_figures_that_draw_them_all(tmp_path):
     """Of the first case more devices than a figure draws: those that were held down come first, of it alone."""
     n = figures_devices.MOST_LINES + 1

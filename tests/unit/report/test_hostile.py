@@ -1,0 +1,56 @@
+"""Stores whose every text is hostile: pages hold them as text. What a browser makes of them is tests/browser's."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import hostile_helpers as hostile
+from page_helpers import Page, figures
+from parabench.analysis.compare.across import machines
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.several import several
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.history.history import history
+from parabench.report.build import render
+from parabench.report.sections import history as over_time
+from parabench.report.views import comparison, gate
+from parabench.store.results import load
+
+PAGES = {
+    "training": lambda one, two, calls: render(one),
+    "collectives": lambda one, two, calls: render(calls),
+    "gate": lambda one, two, calls: gate.render(compare(side_of(one), side_of(two))),
+    "several": lambda one, two, calls: comparison.render(several([side_of(one), side_of(two, role="b")])),
+    "machines": lambda one, two, calls: comparison.render(machines(side_of(one), side_of(two, role="b"))),
+    "history": lambda one, two, calls: over_time.render(history([one, two])),
+}
+ELEMENTS = {"img", "iframe", "object", "embed", "base", "form"}
+HANDLERS = {"onerror", "onload", "onmouseover", "onfocus", "autofocus"}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    paths = [hostile.trainings(folder / f"{name}.db", name) for name in ("one", "two")]
+    paths.append(hostile.collectives(folder / "calls.db"))
+    for path in paths:
+        hostile.poison(path)
+    return [load(path) for path in paths]
+
+
+@pytest.mark.parametrize("which", PAGES)
+def test_no_text_becomes_an_element_a_script_or_a_tag_of_a_figure(stores, which):
+    html = PAGES[which](*stores)
+    page = Page(html)
+    assert hostile.CALL in page.text
+    assert not [tag for tag in page.tags if tag[0] in ELEMENTS or HANDLERS & tag[1].keys()]
+    runs = ["type" not in attrs for tag, attrs in page.tags if tag == "script"]
+    assert not [text for text, does in zip(page.scripts, runs, strict=True) if does and hostile.CALL in text]
+    found = figures(html)
+    spare = [figure for own in found.pop("of_case", {}).values() for figure in own]
+    for figure in [*found.values(), *spare]:
+        shown = [trace | {"legendgroup": None} for trace in figure["data"]]  # what is no text of the figure
+        assert not re.findall(r"<(?:script|img|svg|iframe|a) ?[^>]*", json.dumps([shown, figure["layout"]]))
