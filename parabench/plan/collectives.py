@@ -71,7 +71,7 @@ def _cases(sweep: CollectiveSweep, protocol: CollectiveProtocol, machine: Machin
         sizes = [max(2, len(machine.gpus))] if device["device"] == accelerator.TYPE else [2]
     common = device | {
         "min_bytes": parse_size(sweep.min_size) if sweep.min_size is not None else None,
-        "max_bytes": parse_size(sweep.max_size) if sweep.max_size is not None else MOST[device["device"]],
+        "max_bytes": parse_size(sweep.max_size) if sweep.max_size is not None else MOST.get(device["device"]),
         "factor": sweep.factor,
         "dtype": sweep.dtype,
         "threads": sweep.threads,
