@@ -41,19 +41,37 @@ def using(size: int) -> Callable[[], list[nvml.Used]]:
     return partial(nvml.used_devices, size)
 
 
+def ran(clock: Clock, source: Devices, *others: Any) -> Sampler:
+    sampler = Sampler(clock.began_s, [source, *others], clock=clock, stop=clock)
+    sampler.run()
+    return sampler
+
+
 def sampled(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, *devices: Device, end_s: float = 0.5, size: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    *devices: Device,
+    end_s: float = 0.5,
+    size: int = 0,
+    delay_s: Callable[[], float] | None = None,
 ) -> tuple[list[DeviceSample], dict[str, Any], FakeNvml]:
-    """What a sampler sees of the devices in `end_s`: readings at 0, 0.1, ..., and its facts."""
+    """What a sampler sees of the devices in `end_s`: readings at 0, 0.1, ..., and its facts. `delay_s` says how long
+    NVML takes to tell a device's memory."""
     clock = Clock(end_s)
     fake = FakeNvml(*devices, clock=clock).install(monkeypatch)
     for rank, pid in RANKS.items():
         (folder / f"pid{rank}").write_text(str(pid))
+
+    def slow(handle: Device) -> Any:
+        clock.now_s += delay_s()
+        return fake_nvml.SimpleNamespace(used=1.0)
+
+    if delay_s is not None:
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
     source = Devices(clock.began_s, RankPids(folder, range(2)), using(size or len(devices)), clock=clock)
-    sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
-    sampler.run()
+    facts = ran(clock, source).facts()
     assert fake.begun == 0
-    return source.samples, sampler.facts(), fake
+    return source.samples, facts, fake
 
 
 def of(samples: list[DeviceSample], metric: str, device: int = 0, rank: int | None = None) -> list[DeviceSample]:
@@ -91,21 +109,10 @@ def test_every_reading_is_in_si_units_at_the_periods_moments(monkeypatch, tmp_pa
 
 
 def test_a_slow_reading_costs_its_own_moments_and_moves_no_other(monkeypatch, tmp_path):
-    device = Device()
-    fake = FakeNvml(device, clock=Clock(1.0))
-    clock = fake.install(monkeypatch).clock
-    delays = iter([0.25, *[0.0] * 100])
-
-    def slow(handle: Device) -> Any:
-        clock.now_s += next(delays)
-        return fake_nvml.SimpleNamespace(used=1.0)
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
-    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
-    sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
-    sampler.run()
-    assert [s.t_s for s in of(source.samples, "used_bytes")] == pytest.approx([0.0, *(0.1 * k for k in range(3, 10))])
-    assert (sampler.facts()["ticks"], sampler.facts()["missed"]) == (8, 2)
+    delays = itertools.chain([0.25], itertools.repeat(0.0))
+    samples, facts, _ = sampled(monkeypatch, tmp_path, Device(), end_s=1.0, delay_s=lambda: next(delays))
+    assert [s.t_s for s in of(samples, "used_bytes")] == pytest.approx([0.0, *(0.1 * k for k in range(3, 10))])
+    assert (facts["ticks"], facts["missed"]) == (8, 2)
 
 
 def test_what_is_not_supported_is_asked_once_and_then_left_alone(monkeypatch, tmp_path):
@@ -164,7 +171,7 @@ def test_a_counter_that_begins_anew_gives_no_rate(monkeypatch, tmp_path):
     FakeNvml(Device(), clock=(clock := Clock(0.5))).install(monkeypatch)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", fields)
     source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
-    Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
+    ran(clock, source)
     seen = [(s.value, s.reason) for s in of(source.samples, "pcie_tx_bytes_per_s")]
     assert seen == [(None, WRAPPED), (pytest.approx(9950), None), *[(pytest.approx(10_000), None)] * 2]
 
@@ -190,20 +197,11 @@ def test_a_counter_that_may_have_gone_round_twice_gives_none(monkeypatch, tmp_pa
 
 def test_each_reading_has_its_own_moment(monkeypatch, tmp_path):
     """A call that takes 4 ms makes those after it later, and leaves rates what they are."""
-    clock = Clock(0.5)
-    FakeNvml(Device(), clock=clock).install(monkeypatch)
-
-    def slow(handle: Device) -> Any:
-        clock.now_s += 0.004
-        return fake_nvml.SimpleNamespace(used=1.0)
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
-    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
-    Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
-    energy = of(source.samples, "energy_j")
+    samples, _, _ = sampled(monkeypatch, tmp_path, Device(), delay_s=lambda: 0.004)
+    energy = of(samples, "energy_j")
     assert [s.t_s for s in energy] == pytest.approx([0.1 * k + 0.004 for k in range(5)])
-    assert values(source.samples, "energy_j") == pytest.approx([5000 + 400 * s.t_s for s in energy], abs=1e-3)
-    assert values(source.samples, "pcie_rx_bytes_per_s") == pytest.approx([2e9] * 4)
+    assert values(samples, "energy_j") == pytest.approx([5000 + 400 * s.t_s for s in energy], abs=1e-3)
+    assert values(samples, "pcie_rx_bytes_per_s") == pytest.approx([2e9] * 4)
 
 
 def test_a_device_that_is_split_says_so(monkeypatch, tmp_path):
@@ -293,10 +291,9 @@ def test_without_nvml_there_is_a_reason_and_the_others_are_read(monkeypatch, tmp
         name="other", start=lambda: None, tick=lambda: ticks.append(clock.passed_s), stop=lambda: None
     )
     source = Devices(clock.began_s, RankPids(tmp_path, range(1)), using(1), clock=clock)
-    sampler = Sampler(clock.began_s, [source, other], clock=clock, stop=clock)
-    sampler.run()
+    facts = ran(clock, source, other).facts()
     assert source.samples == []
-    assert "NVML Shared Library Not Found" in sampler.facts()["unread"]["nvml"]
+    assert "NVML Shared Library Not Found" in facts["unread"]["nvml"]
     assert ticks == pytest.approx([0.0, PERIOD_S, 2 * PERIOD_S])
 
 
@@ -401,9 +398,7 @@ def test_the_real_library_tells_what_it_can(tmp_path):
         pytest.skip(why)
     clock = Clock(0.3)
     source = Devices(clock.began_s, RankPids(tmp_path, range(0)), using(1), clock=clock)
-    sampler = Sampler(clock.began_s, [source], clock=clock, stop=clock)
-    sampler.run()
-    assert sampler.facts()["unread"] == {}
+    assert ran(clock, source).facts()["unread"] == {}
     unread = dict(devices)[source.samples[0].device]
     read = {s.metric for s in source.samples if s.value is not None}
     assert {"used_bytes"} - unread.keys() <= read

@@ -12,25 +12,10 @@ from parabench.store.record import MIB, Phase
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [
-        ("4096", 4096),
-        ("64KiB", 65536),
-        ("64K", 65536),
-        ("64kb", 65536),
-        ("1MiB", MIB),
-        ("1.5 M", 3 * MIB // 2),
-        ("1G", 2**30),
-    ],
+    [("4096", 4096), ("64KiB", 65536), ("64K", 65536), ("64kb", 65536), ("1.5 M", 3 * MIB // 2), ("1T", 1 << 40)],
 )
 def test_sizes_are_read_as_nccl_tests_reads_them(text, count):
     assert parse_size(text) == count
-
-
-@pytest.mark.parametrize("text", ["2TiB", "1025G", "999999999999999G"])
-def test_a_size_above_the_limit_names_it(text):
-    with pytest.raises(UsageError, match=f"size '{text}' is above the most that a size can be, 1 TiB"):
-        parse_size(text)
-    assert parse_size("1T") == 1 << 40
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "big", "1.5", "64KiBs", "1e6", "١", "1P", "64 KiB x"])
@@ -69,20 +54,11 @@ def test_sizes_that_round_to_the_same_are_measured_once():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"op": "gather"}, "op 'gather' is unknown; use one of all_reduce"),
         ({"algorithm": "a b"}, "algorithm is 'a b'; it must be a name"),
-        ({"dtype": "int8"}, "dtype 'int8' is unknown"),
-        ({"redop": "prod"}, "redop 'prod' is unknown for all_reduce"),
         ({"op": "broadcast", "redop": "sum"}, "redop 'sum' is unknown for broadcast; use one of none"),
-        ({"world_size": 1}, "world_size is 1; it must be a whole number from 2"),
-        ({"factor": 1}, "factor is 1"),
-        ({"min_bytes": 2 * MIB, "max_bytes": MIB}, "min is 2 MiB, above max, 1 MiB"),
-        ({"op": "all_gather", "redop": "none", "min_bytes": 16}, "less than all_gather among 2 ranks can split"),
         ({"min_bytes": 2, "max_bytes": 2}, "less than all_reduce"),
-        ({"ranks_per_node": 3, "world_size": 4}, "ranks_per_node is 3; it must divide world_size 4"),
         ({"dtype": "bfloat16", "world_size": 300}, "too few whole numbers to check sum of 300 ranks"),
         ({"dtype": "bfloat16", "redop": "avg", "world_size": 17}, "too few whole numbers"),
-        ({"device": "tpu"}, "device 'tpu' is unknown"),
     ],
 )
 def test_what_no_machine_could_run_is_refused(fields, said):
@@ -115,11 +91,3 @@ def test_the_schedule_is_every_call_in_order_with_warm_up_apart():
     assert len(schedule) == 2 * 2 * 5
     assert [(s.bytes, s.in_place) for s in schedule[::5]] == [(1024, False), (1024, True), (4096, False), (4096, True)]
     assert [s.phase for s in schedule[:5]] == [Phase.WARMUP] + [Phase.MEASURE] * 4
-
-
-@pytest.mark.parametrize(
-    "fields", [{"launches": 0}, {"warmup": 0}, {"iterations": 0}, {"iterations": 1.5}, {"deadline_s": 0.0}]
-)
-def test_a_protocol_that_measures_nothing_is_refused(fields):
-    with pytest.raises(UsageError):
-        CollectiveProtocol(**fields)

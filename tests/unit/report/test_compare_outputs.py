@@ -191,19 +191,6 @@ def test_junit_replaces_what_xml_cannot_say(gates):
     assert "<script" not in written
 
 
-def test_markdown_has_the_verdict_first_and_regressions_on_top(gates):
-    found = gates[Verdict.REGRESSION]
-    lines = markdown.render(found).splitlines()
-    assert lines[0] == "## ✗ Regression"
-    assert lines[2].startswith("Regression: 3 cases of 3 judged got slower")
-    assert lines[6].startswith("| ddp native 25 MiB, 2 ranks | **slower** |") or "**slower**" in lines[6]
-    assert f"```\nparabench compare {found.origins[0].at} {found.origins[1].at} --tolerance 0.02" in "\n".join(lines)
-    same = markdown.render(gates[Verdict.NO_REGRESSION])
-    assert same.startswith("## ✓ No regression")
-    assert same.index("<summary>3 cases") < same.index("| same |")
-    assert markdown.render(gates[Verdict.INCONCLUSIVE]).startswith("## ? Inconclusive")
-
-
 def test_markdown_shows_hostile_texts_as_they_are(gates):
     written = markdown.render(gates["all"])
     outside = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)

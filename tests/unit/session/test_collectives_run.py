@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -52,22 +51,15 @@ def test_a_run_ends_in_lines_a_store_a_report_and_an_answer(tmp_path):
     launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
     code, said = run(request(tmp_path, json_file=tmp_path / "deep" / "r.json"), launcher)
     assert code == 0
-    rows = [line for line in said.splitlines() if line and not line.startswith("#")]
-    assert len(rows) == 6
-    assert all(re.match(r" +\d+ +\d+ +float +sum +-1 +N/A ", line) for line in rows)
     assert "# all_reduce, 2 ranks: ring is fastest from 64 KiB to 1 MiB (2 blocks)." in said
     assert (tmp_path / "out" / "report.html").stat().st_size > 1e6
     results = load(tmp_path / "out" / "results.db")
-    assert list(results.launch["strategy"].unique()) == ["collectives"]
-    assert list(results.launch["model"].unique()) == [""]
+    assert results.launch[["strategy", "model"]].drop_duplicates().to_numpy().tolist() == [["collectives", ""]]
     assert list(results.launch["block"]) == [0, 0, 1, 1]
     # Launches, ranks and sizes; two batches of warm-up and ten of four calls.
     assert len(results.collective) == 4 * 2 * 3 * (2 + 10)
     timed = results.collective[results.collective["phase"] == "measure"]
     assert (len(timed), set(timed["calls"])) == (4 * 2 * 3 * 10, {4})
-    assert "# timed: calls back to back, as nccl-tests does; 4 between two readings of the clock" in said
-    assert "# time: of a call, mean over a launch, by its slowest rank; mean over launches" in said
-    assert "# p50, p95, p99: over a launch's batches of calls" in said
     assert json.loads((tmp_path / "deep" / "r.json").read_text())["results"][0]["op"] == "all_reduce"
 
 

@@ -271,28 +271,19 @@ def test_a_reference_of_zero_is_compared_too():
 TALK = "for number in range(20_000): console.print(number)"
 
 
-def test_a_console_outlives_its_reader():
-    code = f"import sys\nfrom parabench.session.progress import PatientConsole\nconsole = PatientConsole()\n{TALK}\n"
-    code += "sys.stderr.write('to the end')"
-    talker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert talker.stdout is not None
-    assert talker.stderr is not None
-    assert talker.stdout.readline() == "0\n"
-    talker.stdout.close()
-    assert talker.stderr.read() == "to the end"
-    talker.stderr.close()
-    assert talker.wait() == 0
-
-
-def test_when_the_reader_of_stderr_leaves_what_is_said_on_stdout_is_heard():
+@pytest.mark.parametrize(
+    ("of", "left", "other"), [("", "stdout", "stderr"), ("stderr=True", "stderr", "stdout")], ids=["stdout", "stderr"]
+)
+def test_a_console_outlives_its_reader(of, left, other):
     """As `ab --json - 2> >(head)` does it: the results come last, on the other stream."""
-    code = "from parabench.session.progress import PatientConsole\nconsole = PatientConsole(stderr=True)\n"
-    code += f"{TALK}\nprint('the results')"
-    talker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert talker.stdout is not None
-    assert talker.stderr is not None
-    assert talker.stderr.readline() == "0\n"
-    talker.stderr.close()
-    assert talker.stdout.read() == "the results\n"
-    talker.stdout.close()
-    assert talker.wait() == 0
+    code = (
+        f"import sys\nfrom parabench.session.progress import PatientConsole\nconsole = PatientConsole({of})\n{TALK}\n"
+    )
+    code += f"sys.{other}.write('to the end')"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as talker:
+        assert getattr(talker, left).readline() == "0\n"
+        getattr(talker, left).close()
+        assert getattr(talker, other).read() == "to the end"
+    assert talker.returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,9 @@ def nightly(path: Path, steps: list[dict[Any, float]], *, month: int = 3, enviro
 
 
 def started(path: Path, times: list[str]) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         for number, utc in enumerate(times, 1):
             db.execute("UPDATE session SET started_utc = ? WHERE id = ?", (utc, number))
-    db.close()
 
 
 def wobble(day: int) -> float:
@@ -240,12 +240,14 @@ def test_stores_are_put_in_order_of_time_and_copies_count_once(tmp_path, stepped
 def test_suites_are_apart(tmp_path):
     path = tmp_path / "results.db"
     nightly(path, [{A: 0.04}] * 2)
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE session SET suite = 'mine' WHERE id = 2")
-    db.close()
     outcome = history([load(path)])
     assert sorted(series.suite for series in outcome.series) == ["mine", "quick"]
     assert [visit.session.suite for visit in history([load(path)], suite="mine").visits] == ["mine"]
+    table = _sessions(outcome)
+    assert (table.head[1], table.texts) == ("Suite", 3)
+    assert [row[1] for row in table.rows] == ["mine", "quick"]
 
 
 def test_a_newest_session_that_is_away_is_listed(tmp_path):
@@ -365,14 +367,3 @@ def test_a_history_without_sessions_of_its_own_has_no_row(stepped):
     assert {len(row) for row in table.rows} == {6}
     first = dict(zip(table.head, table.rows[0], strict=True))
     assert (first["Session"], first["Commit"]) == ("nightly-11", f"b{0:011x}")
-
-
-def test_the_table_of_sessions_names_suites_where_there_are_several(tmp_path):
-    path = tmp_path / "results.db"
-    nightly(path, [{A: 0.04}] * 2)
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE session SET suite = 'mine' WHERE id = 2")
-    db.close()
-    table = _sessions(history([load(path)]))
-    assert (table.head[1], table.texts) == ("Suite", 3)
-    assert [row[1] for row in table.rows] == ["mine", "quick"]
