@@ -9,15 +9,17 @@ import contextlib
 import difflib
 import functools
 import importlib
-import importlib.metadata
 import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from parabench.errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,9 @@ def _one_line(error: BaseException) -> str:
 
 
 @functools.cache  # a look takes milliseconds
-def _entry_point(kind: str, name: str) -> importlib.metadata.EntryPoint | None:
+def _entry_point(kind: str, name: str) -> EntryPoint | None:
     """`name` in the entry point group `parabench.strategy`, `.algorithm`, `.model` or `.data`."""
-    points = importlib.metadata.entry_points(group=f"parabench.{kind}", name=name)
+    from importlib import metadata  # and email with it, which only another package's names are worth
+
+    points = metadata.entry_points(group=f"parabench.{kind}", name=name)
     return next(iter(points), None)
