@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.text import format
 from parabench.report import spec
 
 # Significant digits of an embedded number: one more than the most that any figure or table shows.
@@ -113,11 +111,3 @@ def _objects(values: pd.Series[Any]) -> list[Any]:
         else getattr(value, "item", lambda v=value: v)()
         for value in values.tolist()
     ]
-
-
-def bucket_sizes(facts: object) -> str:
-    """The buckets that a launch really used: '3, largest 25.0 MiB'; empty when they were not recorded."""
-    sizes = json.loads(facts).get("bucket_bytes") if isinstance(facts, str) else None
-    if not isinstance(sizes, list) or not sizes:
-        return ""
-    return f"{len(sizes)}, largest {format.mebibytes(max(sizes))}"

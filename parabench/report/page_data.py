@@ -17,11 +17,11 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.tables import WORK, block_medians, from_case, mean_peaks, same_work
-from parabench.analysis.text.format import unit_of
+from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, session_warnings
 from parabench.plan.case import Case
 from parabench.report import palette
-from parabench.report.packing import bucket_sizes, declared, packed
+from parabench.report.packing import declared, packed
 from parabench.report.palette import bars
 from parabench.report.rerun import rerun_of
 from parabench.report.spec import Column
@@ -95,7 +95,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     """
     cases = seen.cases
     works = same_work(cases)
-    units = [unit_of(work["seq_len"]) for work, _ in works]
+    units = [format.unit_of(work["seq_len"]) for work, _ in works]
     of_work = {case: i for i, (_, group) in enumerate(works) for case in group["case_id"]}
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     told = case_rows(cases, answers)
@@ -236,10 +236,18 @@ def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) 
 
 
 def buckets(told: Iterable[object]) -> list[str]:
-    """What `bucket_sizes` says of each launch's facts; many launches have the same."""
+    """What `_bucket_sizes` says of each launch's facts; many launches have the same."""
     told = list(told)
-    said = {each: bucket_sizes(each) for each in set(told)}
+    said = {each: _bucket_sizes(each) for each in set(told)}
     return [said[each] for each in told]
+
+
+def _bucket_sizes(facts: object) -> str:
+    """The buckets that a launch really used: '3, largest 25.0 MiB'; empty when they were not recorded."""
+    sizes = json.loads(facts).get("bucket_bytes") if isinstance(facts, str) else None
+    if not isinstance(sizes, list) or not sizes:
+        return ""
+    return f"{len(sizes)}, largest {format.mebibytes(max(sizes))}"
 
 
 def bucket_bytes(launches: pd.DataFrame) -> dict[str, str]:
@@ -299,7 +307,7 @@ def scaling_data(curves: pd.DataFrame, rows: Mapping[Any, int]) -> dict[str, Any
     )
     return {
         "groups": [
-            {"title": _title(group, works), "unit": unit_of(group["seq_len"])}
+            {"title": _title(group, works), "unit": format.unit_of(group["seq_len"])}
             for group in begins.drop_duplicates("group").to_dict("records")
         ],
         "curves": packed(table),

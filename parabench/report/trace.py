@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,9 +171,9 @@ def _communication(rank: int, calls: pd.DataFrame, facts: dict[str, Any]) -> Ite
         lanes: list[float] = []
         for call in own.sort_values("start_s", kind="stable").to_dict("records"):
             begin, duration = call["start_s"], call["duration_s"]
-            if not _known(begin):
+            if not format.known(begin):
                 continue
-            end = begin + (duration if _known(duration) else 0.0)
+            end = begin + (duration if format.known(duration) else 0.0)
             lane = next((at for at, busy in enumerate(lanes) if busy <= begin), len(lanes))
             if lane == len(lanes):
                 more = f" ({lane + 1})" if lane else ""
@@ -182,15 +181,15 @@ def _communication(rank: int, calls: pd.DataFrame, facts: dict[str, Any]) -> Ite
                 lanes.append(end)
             lanes[lane] = end
             told = {name: call[name] for name in ("op", "algorithm", "ranks", "bytes", "dtype", "seq")}
-            bucket = int(call["bucket"]) if _known(call["bucket"]) else None
+            bucket = int(call["bucket"]) if format.known(call["bucket"]) else None
             name = str(call["op"]) if bucket is None else f"{call['op']} of bucket {bucket}"
             told |= {} if bucket is None else {"bucket": bucket}
-            if _known(duration):
+            if format.known(duration):
                 yield _slice(rank, thread + lane, name, begin, end, "communication", **told)
                 yield from _arrow(rank, thread + lane, call, begin)
             else:
                 yield _instant(rank, thread + lane, f"{name}, its end unknown", begin, "communication", **told)
-            if bucket is not None and _known(call["ready_s"]):
+            if bucket is not None and format.known(call["ready_s"]):
                 holds = layout[bucket] if bucket < len(layout) else {"bytes": call["bytes"], "parameters": None}
                 yield _instant(rank, STEP, f"bucket {bucket} ready", call["ready_s"], "bucket", **holds)
         thread += len(lanes)
@@ -198,7 +197,7 @@ def _communication(rank: int, calls: pd.DataFrame, facts: dict[str, Any]) -> Ite
 
 def _arrow(rank: int, thread: int, call: dict[Any, Any], begin: float) -> Iterator[Event]:
     """From the part of the step in which a call was made to when it began to run."""
-    if _known(call["made_s"]) and call["made_s"] <= begin:
+    if format.known(call["made_s"]) and call["made_s"] <= begin:
         common = {"name": "called", "cat": "called", "id": (rank << 32) + int(call["seq"])}
         yield {**common, "ph": "s", "ts": call["made_s"], **_place(rank, STEP)}
         # bp "e": it points to the slice that encloses this moment, not to the next one.
@@ -255,7 +254,3 @@ def _named(what: str, pid: int, thread: int, name: str, order: int | None = None
     common = {"ph": "M", "ts": 0, "pid": pid, "tid": pid * THREADS + thread if thread else pid}
     yield common | {"name": f"{what}_name", "args": {"name": name}}
     yield common | {"name": f"{what}_sort_index", "args": {"sort_index": thread if order is None else order}}
-
-
-def _known(value: Any) -> bool:
-    return value is not None and math.isfinite(value)
