@@ -3,7 +3,8 @@ import { hoverOf } from "../core/cases.js";
 import { cases } from "../core/data.js";
 import { cut, say } from "../core/format.js";
 import {
-  bucketSizes, byAlgorithm, byWorld, firstOfEach, inMs, launchBars, lazily, markOf, mostFirst, pointsOf, worldTitle,
+  BAND, bucketSizes, byAlgorithm, byWorld, firstOfEach, inMs, launchBars, lazily, markOf, mostFirst, pointsOf,
+  worldTitle,
 } from "./cases.js";
 import { laidOut } from "./layout.js";
 
@@ -13,6 +14,13 @@ export const bucketPlaces = (sizes) => {
   const places = new Map(numbers.map((mib) => [mib, Math.log2(mib)]));
   const [low, high] = [Math.log2(numbers[0]), Math.log2(numbers.at(-1))];
   return places.set(null, high + Math.max(1, (high - low) / 5));
+};
+
+// The rows of one curve, and that of PyTorch's default, which no line joins; each with whether the legend names it.
+export const curvesOf = (rows) => {
+  const numbered = rows.filter((row) => cases.bucket_mib[row] !== null).sort((a, b) => cases.bucket_mib[a] - cases.bucket_mib[b]);
+  const unset = rows.filter((row) => cases.bucket_mib[row] === null);
+  return [[numbered, true], [unset, !numbered.length]].filter(([own]) => own.length);
 };
 
 // Shaded: each run of neighbouring bucket sizes at which one of the rows that are drawn is in the sweet-spot set.
@@ -25,8 +33,7 @@ const inTheSet = (sizes, places, drawn) => {
     else bands.push({ from: mib, to: mib });
   });
   return bands.map(({ from, to }) => ({
-    type: "rect", layer: "below", yref: "paper", y0: 0, y1: 1, line: { width: 0 }, fillcolor: "rgba(107, 127, 147, 0.18)",
-    x0: places.get(from) - 0.3, x1: places.get(to) + 0.3,
+    ...BAND, yref: "paper", y0: 0, y1: 1, x0: places.get(from) - 0.3, x1: places.get(to) + 0.3,
   }));
 };
 
@@ -41,10 +48,7 @@ const bucketPanel = (group, sizes) => {
       error_y: launchBars(own, inMs), line: { color: style.color, dash: style.dash },
       marker: { color: style.color, size: 9, symbol: own.map((row) => markOf(style, row)) },
     });
-    const numbered = fastest.filter((row) => cases.bucket_mib[row] !== null);
-    numbered.sort((a, b) => cases.bucket_mib[a] - cases.bucket_mib[b]);
-    const unset = fastest.filter((row) => cases.bucket_mib[row] === null);
-    return [[numbered, true], [unset, !numbered.length]].filter(([own]) => own.length).map(([own, shown]) => draw(own, shown));
+    return curvesOf(fastest).map(([own, shown]) => draw(own, shown));
   });
   const drawn = algorithms.flatMap(([, fastest]) => fastest);
   return {

@@ -3,6 +3,7 @@
 import { cases, data, distinct, groupBy, unpack } from "../core/data.js";
 import { count, known, plain, say, sizeText } from "../core/format.js";
 import { onChange, selected } from "../core/state.js";
+import { ERROR_BARS } from "./cases.js";
 import { laidOut } from "./layout.js";
 
 const busSizes = unpack(data.sizes || { n: 0 });
@@ -60,7 +61,7 @@ export const busPanels = (rows) => byQuestion(busSizes, rows).flatMap((panel) =>
       type: "scatter", mode: "lines+markers", name: plain(name),
       x: own.map((i) => Math.log2(busSizes.bytes[i])), y: own.map((i) => busSizes.busbw[i]),
       error_y: {
-        type: "data", symmetric: false, thickness: 1.2, width: 4,
+        ...ERROR_BARS,
         array: own.map((i) => moved(i) / busSizes.low_s[i] - busSizes.busbw[i]),
         arrayminus: own.map((i) => busSizes.busbw[i] - moved(i) / busSizes.high_s[i]),
       },

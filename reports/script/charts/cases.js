@@ -1,12 +1,16 @@
 // What figures of cases have in common. `cases` come fastest first, and so do all rows here.
 import { hoverOf } from "../core/cases.js";
 import { cases, data, distinct, groupBy } from "../core/data.js";
-import { count, known } from "../core/format.js";
+import { count, fixed, known } from "../core/format.js";
 import { answerName, nameLines } from "./layout.js";
 
 const nativeFirst = Object.keys(data.styles?.algorithm || {});  // the order in which Python lists them
 export const measured = (rows) => rows.filter((row) => known(cases.step_time_s[row]));
 export const titled = (row, ...parts) => [data.works[cases.work[row]].name, ...parts].filter(Boolean).join(" · ");
+// Of what is cut to `shown`, which they are of how many.
+export const someOf = (shown, all, which) => (
+  all.length > shown.length ? `the ${fixed(shown.length, 0)} ${which} of ${count(all.length, "case")}` : ""
+);
 export const worldKey = (row) => `${cases.work[row]} ${cases.world_size[row]} ${cases.strategy[row]}`;
 export const byWorld = (rows) => groupBy(measured(rows), worldKey);
 export const worldTitle = (row) => titled(row, `${cases.strategy[row]}, ${count(cases.world_size[row], "rank")}`);
@@ -25,12 +29,18 @@ export const bucketSizes = (rows) => distinct(rows.map((row) => cases.bucket_mib
 export const NEUTRAL = "#6B7F93";
 // Filled where it cannot be told apart from the fastest.
 export const markOf = (style, row) => style.symbol + (cases.place[row] ? "" : "-open");
+export const ERROR_BARS = { type: "data", symmetric: false, thickness: 1.2, width: 4 };
+// What lies within is alike.
+export const BAND = { type: "rect", layer: "below", line: { width: 0 }, fillcolor: "rgba(107, 127, 147, 0.18)" };
 // Bars from the fastest to the slowest launch; `scale` makes of a row's seconds what the axis shows.
-export const launchBars = (rows, scale) => ({
-  type: "data", symmetric: false, thickness: 1.2, width: 4,
-  array: rows.map((row) => Math.max(0, cases.high_s[row] - cases.step_time_s[row]) * scale(row)),
-  arrayminus: rows.map((row) => Math.max(0, cases.step_time_s[row] - cases.low_s[row]) * scale(row)),
-});
+// Of a page of several sides `column` gives a side's.
+export const launchBars = (rows, scale, column = (name) => cases[name]) => {
+  const [low, step, high] = ["low_s", "step_time_s", "high_s"].map(column);
+  return {
+    ...ERROR_BARS, array: rows.map((row) => Math.max(0, high[row] - step[row]) * scale(row)),
+    arrayminus: rows.map((row) => Math.max(0, step[row] - low[row]) * scale(row)),
+  };
+};
 export const inMs = () => 1e3;
 // Points of cases: what hovering says and which case a click opens. A row of null is a gap.
 export const pointsOf = (rows, also = () => "") => ({
@@ -61,8 +71,7 @@ export const barHeight = (rows, head, least = document.documentElement.dataset.p
 export const barPanels = (key, rows, has, draw) => (
   [...groupBy(measured(rows).filter(has), (row) => cases.work[row])].map(([work, all]) => {
     const group = all.slice(0, MOST_BARS);
-    const more = all.length > group.length ? `the ${MOST_BARS} fastest of ${count(all.length, "case")}` : "";
-    return { key: `${key}-${work}`, title: [data.works[work].name, more].filter(Boolean).join(" · "), wide: true, ...draw(group) };
+    return { key: `${key}-${work}`, title: titled(all[0], someOf(group, all, "fastest")), wide: true, ...draw(group) };
   })
 );
 

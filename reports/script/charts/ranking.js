@@ -1,7 +1,7 @@
 // The fastest of the selected cases: a dot each, with its fastest and slowest launch.
 import { cases, data, distinct, groupBy } from "../core/data.js";
 import { count, cut, fixed, known, say } from "../core/format.js";
-import { barHeight, inMs, launchBars, lazily, markOf, measured, pointsOf, titled } from "./cases.js";
+import { barHeight, inMs, launchBars, lazily, markOf, measured, pointsOf, someOf, titled } from "./cases.js";
 import { laidOut, nameAxis } from "./layout.js";
 
 const MOST_RANKED = 16;
@@ -19,9 +19,8 @@ const rankingPanel = (group) => ({
 
 export const rankingPanels = (rows) => [...groupBy(measured(rows), (row) => cases.work[row])].map(([work, all]) => {
   const group = all.slice(0, MOST_RANKED);
-  const more = all.length > group.length ? `the ${MOST_RANKED} fastest of ${count(all.length, "case")}` : "";
   return lazily(
-    { key: `ranking-${work}`, title: titled(all[0], more), wide: true, height: barHeight(group, 60, 1) },
+    { key: `ranking-${work}`, title: titled(all[0], someOf(group, all, "fastest")), wide: true, height: barHeight(group, 60, 1) },
     () => rankingPanel(group),
   );
 });

@@ -2,7 +2,7 @@
 import { cases, data, distinct, groupBy, others, sideColumn, sides } from "../core/data.js";
 import { count, cut, known, plain, ratioHover, say } from "../core/format.js";
 import { selected } from "../core/state.js";
-import { barHeight } from "./cases.js";
+import { barHeight, someOf, titled } from "./cases.js";
 import { laidOut, nameAxis, nameLines } from "./layout.js";
 
 const MOST_DOTS = 30;
@@ -87,9 +87,8 @@ const ratioPanels = (rows, name, axis, meanOf) => [...groupBy(
     };
   }).filter(({ x }) => x.length);
   const lines = Math.max(...labels.map((label) => nameLines(label).length));
-  const more = all.length > shown.length ? `the ${shown.length} most changed of ${count(all.length, "case")}` : "";
   return {
-    key: `${name}-${work}`, title: [data.works[work].name, more].filter(Boolean).join(" · "), traces, wide: true,
+    key: `${name}-${work}`, title: titled(all[0], someOf(shown, all, "most changed")), traces, wide: true,
     height: 110 + labels.length * Math.max(12 + 16 * lines, 14 + 13 * others.length),
     layout: laidOut(axis, "", {
       xaxis: ratioAxis(points),
@@ -127,9 +126,8 @@ export const sidesMemoryPanels = (rows) => [...groupBy(rows, (row) => cases.work
       hovertemplate: "%{text}<extra></extra>",
     };
   });
-  const more = all.length > shown.length ? `the ${shown.length} that differ most of ${count(all.length, "case")}` : "";
   return [{
-    key: `memory-${work}`, title: [data.works[work].name, more].filter(Boolean).join(" · "), traces, wide: true,
+    key: `memory-${work}`, title: titled(all[0], someOf(shown, all, "that differ most")), traces, wide: true,
     height: barHeight(shown, 60, 1) + 20, layout: laidOut("peak memory (MiB)", "", {
       xaxis: { rangemode: "tozero" }, yaxis: nameAxis(shown), showlegend: true,
     }),

@@ -1,16 +1,11 @@
 // Curves of several sides over each other: a colour a side.
 import { cases, data, distinct, groupBy, sideColumn, sides, unpack } from "../core/data.js";
 import { count, known, plain, say } from "../core/format.js";
-import { bucketPlaces } from "./buckets.js";
-import { bucketSizes, byBucket, firstOfEach, lazily, measured, titled, worldKey } from "./cases.js";
+import { bucketPlaces, curvesOf } from "./buckets.js";
+import { bucketSizes, firstOfEach, inMs, launchBars, lazily, measured, titled, worldKey } from "./cases.js";
 import { laidOut } from "./layout.js";
 import { sideName, styleOf } from "./sides.js";
 
-const spanOf = (side, own, scale) => ({
-  type: "data", symmetric: false, thickness: 1.2, width: 4,
-  array: own.map((row) => Math.max(0, sideColumn("high_s", side)[row] - sideColumn("step_time_s", side)[row]) * scale),
-  arrayminus: own.map((row) => Math.max(0, sideColumn("step_time_s", side)[row] - sideColumn("low_s", side)[row]) * scale),
-});
 const sideHover = (side, row) => [
   `<b>${plain(cases.label[row])}</b>`,
   `${plain(sides[side].name)}: ${say.ms(sideColumn("step_time_s", side)[row])} ms a step`,
@@ -24,17 +19,14 @@ const sidesBucketPanel = (group, sizes) => {
     const aside = (side - (sides.length - 1) / 2) * 0.06;  // so that error bars do not hide each other
     const there = group.filter((row) => known(sideColumn("step_time_s", side)[row]));
     there.sort((a, b) => sideColumn("step_time_s", side)[a] - sideColumn("step_time_s", side)[b]);
-    const own = firstOfEach(there, "bucket_mib").sort((a, b) => byBucket(cases.bucket_mib[a], cases.bucket_mib[b]));
-    const numbered = own.filter((row) => cases.bucket_mib[row] !== null);
-    const unset = own.filter((row) => cases.bucket_mib[row] === null);
     const draw = (some, showlegend) => ({
       type: "scatter", mode: some.length > 1 ? "lines+markers" : "markers", name: sideName(side), showlegend,
       legendgroup: String(side), ids: some.map((row) => cases.case_id[row]), x: some.map((row) => places.get(cases.bucket_mib[row]) + aside),
-      y: some.map((row) => sideColumn("step_time_s", side)[row] * 1e3), error_y: spanOf(side, some, 1e3),
+      y: some.map((row) => sideColumn("step_time_s", side)[row] * 1e3), error_y: launchBars(some, inMs, (name) => sideColumn(name, side)),
       line: { color: sides[side].color }, marker: styleOf(side), text: some.map((row) => sideHover(side, row)),
       hovertemplate: "%{text}<extra></extra>",
     });
-    return [[numbered, true], [unset, !numbered.length]].filter(([some]) => some.length).map(([some, shown]) => draw(some, shown));
+    return curvesOf(firstOfEach(there, "bucket_mib")).map(([some, shown]) => draw(some, shown));
   });
   const layout = laidOut("bucket size (MiB)", "step latency (ms)", {
     xaxis: { tickvals: sizes.map((mib) => places.get(mib)), ticktext: sizes.map(say.bucket) }, showlegend: true,

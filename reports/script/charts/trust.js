@@ -1,7 +1,7 @@
 // How far launches agree: their spread around their case's step time, their drift, and what the order in which they ran did.
 import { asTheyRan, cases, counts, data, distinct, groupBy, launches, launchesOf, unpack } from "../core/data.js";
 import { count, fixed, known, plain, say, signedPercent } from "../core/format.js";
-import { NEUTRAL, barHeight } from "./cases.js";
+import { BAND, NEUTRAL, barHeight } from "./cases.js";
 import { colour, laidOut, nameAxis } from "./layout.js";
 
 const MOST_MARKS = 1000;  // marks in one figure; more are a cloud, and slow
@@ -45,7 +45,7 @@ const launchMarks = (own, x, y, told) => [...groupBy(own, (i) => cases.strategy[
 const wholeTicks = (most) => (most <= 12 ? { dtick: 1 } : {});
 const zeroLine = { zeroline: true, zerolinewidth: 1 };
 const band = (axis, share) => ({
-  type: "rect", layer: "below", line: { width: 0 }, fillcolor: "rgba(107, 127, 147, 0.18)",
+  ...BAND,
   ...(axis === "x" ? { x0: -share * 100, x1: share * 100, yref: "paper", y0: 0, y1: 1 }
     : { y0: -share * 100, y1: share * 100, xref: "paper", x0: 0, x1: 1 }),
 });

@@ -66,18 +66,14 @@ const howMade = (row) => {
     + "Memory is the largest of all launches.";
 };
 
-const PARTS = {
-  data_s: "data", forward_s: "forward", backward_s: "backward", forward_backward_s: "forward and backward",
-  optimizer_s: "optimizer",
-};
 const partsOf = (row) => {
-  const there = Object.keys(PARTS).filter((name) => known(cases[name]?.[row]));
+  const there = data.bars.parts.filter(({ column }) => known(cases[column][row]));
   if (!there.length) return why("The parts of its step were not recorded.");
-  const sum = there.reduce((total, name) => total + cases[name][row], 0);
-  const bars = element("ul", { class: "bars" }, ...there.map((name) => element(
-    "li", {}, element("span", {}, PARTS[name]),
-    element("span", { class: "track" }, element("i", { style: `width: ${(100 * cases[name][row] / sum).toFixed(1)}%` })),
-    element("span", { class: "n" }, `${say.ms(cases[name][row])} ms`),
+  const sum = there.reduce((total, { column }) => total + cases[column][row], 0);
+  const bars = element("ul", { class: "bars" }, ...there.map(({ column, name }) => element(
+    "li", {}, element("span", {}, name),
+    element("span", { class: "track" }, element("i", { style: `width: ${(100 * cases[column][row] / sum).toFixed(1)}%` })),
+    element("span", { class: "n" }, `${say.ms(cases[column][row])} ms`),
   )));
   const other = cases.statistic[row] === "median" ? "" : `, while the step latency above is the ${cases.statistic[row]}`;
   return [bars, element("p", { class: "caption" }, `Medians over steps of the slowest rank, then over launches${other}: they need not add up to it.`)];
