@@ -6,7 +6,11 @@ STAMP  := $(VENV)/.installed
 # A machine with a GPU may have its torch outside of .venv.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install demo test test-js slow golden lint lint-js format bench soak gpu pictures measure clean
+# What reads tables, draws and prints, which is what other versions of libraries could change.
+ANSWERS := -q -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile tests/golden \
+	$(addprefix tests/unit/,analysis commands report store)
+
+.PHONY: help install demo test test-js slow golden lint lint-js format bench soak gpu pictures measure wheel versions clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -18,8 +22,10 @@ help:
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, each verified"
 	@echo "make gpu     check the GPU path on this machine's GPU: a table, and parabench-results/gpu.json"
-	@echo "make measure how large the rooms are, and whether imports go one way"
+	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
+	@echo "make wheel   build the wheel, install it beside the source, and run it"
+	@echo "make versions  test answers and pages with the oldest and the newest pandas, plotly, click, numpy, ..."
 	@echo "make clean   remove the virtual environment and caches"
 
 install: $(STAMP)
@@ -88,5 +94,19 @@ pictures: $(STAMP)
 measure: $(STAMP)
 	$(BIN)/python -m benchmarks.measure
 
+wheel: $(STAMP)
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	.ci/over .venv-wheel --no-deps --ignore-installed dist/*.whl
+	$(BIN)/python -m pip --python .venv-wheel/bin/python --disable-pip-version-check check
+	cd .venv-wheel && bin/python -c 'import parabench; assert ".venv-wheel" in parabench.__file__, parabench.__file__'
+	cd .venv-wheel && bin/parabench run quick --launches 1 --out results
+
+versions: $(STAMP)
+	.ci/over .venv-oldest $$(.ci/oldest)
+	.venv-oldest/bin/python -m pytest $(ANSWERS)
+	.ci/over .venv-newest --upgrade $$(.ci/oldest | sed 's/==[^ ]*//g')
+	.venv-newest/bin/python -m pytest $(ANSWERS)
+
 clean:
-	rm -rf $(VENV) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks
+	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks

@@ -1,15 +1,16 @@
-"""`python -m benchmarks.measure [--answers]`: how large the house is, room by room, and whether imports go one way;
-with `--answers` also what `best` and `report` take (benchmarks/answer_cost.py), which is a minute.
+"""`python -m benchmarks.measure`: how large the house is, whether imports go one way, what tests and answers take.
 
-Lines are counted as `wc -l` does. The order of rooms is that of tests/unit/test_imports.py, which holds what this
-prints.
+Lines are counted as `wc -l` does. The order of rooms is that of tests/unit/test_imports.py. How long the tests took is
+read from what the last `.ci/run` kept here; `report` and `best` are timed now, beside a bare `torchrun`.
 """
 
 from __future__ import annotations
 
-import argparse
+import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from benchmarks import answer_cost
@@ -19,6 +20,9 @@ from tests.unit.test_imports import ORDER, arrows, names, room
 READING = ("analysis", "report", "serve")
 MOST_LINES = 350
 MOST_MODULES = 14
+ROOT = Path(__file__).parents[1]
+# What `make test PYTEST_OPTIONS=--durations=0` said.
+TESTED = ROOT / "parabench-results" / "tests.txt"
 
 
 def lines_of(path: Path) -> int:
@@ -70,6 +74,14 @@ def circles_of_measuring() -> list[list[str]]:
 def table() -> Iterator[tuple[str, str, str]]:
     """(what, now, aim)."""
     side = measuring()
+    everything = names().values()
+    tests = (ROOT / "tests").rglob("*.py")
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    yield "files of parabench/", f"{len(everything)}", "230"
+    yield "lines of parabench/", f"{sum(map(lines_of, everything)):,}", "31,000"
+    yield "lines of tests/", f"{sum(map(lines_of, tests)):,}", "23,000"
+    yield "lines of README.md", f"{lines_of(ROOT / 'README.md')}", "120"
+    yield "dependencies", f"{len(needs)}{', statsmodels' * ('statsmodels' in str(needs))}", "14"
     cluster = [path for name, path in side.items() if name.startswith("cluster")]
     long = {name: lines_of(path) for name, path in side.items() if lines_of(path) > MOST_LINES}
     full = {name: count for name, count in rooms().items() if count > MOST_MODULES and name.split(".")[0] in side}
@@ -83,21 +95,33 @@ def table() -> Iterator[tuple[str, str, str]]:
     yield f"rooms of more than {MOST_MODULES} modules", ", ".join(f"{n} {c}" for n, c in full.items()) or "0", "0"
 
 
+def waiting(tested: str) -> Iterator[tuple[str, str, str]]:
+    """(what, now, aim) of the tests, out of what pytest said of both halves with `--durations=0`."""
+    ended = [float(one) for one in re.findall(r"^=.* in ([\d.]+)s.*=$", tested, re.MULTILINE)]
+    by_file: Counter[str] = Counter()
+    for seconds, file in re.findall(r"^([\d.]+)s (?:call|setup|teardown) +([^:]+)::", tested, re.MULTILINE):
+        by_file[file] += float(seconds)
+    if ended and by_file:
+        ((file, longest),) = by_file.most_common(1)
+        yield "minutes of make test, in the last .ci/run", f"{sum(ended) / 60:.1f}", "8"
+        yield "seconds of its longest file", f"{longest:.0f}, {file}", "60"
+
+
+def over_torchrun() -> Iterator[tuple[str, str, str]]:
+    """(what, now, aim) of the commands that answer; a minute."""
+    for command, ratio in answer_cost.ratios_of_simulated().items():
+        now = f"{ratio.wall:.2f} (of its processor time {ratio.cpu:.2f})"
+        yield f"{command}, times a torchrun of an empty script", now, f"{answer_cost.AIMS[command]}"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--answers", action="store_true", help="Also measure what answers take.")
-    given = parser.parse_args()
-    print(f"{'what':<38} {'at most':>8}  now")
-    for what, now, aim in table():
-        print(f"{what:<38} {aim:>8}  {now}")
+    print(f"{'what':<52} {'at most':>8}  now")
+    for what, now, aim in chain(table(), waiting(TESTED.read_text() if TESTED.exists() else ""), over_torchrun()):
+        print(f"{what:<52} {aim:>8}  {now}")
     print("\nroom                 files   lines")
-    side = measuring()
-    for name in sorted({name.split(".")[0] for name, path in side.items() if path.parent.name != "parabench"}):
-        inside = [path for module, path in side.items() if module.split(".")[0] == name]
+    for name in sorted({name.partition(".")[0] for name, path in names().items() if path.parent.name != "parabench"}):
+        inside = [path for module, path in names().items() if module.partition(".")[0] == name]
         print(f"{name:<20} {len(inside):>5}  {sum(map(lines_of, inside)):>6,}")
-    if given.answers:
-        print()
-        print("\n".join(answer_cost.lines(answer_cost.ratios_of_simulated())))
 
 
 if __name__ == "__main__":
