@@ -88,7 +88,7 @@ def _open_standard_streams() -> None:
             os.set_inheritable(nowhere, True)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100})
 @click.version_option(__version__)
 def main() -> None:
     """Measure distributed PyTorch training: what is fastest here, did it get slower, how do machines compare."""

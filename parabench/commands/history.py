@@ -11,7 +11,7 @@ from parabench.commands.output import file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 
 
-class Day(click.ParamType[str]):
+class Day(click.types.StringParamType):
     """A day or a moment, as sessions write it: ISO 8601, in UTC where nothing else is said."""
 
     name = "date"

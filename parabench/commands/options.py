@@ -23,7 +23,7 @@ DEFAULT_OUT = Path("parabench-results")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Fraction(click.ParamType[float]):
+class Fraction(click.types.FloatParamType):
     """A share of 0 or more and below 1: `2%` or `0.02`."""
 
     name = "fraction"
