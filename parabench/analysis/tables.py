@@ -229,7 +229,8 @@ def _levels(good: pd.DataFrame, number: str) -> dict[str, float]:
 def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], pd.DataFrame]]:
     """The rows of each work, in the order in which the works first appear, with the fields that define it."""
     groups = table.groupby(list(work), sort=False, dropna=False)
-    return [(dict(zip(work, key, strict=True)), group) for key, group in groups]
+    # Not out of the keys, which are numpy's numbers before pandas 3 and no JSON.
+    return [(group.loc[group.index[:1], list(work)].to_dict("records")[0], group) for _, group in groups]
 
 
 def status_counts(statuses: Iterable[str]) -> str:
