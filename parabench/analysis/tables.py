@@ -230,7 +230,8 @@ def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dic
     """The rows of each work, in the order in which the works first appear, with the fields that define it."""
     groups = table.groupby(list(work), sort=False, dropna=False)
     # Not out of the keys, which are numpy's numbers before pandas 3 and no JSON.
-    return [(group.loc[group.index[:1], list(work)].to_dict("records")[0], group) for _, group in groups]
+    firsts = (next(group[list(work)].itertuples(index=False, name=None)) for _, group in groups)
+    return [(dict(zip(work, first, strict=True)), group) for first, (_, group) in zip(firsts, groups, strict=True)]
 
 
 def status_counts(statuses: Iterable[str]) -> str:
