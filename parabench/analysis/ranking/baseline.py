@@ -47,9 +47,7 @@ class NoCommBaseline:
         return f"{step}, {share} less than the fastest's{between}."
 
 
-def no_comm_baseline(
-    launches: pd.DataFrame, cases: pd.DataFrame, best: str, confidence: float
-) -> NoCommBaseline | None:
+def no_comm_baseline(launches: pd.DataFrame, cases: pd.DataFrame, best: str) -> NoCommBaseline | None:
     """Against the case `best`; None where none without exchange was measured at its world size and options.
 
     `launches` are those that count, of one work; `cases` the same work's table, indexed by case id.
@@ -63,7 +61,7 @@ def no_comm_baseline(
     case = str(found["step_time_s"].astype(float).idxmin())
     effects = fit(launches[launches["case_id"].isin((case, best))])
     difference = effects.means[case] - effects.means[best]
-    width = effects.half_width(case, best, confidence)
+    width = effects.half_width(case, best)
     strategy = str(cases.loc[case, "strategy"])
     entry = entry_of(str(own["strategy"]))
     return NoCommBaseline(

@@ -51,7 +51,7 @@ class Members:
 
 
 def bucket_curves(
-    cases: Mapping[str, Case], labels: Mapping[str, str], effects: Effects, confidence: float, *, decided: bool
+    cases: Mapping[str, Case], labels: Mapping[str, str], effects: Effects, *, decided: bool
 ) -> tuple[Curve, ...]:
     """The curves of three sizes and more, in the order of `cases`; those without a number are in none.
 
@@ -63,10 +63,10 @@ def bucket_curves(
             continue
         best = min(ids, key=effects.means.__getitem__)
         others = [case for case in ids if case != best]
-        widths = {case: effects.half_width(best, case, confidence) for case in others} if decided else {}
+        widths = {case: effects.half_width(best, case) for case in others} if decided else {}
         half_width = format.number_or_none(math.expm1(max(widths.values()))) if widths else None
         upper = max((effects.means[case] - effects.means[best] + width for case, width in widths.items()), default=None)
-        near = set(effects.indistinguishable(best, confidence)) if decided else set(ids)
+        near = set(effects.indistinguishable(best)) if decided else set(ids)
         shape = CurveShape.UNCLEAR
         if not near.issuperset(ids):
             shape = CurveShape.OPTIMUM

@@ -30,7 +30,7 @@ class ParetoPoint:
     launch_ids: tuple[int, ...]
 
 
-def front(good: pd.DataFrame, cases: pd.DataFrame, confidence: float) -> tuple[ParetoPoint, ...]:
+def front(good: pd.DataFrame, cases: pd.DataFrame) -> tuple[ParetoPoint, ...]:
     """The front of launches that count, of one work, whose case table by id is `cases`; fastest first, empty where
     nothing can be told apart.
 
@@ -50,7 +50,7 @@ def front(good: pd.DataFrame, cases: pd.DataFrame, confidence: float) -> tuple[P
         # Most are beaten by one that is on the front already, so that few need a look at all others.
         if any(one.beats[at] for one in chosen.values()):
             continue
-        own = _Against.of(at, time, memory, confidence)
+        own = _Against.of(at, time, memory)
         if not own.beaten.any() and all(one.other_memory[at] for one in chosen.values()):
             chosen[at] = own
     kept = [time.cases[at] for at in chosen]
@@ -81,14 +81,14 @@ class _Against:
     other_memory: Truths
 
     @classmethod
-    def of(cls, at: int, time: Effects, memory: Effects, confidence: float) -> _Against:
-        sooner, later = _told_apart(time, at, confidence)
-        smaller, larger = _told_apart(memory, at, confidence)
+    def of(cls, at: int, time: Effects, memory: Effects) -> _Against:
+        sooner, later = _told_apart(time, at)
+        smaller, larger = _told_apart(memory, at)
         return cls((sooner | smaller) & ~later & ~larger, (later | larger) & ~sooner & ~smaller, smaller | larger)
 
 
-def _told_apart(by: Effects, at: int, confidence: float) -> tuple[Truths, Truths]:
+def _told_apart(by: Effects, at: int) -> tuple[Truths, Truths]:
     """Than which cases the one at place `at` can be told apart as better, and than which as worse."""
     apart = by.levels - by.levels[at]
-    widths = by.half_widths(by.cases[at], confidence) + format.EXACT
+    widths = by.half_widths(by.cases[at]) + format.EXACT
     return apart > widths, -apart > widths

@@ -17,7 +17,6 @@ from parabench.analysis.ranking.by_axis import check_axes, places
 from parabench.analysis.ranking.objectives import STEP, Objective, basis, numbered, with_costs
 from parabench.analysis.ranking.pareto import front
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
 from parabench.analysis.tables import case_table, same_work, valid_launches
 from parabench.analysis.text import format
@@ -124,11 +123,11 @@ def _answer(
     called = {str(case): str(label) for case, label in cases["label"].items()}
     order = sorted(effects.cases, key=lambda case: effects.means[case])
     first = order[0]
-    candidates = _candidates(order, objective, effects, good, cases, CONFIDENCE)
+    candidates = _candidates(order, objective, effects, good, cases)
     candidates[first] = replace(candidates[first], code=snippet(configured[first]))
     why_not = _why_not(effects)
     fields = cases.loc[order, list(DEFAULTS)].astype(str)
-    near = order if why_not else effects.indistinguishable(first, CONFIDENCE)
+    near = order if why_not else effects.indistinguishable(first)
     tied = tuple(candidates[case] for case in near if case != first)
     half_width, more = (None, None) if why_not else _sharpness(effects, first, near)
     return Answer(
@@ -148,12 +147,12 @@ def _answer(
         decided=not why_not,
         why_not=why_not,
         members=members(near, configured, called) if not why_not else (),
-        curves=bucket_curves(configured, called, effects, CONFIDENCE, decided=not why_not),
-        front=front(good, cases, CONFIDENCE) if not why_not and good["global_batch"].nunique() == 1 else (),
+        curves=bucket_curves(configured, called, effects, decided=not why_not),
+        front=front(good, cases) if not why_not and good["global_batch"].nunique() == 1 else (),
         by=places(by, _rankable(configured), dict(cases["status"]), effects, None if why_not else near) if by else (),
         unknown=tuple(dict.fromkeys(ranked.loc[~ranked["case_id"].isin(order), "label"])),
         differing=tuple(name for name in DEFAULTS if fields[name].nunique() > 1),
-        no_comm_baseline=no_comm_baseline(every, cases, first, CONFIDENCE) if objective is STEP else None,
+        no_comm_baseline=no_comm_baseline(every, cases, first) if objective is STEP else None,
         same_training=next((candidates[case] for case in order if not candidates[case].other_training), None)
         if candidates[first].other_training
         else None,
@@ -164,12 +163,12 @@ def _sharpness(effects: Effects, first: str, near: list[str]) -> tuple[float | N
     """The half-width that decides between `first` and the others `near` it, or all others where there are none, and how
     many more blocks would make that sharp enough."""
     among = near if len(near) > 1 else effects.cases
-    widest = max(effects.half_width(case, first, CONFIDENCE) for case in among if case != first)
+    widest = max(effects.half_width(case, first) for case in among if case != first)
     half_width = format.number_or_none(math.expm1(widest))
     if len(near) == 1 or (half_width is not None and half_width <= SHARP_ENOUGH):
         return half_width, None
     # At least one: a missing launch can make the interval wide where the plan's blocks would have been enough.
-    return half_width, max(1, effects.blocks_for(math.log1p(SHARP_ENOUGH), CONFIDENCE, among) - effects.n_blocks)
+    return half_width, max(1, effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - effects.n_blocks)
 
 
 def _configured(own: pd.DataFrame) -> dict[str, Case]:
@@ -232,7 +231,6 @@ def _candidates(
     effects: Effects,
     good: pd.DataFrame,
     cases: pd.DataFrame,
-    confidence: float,
 ) -> dict[str, Candidate]:
     """Each case's place by id, in that `order`, the best first.
 
@@ -249,7 +247,7 @@ def _candidates(
         cost = {"launch_step_s": latency, "token_s": latency / tokens}.get(
             objective.column, math.exp(effects.means[case])
         )
-        margin, margin_s = (_margin(each, case, confidence) for each in (effects, times))
+        margin, margin_s = (_margin(each, case) for each in (effects, times))
         value = objective.value(cost)
         found[case] = Candidate(
             case_id=case,
@@ -271,9 +269,9 @@ def _candidates(
     return found
 
 
-def _margin(effects: Effects, case: str, confidence: float) -> float | None:
+def _margin(effects: Effects, case: str) -> float | None:
     """The half-width of a case's number as a fraction of it; None where there is none."""
-    margin = effects.own_half_width(case, confidence)
+    margin = effects.own_half_width(case)
     return format.number_or_none(math.expm1(margin)) if math.isfinite(margin) else None
 
 

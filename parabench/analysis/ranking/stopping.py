@@ -86,7 +86,7 @@ def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
         return False
     effects = fit(good)
     least = replace(effects, residual=_least_noise(_residuals(good), effects.df))
-    return least.blocks_for(math.log1p(SHARP_ENOUGH), CONFIDENCE) > MOST_BLOCKS
+    return least.blocks_for(math.log1p(SHARP_ENOUGH)) > MOST_BLOCKS
 
 
 def _residuals(good: pd.DataFrame) -> Numbers:

@@ -51,11 +51,11 @@ class Effects:
     variances: dict[str, float]
     _layout: _Layout
 
-    def half_width(self, case: str, other: str, confidence: float = CONFIDENCE) -> float:
+    def half_width(self, case: str, other: str) -> float:
         """Half-width (log scale) of the simultaneous interval of case - other; infinite when unknown."""
         if other in self._scales:  # it is the same the other way round
             case, other = other, case
-        return float(self.half_widths(case, confidence)[self._place[other]])
+        return float(self.half_widths(case)[self._place[other]])
 
     def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
         """The same against each of `cases`, in their order."""
@@ -90,11 +90,11 @@ class Effects:
         """By case, what was asked for: all pairs of a thousand cases would be a million."""
         return {}
 
-    def own_half_width(self, case: str, confidence: float = CONFIDENCE) -> float:
+    def own_half_width(self, case: str) -> float:
         """Half-width (log scale) of one mean's interval; infinite without a residual."""
         if self.df < 1:
             return math.inf
-        return t_quantile((1 + confidence) / 2, self.df) * math.sqrt(self.variances[case] / self.n[case])
+        return t_quantile((1 + CONFIDENCE) / 2, self.df) * math.sqrt(self.variances[case] / self.n[case])
 
     def indistinguishable(self, case: str, confidence: float = CONFIDENCE) -> list[str]:
         """The cases whose simultaneous interval against `case` holds zero, fastest first, with `case`."""
@@ -102,26 +102,26 @@ class Effects:
         near = [self.cases[at] for at in np.flatnonzero(apart <= self.half_widths(case, confidence) + ROUNDING)]
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
-    def blocks_for(self, half_width: float, confidence: float = CONFIDENCE, among: Sequence[str] = ()) -> int:
+    def blocks_for(self, half_width: float, among: Sequence[str] = ()) -> int:
         """The fewest blocks, all cases in each, for at most `half_width` between any of `among` (the common noise
         decides where none are named); capped at MOST_BLOCKS + 1.
 
         The half-width is q(k, (k-1)(blocks-1)) * noise / sqrt(blocks): small enough when the range's probability
-        below half_width * sqrt(blocks) / noise reaches `confidence`, which is one integral instead of a search.
+        below half_width * sqrt(blocks) / noise reaches CONFIDENCE, which is one integral instead of a search.
         """
         loudest = sorted(self.variances[case] for case in among)[-2:]
         noise = math.sqrt(sum(loudest) / len(loudest)) if loudest else self.residual
-        return _fewest_blocks(len(self.cases), noise, half_width, confidence)
+        return _fewest_blocks(len(self.cases), noise, half_width)
 
 
 @lru_cache(maxsize=256)
-def _fewest_blocks(k: int, noise: float, half_width: float, confidence: float) -> int:
+def _fewest_blocks(k: int, noise: float, half_width: float) -> int:
     if noise < ROUNDING:
         return 2
 
     def enough(blocks: int) -> bool:
         q = half_width * math.sqrt(blocks) / noise
-        return range_cdf(q, k, (k - 1) * (blocks - 1)) >= confidence
+        return range_cdf(q, k, (k - 1) * (blocks - 1)) >= CONFIDENCE
 
     low, high = 1, MOST_BLOCKS + 1
     while high - low > 1:
